@@ -1,0 +1,89 @@
+"""The CUDA machines a mode can pretend to be.
+
+Enters: a profile's name. Leaves: the figures ``torch.cuda`` would report of it. Invariant: every
+figure has its source beside it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torchfake.errors import DeviceError
+
+_GIB = 1024**3
+
+
+class CudaProfile(NamedTuple):
+    """One kind of GPU, in the fields of ``torch.cuda.get_device_properties``."""
+
+    name: str
+    total_memory: int  # bytes that the driver reports, less than the number on the box
+    major: int  # compute capability
+    minor: int
+    multi_processor_count: int
+    source: str  # where the figures come from
+
+
+_TUNING = "https://docs.nvidia.com/cuda/{}-tuning-guide/"
+_CAPABILITY = "https://developer.nvidia.com/cuda-gpus"
+
+PROFILES: dict[str, CudaProfile] = {
+    "t4-16gb": CudaProfile(
+        "Tesla T4", 15 * _GIB, 7, 5, 40, "NVIDIA T4 datasheet; " + _TUNING.format("turing")
+    ),
+    "v100-32gb": CudaProfile(
+        "Tesla V100-SXM2-32GB", 32 * _GIB, 7, 0, 80,
+        "NVIDIA V100 datasheet; " + _TUNING.format("volta"),
+    ),
+    "a100-40gb": CudaProfile(
+        "NVIDIA A100-SXM4-40GB", 40 * _GIB, 8, 0, 108,
+        "NVIDIA A100 datasheet; " + _TUNING.format("ampere"),
+    ),
+    "a100-80gb": CudaProfile(
+        "NVIDIA A100-SXM4-80GB", 80 * _GIB, 8, 0, 108,
+        "NVIDIA A100 datasheet; " + _TUNING.format("ampere"),
+    ),
+    "rtx4090-24gb": CudaProfile(
+        "NVIDIA GeForce RTX 4090", 24 * _GIB, 8, 9, 128,
+        "NVIDIA Ada architecture whitepaper; " + _CAPABILITY,
+    ),
+    "l40s-48gb": CudaProfile(
+        "NVIDIA L40S", 48 * _GIB, 8, 9, 142, "NVIDIA L40S datasheet; " + _CAPABILITY
+    ),
+    "h100-80gb": CudaProfile(
+        "NVIDIA H100 80GB HBM3", 80 * _GIB, 9, 0, 132,
+        "NVIDIA H100 datasheet; " + _TUNING.format("hopper"),
+    ),
+    "h200-141gb": CudaProfile(
+        "NVIDIA H200", 141 * 10**9, 9, 0, 132,
+        "NVIDIA H200 datasheet; " + _TUNING.format("hopper"),
+    ),
+    "b200-180gb": CudaProfile(
+        "NVIDIA B200", 180 * 10**9, 10, 0, 148,
+        "NVIDIA DGX B200 datasheet; " + _TUNING.format("blackwell"),
+    ),
+}  # fmt: skip
+
+DEFAULT_PROFILE = "a100-80gb"
+
+
+def profile(name: str) -> CudaProfile:
+    """The profile called `name`.
+
+    Raises:
+        DeviceError: if there is none; the message lists those there are.
+    """
+    try:
+        return PROFILES[name]
+    except KeyError:
+        known = ", ".join(PROFILES)
+        raise DeviceError(f"no CUDA device profile {name!r}; there are: {known}") from None
+
+
+def profiles() -> dict[str, CudaProfile]:
+    """The device profiles that ``fake_mode(fake_cuda=NAME)`` knows, by name.
+
+    >>> profiles()["h100-80gb"].major
+    9
+    """
+    return dict(PROFILES)

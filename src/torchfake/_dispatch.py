@@ -1,0 +1,51 @@
+"""The one entrance of every operation on fakes.
+
+Enters: what torch hands to ``__torch_dispatch__``, from a mode or from a fake. Leaves: the
+result. Invariant: tensors of classes that are not ours have their own say first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchfake import _private, _state
+from torchfake._handlers import HANDLERS
+from torchfake._interpret import interpret
+from torchfake._tensor import FakeTensor
+
+
+def dispatch(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one operator."""
+    for cls in types:
+        if not issubclass(cls, FakeTensor):
+            return NotImplemented  # DTensor and the like come back with what they wrap
+    handler = HANDLERS.get(func)
+    if handler is not None:
+        return handler(func, args, kwargs)
+    return interpret(func, args, kwargs)
+
+
+_state.dispatcher = dispatch
+
+
+class FakeDispatch(TorchDispatchMode):
+    """What sits in torch's FAKE slot while a mode is on, so that factories are seen too."""
+
+    _mode_key = _private.FAKE_SLOT
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Stays below user modes, as torch's own fake mode does."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Never traced by torch.compile, so not wrapped for it: the wrapper costs 2 us a call."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return dispatch(func, types, args, kwargs or {})

@@ -1,0 +1,217 @@
+"""The operators that one general rule does not fit.
+
+Enters: an operator and its arguments. Leaves: its result. Each handler says why its operator is
+here. Invariant: ``HANDLERS`` is the whole list; nothing else asks for an operator by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake import _device, _origin, _private, _state, _values
+from torchfake._interpret import Args, Kwargs, common_device, interpret
+from torchfake._metadata import FakeUntypedStorage, Storage, intern, storage_of
+from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
+
+aten = torch.ops.aten
+
+Handler = Callable[[Any, Args, Kwargs], Any]
+HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*overloads: Any) -> Callable[[Handler], Handler]:
+    """Register a handler for operator overloads."""
+
+    def register(handler: Handler) -> Handler:
+        for overload in overloads:
+            HANDLERS[overload] = handler
+        return handler
+
+    return register
+
+
+@handles(aten._local_scalar_dense.default)
+def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``item()``: the known value. torch's rejection samplers ask whether any draw is left to
+    redo, and for draws that were never made the answer is no."""
+    fake = args[0]
+    if not isinstance(fake, FakeTensor):
+        return func(*args, **kwargs)
+    if fake._fake_storage.value is None and _origin.running(_private.rejection_samplers()):
+        return False
+    return _values.read(fake, "item()").item()
+
+
+@handles(aten.lift_fresh.default, aten.lift.default)
+def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Data that C++ made from Python objects or numpy arrays: a fake with its value.
+
+    Only a mode sees these for a real tensor.
+    """
+    source = args[0]
+    if isinstance(source, FakeTensor):
+        return source
+    return fake_twin(source, known=True)
+
+
+@handles(aten.detach.default, aten.alias.default)
+def same_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The whole of a tensor again: no kernel has anything to say. Every Parameter begins here."""
+    source = args[0]
+    if not isinstance(source, FakeTensor):
+        return func(*args, **kwargs)
+    return new_fake(source._fake_meta, source._fake_storage)
+
+
+@handles(
+    aten.normal_.default,
+    aten.uniform_.default,
+    aten.exponential_.default,
+    aten.cauchy_.default,
+    aten.log_normal_.default,
+    aten.geometric_.default,
+)
+def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Random fills leave metadata as it was. What might be refused goes through the kernel."""
+    fake = args[0]
+    plain = isinstance(fake, FakeTensor) and fake.dtype.is_floating_point and fake.dim() > 0
+    if not plain or not _parameters_are_valid(func, args[1:], kwargs):
+        return interpret(func, args, kwargs)
+    fake._fake_storage.value = None
+    return fake
+
+
+def _parameters_are_valid(func: Any, positional: Args, kwargs: Kwargs) -> bool:
+    """Whether eager would certainly accept the parameters of a random fill."""
+    if any(name != "generator" for name in kwargs):
+        return False
+    if func is aten.normal_.default:
+        return len(positional) < 2 or positional[1] >= 0
+    if func is aten.uniform_.default:
+        low, high = (*positional, *(0.0, 1.0)[len(positional) :])
+        return bool(low <= high)
+    return False
+
+
+@handles(
+    aten.set_.source_Storage,
+    aten.set_.source_Storage_storage_offset,
+    aten.set_.source_Tensor,
+    aten.set_.source_Tensor_storage_offset,
+    aten.set_.default,
+)
+def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``set_``: the fake looks at another storage from now on. torch.load and safetensors give
+    real storages, which become fake ones here, with their value where small."""
+    fake, source = args[0], (args[1] if len(args) > 1 else None)
+    if not isinstance(fake, FakeTensor):
+        return func(*args, **kwargs)
+    storage = _storage_to_set(fake, source)
+    size, stride, offset = _place_in(fake, source, args[2:], storage)
+    record = intern(size, stride, offset, fake.dtype, storage.device)
+    become(fake, record, storage)
+    return fake
+
+
+def _storage_to_set(fake: FakeTensor, source: Any) -> Storage:
+    if source is None:
+        return Storage(0, fake.device)
+    if isinstance(source, FakeTensor):
+        return source._fake_storage
+    if isinstance(source, torch.Tensor):
+        return fake_twin(source, known=True)._fake_storage
+    storage = storage_of(source, source.device if source.device.type != "meta" else fake.device)
+    state = _state.current()
+    loading = state is not None and state.loading
+    if storage.value is None and source.device.type == "cpu" and not loading:
+        if not isinstance(source, FakeUntypedStorage):
+            _values.remember(storage, source)
+    if storage.origin is None:
+        storage.origin = _origin.here(3)
+    return storage
+
+
+def _place_in(fake: FakeTensor, source: Any, place: Args, storage: Storage) -> Any:
+    """Size, stride and offset that ``set_`` gives: those named, else the source's own."""
+    if place:
+        offset, size = place[0], tuple(place[1])
+        stride = tuple(place[2]) if len(place) > 2 and place[2] else _contiguous(size)
+        return size, stride, offset
+    if isinstance(source, torch.Tensor):
+        return tuple(source.shape), source.stride(), int(source.storage_offset())
+    return (storage.num_bytes // fake.dtype.itemsize,), (1,), 0
+
+
+def _contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
+    stride, step = [], 1
+    for length in reversed(size):
+        stride.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(stride))
+
+
+@handles(aten.is_pinned.default)
+def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    """No memory, so none of it is pinned."""
+    return False
+
+
+@handles(aten._pin_memory.default, aten.pin_memory.default)
+def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A copy in pinned memory: the metadata of a clone."""
+    return interpret(aten.clone.default, args[:1], {})
+
+
+@handles(aten.record_stream.default)
+def record_stream(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """Tells the CUDA allocator about a stream; there is neither."""
+
+
+_SDPA_MATH, _SDPA_FLASH = 0, 1
+
+
+@handles(aten._fused_sdp_choice.default)
+def sdpa_choice(func: Any, args: Args, kwargs: Kwargs) -> int:
+    """Which attention kernel runs: the choice that torch makes for the device the fake reports.
+
+    The meta kernel always says math, whose results differ in strides from the fused ones.
+    """
+    query, key, value, *rest = args
+    names = ("attn_mask", "dropout_p", "is_causal")
+    options = {**dict(zip(names, rest, strict=False)), **kwargs}
+    common_device("aten.scaled_dot_product_attention", [query, key, value])
+    if query.device.type != "cpu":
+        return _cuda_sdpa_choice(query, key, value, options)
+    return _SDPA_FLASH if _cpu_flash_applies(query, key, value, options) else _SDPA_MATH
+
+
+def _cpu_flash_applies(query: Any, key: Any, value: Any, options: Kwargs) -> bool:
+    """The conditions of use_flash_attention_cpp (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp)."""
+    mask = options.get("attn_mask")
+    tensors = (query, key, value)
+    return (
+        torch.backends.cuda.flash_sdp_enabled()
+        and all(t.dim() == 4 and 0 not in t.shape for t in tensors)
+        and query.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+        and query.dtype == key.dtype == value.dtype
+        and query.shape[-1] == key.shape[-1] == value.shape[-1]
+        and all(t.stride(-1) == 1 for t in tensors)
+        and query.shape[0] == key.shape[0] == value.shape[0]
+        and query.shape[1] == key.shape[1] == value.shape[1]
+        and not (options.get("dropout_p") or 0.0) > 0.0
+        and (mask is None or (not mask.requires_grad and mask.dim() in (2, 4)))
+    )
+
+
+def _cuda_sdpa_choice(query: Any, key: Any, value: Any, options: Kwargs) -> int:
+    """Flash or memory-efficient kernels lay their results out alike: batch, length, heads, dim."""
+    tensors = (query, key, value)
+    fused = (
+        all(t.dim() == 4 and 0 not in t.shape and t.stride(-1) == 1 for t in tensors)
+        and query.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and query.shape[-1] == key.shape[-1] == value.shape[-1]
+    )
+    return _SDPA_FLASH if fused else _SDPA_MATH

@@ -1,0 +1,153 @@
+"""What a fake is: a metadata record, and the identity of the storage it looks at.
+
+Enters: sizes, strides, dtypes, devices. Leaves: interned :class:`Metadata` and
+:class:`Storage`. Invariants: two equal records are one object, so a record can be compared and
+hashed by identity; two fakes alias if and only if their ``Storage`` is one object.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from torchfake import _device, _private
+from torchfake._origin import Origin
+
+Ints = tuple[int, ...]
+
+
+class Metadata:
+    """Shape, strides, dtype, device and the rest that torch knows without the data."""
+
+    __slots__ = ("carrier", "conj", "device", "dtype", "layout", "neg", "offset", "size", "stride")
+
+    size: Ints
+    stride: Ints
+    offset: int  # in elements, as torch's storage_offset
+    dtype: torch.dtype
+    device: torch.device  # what the fake reports
+    carrier: torch.device  # what its wrapper carries in C++
+    layout: torch.layout
+    conj: bool
+    neg: bool
+
+    def __repr__(self) -> str:
+        return f"Metadata({self.dtype}{list(self.size)}, stride={self.stride}, {self.device})"
+
+
+_MAX_INTERNED = 200_000
+_interned: dict[tuple[Any, ...], Metadata] = {}
+
+
+def intern(
+    size: Ints,
+    stride: Ints,
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    layout: torch.layout = torch.strided,
+    conj: bool = False,
+    neg: bool = False,
+) -> Metadata:
+    """The one record of this metadata."""
+    key = (size, stride, offset, dtype, device, layout, conj, neg)
+    record = _interned.get(key)
+    return record if record is not None else _new_record(key)
+
+
+def _new_record(key: tuple[Any, ...]) -> Metadata:
+    if len(_interned) >= _MAX_INTERNED:
+        _interned.clear()  # records live on in their tensors; only sharing with new ones is lost
+    record = Metadata()
+    (record.size, record.stride, record.offset, record.dtype) = key[:4]
+    (record.device, record.layout, record.conj, record.neg) = key[4:]
+    record.carrier = _device.carrier(record.device)
+    return _interned.setdefault(key, record)
+
+
+def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
+    """The record of a plain (real or meta) tensor, as if it were on `device`."""
+    return intern(
+        tuple(tensor.shape),
+        tensor.stride(),
+        int(tensor.storage_offset()),
+        tensor.dtype,
+        device,
+        tensor.layout,
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+class FakeUntypedStorage(torch.UntypedStorage):
+    """What ``fake.untyped_storage()`` gives: torch's meta storage, reporting the fake's device."""
+
+    fake_device: torch.device = _device.CPU
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.fake_device
+
+
+def new_untyped(num_bytes: int, device: torch.device) -> FakeUntypedStorage:
+    untyped = FakeUntypedStorage(num_bytes, device="meta")
+    untyped.fake_device = device
+    return untyped
+
+
+_by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
+
+
+class Storage:
+    """A stretch of memory that is not there: its size, device, origin, and value where known."""
+
+    __slots__ = ("__weakref__", "_num_bytes", "_untyped", "device", "op", "origin", "value")
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        self._num_bytes = num_bytes
+        self._untyped: FakeUntypedStorage | None = None
+        self.device = device
+        self.value: torch.UntypedStorage | None = None  # real bytes on the host, of small tensors
+        self.origin: Origin | None = None  # the user's line that made it
+        self.op: Any = None  # the operator that made it
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes if self._untyped is None else self._untyped.nbytes()
+
+    @property
+    def untyped(self) -> FakeUntypedStorage:
+        """torch's view of this storage, made when first asked for and kept as long as this."""
+        if self._untyped is None:
+            self._untyped = new_untyped(self._num_bytes, self.device)
+            _by_key[_private.storage_key(self._untyped)] = self
+        return self._untyped
+
+    def copy(self) -> Storage:
+        """A storage of its own with the same size, device and value."""
+        twin = Storage(self.num_bytes, self.device)
+        twin.origin, twin.op = self.origin, self.op
+        twin.value = None if self.value is None else self.value.clone()
+        return twin
+
+    def __reduce__(self) -> Any:
+        return load_storage, (self.num_bytes, str(self.device))
+
+
+def load_storage(num_bytes: int, device: str) -> Storage:
+    """What a pickled storage calls to come back; pickle's memo keeps aliases aliases."""
+    return Storage(num_bytes, torch.device(device))
+
+
+def storage_of(untyped: torch.UntypedStorage, device: torch.device | None = None) -> Storage:
+    """The record behind a storage a user or torch handed over; a new one if it is a stranger."""
+    known = _by_key.get(_private.storage_key(untyped))
+    if known is not None:
+        return known
+    storage = Storage(untyped.nbytes(), device or untyped.device)
+    if isinstance(untyped, FakeUntypedStorage):
+        storage._untyped = untyped
+        _by_key[_private.storage_key(untyped)] = storage
+    return storage

@@ -1,0 +1,120 @@
+"""What an operator's schema says, read once.
+
+Enters: an ``OpOverload``. Leaves: its :class:`OpPlan`. Invariant: a plan is a fact about the
+operator alone, never about one call of it. The tables below hold what schemas do not say, each
+with its reason; a new exception belongs here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+aten = torch.ops.aten
+
+
+class OpPlan(NamedTuple):
+    """How one operator treats its arguments."""
+
+    name: str  # "aten.add.Tensor"
+    written_positions: tuple[int, ...]  # positional arguments it writes
+    written_names: tuple[str, ...]  # keyword arguments it writes (out=)
+    is_random: bool  # draws from a generator
+    is_uninitialized: bool  # gives memory nobody has written
+    is_view: bool  # gives a view of its first argument
+    mixes_devices: bool  # takes arguments on several devices
+    needs_values: bool  # its result's shape, or its non-tensor result, depends on values
+    per_element: bool  # a foreach: element i of the result is of element i of the first list
+    overwrites: bool  # writes the whole of its first argument, whatever was there
+    keeps_value: bool  # copies elements from its first argument: a value may follow a device move
+
+
+_MIXES_DEVICES = {
+    # packets whose kernels take indices, lengths or sources from another device
+    "aten::copy_": "copies between devices",
+    "aten::copy": "copies between devices",
+    "aten::_to_copy": "copies between devices",
+    "aten::to": "copies between devices",
+    "aten::index": "CPU indices into a CUDA tensor",
+    "aten::_unsafe_index": "CPU indices into a CUDA tensor",
+    "aten::index_put": "CPU indices into a CUDA tensor",
+    "aten::index_put_": "CPU indices into a CUDA tensor",
+    "aten::_index_put_impl_": "CPU indices into a CUDA tensor",
+    "aten::_unsafe_index_put": "CPU indices into a CUDA tensor",
+    "aten::set_": "takes another tensor's storage whatever it is",
+    "aten::_pack_padded_sequence": "lengths stay on the CPU",
+    "aten::_ctc_loss": "lengths may stay on the CPU",
+    "aten::tensor_split": "sections stay on the CPU",
+    "aten::_fused_adam_": "the learning rate may be a CPU tensor",
+    "aten::_fused_adamw_": "the learning rate may be a CPU tensor",
+    "aten::_fused_sgd_": "the learning rate may be a CPU tensor",
+    "aten::_fused_adagrad_": "the learning rate may be a CPU tensor",
+}
+
+_UNINITIALIZED = frozenset(
+    {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
+     "aten::new_empty_strided", "aten::empty_permuted", "aten::empty_quantized",
+     "aten::_efficientzerotensor"}
+)  # fmt: skip
+
+_OVERWRITES = frozenset({"aten::fill_", "aten::zero_", "aten::copy_"})
+
+_RANDOM_WITHOUT_TAG = frozenset(
+    {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::rrelu",
+     "aten::native_dropout", "aten::multinomial", "aten::_scaled_dot_product_flash_attention",
+     "aten::_scaled_dot_product_efficient_attention", "aten::_standard_gamma",
+     "aten::_sample_dirichlet", "aten::poisson", "aten::binomial"}
+)  # fmt: skip
+
+_VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+@lru_cache(maxsize=None)
+def plan_of(func: Any) -> OpPlan:
+    """The plan of `func`, made at its first call."""
+    schema = func._schema
+    packet = schema.name
+    arguments = schema.arguments
+    tensors_out = any("Tensor" in str(r.type) for r in schema.returns)
+    return OpPlan(
+        name=str(func),
+        written_positions=tuple(
+            i for i, a in enumerate(arguments) if _is_written(a) and not a.kwarg_only
+        ),
+        written_names=tuple(a.name for a in arguments if _is_written(a)),
+        is_random=_draws(func, packet, arguments),
+        is_uninitialized=packet in _UNINITIALIZED,
+        is_view=func.is_view or packet in {"aten::detach", "aten::alias"},
+        mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
+        needs_values=bool(_VALUE_TAGS.intersection(func.tags)) or not tensors_out,
+        per_element=packet.startswith("aten::_foreach_"),
+        overwrites=packet in _OVERWRITES,
+        keeps_value=packet in {"aten::_to_copy", "aten::to"},
+    )
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _draws(func: Any, packet: str, arguments: Any) -> bool:
+    if torch.Tag.nondeterministic_seeded in func.tags or packet in _RANDOM_WITHOUT_TAG:
+        return True
+    return any(a.name == "generator" for a in arguments)
+
+
+@lru_cache(maxsize=None)
+def with_generator(func: Any) -> Any:
+    """The overload of a random operator that takes ``generator=``, or None."""
+    if any(a.name == "generator" for a in func._schema.arguments):
+        return func
+    packet = func.overloadpacket
+    wanted = [a.name for a in func._schema.arguments]
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        names = [a.name for a in overload._schema.arguments]
+        if "generator" in names and [n for n in names if n != "generator"] == wanted:
+            return overload
+    return None

@@ -1,0 +1,116 @@
+"""What ``torch.cuda`` answers inside a mode with fake CUDA.
+
+Enters: the originals. Leaves: versions that describe the mode's machine. Invariant: on a thread
+whose mode has no fake CUDA, each is the original; none of them starts CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from torchfake import _cuda, _device, _state
+from torchfake._patches import Patch
+from torchfake._state import FakeCuda
+
+
+def _index(machine: FakeCuda, device: Any) -> int:
+    if device is None:
+        return machine.current
+    if isinstance(device, int):
+        return device if device >= 0 else machine.current
+    index = _device.resolve(device).index
+    return machine.current if index is None else index
+
+
+def _properties(machine: FakeCuda, device: Any = None) -> Any:
+    _device.resolve(_index(machine, device))  # an ordinal out of range is refused as torch does
+    profile = _cuda.PROFILES[machine.profile]
+    return SimpleNamespace(
+        name=profile.name,
+        major=profile.major,
+        minor=profile.minor,
+        total_memory=profile.total_memory,
+        multi_processor_count=profile.multi_processor_count,
+        warp_size=32,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+    )
+
+
+def _capability(machine: FakeCuda, device: Any = None) -> tuple[int, int]:
+    properties = _properties(machine, device)
+    return properties.major, properties.minor
+
+
+def _exchange(machine: FakeCuda, device: int) -> int:
+    previous = machine.current
+    if device >= 0:
+        machine.current = _device.resolve(device).index or 0
+    return previous
+
+
+def _set_device(machine: FakeCuda, device: Any) -> None:
+    _exchange(machine, _index(machine, device))
+
+
+def _mem_get_info(machine: FakeCuda, device: Any = None) -> tuple[int, int]:
+    total = _properties(machine, device).total_memory
+    return total, total
+
+
+def _rng_state(machine: FakeCuda, device: Any = "cuda") -> torch.Tensor:
+    """A CUDA generator's state is 16 bytes: seed and offset."""
+    return torch.zeros(16, dtype=torch.uint8, device="cpu")
+
+
+def _supports_bf16(machine: FakeCuda, including_emulation: bool = True) -> bool:
+    return including_emulation or _capability(machine)[0] >= 8
+
+
+def _nothing(machine: FakeCuda, *args: Any, **kwargs: Any) -> None:
+    """For calls that act on a device: there is none to act on."""
+
+
+_ANSWERS: dict[str, Any] = {
+    "is_available": lambda machine: True,
+    "device_count": lambda machine: machine.num_devices,
+    "current_device": lambda machine: machine.current,
+    "set_device": _set_device,
+    "_exchange_device": _exchange,
+    "_maybe_exchange_device": _exchange,
+    "get_device_properties": _properties,
+    "get_device_capability": _capability,
+    "get_device_name": lambda machine, device=None: _properties(machine, device).name,
+    "mem_get_info": _mem_get_info,
+    "is_bf16_supported": _supports_bf16,
+    "get_rng_state": _rng_state,
+    "set_rng_state": _nothing,
+    "synchronize": _nothing,
+    "empty_cache": _nothing,
+    "reset_peak_memory_stats": _nothing,
+    "memory_allocated": lambda machine, device=None: 0,
+    "max_memory_allocated": lambda machine, device=None: 0,
+    "memory_reserved": lambda machine, device=None: 0,
+    "max_memory_reserved": lambda machine, device=None: 0,
+}
+
+
+def _answering(answer: Any) -> Any:
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            state = _state.current()
+            if state is None or state.cuda is None:
+                return original(*args, **kwargs)
+            return answer(state.cuda, *args, **kwargs)
+
+        return replacement
+
+    return make
+
+
+PATCHES = [Patch(torch.cuda, name, _answering(answer)) for name, answer in _ANSWERS.items()]

@@ -1,0 +1,95 @@
+"""Replacements for functions that bring data into torch without a dispatched operation.
+
+Enters: the originals. Leaves: versions that give fakes inside a mode. Invariant: outside a mode,
+or on another thread, each is the original.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from torchfake import _device, _state
+from torchfake._metadata import FakeUntypedStorage, new_untyped
+from torchfake._patches import Patch
+from torchfake._tensor import FakeTensor, fake_class, fake_twin, new_fake
+
+
+def _fake_result(original: Any) -> Any:
+    """For ``torch.frombuffer`` and ``from_dlpack``: C++ wraps the memory and tells nobody."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if _state.current() is None or isinstance(result, FakeTensor):
+            return result
+        return fake_twin(result, known=True).requires_grad_(result.requires_grad)
+
+    return replacement
+
+
+def _load_without_data(original: Any) -> Any:
+    """``torch.load``: storages arrive as sizes and devices; their bytes are not read."""
+
+    @functools.wraps(original)
+    def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        state = _state.current()
+        if state is None or state.loading or _is_meta(map_location):
+            return original(f, map_location, *args, **kwargs)
+        state.loading = True
+        try:
+            with torch.serialization.skip_data():
+                return original(f, _fake_location(map_location), *args, **kwargs)
+        finally:
+            state.loading = False
+
+    return replacement
+
+
+def _is_meta(map_location: Any) -> bool:
+    return map_location is not None and str(map_location) == "meta"
+
+
+def _fake_location(map_location: Any) -> Any:
+    """A ``map_location`` that gives each storage the device it would have, and no bytes."""
+
+    def locate(storage: torch.UntypedStorage, location: str) -> FakeUntypedStorage:
+        if callable(map_location):
+            moved = map_location(storage, location)
+            target = location if moved is None else moved.device
+        elif isinstance(map_location, dict):
+            target = map_location.get(location, location)
+        else:
+            target = location if map_location is None else map_location
+        return new_untyped(storage.nbytes(), _device.resolve(target))
+
+    return locate
+
+
+def _make_subclass(original: Any) -> Any:
+    """``Tensor._make_subclass``: C++ would copy the wrapper and forget what makes it a fake.
+
+    Lazy modules make their UninitializedParameter so.
+    """
+    function = torch.Tensor._make_subclass
+
+    @functools.wraps(function)
+    def replacement(cls: Any, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
+        if not isinstance(data, FakeTensor):
+            return function(cls, data, require_grad, **kwargs)
+        fake = new_fake(data._fake_meta, data._fake_storage, fake_class(cls))
+        if issubclass(cls, torch.nn.Parameter):
+            fake.__dict__["_is_param"] = True
+        return fake.requires_grad_(require_grad)
+
+    return staticmethod(replacement)
+
+
+PATCHES = [
+    Patch(torch, "frombuffer", _fake_result),
+    Patch(torch, "from_dlpack", _fake_result),
+    Patch(torch, "load", _load_without_data),
+    Patch(torch.Tensor, "_make_subclass", _make_subclass),
+]

@@ -1,0 +1,68 @@
+"""The only ambient state: which modes are on, on this thread.
+
+Enters: modes, from :mod:`torchfake.fake`. Leaves: the innermost one. Invariant: everything here
+is thread-local, but for the one pointer through which a tensor reaches the dispatcher.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(slots=True)
+class FakeCuda:
+    """The CUDA machine a mode pretends to be."""
+
+    profile: str
+    num_devices: int
+    current: int = 0
+
+
+@dataclass(slots=True)
+class ModeState:
+    """What one entry of ``fake_mode`` holds until it is left."""
+
+    cuda: FakeCuda | None = None
+    seed_state: torch.Tensor | None = None  # the global generator when `draws` was forked from it
+    draws: torch.Generator | None = None  # the private generator of known draws
+    loading: bool = False  # inside torch.load: storages arrive without their bytes
+    undo: list[Any] = field(default_factory=list)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.modes: list[ModeState] = []
+
+
+_thread = _Thread()
+
+
+def current() -> ModeState | None:
+    """The innermost mode of this thread, or None outside all modes."""
+    modes = _thread.modes
+    return modes[-1] if modes else None
+
+
+def push(state: ModeState) -> None:
+    _thread.modes.append(state)
+
+
+def pop() -> ModeState:
+    return _thread.modes.pop()
+
+
+Dispatcher = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _not_loaded(*_args: Any) -> Any:
+    raise AssertionError("torchfake's dispatcher is not loaded: import torchfake, not its parts")
+
+
+dispatcher: Dispatcher = _not_loaded
+"""Set once by :mod:`torchfake._dispatch`. A tensor is low in the import order and its operations
+are high; this pointer is the one place where a call goes up."""

@@ -1,0 +1,80 @@
+"""Values known on the host.
+
+Enters: small tensors whose history is plain host data. Leaves: their real bytes, held by the
+storage, so every view of it reads and writes the same value. Invariants: a value belongs to one
+storage alone (what the user owns is copied, never shared); a storage is forgotten as soon as
+something unknown is written to any part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from torchfake import _private
+from torchfake._metadata import Metadata, Storage
+from torchfake.errors import UnknownValueError
+
+MAX_KNOWN_BYTES = 64 * 1024
+"""The largest storage that keeps its value: 8,192 int64 positions."""
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Make real tensors although a mode is on."""
+    previous = _private.swap_fake_mode(None)
+    try:
+        yield
+    finally:
+        _private.swap_fake_mode(previous)
+
+
+def remember(storage: Storage, value: torch.UntypedStorage) -> None:
+    """Let `storage` know a copy of `value`, if it is small enough."""
+    if storage.num_bytes <= MAX_KNOWN_BYTES:
+        storage.value = value.clone()
+
+
+def view_of(meta: Metadata, value: torch.UntypedStorage) -> torch.Tensor:
+    """The real tensor that a fake of `meta` sees in `value`. Call it with no mode on."""
+    tensor = torch.empty(0, dtype=meta.dtype, device="cpu")
+    tensor.set_(value, meta.offset, meta.size, meta.stride)  # type: ignore[call-overload]
+    _private.set_bits(tensor, meta.conj, meta.neg)
+    return tensor
+
+
+def read(fake: Any, asked_by: str) -> torch.Tensor:
+    """The real value of `fake`.
+
+    Raises:
+        UnknownValueError: naming what was asked, the tensor, and the line that made it.
+    """
+    value = fake._fake_storage.value
+    if value is None:
+        raise unknown(fake, asked_by)
+    with on_host():
+        return view_of(fake._fake_meta, value)
+
+
+def unknown(fake: Any, asked_by: str) -> UnknownValueError:
+    """The error for reading `fake`, ready to be raised."""
+    return UnknownValueError(
+        f"{asked_by} needs the value of a fake tensor, and it is not known: "
+        f"{describe(fake)}. Fakes keep the values of small tensors computed from host data only. "
+        "Give this branch a host value (torch.tensor(...), torch.arange(...)), or skip it for "
+        "fakes with torchfake.is_fake(tensor)"
+    )
+
+
+def describe(fake: Any) -> str:
+    """A fake in an error message: its metadata, and where in the user's code it was made."""
+    meta, storage = fake._fake_meta, fake._fake_storage
+    text = f"{str(meta.dtype).removeprefix('torch.')}{list(meta.size)} on {meta.device}"
+    if storage.op is not None:
+        text += f", made by {storage.op}"
+    if storage.origin is not None:
+        text += f" at {storage.origin}"
+    return text

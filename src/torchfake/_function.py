@@ -42,7 +42,7 @@ class Switch:
         code = sys._getframe(1).f_code
         needed = _calls_factory.get(code)
         if needed is None:
-            needed = _calls_factory[code] = not _FACTORY_NAMES.isdisjoint(code.co_names)
+            needed = _calls_factory[code] = _may_name_device(code)
         return override if needed else _private.disabled_torch_function
 
 
@@ -55,3 +55,10 @@ def override(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = No
         return _autocast.call(func, args, kwargs)
     with _private.no_subclass_functions():
         return func(*args, **kwargs)
+
+
+def _may_name_device(code: types.CodeType) -> bool:
+    """Whether `code` names such a factory. torch's functions that dispatch overrides themselves
+    would ask here in the name of their caller, and pass devices that are already full."""
+    names = code.co_names
+    return not _FACTORY_NAMES.isdisjoint(names) and "handle_torch_function" not in names

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from torchfake import _device, _origin, _private, _state, _values
-from torchfake._interpret import Args, Kwargs, common_device, interpret
+from torchfake._interpret import (
+    Args,
+    Kwargs,
+    common_device,
+    interpret,
+    is_known,
+    value_argument,
+)
 from torchfake._metadata import FakeUntypedStorage, Storage, intern, storage_of
 from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
 
@@ -35,13 +42,14 @@ def handles(*overloads: Any) -> Callable[[Handler], Handler]:
 
 @handles(aten._local_scalar_dense.default)
 def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``item()``: the known value. torch's rejection samplers ask whether any draw is left to
-    redo, and for draws that were never made the answer is no."""
+    """``item()``: the known value. Where torch itself asks, of an unknown one, the settled answer."""
     fake = args[0]
     if not isinstance(fake, FakeTensor):
         return func(*args, **kwargs)
-    if fake._fake_storage.value is None and _origin.running(_private.rejection_samplers()):
-        return False
+    if fake._fake_storage.value is None:
+        answer = _origin.asked_by(_private.settled_questions())
+        if answer is not None:
+            return answer
     return _values.read(fake, "item()").item()
 
 
@@ -151,6 +159,56 @@ def _contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
         stride.append(step)
         step *= max(length, 1)
     return tuple(reversed(stride))
+
+
+@handles(aten._linalg_check_errors.default)
+def check_errors(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """Whether a factorisation succeeded: of values that do not exist, it did."""
+
+
+@handles(aten.equal.default)
+def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``torch.equal``. C++ checks arguments by ``equal(condition, ones)``, with the ones made on
+    the spot (``is_scalar_tensor_true``, in ``torch.cov``): an unknown argument passes."""
+    condition, ones = args
+    if isinstance(condition, FakeTensor) and isinstance(ones, FakeTensor):
+        unknown = condition._fake_storage.value is None
+        if unknown and ones._fake_storage.op is aten.new_ones.default and condition.dim() == 0:
+            return True
+    return interpret(func, args, kwargs)
+
+
+@handles(aten.masked_select.default)
+def masked_select(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result's length is the mask's doing; the values selected need not be known."""
+    source, mask = args
+    if is_known(source) or not is_known(mask):
+        return interpret(func, args, kwargs)
+    shape = torch.broadcast_shapes(source.shape, mask.shape)
+    length = int(value_argument(mask).expand(shape).sum())
+    return interpret(aten.new_empty.default, (source, [length]), {})
+
+
+@handles(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Indexing: the result's shape depends on values where an index is a mask, and only then.
+    A known mask is its positions."""
+    source, indices = args
+    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        return interpret(func, args, kwargs, needs_values=False)
+    positions: list[Any] = []
+    for i in indices:
+        is_mask = i is not None and i.dtype in (torch.bool, torch.uint8)
+        if is_mask and not is_known(i):
+            raise _values.unknown(i, "indexing with a mask")
+        positions.extend(_positions(i) if is_mask else [i])
+    return interpret(func, (source, positions), kwargs, needs_values=False)
+
+
+def _positions(mask: Any) -> list[FakeTensor]:
+    """Where a known mask is set, as one index tensor per dim."""
+    found = value_argument(mask).nonzero(as_tuple=True)
+    return [fake_twin(p, device=mask.device, known=True) for p in found]
 
 
 @handles(aten.is_pinned.default)

@@ -17,6 +17,7 @@ import torch
 from torchfake import _device, _draws, _origin, _private, _state, _values
 from torchfake._metadata import Metadata, Storage, intern, metadata_of, storage_of
 from torchfake._ops import OpPlan, plan_of
+from torchfake._rules import rule_for
 from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
 from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
@@ -41,8 +42,11 @@ class Call:
         self.by_storage: dict[int, Storage] = {}
 
 
-def interpret(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run `func` on fakes; on plain meta or real tensors alone, as :func:`_outsiders` says."""
+def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | None = None) -> Any:
+    """Run `func` on fakes; on plain meta or real tensors alone, as :func:`_outsiders` says.
+
+    `needs_values` overrides the plan where a handler has looked at the arguments.
+    """
     call = Call(func, args, kwargs)
     if not any(isinstance(t, FakeTensor) for t in call.tensors):
         settled, result = _outsiders(call)
@@ -50,7 +54,9 @@ def interpret(func: Any, args: Args, kwargs: Kwargs) -> Any:
             return result
     _check_no_real_write(call)
     call.device = output_device(call)
-    if call.plan.needs_values:
+    if needs_values is None:
+        needs_values = call.plan.needs_values and rule_for(func, call.device.type) is None
+    if needs_values:
         return _from_values_alone(call)
     result = wrap(call, run_on_meta(call))
     _write_back(call)
@@ -177,8 +183,9 @@ def run_on_meta(call: Call) -> Any:
         kwargs["generator"] = None
     if "device" in kwargs:
         kwargs["device"] = _META
+    rule = rule_for(call.func, call.device.type)
     try:
-        return call.func(*args, **kwargs)
+        return (rule or call.func)(*args, **kwargs)
     except NotImplementedError as error:
         decomposition = _private.decomposition_of(call.func)
         if decomposition is None:

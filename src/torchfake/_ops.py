@@ -25,7 +25,7 @@ class OpPlan(NamedTuple):
     is_uninitialized: bool  # gives memory nobody has written
     is_view: bool  # gives a view of its first argument
     mixes_devices: bool  # takes arguments on several devices
-    needs_values: bool  # its result's shape, or its non-tensor result, depends on values
+    needs_values: bool  # its result, or the shape of it, depends on values
     per_element: bool  # a foreach: element i of the result is of element i of the first list
     overwrites: bool  # writes the whole of its first argument, whatever was there
     keeps_value: bool  # copies elements from its first argument: a value may follow a device move
@@ -59,7 +59,11 @@ _UNINITIALIZED = frozenset(
      "aten::_efficientzerotensor"}
 )  # fmt: skip
 
-_OVERWRITES = frozenset({"aten::fill_", "aten::zero_", "aten::copy_"})
+_OVERWRITES = frozenset(
+    {"aten::fill_", "aten::zero_", "aten::copy_", "aten::random_", "aten::uniform_",
+     "aten::normal_", "aten::bernoulli_", "aten::exponential_", "aten::geometric_",
+     "aten::cauchy_", "aten::log_normal_"}
+)  # fmt: skip
 
 _RANDOM_WITHOUT_TAG = frozenset(
     {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::rrelu",
@@ -77,7 +81,6 @@ def plan_of(func: Any) -> OpPlan:
     schema = func._schema
     packet = schema.name
     arguments = schema.arguments
-    tensors_out = any("Tensor" in str(r.type) for r in schema.returns)
     return OpPlan(
         name=str(func),
         written_positions=tuple(
@@ -88,7 +91,7 @@ def plan_of(func: Any) -> OpPlan:
         is_uninitialized=packet in _UNINITIALIZED,
         is_view=func.is_view or packet in {"aten::detach", "aten::alias"},
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
-        needs_values=bool(_VALUE_TAGS.intersection(func.tags)) or not tensors_out,
+        needs_values=bool(_VALUE_TAGS.intersection(func.tags)),
         per_element=packet.startswith("aten::_foreach_"),
         overwrites=packet in _OVERWRITES,
         keeps_value=packet in {"aten::_to_copy", "aten::to"},

@@ -62,14 +62,15 @@ def _classify(code: types.CodeType) -> bool:
     return library
 
 
-def running(codes: frozenset[types.CodeType]) -> bool:
-    """Whether torch was called by one of `codes`, itself torch's, before any of the user's."""
+def asked_by(answers: dict[types.CodeType, bool]) -> bool | None:
+    """The answer for the function of torch's in `answers` that is asking, if one is: the first on
+    the way up before any of the user's code."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code in codes:
-            return True
+        if code in answers:
+            return answers[code]
         if not code.co_filename.startswith(_LIBRARY_ROOTS):
-            return False
+            return None
         frame = frame.f_back
-    return False
+    return None

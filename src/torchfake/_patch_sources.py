@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _state
+from torchfake import _device, _private, _state
 from torchfake._metadata import FakeUntypedStorage, new_untyped
 from torchfake._patches import Patch
 from torchfake._tensor import FakeTensor, fake_class, fake_twin, new_fake
@@ -82,7 +82,8 @@ def _make_subclass(original: Any) -> Any:
         fake = new_fake(data._fake_meta, data._fake_storage, fake_class(cls))
         if issubclass(cls, torch.nn.Parameter):
             fake.__dict__["_is_param"] = True
-        return fake.requires_grad_(require_grad)
+        with _private.no_subclass_functions():  # an UninitializedParameter refuses nearly all
+            return fake.requires_grad_(require_grad)
 
     return staticmethod(replacement)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.distributions
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """What ``Tensor`` subclasses carry to say that they do not override torch functions."""
@@ -95,12 +97,14 @@ def without_override_check(function: types.FunctionType) -> types.FunctionType:
     ``torch.nn.functional`` functions begin with ``if has_torch_function(...)``. A handler that
     calls one again must get past that check, and still see the calls made inside.
     """
-    blind = dict(function.__globals__)
-    for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
-        if name in blind:
-            blind[name] = _no_override
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    known = function.__globals__
+    return _with_globals(function, {**known, **{n: _no_override for n in names if n in known}})
+
+
+def _with_globals(function: types.FunctionType, names: dict[str, Any]) -> types.FunctionType:
     copy = types.FunctionType(
-        function.__code__, blind, function.__name__, function.__defaults__, function.__closure__
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
@@ -110,11 +114,74 @@ def _no_override(*_args: object) -> bool:
     return False
 
 
-def rejection_samplers() -> frozenset[types.CodeType]:
-    """The code of torch's initialisers that draw until every sample is accepted.
+@lru_cache(maxsize=1)
+def settled_questions() -> dict[types.CodeType, bool]:
+    """Functions of torch that ask about values, and the answer for values that do not exist.
 
-    ``trunc_normal_`` became one in torch 2.13 (pytorch/pytorch#174997): it asks
-    ``mask.any()`` of its own draws.
+    Rejection samplers ask whether any draw is left to redo (``trunc_normal_`` became one in torch
+    2.13); argument checks ask whether a value is out of range, or all are in it.
     """
-    function = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
-    return frozenset([function.__code__]) if function is not None else frozenset()
+    functional, distribution = torch.nn.functional, torch.distributions.Distribution
+    answers = {
+        getattr(torch.nn.init, "_no_grad_trunc_normal_", None): False,
+        functional.gaussian_nll_loss: False,
+        distribution.__init__: True,
+        distribution._validate_sample: True,
+    }
+    return {function.__code__: answer for function, answer in answers.items() if function}
+
+
+def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
+    """The format that kernels which keep "the input's" memory format take `tensor` to have."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(tensor)
+
+
+@lru_cache(maxsize=None)
+def meta_kernel_of(func: Any, device_type: str) -> Callable[..., Any] | None:
+    """torch's Python meta kernel of an operator as it is for `device_type`, where that matters.
+
+    Some kernels in ``torch._meta_registrations`` lay their results out by ``device_hint(tensor)``,
+    which takes a meta tensor to mean CUDA. None for any operator that never asks.
+    """
+    from torch import _meta_registrations as registrations
+    from torch._decomp import meta_table
+
+    registered = meta_table.get(func)
+    kernel = _unwrap(registered)
+    if not isinstance(kernel, types.FunctionType) or kernel.__module__ != registrations.__name__:
+        return None
+    asking = _asking_for_device(registrations)
+    if kernel.__code__ not in asking:
+        return None
+    names = {**vars(registrations), "device_hint": lambda tensor: device_type}
+    for name, value in vars(registrations).items():
+        function = _unwrap(value)
+        if isinstance(function, types.FunctionType) and function.__code__ in asking:
+            names[name] = _with_globals(function, names)
+    return _with_globals(kernel, names)
+
+
+def _asking_for_device(registrations: types.ModuleType) -> frozenset[types.CodeType]:
+    """The functions of a module that call ``device_hint``, directly or through each other."""
+    unwrapped = {name: _unwrap(value) for name, value in vars(registrations).items()}
+    functions = {n: f for n, f in unwrapped.items() if isinstance(f, types.FunctionType)}
+    asking = {"device_hint"}
+    while True:
+        more = {n for n, f in functions.items() if n not in asking and asking & _names_in(f.__code__)}
+        if not more:
+            return frozenset(functions[name].__code__ for name in asking - {"device_hint"})
+        asking |= more
+
+
+def _unwrap(function: Any) -> Any:
+    """The function inside torch's decorators. (inspect.unwrap would ask operators to unwrap.)"""
+    while isinstance(function, types.FunctionType) and "__wrapped__" in vars(function):
+        function = vars(function)["__wrapped__"]
+    return function
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return set(code.co_names).union(*(_names_in(c) for c in inner))

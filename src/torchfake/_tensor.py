@@ -131,13 +131,15 @@ class FakeTensor(torch.Tensor):
     # Reading values: only those known on the host.
 
     def numpy(self, *, force: bool = False) -> Any:
-        return _values.read(self, "numpy()").clone().numpy(force=force)
+        with _values.on_host():
+            return _values.read(self, "numpy()").clone().numpy(force=force)
 
     def tolist(self) -> Any:
         return _values.read(self, "tolist()").tolist()
 
     def __dlpack__(self, **kwargs: Any) -> Any:  # type: ignore[override]
-        return _values.read(self, "__dlpack__()").clone().__dlpack__(**kwargs)
+        with _values.on_host():
+            return _values.read(self, "__dlpack__()").clone().__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
         return _values.read(self, "__dlpack_device__()").__dlpack_device__()
@@ -164,7 +166,8 @@ class FakeTensor(torch.Tensor):
             )
         storage = memo.get(id(self._fake_storage))
         if storage is None:
-            storage = memo[id(self._fake_storage)] = self._fake_storage.copy()
+            with _values.on_host():
+                storage = memo[id(self._fake_storage)] = self._fake_storage.copy()
         twin = new_fake(self._fake_meta, storage, type(self))
         memo[id(self)] = twin
         twin.requires_grad_(self.requires_grad)

@@ -35,7 +35,8 @@ def on_host() -> Iterator[None]:
 def remember(storage: Storage, value: torch.UntypedStorage) -> None:
     """Let `storage` know a copy of `value`, if it is small enough."""
     if storage.num_bytes <= MAX_KNOWN_BYTES:
-        storage.value = value.clone()
+        with on_host():
+            storage.value = value.clone()
 
 
 def view_of(meta: Metadata, value: torch.UntypedStorage) -> torch.Tensor:

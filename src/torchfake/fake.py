@@ -19,7 +19,7 @@ from torchfake._interpret import meta_twin
 from torchfake._metadata import Storage, metadata_of, storage_of
 from torchfake._state import FakeCuda, ModeState
 from torchfake._tensor import FakeTensor, fake_class, new_fake
-from torchfake.errors import DeviceError, NotFakeError
+from torchfake.errors import DeviceError, NotFakeError, UnsupportedOpError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -191,6 +191,8 @@ class _Twins:
         known = self.by_tensor.get(id(real))
         if known is not None:
             return known  # type: ignore[no-any-return]
+        if real.layout != torch.strided:
+            raise UnsupportedOpError(f"a fake is strided; this tensor has layout {real.layout}")
         device = self.device or (_device.CPU if real.is_meta else real.device)
         untyped = real.untyped_storage()
         key = _private.storage_key(untyped)

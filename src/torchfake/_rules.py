@@ -1,0 +1,145 @@
+"""Metadata rules for operators whose meta kernel is missing, or is not what the device does.
+
+Enters: an operator and a device type. Leaves: a function of plain meta tensors that gives what
+the kernel of that device would: shapes, dtypes and strides. Invariant: a rule reads no values and
+runs no real kernel. Each names what it follows; tests/opinfo compares all of them with eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake import _private
+
+aten = torch.ops.aten
+
+Rule = Callable[..., Any]
+_RULES: dict[tuple[Any, str], Rule] = {}
+_ANY_DEVICE = ("cpu", "cuda")
+
+
+def _rule(*overloads: Any, devices: tuple[str, ...] = _ANY_DEVICE) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for overload in overloads:
+            for device in devices:
+                _RULES[overload, device] = function
+        return function
+
+    return register
+
+
+@lru_cache(maxsize=None)
+def rule_for(func: Any, device_type: str) -> Rule | None:
+    """The rule for `func` on fakes of `device_type`; None where torch's meta kernel is right."""
+    return _RULES.get((func, device_type)) or _private.meta_kernel_of(func, device_type)
+
+
+def _column_major(tensor: Tensor, shape: Any) -> Tensor:
+    """An empty tensor like `tensor` whose last two dims are laid out in columns, as LAPACK's."""
+    *batch, rows, columns = shape
+    return tensor.new_empty((*batch, columns, rows)).mT
+
+
+@_rule(aten.geqrf.default)
+def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp, geqrf_out_helper."""
+    tau = a.new_empty((*a.shape[:-2], min(a.shape[-2:])))
+    return _column_major(a, a.shape), tau
+
+
+@_rule(aten.linalg_lstsq.default)
+def lstsq(
+    a: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """linalg_lstsq_out in the same file; where residuals depend on the rank, the rank is full."""
+    rows, columns = a.shape[-2:]
+    is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
+    right = b.unsqueeze(-1) if is_vector else b
+    batch = torch.broadcast_shapes(a.shape[:-2], right.shape[:-2])
+    driver = driver or ("gels" if a.is_cuda else "gelsy")
+    solution = _column_major(a, (*batch, max(rows, columns), right.shape[-1]))
+    solution = solution.narrow(-2, 0, columns)
+    has_residuals = rows > columns and driver != "gelsy"
+    residuals = a.new_empty((*batch, right.shape[-1]) if has_residuals else (0,))
+    has_rank = driver != "gels"
+    rank = a.new_empty(a.shape[:-2] if has_rank else (0,), dtype=torch.int64)
+    has_singular = driver in ("gelsd", "gelss")
+    real = a.dtype.to_real() if a.dtype.is_complex else a.dtype
+    singular = a.new_empty(
+        (*a.shape[:-2], min(rows, columns)) if has_singular else (0,), dtype=real
+    )
+    return solution.squeeze(-1) if is_vector else solution, residuals, rank, singular
+
+
+@_rule(aten.histogram.bin_ct)
+def histogram(a: Tensor, bins: int = 100, **_options: Any) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/Histogram.cpp: counts, and one edge more."""
+    return a.new_empty(bins), a.new_empty(bins + 1)
+
+
+@_rule(aten.histogram.bins_tensor)
+def histogram_of_edges(a: Tensor, bins: Tensor, **_options: Any) -> tuple[Tensor, Tensor]:
+    """The same file: the edges are the caller's, copied."""
+    return a.new_empty(bins.numel() - 1), torch.empty_like(bins)
+
+
+@_rule(aten._histogramdd_bin_edges.default)
+def histogramdd_edges(a: Tensor, bins: list[int], **_options: Any) -> list[Tensor]:
+    """The same file."""
+    return [a.new_empty(count + 1) for count in bins]
+
+
+@_rule(aten._histogramdd_from_bin_cts.default)
+def histogramdd_counts(a: Tensor, bins: list[int], **_options: Any) -> Tensor:
+    """The same file."""
+    return a.new_empty(bins)
+
+
+@_rule(aten._histogramdd_from_bin_tensors.default)
+def histogramdd_of_edges(a: Tensor, bins: list[Tensor], **_options: Any) -> Tensor:
+    """The same file."""
+    return a.new_empty([edges.numel() - 1 for edges in bins])
+
+
+@_rule(aten._ctc_loss.default, aten._ctc_loss.Tensor)
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    *_options: Any,
+    **_named: Any,
+) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/LossCTC.cpp. The longest target sizes the saved table; where lengths
+    are not known, it is the longest there can be."""
+    batch = log_probs.shape[1]
+    if isinstance(target_lengths, Tensor):
+        longest = targets.shape[1] if targets.dim() > 1 else targets.shape[0]
+    else:
+        longest = max(target_lengths, default=0)
+    table = log_probs.new_empty((batch, log_probs.shape[0], 2 * longest + 1))
+    return log_probs.new_empty(batch), table
+
+
+@_rule(aten.max_unpool2d.default, devices=("cpu",))
+def max_unpool2d(input: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
+    """aten/src/ATen/native/MaxUnpooling.cpp: the CPU keeps the input's memory format."""
+    output = input.new_empty((*input.shape[:-2], *output_size))
+    if input.dim() != 4:
+        return output
+    return output.to(memory_format=_private.memory_format_of(input))
+
+
+@_rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default, devices=("cpu",))
+def batch_norm(input: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/Normalization.cpp: the CPU saves no statistics it was given."""
+    output, mean, deviation = aten.native_batch_norm.default(input, *args)
+    training = args[4]
+    if not training:
+        mean, deviation = mean.new_empty(0), deviation.new_empty(0)
+    return output, mean, deviation

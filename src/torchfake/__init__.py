@@ -1,5 +1,6 @@
 """Fake tensors and deferred module initialisation for PyTorch: the public names, nothing else."""
 
+from torchfake import _composites as _composites  # registers its kernels
 from torchfake import errors as errors
 from torchfake._cuda import CudaProfile as CudaProfile
 from torchfake._cuda import profiles as profiles

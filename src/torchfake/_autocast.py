@@ -1,12 +1,307 @@
-"""autocast for fakes."""
+"""autocast for fakes.
+
+Enters: a call of a torch function while autocast is on for some device type. Leaves: its result,
+with the casts made that C++ autocast makes for a real tensor on the fake's device. Invariant:
+torch's dispatcher behaves as ever outside :func:`call`.
+
+C++ autocast asks for the C++ device, which is meta, so it never fires for a fake. Casting at the
+level of torch functions alone falls short: what autocast lists are operators, and most of them
+are reached from inside others (``torch.einsum`` on CPU calls ``bmm``, ``nn.LSTM`` calls
+``linear``). So the casts are made where torch makes them: in kernels for an autocast dispatch
+key, above autograd. The key is the one torch keeps for Graphcore's IPU, whose backend was never in
+torch itself and is no longer developed. No tensor carries it; :func:`call` puts it into the
+thread's set of included keys, for as long as one torch function runs. The kernels are registered
+when autocast first meets a fake, not at import.
+
+Two things fall short. Inside ``torch.vmap``, an operation whose arguments are all batched reaches
+no torch function of ours and is not cast. And what eager runs in a fused CPU kernel, fakes run as
+its composite: a CPU ``nn.LSTM`` under autocast has the dtypes of torch without oneDNN.
+"""
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from torchfake import _private
+from torchfake._autocast_lists import KERNELS_OF_LISTED, POLICIES
+from torchfake._metadata import Metadata, Storage
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Policy = Callable[[Any, Args, Kwargs, str], tuple[Any, Args, Kwargs]]
+
+# Private torch API, as in _private.py: checked on torch 2.13 and 2.15.
+
+_DEVICE_TYPE = "ipu"
+_KEY = torch._C.DispatchKey.AutocastIPU  # type: ignore[attr-defined]
+_KEYS = torch._C.DispatchKeySet(_KEY)
+_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
+_include_key = torch._C._IncludeDispatchKeyGuard
+_exclude_keys = torch._C._ExcludeDispatchKeyGuard
 
 
-def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with _private.no_subclass_functions():
-        return func(*args, **kwargs)
+def autocast_operators(device_type: str) -> list[str]:
+    """The qualified names of the operators the installed torch autocasts on `device_type`."""
+    key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]
+    return torch._C._dispatch_get_registrations_for_dispatch_key(key)
+
+
+def call(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run a torch function with autocast seeing the devices that fakes report."""
+    if getattr(func, "__name__", None) == "__get__":  # x.shape, x.grad: nothing to cast
+        with _private.no_subclass_functions():
+            return func(*args, **kwargs)
+    if not _libraries:
+        _register()
+    previous = torch.is_autocast_enabled(_DEVICE_TYPE)
+    torch.set_autocast_enabled(_DEVICE_TYPE, True)
+    try:
+        with _include_key(_KEY), _private.no_subclass_functions():
+            return func(*args, **kwargs)
+    finally:
+        torch.set_autocast_enabled(_DEVICE_TYPE, previous)
+
+
+# The kernels.
+
+_libraries: list[torch.library.Library] = []  # registrations live as long as these
+_registering = threading.Lock()
+
+
+def _register() -> None:
+    """Give the key a kernel for each operator that autocast lists, and let all others through."""
+    with _registering:
+        if _libraries:
+            return
+        others = torch.library.Library("_", "IMPL", _KEY.name)  # type: ignore[no-untyped-call]
+        others.fallback(  # type: ignore[no-untyped-call]
+            torch.library.fallthrough_kernel, _KEY.name
+        )
+        listed = torch.library.Library("aten", "IMPL", _KEY.name)  # type: ignore[no-untyped-call]
+        for name, policies in _policies_by_operator().items():
+            op = _operator(name)
+            kernel = _kernel(op, policies)
+            listed.impl(op, kernel, with_keyset=True)  # type: ignore[no-untyped-call]
+        _libraries.extend((others, listed))
+
+
+def _policies_by_operator() -> dict[str, dict[str, Policy]]:
+    """For each operator the installed torch autocasts: its policy on each device type."""
+    found: dict[str, dict[str, Policy]] = {}
+    for device_type, table in POLICIES.items():
+        for name in table.keys() & autocast_operators(device_type):
+            found.setdefault(name, {})[device_type] = _POLICIES[table[name]]
+    for name in KERNELS_OF_LISTED:
+        found[name] = dict.fromkeys(POLICIES, _lower_result)
+    return found
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _kernel(op: Any, policies: dict[str, Policy]) -> Callable[..., Any]:
+    """What the key does for `op`: apply the policies that hold, then go on below autocast."""
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        holding = [
+            device_type
+            for device_type in _device_types(args, kwargs)
+            if device_type in policies and torch.is_autocast_enabled(device_type)
+        ]
+        if not holding:
+            return op.redispatch(keyset & _BELOW, *args, **kwargs)
+        target = op
+        for device_type in holding:
+            target, args, kwargs = policies[device_type](target, args, kwargs, device_type)
+        with _exclude_keys(_KEYS):  # as in C++: what a listed operator calls is not cast again
+            return target(*args, **kwargs)
+
+    return kernel
+
+
+def _device_types(args: Args, kwargs: Kwargs) -> list[str]:
+    """The types of the devices that the fakes among the arguments report, each once."""
+    records = (_record(tensor) for tensor in _tensors(args, kwargs))
+    return list(dict.fromkeys(record.device.type for record in records if record is not None))
+
+
+def _record(tensor: torch.Tensor) -> Metadata | None:
+    """A fake's record; None for any other tensor. (The class itself is lower than this file.)"""
+    return getattr(tensor, "_fake_meta", None)
+
+
+def _tensors(args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (item for item in value if isinstance(item, torch.Tensor))
+
+
+# The policies: what autocast makes of one call, for one device type.
+
+
+def _lower(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+    """Run in autocast's own dtype."""
+    dtype = torch.get_autocast_dtype(device_type)
+    return op, *_cast_all(args, kwargs, device_type, dtype)
+
+
+def _fp32(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+    """Run in float32."""
+    return op, *_cast_all(args, kwargs, device_type, torch.float32)
+
+
+def _set_dtype(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+    """Compute and return float32 through the operator's own `dtype`, unless the caller set it."""
+    position = [argument.name for argument in op._schema.arguments].index("dtype")
+    given = args[position] if len(args) > position else kwargs.get("dtype")
+    if given is None and _is_eligible(args[0], device_type):
+        args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
+    return op, args, kwargs
+
+
+def _append_dtype(
+    op: Any, args: Args, kwargs: Kwargs, device_type: str
+) -> tuple[Any, Args, Kwargs]:
+    """Go to the overload of `norm` that takes a `dtype`; arguments left out are filled in."""
+    dtype = torch.float32 if _is_eligible(args[0], device_type) else args[0].dtype
+    defaults = [argument.default_value for argument in op._schema.arguments]
+    with_dtype = {
+        torch.ops.aten.norm.Scalar: torch.ops.aten.norm.ScalarOpt_dtype,
+        torch.ops.aten.norm.ScalarOpt_dim: torch.ops.aten.norm.ScalarOpt_dim_dtype,
+    }
+    return with_dtype[op], (*args, *defaults[len(args) :]), {**kwargs, "dtype": dtype}
+
+
+def _promote(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+    """Run in float32 if any argument has that, else in autocast's own dtype."""
+    lower = widest = torch.get_autocast_dtype(device_type)
+    for tensor in _tensors(args, kwargs):
+        if not _is_eligible(tensor, device_type) or widest is torch.float32:
+            continue
+        if tensor.dtype not in (lower, torch.float32):
+            raise RuntimeError(  # torch's own words: code may look for them
+                f"Unexpected floating ScalarType in at::autocast::prioritize: {op} got a tensor of "
+                f"{tensor.dtype} under {device_type} autocast with dtype={lower}, which can "
+                f"promote only {lower} and torch.float32; cast it first"
+            )
+        widest = tensor.dtype
+    return op, *_cast_all(args, kwargs, device_type, widest)
+
+
+def _banned(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+    """Refuse, as torch does."""
+    raise RuntimeError(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: "
+        "float16 probabilities near 0 and 1 lose their gradients. Leave out the sigmoid before the "
+        "loss and use torch.nn.functional.binary_cross_entropy_with_logits or "
+        "torch.nn.BCEWithLogitsLoss, which are safe to autocast"
+    )
+
+
+def _lower_result(
+    op: Any, args: Args, kwargs: Kwargs, device_type: str
+) -> tuple[Any, Args, Kwargs]:
+    """What comes of a kernel that decomposes in float32 and ends in a listed product."""
+    if not _is_eligible(args[0], device_type):
+        return op, args, kwargs
+    lower = torch.get_autocast_dtype(device_type)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs).to(lower)
+
+    return run, *_cast_all(args, kwargs, device_type, torch.float32)
+
+
+_POLICIES: dict[str, Policy] = {
+    "lower": _lower,
+    "fp32": _fp32,
+    "fp32_set_dtype": _set_dtype,
+    "fp32_append_dtype": _append_dtype,
+    "promote": _promote,
+    "banned": _banned,
+}
+
+
+# The casts.
+
+
+def _is_eligible(tensor: torch.Tensor, device_type: str) -> bool:
+    """Whether autocast may cast `tensor`.
+
+    A plain meta tensor beside a fake came from a factory inside a C++ composite, after the mode
+    was left (an LSTM's first state), and counts as being on its partner's device.
+    """
+    dtype = tensor.dtype
+    if not dtype.is_floating_point or dtype is torch.float64:
+        return False
+    record = _record(tensor)
+    own = tensor.device.type if record is None else record.device.type
+    return own == device_type or (record is None and own == "meta")
+
+
+def _cast_all(
+    args: Args, kwargs: Kwargs, device_type: str, dtype: torch.dtype
+) -> tuple[Args, Kwargs]:
+    """The arguments with every eligible tensor in `dtype`, lists of tensors opened."""
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.dtype is dtype or not _is_eligible(value, device_type):
+                return value
+            return _cast(value, dtype, torch.get_autocast_dtype(device_type))
+        if isinstance(value, (list, tuple)):
+            return [cast(item) for item in value]
+        return value
+
+    return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}
+
+
+_casts: weakref.WeakKeyDictionary[Storage, dict[tuple[Metadata, torch.dtype], Any]]
+_casts = weakref.WeakKeyDictionary()
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype, lower: torch.dtype) -> torch.Tensor:
+    """`tensor` in `dtype`; for a float32 weight, the cast that is still alive from an earlier use.
+
+    torch keeps its casts of weights until the outermost autocast context ends, which C++ sees and
+    Python does not. Here a cast lives as long as something else needs it, which in training is
+    the autograd graph, and is used again only while the weight has not been written. Tensors in
+    the graph are those of eager; without grad, a weight used twice is cast twice.
+    """
+    record = _record(tensor)
+    if not (
+        record is not None
+        and dtype is lower
+        and tensor.dtype is torch.float32
+        and tensor.requires_grad
+        and tensor.is_leaf
+        and torch.is_grad_enabled()
+        and torch.is_autocast_cache_enabled()
+    ):
+        return tensor.to(dtype)
+    known = _casts.setdefault(tensor._fake_storage, {})  # type: ignore[attr-defined]
+    reference, version = known.get((record, dtype), (_nothing, -1))
+    found: torch.Tensor | None = reference()
+    if found is None or version != tensor._version or _leaf_of(found) is not tensor:
+        found = tensor.to(dtype)
+        known[record, dtype] = weakref.ref(found), tensor._version
+    return found
+
+
+def _nothing() -> None:
+    return None
+
+
+def _leaf_of(cast: torch.Tensor) -> Any:
+    """The leaf that `cast` was cast from: two leaves can share one storage and one record."""
+    node = cast.grad_fn
+    return None if node is None else getattr(node.next_functions[0][0], "variable", None)

@@ -15,7 +15,6 @@ from torchfake import _device, _origin, _private, _state, _values
 from torchfake._interpret import (
     Args,
     Kwargs,
-    common_device,
     interpret,
     is_known,
     value_argument,
@@ -168,13 +167,24 @@ def check_errors(func: Any, args: Args, kwargs: Kwargs) -> None:
 
 @handles(aten.equal.default)
 def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``torch.equal``. C++ checks arguments by ``equal(condition, ones)``, with the ones made on
-    the spot (``is_scalar_tensor_true``, in ``torch.cov``): an unknown argument passes."""
+    """``torch.equal``. C++ asks ``equal(condition, ones)``, with the ones made on the spot
+    (``is_scalar_tensor_true``, in ``torch.cov``). Of an unknown one,
+    a check passes, and a degenerate case (``<= 0``) is not there."""
     condition, ones = args
     if isinstance(condition, FakeTensor) and isinstance(ones, FakeTensor):
-        unknown = condition._fake_storage.value is None
-        if unknown and ones._fake_storage.op is aten.new_ones.default and condition.dim() == 0:
-            return True
+        asked, made = condition._fake_storage, ones._fake_storage
+        if asked.value is None and made.op is aten.new_ones.default and condition.dim() == 0:
+            return asked.op is not aten.le.Scalar
+    return interpret(func, args, kwargs)
+
+
+@handles(aten.allclose.default)
+def allclose(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``torch.allclose``: where torch itself asks, of unknown values, the settled answer."""
+    if not all(is_known(t) for t in args[:2]):
+        answer = _origin.asked_by(_private.settled_questions())
+        if answer is not None:
+            return bool(answer)
     return interpret(func, args, kwargs)
 
 
@@ -226,50 +236,3 @@ def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @handles(aten.record_stream.default)
 def record_stream(func: Any, args: Args, kwargs: Kwargs) -> None:
     """Tells the CUDA allocator about a stream; there is neither."""
-
-
-_SDPA_MATH, _SDPA_FLASH = 0, 1
-
-
-@handles(aten._fused_sdp_choice.default)
-def sdpa_choice(func: Any, args: Args, kwargs: Kwargs) -> int:
-    """Which attention kernel runs: the choice that torch makes for the device the fake reports.
-
-    The meta kernel always says math, whose results differ in strides from the fused ones.
-    """
-    query, key, value, *rest = args
-    names = ("attn_mask", "dropout_p", "is_causal")
-    options = {**dict(zip(names, rest, strict=False)), **kwargs}
-    common_device("aten.scaled_dot_product_attention", [query, key, value])
-    if query.device.type != "cpu":
-        return _cuda_sdpa_choice(query, key, value, options)
-    return _SDPA_FLASH if _cpu_flash_applies(query, key, value, options) else _SDPA_MATH
-
-
-def _cpu_flash_applies(query: Any, key: Any, value: Any, options: Kwargs) -> bool:
-    """The conditions of use_flash_attention_cpp (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp)."""
-    mask = options.get("attn_mask")
-    tensors = (query, key, value)
-    return (
-        torch.backends.cuda.flash_sdp_enabled()
-        and all(t.dim() == 4 and 0 not in t.shape for t in tensors)
-        and query.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-        and query.dtype == key.dtype == value.dtype
-        and query.shape[-1] == key.shape[-1] == value.shape[-1]
-        and all(t.stride(-1) == 1 for t in tensors)
-        and query.shape[0] == key.shape[0] == value.shape[0]
-        and query.shape[1] == key.shape[1] == value.shape[1]
-        and not (options.get("dropout_p") or 0.0) > 0.0
-        and (mask is None or (not mask.requires_grad and mask.dim() in (2, 4)))
-    )
-
-
-def _cuda_sdpa_choice(query: Any, key: Any, value: Any, options: Kwargs) -> int:
-    """Flash or memory-efficient kernels lay their results out alike: batch, length, heads, dim."""
-    tensors = (query, key, value)
-    fused = (
-        all(t.dim() == 4 and 0 not in t.shape and t.stride(-1) == 1 for t in tensors)
-        and query.dtype in (torch.float32, torch.float16, torch.bfloat16)
-        and query.shape[-1] == key.shape[-1] == value.shape[-1]
-    )
-    return _SDPA_FLASH if fused else _SDPA_MATH

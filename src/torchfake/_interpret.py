@@ -413,6 +413,8 @@ def _compute_values(call: Call, result: Any, fresh: list[FakeTensor]) -> bool:
         if call.device.type == "cpu":
             raise
         return False  # the host cannot do what the fake's device could
+    if not fresh:
+        return True  # written in place, where the values are
     pairs = [(result, values)] if isinstance(result, FakeTensor) else list(zip(result, values))
     for fake, value in pairs:
         if any(fake is f for f in fresh):

@@ -65,6 +65,11 @@ _OVERWRITES = frozenset(
      "aten::cauchy_", "aten::log_normal_"}
 )  # fmt: skip
 
+_READ_ONLY = {
+    # arguments that schemas call written and kernels only read
+    ("aten::_fused_adagrad_", "state_steps"): "FusedAdagradKernel.cpp: counted on in Python",
+}
+
 _RANDOM_WITHOUT_TAG = frozenset(
     {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::rrelu",
      "aten::native_dropout", "aten::multinomial", "aten::_scaled_dot_product_flash_attention",
@@ -84,9 +89,9 @@ def plan_of(func: Any) -> OpPlan:
     return OpPlan(
         name=str(func),
         written_positions=tuple(
-            i for i, a in enumerate(arguments) if _is_written(a) and not a.kwarg_only
+            i for i, a in enumerate(arguments) if _is_written(packet, a) and not a.kwarg_only
         ),
-        written_names=tuple(a.name for a in arguments if _is_written(a)),
+        written_names=tuple(a.name for a in arguments if _is_written(packet, a)),
         is_random=_draws(func, packet, arguments),
         is_uninitialized=packet in _UNINITIALIZED,
         is_view=func.is_view or packet in {"aten::detach", "aten::alias"},
@@ -98,7 +103,9 @@ def plan_of(func: Any) -> OpPlan:
     )
 
 
-def _is_written(argument: Any) -> bool:
+def _is_written(packet: str, argument: Any) -> bool:
+    if (packet, argument.name) in _READ_ONLY:
+        return False
     return argument.alias_info is not None and argument.alias_info.is_write
 
 

@@ -62,7 +62,7 @@ def _classify(code: types.CodeType) -> bool:
     return library
 
 
-def asked_by(answers: dict[types.CodeType, bool]) -> bool | None:
+def asked_by(answers: dict[types.CodeType, float]) -> float | None:
     """The answer for the function of torch's in `answers` that is asking, if one is: the first on
     the way up before any of the user's code."""
     frame: types.FrameType | None = sys._getframe(1)

@@ -88,7 +88,28 @@ def _make_subclass(original: Any) -> Any:
     return staticmethod(replacement)
 
 
+def _lengths_as_tensors(original: Any) -> Any:
+    """``torch.ctc_loss``: C++ makes a CPU tensor of a list of lengths and writes its memory itself.
+
+    Inside a mode that tensor is fake and has none. Given tensors, it goes by the dispatcher.
+    """
+
+    @functools.wraps(original)
+    def replacement(log_probs: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
+        if _state.current() is not None:
+            lengths = tuple(_tensor_of_list(value) for value in lengths)
+            options = {name: _tensor_of_list(value) for name, value in options.items()}
+        return original(log_probs, targets, *lengths, **options)
+
+    return replacement
+
+
+def _tensor_of_list(value: Any) -> Any:
+    return torch.tensor(value) if isinstance(value, (list, tuple)) else value
+
+
 PATCHES = [
+    Patch(torch, "ctc_loss", _lengths_as_tensors),
     Patch(torch, "frombuffer", _fake_result),
     Patch(torch, "from_dlpack", _fake_result),
     Patch(torch, "load", _load_without_data),

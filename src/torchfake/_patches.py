@@ -29,9 +29,9 @@ _originals: list[tuple[Any, str, Any]] = []
 
 def all_patches() -> list[Patch]:
     """Every replacement there is."""
-    from torchfake import _patch_cuda, _patch_sources
+    from torchfake import _patch_cuda, _patch_devices, _patch_sources
 
-    return [*_patch_sources.PATCHES, *_patch_cuda.PATCHES]
+    return [*_patch_sources.PATCHES, *_patch_cuda.PATCHES, *_patch_devices.PATCHES]
 
 
 def enter() -> None:

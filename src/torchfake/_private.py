@@ -18,6 +18,9 @@ import torch.distributions
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """What ``Tensor`` subclasses carry to say that they do not override torch functions."""
 
+disabled_torch_dispatch = torch._C._disabled_torch_dispatch_impl
+"""The same for dispatch: plain tensors and parameters carry it, DTensor and the like do not."""
+
 no_subclass_functions = torch._C.DisableTorchFunctionSubclass
 """Context: torch functions do not look for overrides on their arguments."""
 
@@ -30,6 +33,37 @@ builtin_methods = torch._C.TensorBase
 make_wrapper = torch.Tensor._make_wrapper_subclass
 """``(cls, size, strides, offset, memory_format, dtype, layout, device)``: a tensor of class `cls`
 with metadata and no data. Documented only in torch's own subclasses (DTensor, FakeTensor)."""
+
+_OWN_KEY = torch._C._parse_dispatch_key("DeferredInit")
+OWN_KEYS = torch._C.DispatchKeySet(_OWN_KEY)
+"""A dispatch key above autograd that torch reserves for torchdistx, the dead project whose place
+this one takes. Our wrappers carry it, no other tensor does, so kernels registered for it are ours
+alone; operators without one fall through at no cost."""
+
+_BELOW_OWN_KEY = torch._C._dispatch_keyset_full_after(_OWN_KEY)
+_libraries: list[torch.library.Library] = []  # registrations live as long as these
+
+
+def own_kernel(op: Any, kernel: Callable[..., Any]) -> None:
+    """Run `kernel(below, *args, **kwargs)` for `op` on fakes, above autograd and composites;
+    ``below(...)`` is what would have run."""
+
+    def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        def below(*args: Any, **kwargs: Any) -> Any:
+            return op.redispatch(keyset & _BELOW_OWN_KEY, *args, **kwargs)
+
+        return kernel(below, *args, **kwargs)
+
+    if not _libraries:
+        others = torch.library.Library("_", "IMPL", "DeferredInit")
+        others.fallback(torch.library.fallthrough_kernel, "DeferredInit")
+        _libraries.extend((others, torch.library.Library("aten", "IMPL", "DeferredInit")))
+    _libraries[1].impl(op, with_keyset, with_keyset=True)
+
+
+bindings = torch._C
+nn_functions = torch._C._nn
+"""Modules of bindings: _patch_devices replaces a function of each while a mode is on."""
 
 FAKE_SLOT = torch._C._TorchDispatchModeKey.FAKE
 
@@ -74,6 +108,16 @@ def set_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
     builtin_methods.data.__set__(tensor, source)  # type: ignore[attr-defined]
 
 
+def device_constructors() -> set[Any]:
+    """The factories that ``torch.device`` as a context gives its device to.
+
+    torch keeps the set from its first use on, so it must be asked before any is replaced.
+    """
+    from torch.utils._device import _device_constructors
+
+    return set(_device_constructors())
+
+
 def raise_no_cuda() -> None:
     """Raise what torch raises when CUDA is asked for and is not there."""
     torch.cuda._lazy_init()
@@ -115,18 +159,28 @@ def _no_override(*_args: object) -> bool:
 
 
 @lru_cache(maxsize=1)
-def settled_questions() -> dict[types.CodeType, bool]:
+def settled_questions() -> dict[types.CodeType, float]:
     """Functions of torch that ask about values, and the answer for values that do not exist.
 
     Rejection samplers ask whether any draw is left to redo (``trunc_normal_`` became one in torch
-    2.13); argument checks ask whether a value is out of range, or all are in it.
+    2.13); argument checks ask whether a value is out of range, or all are in it. Optimizers ask
+    for norms and losses to choose the length of a step, and whether they have converged.
     """
     functional, distribution = torch.nn.functional, torch.distributions.Distribution
+    parametrizations, lbfgs = torch.nn.utils.parametrizations, _unwrap(torch.optim.LBFGS.step)
+    adafactor, line_search = torch.optim._adafactor, lbfgs.__globals__
     answers = {
         getattr(torch.nn.init, "_no_grad_trunc_normal_", None): False,
         functional.gaussian_nll_loss: False,
         distribution.__init__: True,
         distribution._validate_sample: True,
+        parametrizations._is_orthogonal: False,
+        torch.nn.modules.transformer._detect_is_causal_mask: False,
+        adafactor._single_tensor_adafactor: 1.0,
+        adafactor._multi_tensor_adafactor: 1.0,
+        lbfgs: False,
+        line_search["_strong_wolfe"]: False,
+        line_search["_cubic_interpolate"]: False,
     }
     return {function.__code__: answer for function, answer in answers.items() if function}
 

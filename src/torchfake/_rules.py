@@ -65,11 +65,11 @@ def lstsq(
     solution = _column_major(a, (*batch, max(rows, columns), right.shape[-1]))
     solution = solution.narrow(-2, 0, columns)
     has_residuals = rows > columns and driver != "gelsy"
-    residuals = a.new_empty((*batch, right.shape[-1]) if has_residuals else (0,))
+    real = a.dtype.to_real() if a.dtype.is_complex else a.dtype
+    residuals = a.new_empty((*batch, right.shape[-1]) if has_residuals else (0,), dtype=real)
     has_rank = driver != "gels"
     rank = a.new_empty(a.shape[:-2] if has_rank else (0,), dtype=torch.int64)
     has_singular = driver in ("gelsd", "gelss")
-    real = a.dtype.to_real() if a.dtype.is_complex else a.dtype
     singular = a.new_empty(
         (*a.shape[:-2], min(rows, columns)) if has_singular else (0,), dtype=real
     )
@@ -136,10 +136,85 @@ def max_unpool2d(input: Tensor, indices: Tensor, output_size: list[int]) -> Tens
 
 
 @_rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default, devices=("cpu",))
-def batch_norm(input: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """aten/src/ATen/native/Normalization.cpp: the CPU saves no statistics it was given."""
-    output, mean, deviation = aten.native_batch_norm.default(input, *args)
-    training = args[4]
-    if not training:
-        mean, deviation = mean.new_empty(0), deviation.new_empty(0)
-    return output, mean, deviation
+def batch_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/Normalization.cpp: the CPU saves statistics in the parameters' dtype,
+    and none that it was given."""
+    output = aten.native_batch_norm.default(input, weight, bias, *rest)[0]
+    _mean, _variance, training, *_ = rest
+    statistics = _statistics_like(input, weight, (input.shape[1] if training else 0,))
+    return output, statistics, torch.empty_like(statistics)
+
+
+@_rule(aten._native_batch_norm_legit.no_stats, devices=("cpu",))
+def batch_norm_of_input(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same file: with no running statistics there is only training."""
+    return batch_norm(input, weight, bias, None, None, *rest)  # type: ignore[no-any-return]
+
+
+@_rule(aten._batch_norm_with_update.default, devices=("cpu",))
+def batch_norm_with_update(
+    input: Tensor, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same file."""
+    output, _, _, reserve = aten._batch_norm_with_update.default(input, weight, *rest)
+    statistics = _statistics_like(input, weight, (input.shape[1],))
+    return output, statistics, torch.empty_like(statistics), reserve
+
+
+@_rule(aten.native_layer_norm.default, devices=("cpu",))
+def layer_norm(
+    input: Tensor, shape: list[int], weight: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/layer_norm.cpp: as for batch norm."""
+    output, mean, deviation = aten.native_layer_norm.default(input, shape, weight, *rest)
+    if mean.numel() == 0 and mean.dim() == 1:
+        return output, mean, deviation
+    statistics = _statistics_like(input, weight, mean.shape)
+    return output, statistics, torch.empty_like(statistics)
+
+
+def _statistics_like(input: Tensor, weight: Tensor | None, shape: Any) -> Tensor:
+    return input.new_empty(shape, dtype=input.dtype if weight is None else weight.dtype)
+
+
+@_rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def sdpa_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_args: Any, **_options: Any
+) -> tuple[Tensor, ...]:
+    """aten/src/ATen/native/transformers/attention.cpp: laid out batch, length, heads, dim."""
+    return tuple(
+        t.new_empty(t.transpose(1, 2).shape).transpose(1, 2) for t in (query, key, value)
+    )
+
+
+@_rule(
+    aten._ctc_loss_backward.default,
+    aten._ctc_loss_backward.Tensor,
+    aten.fractional_max_pool3d_backward.default,
+    aten.multi_margin_loss_backward.default,
+    aten.multilabel_margin_loss_backward.default,
+)
+def gradient_of_second(grad: Tensor, input: Tensor, *_args: Any, **_options: Any) -> Tensor:
+    """A gradient has the shape of what it is the gradient of."""
+    return torch.empty_like(input)
+
+
+@_rule(
+    aten._fused_sgd_.default,
+    aten._fused_sgd_.tensor_lr,
+    aten._fused_adagrad_.default,
+    aten._fused_adagrad_.tensor_lr,
+)
+def fused_step(*_args: Any, **_options: Any) -> None:
+    """An optimizer's step writes in place, and leaves every tensor as large as it was."""
+
+
+@_rule(aten.multilabel_margin_loss_forward.default, devices=("cpu",))
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/LossMultiLabelMargin.cpp: one row gives one number, reduced or not."""
+    loss, is_target = aten.multilabel_margin_loss_forward.default(input, target, reduction)
+    return loss.new_empty(()) if input.dim() <= 1 else loss, is_target

@@ -121,6 +121,18 @@ class FakeTensor(torch.Tensor):
         device = "cuda" if name.startswith("torch.cuda.") else "cpu"
         return self.to(device, _dtype_of_type_name(name))
 
+    def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The old constructor: of sizes, data, a tensor or a storage (collating workers do so)."""
+        first = args[0] if args else torch.Size([0])
+        if isinstance(first, (torch.UntypedStorage, torch.TypedStorage)):
+            flat = self.new_empty(0)
+            return flat.set_(getattr(first, "_untyped_storage", first))  # type: ignore[call-overload, no-any-return]
+        if isinstance(first, torch.Tensor):
+            return first.detach()
+        if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
+            return self.new_tensor(first, **kwargs)
+        return self.new_empty(first if isinstance(first, torch.Size) else args, **kwargs)
+
     def new_tensor(  # type: ignore[override]
         self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> torch.Tensor:
@@ -190,7 +202,15 @@ def new_fake(
 ) -> FakeTensor:
     """A fake of `meta` that looks at `storage`; not a leaf of anything, needs no grad."""
     fake: FakeTensor = _private.make_wrapper(
-        cls, meta.size, meta.stride, meta.offset, None, meta.dtype, meta.layout, meta.carrier
+        cls,
+        meta.size,
+        meta.stride,
+        meta.offset,
+        None,
+        meta.dtype,
+        meta.layout,
+        meta.carrier,
+        _extra_dispatch_keys=_private.OWN_KEYS,
     )
     if meta.conj or meta.neg:
         _private.set_bits(fake, meta.conj, meta.neg)

@@ -62,11 +62,22 @@ def describe(value: Any) -> Any:
     return (tuple(value.shape), value.dtype, value.layout, strides, *place)
 
 
+def fakes_of(sample: Any, device: str) -> Any:
+    """The fake twins of a sample, or the error that making them raised."""
+    try:
+        return twins(sample, device)
+    except torchfake.errors.TorchFakeError as error:
+        return error
+
+
 def twins(sample: Any, device: str) -> Any:
-    """A sample's arguments with a fake in place of every tensor, one per tensor."""
+    """A sample's arguments with a fake in place of every tensor, one per tensor; a device that
+    is named in them is `device`."""
     made: dict[int, Any] = {}
 
     def twin(value: Any) -> Any:
+        if isinstance(value, torch.device) or value == "cpu" and isinstance(value, str):
+            return device
         if not is_tensor(value):
             return value
         if id(value) not in made:
@@ -109,11 +120,13 @@ def tally(op: Any, dtype: torch.dtype, variant: Variant) -> Tally:
         warnings.simplefilter("ignore")
         for index, sample in enumerate(samples(op, dtype, variant.backward)):
             try:
-                wanted = run(function, eager_copy(sample, variant), variant.backward)
+                sample = eager_copy(sample, variant)
+                fakes = fakes_of(sample, variant.device)
+                wanted = run(function, sample, variant.backward)
             except Exception:
                 continue  # eager cannot run it: there is nothing to equal
             num_samples += 1
-            difference = compare(function, sample, wanted, variant)
+            difference = compare(function, fakes, wanted, variant)
             if difference is not None:
                 failures.append(f"{index}: {difference}")
     return Tally(num_samples, failures)
@@ -133,26 +146,34 @@ def runnable(op: Any, dtype: torch.dtype, variant: Variant) -> bool:
     return dtype in op.supported_dtypes("cpu")
 
 
-def compare(function: Any, sample: Any, wanted: list[Any], variant: Variant) -> str | None:
+def compare(function: Any, fakes: Any, wanted: list[Any], variant: Variant) -> str | None:
     """None if the fake result equals eager's, else what differs."""
+    if isinstance(fakes, Exception):
+        return f"{type(fakes).__name__}: {fakes}"
     try:
-        fakes = twins(sample, variant.device)
         with torchfake.fake_mode(fake_cuda=variant.device == "cuda"):
             got = run(function, fakes, variant.backward)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
     if len(got) != len(wanted):
         return f"{len(got)} results, {len(wanted)} in eager"
+    device = variant.device if mentions(fakes, variant.device) else "cpu"
     for fake, real in zip(got, wanted, strict=True):
-        if difference := differ(fake, real, variant):
+        if difference := differ(fake, real, device):
             return difference
     return None
 
 
-def differ(fake: Any, real: Any, variant: Variant) -> str | None:
+def mentions(sample: Any, device: str) -> bool:
+    """Whether a sample's arguments put its result on `device`."""
+    flat, _ = tree_flatten(sample)
+    return any((v.device.type if is_tensor(v) else v) == device for v in flat)
+
+
+def differ(fake: Any, real: Any, device: str) -> str | None:
     expected, found = describe(real), describe(fake)
-    if is_tensor(real) and variant.device != "cpu":
-        expected = (*expected[:-2], variant.device, expected[-1])
+    if is_tensor(real):
+        expected = (*expected[:-2], device, expected[-1])
     if expected == found:
         return None
     return f"{found} is not {expected}"
@@ -161,5 +182,3 @@ def differ(fake: Any, real: Any, variant: Variant) -> str | None:
 def grouped(failures: list[str]) -> str:
     """The failures of one operator in one line: how many, and the first."""
     return f"{len(failures)} samples, first {failures[0]}"
-
-

@@ -1,0 +1,226 @@
+"""transformers targets: model classes with a default config, and config.json files.
+
+Enters: a class or its name, or a path, and overrides. Leaves: a Target. Invariant: the only file
+that imports transformers, and it neither downloads anything nor runs code from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchfake.errors import MissingExtraError, TargetError
+from torchfake.inspect.overrides import did_you_mean, one_line
+from torchfake.inspect.targets import Target
+
+# What a misspelt model class was hardly meant to be.
+_NOT_MODELS = ("Config", "Tokenizer", "TokenizerFast", "Processor", "Extractor", "Output")
+
+
+def class_target(text: str, name: str, values: dict[str, Any]) -> Target:
+    """``transformers:ClassName``: the class with its config's defaults."""
+    transformers = _transformers()
+    found = _lookup(transformers, name)
+    if found is None:
+        hint = did_you_mean(name, _model_names(transformers))
+        raise TargetError(f"transformers {transformers.__version__} has no {name!r}{hint}")
+    return model_target(text, found, values)
+
+
+def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
+    """Any subclass of PreTrainedModel with its config's defaults."""
+    transformers = _transformers()
+    name = getattr(model_class, "__name__", str(model_class))
+    if hasattr(model_class, "_model_mapping"):
+        raise TargetError(
+            f"{name} chooses a class by its config and has no default; name a model class, "
+            "such as transformers:LlamaForCausalLM, or give the path of a config.json"
+        )
+    if not _is_model_class(transformers, model_class):
+        hint = did_you_mean(name, _model_names(transformers) - {name})
+        raise TargetError(f"{name} is not a model class of transformers{hint}")
+    config_class = model_class.config_class
+    if config_class is None:
+        raise TargetError(f"{name} is an abstract class: it has no config of its own")
+    config = _config(name, config_class, {}, values)
+    return _target(text, name, config, partial(model_class, config))
+
+
+def config_target(text: str, values: dict[str, Any]) -> Target:
+    """A ``config.json``, or the folder it is in: the class its ``architectures`` names."""
+    raw = _read_json(Path(text))
+    transformers = _transformers()
+    config_class = _config_class(transformers, text, raw)
+    config = _config(text, config_class, raw, values)
+    for name in config.architectures or ():
+        model_class = _lookup(transformers, name)
+        if _is_model_class(transformers, model_class):
+            return _target(text, name, config, partial(model_class, config))
+    if type(config) not in transformers.MODEL_MAPPING:
+        raise TargetError(f"{text}: AutoModel knows no class for {type(config).__name__}")
+    note = "built as AutoModel does: `architectures` names no class of transformers"
+    return _target(text, "AutoModel", config, partial(_auto_model, transformers, config), note)
+
+
+def _auto_model(transformers: Any, config: Any) -> Any:
+    return transformers.AutoModel.from_config(config, trust_remote_code=False)
+
+
+def _target(text: str, name: str, config: Any, make: Callable[[], Any], *notes: str) -> Target:
+    def construct() -> Any:
+        with _offline():
+            return make()
+
+    dtype = config.dtype if isinstance(config.dtype, torch.dtype) else None
+    if getattr(config, "quantization_config", None):
+        notes += ("not quantized: sizes are those before the config's quantization_config",)
+    return Target(text, name, construct, dtype, notes)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        if error.name == "transformers":
+            raise MissingExtraError(
+                'this target needs transformers: pip install "torchfake[hf]"'
+            ) from error
+        raise TargetError(f"transformers could not be imported: {one_line(error)}") from error
+    return transformers
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """No downloads in here: backbones from timm would fetch pretrained weights."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _lookup(transformers: Any, name: str) -> Any:
+    """What transformers has under a name, or None; its modules are imported only now."""
+    try:
+        return getattr(transformers, name, None)
+    except Exception as error:
+        raise TargetError(f"{name} could not be imported: {one_line(error)}") from error
+
+
+def _is_model_class(transformers: Any, found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+
+
+def _model_names(transformers: Any) -> set[str]:
+    return {n for n in dir(transformers) if n[0].isupper() and not n.endswith(_NOT_MODELS)}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise TargetError(f"there is no file {str(file)!r}; nothing is downloaded") from error
+    except OSError as error:
+        raise TargetError(f"{file} could not be read: {one_line(error)}") from error
+    except ValueError as error:
+        raise TargetError(f"{file} is not JSON: {one_line(error)}") from error
+    if not isinstance(raw, dict):
+        raise TargetError(f"{file} holds a JSON {type(raw).__name__}, not the object of a config")
+    return raw
+
+
+def _config_class(transformers: Any, text: str, raw: dict[str, Any]) -> Any:
+    model_type = raw.get("model_type")
+    if model_type is None:
+        raise TargetError(f"{text} has no `model_type`, so it is not a transformers config")
+    known = transformers.CONFIG_MAPPING
+    if model_type not in known:
+        own = " and code in the checkpoint is not run" if "auto_map" in raw else ""
+        raise TargetError(
+            f"{text}: transformers {transformers.__version__} does not know model_type "
+            f"{model_type!r}{own}{did_you_mean(str(model_type), known)}"
+        )
+    return known[model_type]
+
+
+def _config(name: str, config_class: Any, raw: dict[str, Any], values: dict[str, Any]) -> Any:
+    """A config made from `raw` and changed by `values`."""
+    try:
+        config = config_class.from_dict(dict(raw))
+        return _changed(config, raw, values, "") if values else config
+    except TargetError:
+        raise
+    except Exception as error:
+        raise TargetError(f"the config of {name} could not be made: {one_line(error)}") from error
+
+
+def _changed(config: Any, raw: dict[str, Any], values: dict[str, Any], prefix: str) -> Any:
+    """A config as `config`, which came from `raw`, with `values` given from the start.
+
+    Made anew rather than set afterwards: configs compute attributes from others (a list of layer
+    types from the number of layers, say).
+    """
+    direct: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        head, dot, rest = key.partition(".")
+        _check_known(config, head, prefix)
+        head = config.attribute_map.get(head, head)
+        if dot:
+            nested.setdefault(head, {})[rest] = value
+        else:
+            direct[head] = value
+    for head, below in nested.items():
+        part = getattr(config, head)
+        part_raw = _part_raw(config, raw, head, part)
+        direct[head] = _changed_part(part, part_raw, below, f"{prefix}{head}.")
+    changed = type(config).from_dict({**raw, **direct})
+    _set_ignored(changed, direct)
+    return changed
+
+
+def _part_raw(config: Any, raw: dict[str, Any], key: str, part: Any) -> dict[str, Any]:
+    """What the part of a config came from: its file, its parent's defaults, else what it says.
+
+    Not all that it says in the first two cases: that holds what was computed (head_dim, say).
+    """
+    if isinstance(raw.get(key), dict):
+        return dict(raw[key])
+    defaults = (getattr(type(config), "sub_configs_defaults", None) or {}).get(key)
+    if defaults is not None:
+        return dict(defaults.init_kwargs or {})
+    return dict(part.to_diff_dict()) if hasattr(part, "to_diff_dict") else {}
+
+
+def _changed_part(part: Any, raw: dict[str, Any], values: dict[str, Any], prefix: str) -> Any:
+    if hasattr(part, "to_diff_dict"):
+        return _changed(part, raw, values, prefix)
+    if not isinstance(part, dict):
+        raise TargetError(
+            f"config key {prefix.rstrip('.')!r} is {part!r}: it has no {next(iter(values))!r}"
+        )
+    return {**part, **values}
+
+
+def _set_ignored(config: Any, values: dict[str, Any]) -> None:
+    """Set what a constructor did not take over: num_labels, where there are names of labels."""
+    for key, value in values.items():
+        if isinstance(value, int) and getattr(config, key) != value:
+            setattr(config, key, value)
+
+
+def _check_known(config: Any, key: str, prefix: str) -> None:
+    known = {*config.to_dict(), *config.attribute_map}
+    if key not in known and not (hasattr(config, key) and not callable(getattr(config, key))):
+        hint = did_you_mean(prefix + key, (prefix + name for name in known))
+        raise TargetError(f"{type(config).__name__} has no key {key!r}{hint}")

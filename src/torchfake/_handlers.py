@@ -165,16 +165,19 @@ def check_errors(func: Any, args: Args, kwargs: Kwargs) -> None:
     """Whether a factorisation succeeded: of values that do not exist, it did."""
 
 
+_DEGENERATE = frozenset({aten.le.Scalar, aten.lt.Scalar, aten.eq.Scalar})
+
+
 @handles(aten.equal.default)
 def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """``torch.equal``. C++ asks ``equal(condition, ones)``, with the ones made on the spot
     (``is_scalar_tensor_true``, in ``torch.cov``). Of an unknown one,
-    a check passes, and a degenerate case (``<= 0``) is not there."""
+    a check passes, and a degenerate case is not there."""
     condition, ones = args
     if isinstance(condition, FakeTensor) and isinstance(ones, FakeTensor):
         asked, made = condition._fake_storage, ones._fake_storage
         if asked.value is None and made.op is aten.new_ones.default and condition.dim() == 0:
-            return asked.op is not aten.le.Scalar
+            return asked.op not in _DEGENERATE
     return interpret(func, args, kwargs)
 
 

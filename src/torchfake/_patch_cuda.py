@@ -71,6 +71,27 @@ def _supports_bf16(machine: FakeCuda, including_emulation: bool = True) -> bool:
     return including_emulation or _capability(machine)[0] >= 8
 
 
+class _Stream:
+    """The one stream of a machine that is not there: always done, never capturing."""
+
+    cuda_stream = 0
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+
+def _stream(machine: FakeCuda, device: Any = None) -> _Stream:
+    _device.resolve(_index(machine, device))
+    return _Stream()
+
+
 def _nothing(machine: FakeCuda, *args: Any, **kwargs: Any) -> None:
     """For calls that act on a device: there is none to act on."""
 
@@ -89,6 +110,9 @@ _ANSWERS: dict[str, Any] = {
     "is_bf16_supported": _supports_bf16,
     "get_rng_state": _rng_state,
     "set_rng_state": _nothing,
+    "current_stream": _stream,
+    "default_stream": _stream,
+    "is_current_stream_capturing": lambda machine: False,
     "synchronize": _nothing,
     "empty_cache": _nothing,
     "reset_peak_memory_stats": _nothing,
@@ -97,6 +121,20 @@ _ANSWERS: dict[str, Any] = {
     "memory_reserved": lambda machine, device=None: 0,
     "max_memory_reserved": lambda machine, device=None: 0,
 }
+
+
+_ACCELERATOR_ANSWERS: dict[str, Any] = {
+    "current_accelerator": lambda machine, check_available=False: torch.device("cuda"),
+    "is_available": lambda machine: True,
+    "device_count": lambda machine: machine.num_devices,
+    "current_device_index": lambda machine: machine.current,
+    "current_device_idx": lambda machine: machine.current,
+    "set_device_index": _set_device,
+    "set_device_idx": _set_device,
+    "current_stream": _stream,
+    "synchronize": _nothing,
+}
+"""``torch.accelerator``: the same machine by its other name. (Optimizers ask it.)"""
 
 
 def _answering(answer: Any) -> Any:
@@ -113,4 +151,9 @@ def _answering(answer: Any) -> Any:
     return make
 
 
-PATCHES = [Patch(torch.cuda, name, _answering(answer)) for name, answer in _ANSWERS.items()]
+PATCHES = [
+    Patch(owner, name, _answering(answer))
+    for owner, answers in ((torch.cuda, _ANSWERS), (torch.accelerator, _ACCELERATOR_ANSWERS))
+    for name, answer in answers.items()
+    if hasattr(owner, name)
+]

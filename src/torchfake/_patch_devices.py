@@ -43,6 +43,21 @@ def _factory(original: Any) -> Any:
     return replacement
 
 
+def _as_tensor(original: Any) -> Any:
+    """``torch.as_tensor`` of a fake: C++ would ask CUDA for the index that ``cuda`` lacks."""
+
+    @functools.wraps(original)
+    def replacement(data: Any, dtype: Any = None, device: Any = None) -> Any:
+        if _state.current() is None or not isinstance(data, FakeTensor):
+            named = _named_in_full(device) if _has_fake_cuda() else device
+            return original(data, dtype=dtype, device=named)
+        if device is None:
+            device = _private.context_device()
+        return data.to(data.device if device is None else device, dtype or data.dtype)
+
+    return replacement
+
+
 def _parse_to(original: Any) -> Any:
     """The arguments of ``nn.Module.to``: the first may be a device."""
 
@@ -58,7 +73,7 @@ def _parse_to(original: Any) -> Any:
 
 
 def _group_by_device(original: Any) -> Any:
-    """How foreach optimizers sort tensors: C++ sees carriers, and refuses a step count on the CPU."""
+    """How foreach optimizers sort tensors: C++ sees carriers and refuses CPU step counts."""
 
     @functools.wraps(original)
     def replacement(lists: Any, with_indices: bool = False) -> Any:
@@ -88,13 +103,25 @@ def _no_cudnn(original: Any) -> Any:
     return replacement
 
 
-PATCHES = [
-    *(
+def _ordinals() -> list[Patch]:
+    """The factories, where C++ cannot read an ordinal since it was built for no accelerator.
+
+    Not elsewhere: a function mode of the user's is given the original, and may compare it with
+    ``torch.ones``.
+    """
+    if torch.accelerator.current_accelerator() is not None:
+        return []
+    return [
         Patch(torch, function.__name__, _factory)
         for function in _private.device_constructors()
-        if getattr(torch, function.__name__, None) is function
-    ),
+        if getattr(torch, function.__name__, None) is function is not torch.as_tensor
+    ]
+
+
+PATCHES = [Patch(_private.bindings, "_group_tensors_by_device_and_dtype", _group_by_device)]
+PATCHES_FOR_FAKE_CUDA = [
+    *_ordinals(),
+    Patch(torch, "as_tensor", _as_tensor),
     Patch(_private.nn_functions, "_parse_to", _parse_to),
-    Patch(_private.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
-    Patch(torch.backends.cudnn, "is_acceptable", _no_cudnn),
+    Patch(_private.cudnn_functions, "is_acceptable", _no_cudnn),
 ]

@@ -2,7 +2,8 @@
 
 Enters: modes entered and left. Leaves: torch with and without the replacements. Invariants: a
 replacement asks first whether *this thread* is in a mode, and otherwise is the original; when the
-last mode of the process is left, every original is back.
+last mode of the process is left, every original is back. What only fake CUDA needs is replaced
+only while a mode has it.
 """
 
 from __future__ import annotations
@@ -22,38 +23,50 @@ class Patch(NamedTuple):
 
 
 _lock = threading.Lock()
-_depth = 0
 _INHERITED = object()  # the owner had no such attribute of its own
-_originals: list[tuple[Any, str, Any]] = []
 
 
-def all_patches() -> list[Patch]:
-    """Every replacement there is."""
+class _Group:
+    """Replacements that come and go together, with the first and the last who need them."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.originals: list[tuple[Any, str, Any]] = []
+
+    def enter(self, patches: list[Patch]) -> None:
+        self.depth += 1
+        if self.depth > 1:
+            return
+        for owner, name, make in patches:
+            self.originals.append((owner, name, vars(owner).get(name, _INHERITED)))
+            setattr(owner, name, make(inspect.getattr_static(owner, name)))
+
+    def leave(self) -> None:
+        self.depth -= 1
+        while self.originals and not self.depth:
+            owner, name, original = self.originals.pop()
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+
+_for_any_mode, _for_fake_cuda = _Group(), _Group()
+
+
+def enter(*, fake_cuda: bool) -> None:
+    """Count one more mode; the first one puts the replacements in."""
     from torchfake import _patch_cuda, _patch_devices, _patch_sources
 
-    return [*_patch_sources.PATCHES, *_patch_cuda.PATCHES, *_patch_devices.PATCHES]
-
-
-def enter() -> None:
-    """Count one more mode; the first one puts the replacements in."""
-    global _depth
     with _lock:
-        _depth += 1
-        if _depth == 1:
-            for owner, name, make in all_patches():
-                _originals.append((owner, name, vars(owner).get(name, _INHERITED)))
-                setattr(owner, name, make(inspect.getattr_static(owner, name)))
+        _for_any_mode.enter([*_patch_sources.PATCHES, *_patch_devices.PATCHES])
+        if fake_cuda:
+            _for_fake_cuda.enter([*_patch_cuda.PATCHES, *_patch_devices.PATCHES_FOR_FAKE_CUDA])
 
 
-def leave() -> None:
+def leave(*, fake_cuda: bool) -> None:
     """Count one mode less; the last one brings the originals back."""
-    global _depth
     with _lock:
-        _depth -= 1
-        if _depth == 0:
-            while _originals:
-                owner, name, original = _originals.pop()
-                if original is _INHERITED:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, original)
+        _for_any_mode.leave()
+        if fake_cuda:
+            _for_fake_cuda.leave()

@@ -63,7 +63,8 @@ def own_kernel(op: Any, kernel: Callable[..., Any]) -> None:
 
 bindings = torch._C
 nn_functions = torch._C._nn
-"""Modules of bindings: _patch_devices replaces a function of each while a mode is on."""
+cudnn_functions: Any = vars(torch.backends.cudnn)["m"]  # torch shows it through a module of flags
+"""Modules of functions: _patch_devices replaces a function of each while a mode is on."""
 
 FAKE_SLOT = torch._C._TorchDispatchModeKey.FAKE
 
@@ -116,6 +117,16 @@ def device_constructors() -> set[Any]:
     from torch.utils._device import _device_constructors
 
     return set(_device_constructors())
+
+
+def context_device() -> torch.device | None:
+    """The device of the ``with torch.device(...)`` (or default device) around, if there is one."""
+    from torch.overrides import _get_current_function_mode_stack
+
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, torch.utils._device.DeviceContext):
+            return torch.device(mode.device)
+    return None
 
 
 def raise_no_cuda() -> None:
@@ -202,8 +213,9 @@ def meta_kernel_of(func: Any, device_type: str) -> Callable[..., Any] | None:
     from torch import _meta_registrations as registrations
     from torch._decomp import meta_table
 
-    registered = meta_table.get(func)
-    kernel = _unwrap(registered)
+    if any(argument.is_out for argument in func._schema.arguments):
+        return None  # out= is the work of the decorators that are taken off here
+    kernel = _unwrap(meta_table.get(func))
     if not isinstance(kernel, types.FunctionType) or kernel.__module__ != registrations.__name__:
         return None
     asking = _asking_for_device(registrations)
@@ -217,6 +229,7 @@ def meta_kernel_of(func: Any, device_type: str) -> Callable[..., Any] | None:
     return _with_globals(kernel, names)
 
 
+@lru_cache(maxsize=1)
 def _asking_for_device(registrations: types.ModuleType) -> frozenset[types.CodeType]:
     """The functions of a module that call ``device_hint``, directly or through each other."""
     unwrapped = {name: _unwrap(value) for name, value in vars(registrations).items()}

@@ -56,6 +56,7 @@ def inspect_command(
     target: Annotated[
         str,
         typer.Argument(
+            metavar="TARGET",
             help="transformers:ClassName (its default config), the path of a config.json, "
             "or package.module:callable.",
         ),

@@ -50,7 +50,7 @@ class fake_mode:
 
     def __enter__(self) -> fake_mode:
         state = ModeState(cuda=_machine(self._fake_cuda))
-        _patches.enter()
+        _patches.enter(fake_cuda=state.cuda is not None)
         state.undo = [
             _private.swap_only_lift_cpu(True),
             _private.swap_fake_mode(_dispatch.FakeDispatch()),
@@ -64,10 +64,11 @@ class fake_mode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        only_lift_cpu, previous = _state.pop().undo
+        state = _state.pop()
+        only_lift_cpu, previous = state.undo
         _private.swap_fake_mode(previous)
         _private.swap_only_lift_cpu(only_lift_cpu)
-        _patches.leave()
+        _patches.leave(fake_cuda=state.cuda is not None)
 
     def __call__(self, function: _F) -> _F:
         @functools.wraps(function)

@@ -43,7 +43,8 @@ def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
             "such as transformers:LlamaForCausalLM, or give the path of a config.json"
         )
     if not _is_model_class(transformers, model_class):
-        hint = did_you_mean(name, _model_names(transformers) - {name})
+        stem = name.removesuffix("Config").removesuffix("Tokenizer")
+        hint = did_you_mean(f"{stem}Model", _model_names(transformers) - {name})
         raise TargetError(f"{name} is not a model class of transformers{hint}")
     config_class = model_class.config_class
     if config_class is None:

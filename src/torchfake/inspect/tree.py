@@ -284,7 +284,7 @@ def _fold(nodes: list[ModuleNode]) -> ModuleNode:
 
 
 def _ranges(names: tuple[str, ...]) -> str:
-    """``0-23``, ``1, 3, ... 47`` or ``0-2, 5``: names, as short as they can be said."""
+    """``0-23``, ``1, 3, ... 47`` or ``0-2, 5``: names in short; `names` has them all."""
     if len(names) == 1 or not all(name.isdecimal() for name in names):
         return ", ".join(names)
     numbers = [int(name) for name in names]
@@ -297,4 +297,5 @@ def _ranges(names: tuple[str, ...]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+    said = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
+    return ", ".join(said) if len(said) < 6 else f"{said[0]}, {said[1]}, ... {said[-1]}"

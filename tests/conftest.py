@@ -1,0 +1,127 @@
+"""What the behaviour suites share: the description of a tensor, and the oracle built on it.
+
+The oracle is eager PyTorch: a program is run on real tensors and on fakes, and every tensor that
+comes out is described the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from torchfake import fake_mode, is_fake
+
+
+class Described(NamedTuple):
+    """All that a fake promises to share with the real tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    offset: int
+    device: torch.device
+    requires_grad: bool
+    is_leaf: bool
+    is_parameter: bool
+    is_inference: bool
+
+
+def describe_tensor(tensor: torch.Tensor) -> Described:
+    """The description of one tensor, fake or real."""
+    return Described(
+        tuple(tensor.shape),
+        tensor.dtype,
+        tensor.stride(),
+        int(tensor.storage_offset()),
+        tensor.device,
+        tensor.requires_grad,
+        tensor.is_leaf,
+        isinstance(tensor, torch.nn.Parameter),
+        tensor.is_inference(),
+    )
+
+
+def describe_module(module: torch.nn.Module) -> list[Any]:
+    """Names, ties and tensors of a module: parameters with gradients, buffers, training flags."""
+    seen: dict[int, str] = {}
+    rows: list[Any] = [[(name, m.training) for name, m in module.named_modules()]]
+    named = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    for name, tensor in named:
+        grad = None if tensor.grad is None else describe_tensor(tensor.grad)
+        rows.append((name, seen.setdefault(id(tensor), name), describe_tensor(tensor), grad))
+    return rows
+
+
+def describe(result: Any) -> list[Any]:
+    """What comes out of a program: tensors and modules described, other leaves by their type."""
+    return [_describe_leaf(leaf) for leaf in pytree.tree_leaves(result)]
+
+
+def _describe_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return describe_tensor(leaf)
+    if isinstance(leaf, torch.nn.Module):
+        return describe_module(leaf)
+    if isinstance(leaf, (str, int, bool, torch.dtype, torch.device, torch.Size, type(None))):
+        return leaf
+    return type(leaf)
+
+
+def all_fake(result: Any) -> bool:
+    """Whether every tensor of `result` is fake."""
+    leaves = pytree.tree_leaves(result)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    for module in (leaf for leaf in leaves if isinstance(leaf, torch.nn.Module)):
+        tensors += [*module.parameters(), *module.buffers()]
+    return all(is_fake(tensor) for tensor in tensors)
+
+
+def assert_outlives(build: Callable[[], Any], use: Callable[..., Any]) -> None:
+    """``use(*build())`` describes alike for real tensors and for fakes whose mode has ended."""
+    assert all_fake(assert_same_outside(build, use))
+
+
+def assert_same_outside(build: Callable[[], Any], use: Callable[..., Any]) -> Any:
+    """The same of a program that also makes real tensors, such as an optimizer's step counts."""
+    torch.manual_seed(0)
+    expected = describe(use(*build()))
+    with fake_mode():
+        made = build()
+    result = use(*made)
+    assert describe(result) == expected
+    return result
+
+
+def assert_inside(program: Callable[[], Any]) -> None:
+    """``program()`` describes alike in eager and inside a mode."""
+    torch.manual_seed(0)
+    expected = describe(program())
+    with fake_mode():
+        result = program()
+    assert all_fake(result)
+    assert describe(result) == expected
+
+
+@contextmanager
+def generators_stand_still() -> Iterator[None]:
+    """The global CPU generator leaves as it came, bit for bit."""
+    before = torch.default_generator.get_state()
+    yield
+    assert torch.equal(torch.default_generator.get_state(), before)
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_left_alone() -> Iterator[None]:
+    """No test may leave a mode, a default device or a grad mode on."""
+    yield
+    assert torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
+    assert torch.get_default_device() == torch.device("cpu")
+    assert torch.is_grad_enabled()

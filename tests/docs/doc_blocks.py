@@ -1,0 +1,167 @@
+"""The code in a Markdown page, and how it is run.
+
+Enters: the text of a page. Leaves: its blocks, and what running them printed. The convention:
+
+- a ``python`` block is run; the blocks of a page share one namespace, in order;
+- an ``output`` block right after it is all that it prints. If its last paragraph is
+  ``SomeError: message``, the block must end by raising that. A ``python`` block without an
+  ``output`` block prints nothing and raises nothing;
+- a ``python`` block that begins with ``>>>`` is a doctest;
+- a ``console`` block holds commands after ``$``, each followed by its output. Those that begin
+  with ``torchfake`` are run; a command without output under it is only required to succeed;
+- in outputs, ``[...]`` stands for any text, and white space may be laid out otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import linecache
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+ELISION = "[...]"
+
+
+class Block(NamedTuple):
+    """One fenced block."""
+
+    language: str
+    text: str
+    line: int  # of its first line of text, counted from 1
+    output: str | None = None  # of a python block: the output block that follows it
+
+
+class Command(NamedTuple):
+    """One command of a console block."""
+
+    text: str  # "pip install nox && nox -s tests"
+    output: str
+    line: int
+
+    @property
+    def torchfake_arguments(self) -> list[str] | None:
+        """The arguments of the ``torchfake`` call in this command, if it makes one."""
+        for part in self.text.split("&&"):
+            words = shlex.split(part)
+            if words[:1] == ["torchfake"]:
+                return words[1:]
+        return None
+
+
+_FENCE = re.compile(r"^( *)```(\w*)[ \t]*\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page, outputs joined to what they are the output of."""
+    found: list[Block] = []
+    end_of_last = 0
+    for match in _FENCE.finditer(page):
+        _indent, language, text = match.groups()
+        text = textwrap.dedent(text)
+        line = page.count("\n", 0, match.start()) + 2
+        if language == "output":
+            between = page[end_of_last : match.start()]
+            is_python = bool(found) and found[-1].language == "python"
+            assert is_python and not between.strip(), f"line {line}: the output of what?"
+            found[-1] = found[-1]._replace(output=text)
+        else:
+            found.append(Block(language, text, line))
+        end_of_last = match.end()
+    return found
+
+
+def commands(block: Block) -> list[Command]:
+    """The commands of a console block."""
+    found: list[Command] = []
+    for number, line in enumerate(block.text.splitlines(), block.line):
+        if line.startswith("$ "):
+            found.append(Command(line[2:], "", number))
+        else:
+            assert found, f"line {number}: output before any command"
+            found[-1] = found[-1]._replace(output=f"{found[-1].output}{line}\n")
+    return found
+
+
+def matches(wanted: str, printed: str) -> bool:
+    """Whether `printed` is `wanted`, whose elisions stand for any text."""
+    parts = [re.escape(" ".join(part.split())) for part in wanted.split(ELISION)]
+    pattern = r"\s*.*?\s*".join(parts)
+    return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
+
+
+def run(block: Block, namespace: dict[str, Any], path: Path) -> None:
+    """Run a python block; raise AssertionError if it does not do what the page says."""
+    if block.text.startswith(">>>"):
+        _run_doctest(block, namespace, path)
+        return
+    printed = _printed(block, namespace, path)
+    if not matches(block.output or "", printed):
+        raise AssertionError(
+            f"{path}:{block.line} says\n{block.output or '(nothing)'}\nand prints\n{printed}"
+        )
+
+
+def _printed(block: Block, namespace: dict[str, Any], path: Path) -> str:
+    """What a block prints, and the last line of its traceback if it raises."""
+    source = "\n" * (block.line - 1) + block.text
+    name = f"<{path.name}:{block.line}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            exec(compile(source, name, "exec"), namespace)
+        except Exception as error:
+            if block.output is None:
+                raise
+            print("".join(traceback.format_exception_only(error)).removeprefix(_module(error)))
+    return printed.getvalue()
+
+
+def _module(error: Exception) -> str:
+    return f"{type(error).__module__}."
+
+
+def _run_doctest(block: Block, namespace: dict[str, Any], path: Path) -> None:
+    test = doctest.DocTestParser().get_doctest(
+        block.text, namespace, path.name, str(path), block.line - 1
+    )
+    report = io.StringIO()
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(test, out=report.write, clear_globs=False)
+    namespace.update(test.globs)
+    assert not runner.failures, report.getvalue()
+
+
+@contextlib.contextmanager
+def torch_as_it_was() -> Iterator[None]:
+    """Seeded, and with its generator and default dtype restored afterwards."""
+    state, dtype = torch.get_rng_state(), torch.get_default_dtype()
+    torch.manual_seed(0)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        torch.set_default_dtype(dtype)
+
+
+def run_command(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """``torchfake ARGUMENTS`` as a user runs it, in `folder`."""
+    return subprocess.run(
+        [sys.executable, "-m", "torchfake", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
+        check=False,
+    )

@@ -1,0 +1,99 @@
+"""Every operator that falls short of eager in the OpInfo suite, and why.
+
+One table per variant of ``test_opinfo.py``: operator -> reason. A new failure is not in its
+table, a new pass still is: both fail the test. `SINCE` and `UNTIL` bound entries to the torch
+versions that have them.
+"""
+
+VALUES = "the result's shape, or a branch, is a matter of values, and these are unknown"
+SPARSE = "fakes are strided; a sparse argument or result is refused"
+CUDA = "the CUDA kernel lays its result out otherwise than the CPU oracle"
+EMPTY = "strides of an empty or one-element dim, which no kernel reads"
+
+_VALUES_FUNCTION = {
+    "__getitem__": VALUES,
+    "allclose": VALUES,
+    "argwhere": VALUES,
+    "equal": VALUES,
+    "item": VALUES,
+    "masked_select": VALUES,
+    "narrow": VALUES,
+    "nonzero": VALUES,
+    "repeat_interleave": VALUES,
+    "tensor_split": VALUES,
+    "unique": VALUES,
+    "unique_consecutive": VALUES,
+}
+
+
+def _without(*names: str) -> dict[str, str]:
+    return {name: reason for name, reason in _VALUES_FUNCTION.items() if name not in names}
+
+
+SHORTFALLS: dict[str, dict[str, str]] = {
+    "function-float32": {
+        **_VALUES_FUNCTION,
+        "nn.functional.rms_norm": EMPTY,
+        "sparse.mm.reduce": SPARSE,
+        "sparse.sampled_addmm": SPARSE,
+        "to_sparse": SPARSE,
+    },
+    "method-float32": {**_without("item"), "to_sparse": SPARSE},
+    "inplace-float32": {
+        "addbmm": "eager resizes a one-element self to the result, its own meta kernel refuses",
+    },
+    "cuda-float32": {
+        **_VALUES_FUNCTION,
+        "_native_batch_norm_legit": "the CPU saves no statistics in evaluation",
+        "fft.hfft2": CUDA,
+        "fft.hfftn": CUDA,
+        "fft.rfft2": CUDA,
+        "fft.rfftn": CUDA,
+        "linalg.eig": CUDA,
+        "linalg.svd": CUDA,
+        "native_batch_norm": "the CPU saves no statistics in evaluation",
+        "nn.functional.max_unpool2d": CUDA,
+        "nn.functional.max_unpool2d.grad": CUDA,
+        "nn.functional.rms_norm": EMPTY,
+        "nn.functional.scaled_dot_product_attention": CUDA,
+        "nonzero_static": CUDA,
+        "pca_lowrank": CUDA,
+        "sparse.mm.reduce": SPARSE,
+        "sparse.sampled_addmm": SPARSE,
+        "svd": CUDA,
+        "svd_lowrank": CUDA,
+        "to_sparse": SPARSE,
+    },
+    "backward-float32": {
+        **{n: VALUES for n in ("__getitem__", "masked_select", "narrow", "repeat_interleave")},
+        **{n: VALUES for n in ("index_fill", "index_put", "tensor_split")},
+        "nn.functional.rms_norm": EMPTY,
+        "nn.functional.unfold": "col2im of an empty batch: the decomposition keeps its padding",
+        "ormqr": "the gradient of a column-major argument is column-major in eager alone",
+        "prod": EMPTY,
+        "sparse.mm.reduce": SPARSE,
+        "sparse.sampled_addmm": SPARSE,
+        "t": EMPTY,
+    },
+    "function-bfloat16": {
+        **_VALUES_FUNCTION,
+        "nn.functional.rms_norm": EMPTY,
+        "sparse.mm.reduce": SPARSE,
+        "to_sparse": SPARSE,
+    },
+    "function-int64": {
+        **_without("allclose"),
+        "bincount": VALUES,
+        "nn.functional.one_hot": VALUES,
+        "to_sparse": SPARSE,
+    },
+    "function-complex64": {
+        **_without("unique", "unique_consecutive"),
+        "nn.functional.rms_norm": EMPTY,
+        "sparse.sampled_addmm": SPARSE,
+        "to_sparse": SPARSE,
+    },
+}
+
+SINCE: dict[tuple[str, str], str] = {}
+UNTIL: dict[tuple[str, str], str] = {}

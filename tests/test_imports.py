@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,12 +35,13 @@ MAY_HOLD_STATE = {"_state.py", "_patches.py"}
 MAY_IMPORT = {"cli.py": {"rich", "typer"}, "inspect/hf.py": {"transformers", "huggingface_hub"}}
 
 NEVER_AT_IMPORT = (
-    "transformers diffusers accelerate safetensors rich typer hypothesis expecttest pytest "
-    "torch._dynamo torch._inductor torch.distributed.tensor torch.testing._internal"
-).split()
+    *("transformers", "diffusers", "accelerate", "safetensors", "rich", "typer"),
+    *("hypothesis", "expecttest", "pytest", "torch.testing._internal"),
+    *("torch._dynamo", "torch._inductor", "torch.distributed.tensor"),
+)
 
 
-@lru_cache(maxsize=None)
+@cache
 def listed() -> list[str]:
     """The files in the order of docs/design.md."""
     page = (ROOT / "docs" / "design.md").read_text()
@@ -49,7 +50,7 @@ def listed() -> list[str]:
     return re.findall(r"^\s*((?:inspect/)?\w+\.py)\b", layout.group(1), re.MULTILINE)
 
 
-@lru_cache(maxsize=None)
+@cache
 def tree_of(file: str) -> ast.Module:
     return ast.parse((PACKAGE / file).read_text())
 

@@ -37,9 +37,8 @@ def attention(
 ) -> Any:
     """``torch.nn.functional.scaled_dot_product_attention`` for fakes.
 
-    Args:
-        math: what C++ would do: check the arguments, and take the math path.
-        query: ``[batch, heads, length, dim]``, as are `key` and `value`.
+    `math` is what C++ would do: check the arguments, and take the math path. `query`, `key` and
+    `value` are of shape ``[batch, heads, length, dim]``.
     """
     query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
     run: Any = None
@@ -105,7 +104,7 @@ def _kernel(
 
 
 def _flash_enabled() -> bool:
-    return torch.backends.cuda.flash_sdp_enabled()
+    return bool(torch.backends.cuda.flash_sdp_enabled())
 
 
 def _flash_fits(query: Tensor, mask: Tensor | None) -> bool:
@@ -134,12 +133,16 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask.logical_not(), float("-inf"))
 
 
-def _cpu_flash(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any) -> Any:
+def _cpu_flash(
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any
+) -> Any:
     kernel = aten._scaled_dot_product_flash_attention_for_cpu
     return kernel(q, k, v, p, causal, attn_mask=mask, scale=scale)[0]
 
 
-def _cuda_flash(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any) -> Any:
+def _cuda_flash(
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any
+) -> Any:
     """Heads are padded to a multiple of 8, and the scale is that of the dim before."""
     dim = q.shape[-1]
     if dim % 8:

@@ -78,15 +78,13 @@ def _register() -> None:
     with _registering:
         if _libraries:
             return
-        others = torch.library.Library("_", "IMPL", _KEY.name)  # type: ignore[no-untyped-call]
-        others.fallback(  # type: ignore[no-untyped-call]
-            torch.library.fallthrough_kernel, _KEY.name
-        )
-        listed = torch.library.Library("aten", "IMPL", _KEY.name)  # type: ignore[no-untyped-call]
+        others = torch.library.Library("_", "IMPL", _KEY.name)
+        others.fallback(torch.library.fallthrough_kernel, _KEY.name)
+        listed = torch.library.Library("aten", "IMPL", _KEY.name)
         for name, policies in _policies_by_operator().items():
             op = _operator(name)
             kernel = _kernel(op, policies)
-            listed.impl(op, kernel, with_keyset=True)  # type: ignore[no-untyped-call]
+            listed.impl(op, kernel, with_keyset=True)
         _libraries.extend((others, listed))
 
 

@@ -14,6 +14,7 @@ import torch
 
 from torchfake import _private, _values
 from torchfake._attention import attention
+from torchfake._tensor import FakeTensor, fake_twin
 
 aten = torch.ops.aten
 
@@ -27,9 +28,26 @@ def tensor_split(
             "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on "
             f"{places.device}"
         )
-    known = _values.read(places, "tensor_split()") if hasattr(places, "_fake_meta") else places
+    known = _values.read(places, "tensor_split()") if isinstance(places, FakeTensor) else places
     return torch.tensor_split(tensor, known.tolist(), dim)
+
+
+def recurrent(below: Callable[..., Any], *args: Any) -> Any:
+    """Recurrent layers compare C++ devices. ``nn.LSTM`` makes its own initial state, on the device
+    its input reports, and that is a real tensor once the mode has ended.
+    """
+    return below(*(_as_fakes(arg) for arg in args))
+
+
+def _as_fakes(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_as_fakes(item) for item in value]
+    is_real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+    return fake_twin(value, known=True) if is_real and not value.is_meta else value
 
 
 _private.own_kernel(aten.scaled_dot_product_attention.default, attention)
 _private.own_kernel(aten.tensor_split.tensor_indices_or_sections, tensor_split)
+for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
+    _private.own_kernel(_packet.input, recurrent)
+    _private.own_kernel(_packet.data, recurrent)

@@ -11,7 +11,7 @@ names ``meta:11`` too and can be decoded. A plain meta device has no index: the 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ _FIRST_CUDA_INDEX = 8
 MAX_CUDA_DEVICES = 128 - _FIRST_CUDA_INDEX  # a C++ device index is one signed byte
 
 
-@lru_cache(maxsize=None)
+@cache
 def carrier(device: torch.device) -> torch.device:
     """The C++ device that stands for fake device `device`."""
     if device.type == "cpu":
@@ -37,7 +37,7 @@ def carrier(device: torch.device) -> torch.device:
     raise DeviceError(f"a fake tensor cannot be on {str(device)!r}: fakes live on cpu and cuda")
 
 
-@lru_cache(maxsize=None)
+@cache
 def decode(device: torch.device) -> torch.device:
     """The fake device that a carrier stands for; any other device as it is."""
     if device.type != "meta" or device.index is None:

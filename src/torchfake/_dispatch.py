@@ -52,6 +52,9 @@ class FakeDispatch(TorchDispatchMode):
 
     _mode_key = _private.FAKE_SLOT
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     @classmethod
     def is_infra_mode(cls) -> bool:
         """Stays below user modes, as torch's own fake mode does."""
@@ -63,6 +66,10 @@ class FakeDispatch(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         return dispatch(func, types, args, kwargs or {})

@@ -34,7 +34,7 @@ def with_private_generator(func: Any, kwargs: dict[str, Any]) -> tuple[Any, dict
 
 
 def _private_generator() -> torch.Generator:
-    """This mode's fork of the global generator; forked anew after the user has reseeded that."""
+    """The mode's fork of the global generator; forked anew after the user has reseeded that."""
     now = torch.default_generator.get_state()
     state = _state.current()
     if state is None:

@@ -19,7 +19,10 @@ from torchfake._device import encode
 
 _TAKES_DEVICE = frozenset(
     [getattr(torch, name) for name in dir(torch) if name.endswith("_like") and name[0] != "_"]
-    + [getattr(torch.Tensor, "new_" + n) for n in ("empty", "empty_strided", "full", "ones", "zeros")]
+    + [
+        getattr(torch.Tensor, "new_" + n)
+        for n in ("empty", "empty_strided", "full", "ones", "zeros")
+    ]
 )
 _NAMES = frozenset(f.__name__ for f in _TAKES_DEVICE)
 

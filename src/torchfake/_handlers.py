@@ -11,14 +11,10 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _origin, _private, _state, _values
-from torchfake._interpret import (
-    Args,
-    Kwargs,
-    interpret,
-    is_known,
-    value_argument,
-)
+from torchfake import _origin, _private, _state, _values
+from torchfake._call import Args, Kwargs
+from torchfake._follow import is_known, value_argument
+from torchfake._interpret import interpret
 from torchfake._metadata import FakeUntypedStorage, Storage, intern, storage_of
 from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
 
@@ -41,7 +37,7 @@ def handles(*overloads: Any) -> Callable[[Handler], Handler]:
 
 @handles(aten._local_scalar_dense.default)
 def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``item()``: the known value. Where torch itself asks, of an unknown one, the settled answer."""
+    """``item()``: the known value; of an unknown one that torch asks for, the settled answer."""
     fake = args[0]
     if not isinstance(fake, FakeTensor):
         return func(*args, **kwargs)
@@ -96,10 +92,10 @@ def _parameters_are_valid(func: Any, positional: Args, kwargs: Kwargs) -> bool:
     if any(name != "generator" for name in kwargs):
         return False
     if func is aten.normal_.default:
-        return len(positional) < 2 or positional[1] >= 0
+        return len(positional) < 2 or bool(positional[1] >= 0)
     if func is aten.uniform_.default:
-        low, high = (*positional, *(0.0, 1.0)[len(positional) :])
-        return bool(low <= high)
+        low = positional[0] if positional else 0.0
+        return bool(low <= (positional[1] if len(positional) > 1 else 1.0))
     return False
 
 
@@ -112,7 +108,8 @@ def _parameters_are_valid(func: Any, positional: Args, kwargs: Kwargs) -> bool:
 )
 def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """``set_``: the fake looks at another storage from now on. torch.load and safetensors give
-    real storages, which become fake ones here, with their value where small."""
+    real storages, which become fake ones here, with their value where small.
+    """
     fake, source = args[0], (args[1] if len(args) > 1 else None)
     if not isinstance(fake, FakeTensor):
         return func(*args, **kwargs)
@@ -172,7 +169,8 @@ _DEGENERATE = frozenset({aten.le.Scalar, aten.lt.Scalar, aten.eq.Scalar})
 def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """``torch.equal``. C++ asks ``equal(condition, ones)``, with the ones made on the spot
     (``is_scalar_tensor_true``, in ``torch.cov``). Of an unknown one,
-    a check passes, and a degenerate case is not there."""
+    a check passes, and a degenerate case is not there.
+    """
     condition, ones = args
     if isinstance(condition, FakeTensor) and isinstance(ones, FakeTensor):
         asked, made = condition._fake_storage, ones._fake_storage
@@ -205,7 +203,8 @@ def masked_select(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @handles(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Indexing: the result's shape depends on values where an index is a mask, and only then.
-    A known mask is its positions."""
+    A known mask is its positions.
+    """
     source, indices = args
     if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
         return interpret(func, args, kwargs, needs_values=False)

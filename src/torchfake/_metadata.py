@@ -92,7 +92,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
 
 
 def new_untyped(num_bytes: int, device: torch.device) -> FakeUntypedStorage:
-    untyped = FakeUntypedStorage(num_bytes, device="meta")
+    untyped = FakeUntypedStorage(num_bytes, device="meta")  # type: ignore[no-untyped-call]
     untyped.fake_device = device
     return untyped
 
@@ -119,7 +119,7 @@ class Storage:
 
     @property
     def untyped(self) -> FakeUntypedStorage:
-        """torch's view of this storage, made when first asked for and kept as long as this."""
+        """Torch's view of this storage, made when first asked for and kept as long as this."""
         if self._untyped is None:
             self._untyped = new_untyped(self._num_bytes, self.device)
             _by_key[_private.storage_key(self._untyped)] = self

@@ -7,7 +7,7 @@ with its reason; a new exception belongs here.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -80,7 +80,7 @@ _RANDOM_WITHOUT_TAG = frozenset(
 _VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan_of(func: Any) -> OpPlan:
     """The plan of `func`, made at its first call."""
     schema = func._schema
@@ -115,7 +115,7 @@ def _draws(func: Any, packet: str, arguments: Any) -> bool:
     return any(a.name == "generator" for a in arguments)
 
 
-@lru_cache(maxsize=None)
+@cache
 def with_generator(func: Any) -> Any:
     """The overload of a random operator that takes ``generator=``, or None."""
     if any(a.name == "generator" for a in func._schema.arguments):

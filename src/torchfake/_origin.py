@@ -64,7 +64,8 @@ def _classify(code: types.CodeType) -> bool:
 
 def asked_by(answers: dict[types.CodeType, float]) -> float | None:
     """The answer for the function of torch's in `answers` that is asking, if one is: the first on
-    the way up before any of the user's code."""
+    the way up before any of the user's code.
+    """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -111,10 +111,11 @@ def _ordinals() -> list[Patch]:
     """
     if torch.accelerator.current_accelerator() is not None:
         return []
+    factories = _private.device_constructors() - {torch.as_tensor}
     return [
-        Patch(torch, function.__name__, _factory)
-        for function in _private.device_constructors()
-        if getattr(torch, function.__name__, None) is function is not torch.as_tensor
+        Patch(torch, name, _factory)
+        for name, value in vars(torch).items()
+        if callable(value) and value in factories
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ make_wrapper = torch.Tensor._make_wrapper_subclass
 """``(cls, size, strides, offset, memory_format, dtype, layout, device)``: a tensor of class `cls`
 with metadata and no data. Documented only in torch's own subclasses (DTensor, FakeTensor)."""
 
-_OWN_KEY = torch._C._parse_dispatch_key("DeferredInit")
+_OWN_KEY: Any = torch._C._parse_dispatch_key("DeferredInit")
 OWN_KEYS = torch._C.DispatchKeySet(_OWN_KEY)
 """A dispatch key above autograd that torch reserves for torchdistx, the dead project whose place
 this one takes. Our wrappers carry it, no other tensor does, so kernels registered for it are ours
@@ -46,7 +46,8 @@ _libraries: list[torch.library.Library] = []  # registrations live as long as th
 
 def own_kernel(op: Any, kernel: Callable[..., Any]) -> None:
     """Run `kernel(below, *args, **kwargs)` for `op` on fakes, above autograd and composites;
-    ``below(...)`` is what would have run."""
+    ``below(...)`` is what would have run.
+    """
 
     def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         def below(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +141,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def decomposition_of(func: Any) -> Callable[..., Any] | None:
-    """torch's Python decomposition of an operator, where it has one."""
+    """Torch's Python decomposition of an operator, where it has one."""
     from torch._decomp import decomposition_table  # slow to import, so only when it is needed
 
     return decomposition_table.get(func)
@@ -203,9 +204,9 @@ def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(tensor)
 
 
-@lru_cache(maxsize=None)
+@cache
 def meta_kernel_of(func: Any, device_type: str) -> Callable[..., Any] | None:
-    """torch's Python meta kernel of an operator as it is for `device_type`, where that matters.
+    """Torch's Python meta kernel of an operator as it is for `device_type`, where that matters.
 
     Some kernels in ``torch._meta_registrations`` lay their results out by ``device_hint(tensor)``,
     which takes a meta tensor to mean CUDA. None for any operator that never asks.
@@ -236,10 +237,10 @@ def _asking_for_device(registrations: types.ModuleType) -> frozenset[types.CodeT
     functions = {n: f for n, f in unwrapped.items() if isinstance(f, types.FunctionType)}
     asking = {"device_hint"}
     while True:
-        more = {n for n, f in functions.items() if n not in asking and asking & _names_in(f.__code__)}
-        if not more:
-            return frozenset(functions[name].__code__ for name in asking - {"device_hint"})
-        asking |= more
+        found = {name for name, f in functions.items() if asking & _names_in(f.__code__)}
+        if found <= asking:
+            return frozenset(functions[name].__code__ for name in found)
+        asking |= found
 
 
 def _unwrap(function: Any) -> Any:

@@ -8,7 +8,7 @@ runs no real kernel. Each names what it follows; tests/opinfo compares all of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def _rule(*overloads: Any, devices: tuple[str, ...] = _ANY_DEVICE) -> Callable[[
     return register
 
 
-@lru_cache(maxsize=None)
+@cache
 def rule_for(func: Any, device_type: str) -> Rule | None:
     """The rule for `func` on fakes of `device_type`; None where torch's meta kernel is right."""
     return _RULES.get((func, device_type)) or _private.meta_kernel_of(func, device_type)
@@ -116,7 +116,8 @@ def ctc_loss(
     **_named: Any,
 ) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/LossCTC.cpp. The longest target sizes the saved table; where lengths
-    are not known, it is the longest there can be."""
+    are not known, it is the longest there can be.
+    """
     batch = log_probs.shape[1]
     if isinstance(target_lengths, Tensor):
         longest = targets.shape[1] if targets.dim() > 1 else targets.shape[0]
@@ -140,7 +141,8 @@ def batch_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """aten/src/ATen/native/Normalization.cpp: the CPU saves statistics in the parameters' dtype,
-    and none that it was given."""
+    and none that it was given.
+    """
     output = aten.native_batch_norm.default(input, weight, bias, *rest)[0]
     _mean, _variance, training, *_ = rest
     statistics = _statistics_like(input, weight, (input.shape[1] if training else 0,))
@@ -186,9 +188,7 @@ def sdpa_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_args: Any, **_options: Any
 ) -> tuple[Tensor, ...]:
     """aten/src/ATen/native/transformers/attention.cpp: laid out batch, length, heads, dim."""
-    return tuple(
-        t.new_empty(t.transpose(1, 2).shape).transpose(1, 2) for t in (query, key, value)
-    )
+    return tuple(t.new_empty(t.transpose(1, 2).shape).transpose(1, 2) for t in (query, key, value))
 
 
 @_rule(
@@ -218,3 +218,39 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int) -> tup
     """aten/src/ATen/native/LossMultiLabelMargin.cpp: one row gives one number, reduced or not."""
     loss, is_target = aten.multilabel_margin_loss_forward.default(input, target, reduction)
     return loss.new_empty(()) if input.dim() <= 1 else loss, is_target
+
+
+@_rule(aten.convolution.default, devices=("cpu",))
+def convolution(input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
+    """aten/src/ATen/native/ConvUtils.h, mkldnn_conv_use_channels_last: input or weight decides."""
+    output: Tensor = aten.convolution.default(input, weight, *args, **options)
+    formats = {_private.memory_format_of(t) for t in (input, weight)}
+    if torch.channels_last in formats:
+        return output.to(memory_format=torch.channels_last)
+    if torch.channels_last_3d in formats and _takes_mkldnn(input, weight, groups=args[-1]):
+        return output.to(memory_format=torch.channels_last_3d)
+    return output
+
+
+def _takes_mkldnn(input: Tensor, weight: Tensor, *, groups: int) -> bool:
+    """Convolution.cpp, use_mkldnn: the kernel for three dims beside it knows one layout only."""
+    large = input.shape[0] > 1 or input.numel() > 20_480 or min(weight.shape[-2:]) > 3
+    return input.dtype != torch.float64 and (groups > 1 or large)
+
+
+@_rule(aten._grouped_mm.default, devices=("cpu",))
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """aten/src/ATen/native/GroupedMMUtils.h: rows padded to 16 bytes; the CPU takes any dtype."""
+    groups = (offs.shape[0],) if offs is not None and a.dim() == b.dim() == 2 else ()
+    batch = a.shape[:1] if a.dim() == b.dim() == 3 else groups
+    rows, columns = a.shape[-2], b.shape[-1]
+    alignment = 16 // a.element_size()
+    width = -(-columns // alignment) * alignment
+    padded = a.new_empty((*batch, rows, width), dtype=out_dtype or a.dtype)
+    return padded[..., :columns]

@@ -9,7 +9,7 @@ way to change them.
 from __future__ import annotations
 
 import copy
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class FakeTensor(torch.Tensor):
     _fake_meta: Metadata
     _fake_storage: Storage
 
-    __torch_function__ = _function.Switch()  # type: ignore[assignment]
+    __torch_function__ = _function.Switch()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> FakeTensor:
         raise TypeError(
@@ -77,7 +77,7 @@ class FakeTensor(torch.Tensor):
         return -1 if index is None else index
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         return _Super.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
 
     @data.setter
@@ -96,14 +96,14 @@ class FakeTensor(torch.Tensor):
 
     # Conversions: C++ must be told the carrier, or it would compare a carrier with a real device.
 
-    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         args, kwargs = _encode_target(args, kwargs)
         return _Super.to(self, *args, **kwargs)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         return _Super.to(self, _device.carrier(_device.CPU), memory_format=memory_format)
 
-    def cuda(  # type: ignore[override]
+    def cuda(
         self,
         device: Any = None,
         non_blocking: bool = False,
@@ -121,12 +121,12 @@ class FakeTensor(torch.Tensor):
         device = "cuda" if name.startswith("torch.cuda.") else "cpu"
         return self.to(device, _dtype_of_type_name(name))
 
-    def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
         """The old constructor: of sizes, data, a tensor or a storage (collating workers do so)."""
         first = args[0] if args else torch.Size([0])
         if isinstance(first, (torch.UntypedStorage, torch.TypedStorage)):
             flat = self.new_empty(0)
-            return flat.set_(getattr(first, "_untyped_storage", first))  # type: ignore[call-overload, no-any-return]
+            return flat.set_(getattr(first, "_untyped_storage", first))
         if isinstance(first, torch.Tensor):
             return first.detach()
         if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
@@ -149,7 +149,7 @@ class FakeTensor(torch.Tensor):
     def tolist(self) -> Any:
         return _values.read(self, "tolist()").tolist()
 
-    def __dlpack__(self, **kwargs: Any) -> Any:  # type: ignore[override]
+    def __dlpack__(self, **kwargs: Any) -> Any:
         with _values.on_host():
             return _values.read(self, "__dlpack__()").clone().__dlpack__(**kwargs)
 
@@ -197,9 +197,7 @@ class FakeTensor(torch.Tensor):
         return load_fake, (self._fake_storage, *state)
 
 
-def new_fake(
-    meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor
-) -> FakeTensor:
+def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
     """A fake of `meta` that looks at `storage`; not a leaf of anything, needs no grad."""
     fake: FakeTensor = _private.make_wrapper(
         cls,
@@ -249,14 +247,15 @@ def fake_class(cls: type) -> type[FakeTensor]:
         return cls
     if cls is torch.Tensor or cls is torch.nn.Parameter:
         return FakeTensor
-    return _combined_class(cls)
+    return _combined_class(cls)  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=None)
-def _combined_class(cls: type) -> type[FakeTensor]:
+@cache
+def _combined_class(cls: Any) -> type[FakeTensor]:
     lazy = hasattr(cls, "cls_to_become")  # UninitializedParameter turns into this when it is run
     namespace = {"cls_to_become": FakeTensor} if lazy else {}
-    return type(cls)(cls.__name__, (cls, FakeTensor), namespace)
+    combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, FakeTensor), namespace)
+    return combined
 
 
 def load_fake(

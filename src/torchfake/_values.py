@@ -42,7 +42,7 @@ def remember(storage: Storage, value: torch.UntypedStorage) -> None:
 def view_of(meta: Metadata, value: torch.UntypedStorage) -> torch.Tensor:
     """The real tensor that a fake of `meta` sees in `value`. Call it with no mode on."""
     tensor = torch.empty(0, dtype=meta.dtype, device="cpu")
-    tensor.set_(value, meta.offset, meta.size, meta.stride)  # type: ignore[call-overload]
+    tensor.set_(value, meta.offset, meta.size, meta.stride)
     _private.set_bits(tensor, meta.conj, meta.neg)
     return tensor
 

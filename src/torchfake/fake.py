@@ -16,7 +16,7 @@ import torch
 
 from torchfake import _cuda, _device, _dispatch, _patches, _private, _state
 from torchfake._interpret import meta_twin
-from torchfake._metadata import Storage, metadata_of, storage_of
+from torchfake._metadata import Storage, metadata_of
 from torchfake._state import FakeCuda, ModeState
 from torchfake._tensor import FakeTensor, fake_class, new_fake
 from torchfake.errors import DeviceError, NotFakeError, UnsupportedOpError
@@ -168,9 +168,9 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
     """
     target = None if device is None else _any_device(device)
     if isinstance(real, torch.Tensor):
-        return _Twins(target).of(real)  # type: ignore[return-value]
+        return _Twins(target).of(real)
     if isinstance(real, torch.nn.Module):
-        return _Twins(target).of_module(real)  # type: ignore[return-value]
+        return _Twins(target).of_module(real)
     raise TypeError(f"fake_like takes a tensor or a module, not {type(real).__name__}")
 
 

@@ -72,8 +72,8 @@ def blocks(page: str) -> list[Block]:
         line = page.count("\n", 0, match.start()) + 2
         if language == "output":
             between = page[end_of_last : match.start()]
-            is_python = bool(found) and found[-1].language == "python"
-            assert is_python and not between.strip(), f"line {line}: the output of what?"
+            assert not between.strip(), f"line {line}: an output stands right after its block"
+            assert found[-1].language == "python", f"line {line}: the output of what?"
             found[-1] = found[-1]._replace(output=text)
         else:
             found.append(Block(language, text, line))
@@ -114,8 +114,7 @@ def run(block: Block, namespace: dict[str, Any], path: Path) -> None:
 
 def _printed(block: Block, namespace: dict[str, Any], path: Path) -> str:
     """What a block prints, and the last line of its traceback if it raises."""
-    source = "\n" * (block.line - 1) + block.text
-    name = f"<{path.name}:{block.line}>"
+    source, name = block.text, f"<{path.name}:{block.line}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -124,7 +123,8 @@ def _printed(block: Block, namespace: dict[str, Any], path: Path) -> str:
         except Exception as error:
             if block.output is None:
                 raise
-            print("".join(traceback.format_exception_only(error)).removeprefix(_module(error)))
+            said = "".join(traceback.format_exception_only(error))
+            printed.write(said.removeprefix(_module(error)))
     return printed.getvalue()
 
 

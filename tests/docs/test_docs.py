@@ -52,11 +52,8 @@ def test_command_does_what_the_page_says(
     arguments = command.torchfake_arguments
     if arguments is None:
         return
-    for package in (
-        "typer",
-        "rich",
-        *(["transformers"] if "transformers:" in command.text else []),
-    ):
+    needed = ["typer", "rich", *(["transformers"] if "transformers:" in command.text else [])]
+    for package in needed:
         pytest.importorskip(package)
     done = doc_blocks.run_command(arguments, tmp_path)
     printed = done.stdout + done.stderr
@@ -92,7 +89,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_convention_itself() -> None:
-    page = 'A\n```python\nprint("a  b", 1)\nint("x")\n```\n\n```output\na b [...]\nValueError: [...]\n```\n'
+    page = 'A\n```python\nprint("a  b", 1)\nint("x")\n```\n\n'
+    page += "```output\na b [...]\nValueError: [...]\n```\n"
     (block,) = doc_blocks.blocks(page)
     doc_blocks.run(block, {}, Path("page.md"))
     assert not doc_blocks.matches("tensor(..., size=(2,))", "tensor(..., dtype=x, size=(2,))")

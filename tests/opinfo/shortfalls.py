@@ -69,6 +69,7 @@ SHORTFALLS: dict[str, dict[str, str]] = {
         **{n: VALUES for n in ("index_fill", "index_put", "tensor_split")},
         "nn.functional.rms_norm": EMPTY,
         "nn.functional.unfold": "col2im of an empty batch: the decomposition keeps its padding",
+        "nn.functional.scaled_dot_product_attention": "torch 2.14 and later fuse three dims on CPU",
         "ormqr": "the gradient of a column-major argument is column-major in eager alone",
         "prod": EMPTY,
         "sparse.mm.reduce": SPARSE,
@@ -95,5 +96,7 @@ SHORTFALLS: dict[str, dict[str, str]] = {
     },
 }
 
-SINCE: dict[tuple[str, str], str] = {}
+SINCE: dict[tuple[str, str], str] = {
+    ("backward-float32", "nn.functional.scaled_dot_product_attention"): "2.14",
+}
 UNTIL: dict[tuple[str, str], str] = {}

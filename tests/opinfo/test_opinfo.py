@@ -55,6 +55,8 @@ def test_figures():
     run = [t for t in tallies if t.num_samples]
     num_ops = sum(not t.failures for t in run)
     num_samples = sum(t.num_samples - len(t.failures) for t in run)
-    print(f"\n{num_ops} of {len(run)} ops, {num_samples} of {sum(t.num_samples for t in run)} samples")
+    print(
+        f"\n{num_ops} of {len(run)} ops, {num_samples} of {sum(t.num_samples for t in run)} samples"
+    )
     assert num_ops >= MIN_OPS
     assert num_samples >= MIN_SAMPLES

@@ -1,0 +1,142 @@
+"""Values computed alongside metadata, where all that goes in is known.
+
+Enters: a :class:`Call` that has its result, or one whose result is a matter of values. Leaves:
+storages that know their value, or have forgotten it. Invariant: a written storage ends up with the
+value eager would give it, or with none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake import _device, _draws, _origin, _values
+from torchfake._call import Call, written_tensors
+from torchfake._tensor import FakeTensor, fake_twin
+from torchfake.errors import UnsupportedOpError
+
+
+def value_argument(value: Any) -> Any:
+    """An argument with fakes replaced by their values. Call only when all are known."""
+    if isinstance(value, FakeTensor):
+        storage = value._fake_storage.value
+        assert storage is not None
+        return _values.view_of(value._fake_meta, storage)
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, (list, tuple)):
+        return [value_argument(item) for item in value]
+    if isinstance(value, torch.device):
+        return _device.CPU
+    return value
+
+
+def is_known(tensor: torch.Tensor) -> bool:
+    """Whether the value of a tensor is at hand: a known fake, or a small real CPU tensor."""
+    if isinstance(tensor, FakeTensor):
+        return tensor._fake_storage.value is not None
+    if tensor.device.type != "cpu":
+        return False
+    return tensor.numel() * tensor.element_size() <= _values.MAX_KNOWN_BYTES
+
+
+def run_on_values(call: Call) -> Any:
+    """What the operator gives for the values of its arguments, on the host."""
+    func, kwargs = call.func, {n: value_argument(a) for n, a in call.kwargs.items()}
+    kwargs.pop("pin_memory", None)
+    if call.plan.is_random:
+        func, kwargs = _draws.with_private_generator(func, kwargs)
+    return func(*(value_argument(a) for a in call.args), **kwargs)
+
+
+def from_values_alone(call: Call) -> Any:
+    """Operators whose result's very shape depends on values."""
+    for tensor in call.tensors:
+        if not is_known(tensor):
+            if isinstance(tensor, FakeTensor):
+                raise _values.unknown(tensor, call.plan.name)
+            raise UnsupportedOpError(f"{call.plan.name} reads a large real tensor in a fake mode")
+    return _wrap_values(call, run_on_values(call))
+
+
+def _wrap_values(call: Call, result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        fake = fake_twin(result, device=call.device, known=True)
+        fake._fake_storage.op, fake._fake_storage.origin = call.func, _origin.here(2)
+        return fake
+    if isinstance(result, (list, tuple)):
+        return type(result)(_wrap_values(call, item) for item in result)
+    return result
+
+
+def follow_values(call: Call, result: Any) -> None:
+    """Compute the values of new results and written arguments, or forget those overwritten."""
+    written = [t for t in written_tensors(call) if isinstance(t, FakeTensor)]
+    fresh = _fresh_results(call, result)
+    if not written and not fresh:
+        return
+    if _can_follow(call, written, fresh):
+        if _compute_values(call, result, fresh):
+            return
+    for fake in written:
+        fake._fake_storage.value = None
+
+
+def _fresh_results(call: Call, result: Any) -> list[FakeTensor]:
+    """The results that have a storage of their own."""
+    if isinstance(result, FakeTensor):
+        results = [result]
+    elif isinstance(result, (list, tuple)):
+        results = [r for r in result if isinstance(r, FakeTensor)]
+    else:
+        return []
+    arguments = {id(t._fake_storage) for t in call.tensors if isinstance(t, FakeTensor)}
+    return [r for r in results if id(r._fake_storage) not in arguments]
+
+
+def _can_follow(call: Call, written: list[FakeTensor], fresh: list[FakeTensor]) -> bool:
+    plan = call.plan
+    if plan.is_uninitialized:
+        return False
+    if any(f._fake_storage.num_bytes > _values.MAX_KNOWN_BYTES for f in fresh):
+        return False
+    if plan.is_random and not _draws.is_known_draw(call.func, [*written, *fresh]):
+        return False
+    if plan.overwrites and _covers_storage(call.args[0]):
+        others = call.tensors[1:]
+        if call.args[0]._fake_storage.value is None and all(is_known(t) for t in others):
+            storage = call.args[0]._fake_storage
+            storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
+    return all(is_known(t) for t in call.tensors)
+
+
+def _covers_storage(fake: FakeTensor) -> bool:
+    num_bytes = fake._fake_storage.num_bytes
+    covered = fake.numel() * fake.element_size()
+    return num_bytes <= _values.MAX_KNOWN_BYTES and covered == num_bytes
+
+
+def _compute_values(call: Call, result: Any, fresh: list[FakeTensor]) -> bool:
+    """Run on values; True if every fresh result now knows its own."""
+    try:
+        values = run_on_values(call)
+    except (NotImplementedError, RuntimeError):
+        if call.device.type == "cpu":
+            raise
+        return False  # the host cannot do what the fake's device could
+    if not fresh:
+        return True  # written in place, where the values are
+    pairs = (
+        [(result, values)] if isinstance(result, FakeTensor) else zip(result, values, strict=True)
+    )
+    for fake, value in pairs:
+        if any(fake is f for f in fresh):
+            _adopt(fake, value)
+    return True
+
+
+def _adopt(fake: FakeTensor, value: torch.Tensor) -> None:
+    storage = fake._fake_storage
+    storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
+    _values.view_of(fake._fake_meta, storage.value).copy_(value)

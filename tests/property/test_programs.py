@@ -1,0 +1,169 @@
+"""Generated programs give on fakes what they give in eager: after every step, of every tensor.
+
+Enters: programs of :mod:`strategies`. A program runs on fakes, then the same steps on real tensors;
+what each side showed after each step is compared as data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import event, given
+from torch import Tensor
+
+import strategies as s
+from torchfake import fake_mode, is_fake
+from torchfake.errors import UnknownValueError
+
+_MAX_ALIVE = 10
+
+
+class Shown(NamedTuple):
+    """What one tensor shows, its value aside."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    layout: torch.layout
+    device: torch.device
+    requires_grad: bool
+    is_leaf: bool
+    has_grad_fn: bool
+    version: int
+    is_view: bool
+    base: int  # the first tensor alive that is its base; -1 if none is
+    is_conj: bool
+    is_neg: bool
+    alias: int  # the first tensor alive that looks at the same storage
+    storage_bytes: int
+    output_nr: int
+
+
+class Moment(NamedTuple):
+    """What a program shows after one step."""
+
+    number: int
+    step: s.Step
+    error: BaseException | None
+    answer: str  # what came back, if it was no tensor
+    shown: list[Shown]
+    values: list[str | None]  # None where a fake's value is not known
+
+
+def show(tensor: Tensor, pool: list[Tensor]) -> Shown:
+    keys = [t.untyped_storage()._cdata for t in pool]
+    bases = [i for i, t in enumerate(pool) if tensor._base is t]
+    return Shown(
+        tuple(tensor.shape),
+        tensor.stride(),
+        int(tensor.storage_offset()),
+        tensor.dtype,
+        tensor.layout,
+        tensor.device,
+        tensor.requires_grad,
+        tensor.is_leaf,
+        tensor.grad_fn is not None,
+        tensor._version,
+        tensor._is_view(),
+        bases[0] if bases else -1,
+        tensor.is_conj(),
+        tensor.is_neg(),
+        keys.index(tensor.untyped_storage()._cdata),
+        tensor.untyped_storage().nbytes(),
+        tensor.output_nr,
+    )
+
+
+def value(tensor: Tensor) -> str | None:
+    """A value as text: equal texts are equal bits, but for the payload of a NaN."""
+    if is_fake(tensor) and tensor._fake_storage.value is None:
+        return None
+    return repr(tensor.tolist())
+
+
+def run(program: list[tuple[int, s.Step]], pool: list[Tensor]) -> list[Moment]:
+    """Run numbered steps on the tensors of `pool`, to which results are added."""
+    moments = []
+    for number, step in program:
+        torch.manual_seed(number)  # a fake's draws are eager's if nothing was drawn before
+        error, answer = None, ""
+        try:
+            result = s.OPERATIONS[step.name](s.Picks(step.picks, pool))
+        except s.NothingFits:
+            continue
+        except Exception as raised:
+            error, result = raised.with_traceback(None), None
+        if isinstance(result, (Tensor, tuple, list)):
+            answer = _keep(result, pool)
+        elif result is not None:
+            answer = repr(result)
+        shown, values = [show(t, pool) for t in pool], [value(t) for t in pool]
+        moments.append(Moment(number, step, error, answer, shown, values))
+    return moments
+
+
+def _keep(result: Any, pool: list[Tensor]) -> str:
+    """Add the tensors of a result to the pool, the eldest making room; other items are text."""
+    items = [result] if isinstance(result, Tensor) else list(result)
+    fresh = [i for i in items if isinstance(i, Tensor) and not any(i is t for t in pool)]
+    pool.extend(fresh[:3])
+    del pool[: max(0, len(pool) - _MAX_ALIVE)]
+    return repr([i for i in items if not isinstance(i, Tensor)])
+
+
+def assert_alike(fake: list[Moment], real: list[Moment]) -> None:
+    """What fakes showed is what real tensors showed, until eager lacks a kernel."""
+    assert len(fake) == len(real)
+    for ours, theirs in zip(fake, real, strict=True):
+        if theirs.error is not None and "not implemented for" in str(theirs.error):
+            event("no kernel in eager")  # whether the CPU has one for a dtype is no metadata
+            return
+        told = f"{ours.step}: {ours.error!r} where eager has {theirs.error!r}"
+        assert type(ours.error) is type(theirs.error), told
+        assert ours.answer == theirs.answer, ours.step
+        for own, real_one in zip(ours.shown, theirs.shown, strict=True):
+            assert own._asdict() == real_one._asdict(), ours.step
+        for known, true in zip(ours.values, theirs.values, strict=True):
+            assert known is None or known == true, ours.step
+
+
+def answered(moments: list[Moment]) -> list[tuple[int, s.Step]]:
+    """The steps but for those that fakes could not answer."""
+    unknown = {m.number for m in moments if isinstance(m.error, UnknownValueError)}
+    assert all(m.step.name in s.ASKING for m in moments if m.number in unknown), moments[-1]
+    return [(m.number, m.step) for m in moments if m.number not in unknown]
+
+
+def assert_like_eager(first: s.Program, then: s.Program = ()) -> None:
+    """`first` inside a mode and `then` after it, against both in eager."""
+    numbered = list(enumerate(first + then))
+    pool: list[Tensor] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of resized outputs, of imaginary parts cast away
+        with fake_mode():
+            moments = run(numbered[: len(first)], pool)
+        moments += run(numbered[len(first) :], pool)
+        assert all(map(is_fake, pool))
+        real = run(answered(moments), [])
+    unanswered = {m.number for m in moments} - {number for number, _ in answered(moments)}
+    assert_alike([m for m in moments if m.number not in unanswered], real)
+
+
+INSIDE = (
+    s.FACTORIES, s.FACTORIES, s.LIKES, s.VIEWS, s.VIEWS, s.IN_PLACE, s.IN_PLACE, s.CONVERSIONS,
+    s.COMPUTED, s.ASKING, s.AUTOGRAD,
+)  # fmt: skip
+AFTER = INSIDE[2:]
+
+
+@given(first=s.programs(s.FACTORIES, min_steps=1, max_steps=3), then=s.programs(*INSIDE))
+def test_inside(first: s.Program, then: s.Program) -> None:
+    assert_like_eager(first + then)
+
+
+@given(first=s.programs(s.FACTORIES, min_steps=1, max_steps=4), then=s.programs(*AFTER))
+def test_after_the_mode(first: s.Program, then: s.Program) -> None:
+    assert_like_eager(first, then)

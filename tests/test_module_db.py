@@ -20,7 +20,7 @@ from torchfake import fake_like, fake_mode, is_fake
 SHORTFALLS: dict[str, str] = {}
 """Modules that do not describe as eager's, by name: why."""
 
-MAX_SAMPLES = 16
+MAX_SAMPLES = 10
 """A module with more inputs (LinearCrossEntropyLoss has hundreds) is tried on an even choice."""
 
 pytestmark = [

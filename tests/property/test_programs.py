@@ -125,9 +125,14 @@ def assert_alike(fake: list[Moment], real: list[Moment]) -> None:
         assert type(ours.error) is type(theirs.error), told
         assert ours.answer == theirs.answer, ours.step
         for own, real_one in zip(ours.shown, theirs.shown, strict=True):
-            assert own._asdict() == real_one._asdict(), ours.step
+            assert own == real_one, (ours.step, _differences(own, real_one))
         for known, true in zip(ours.values, theirs.values, strict=True):
             assert known is None or known == true, ours.step
+
+
+def _differences(own: Shown, real: Shown) -> dict[str, tuple[Any, Any]]:
+    pairs = zip(own._fields, own, real, strict=True)
+    return {name: (mine, true) for name, mine, true in pairs if mine != true}
 
 
 def answered(moments: list[Moment]) -> list[tuple[int, s.Step]]:

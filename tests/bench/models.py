@@ -1,0 +1,35 @@
+"""The models that are measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+transformers.logging.set_verbosity_error()
+
+
+def blenderbot() -> Any:
+    """2.7 billion parameters."""
+    return transformers.BlenderbotModel(transformers.BlenderbotConfig())
+
+
+def llama(num_layers: int = 80) -> Any:
+    """70 billion parameters with 80 layers: the shape of Llama 3 70B."""
+    config = transformers.LlamaConfig(
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_hidden_layers=num_layers,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        vocab_size=128256,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def tiny() -> Any:
+    """A model of no size: what it imports is imported."""
+    config = transformers.LlamaConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8
+    )
+    return transformers.LlamaForCausalLM(config)

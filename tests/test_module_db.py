@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning"),
     pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning"),
     pytest.mark.filterwarnings("ignore:linear_cross_entropy. .*options:UserWarning"),
+    pytest.mark.filterwarnings("ignore:LSTM with projections is not:UserWarning"),
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
 ]
 

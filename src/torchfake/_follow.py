@@ -38,7 +38,7 @@ def is_known(tensor: torch.Tensor) -> bool:
         return tensor._fake_storage.value is not None
     if tensor.device.type != "cpu":
         return False
-    return tensor.numel() * tensor.element_size() <= _values.MAX_KNOWN_BYTES
+    return _values.fits(tensor.numel() * tensor.element_size(), tensor.dtype)
 
 
 def run_on_values(call: Call) -> Any:
@@ -76,11 +76,26 @@ def follow_values(call: Call, result: Any) -> None:
     fresh = _fresh_results(call, result)
     if not written and not fresh:
         return
+    if call.plan.is_uninitialized:
+        _start_integers(fresh)
+        return
     if _can_follow(call, written, fresh):
         if _compute_values(call, result, fresh):
             return
     for fake in written:
         fake._fake_storage.value = None
+
+
+def _start_integers(fresh: list[FakeTensor]) -> None:
+    """Memory nobody has written: integers, which index and are filled in piece by piece, begin as
+    zeros, so that their pieces are known. Floats are weights.
+    """
+    for fake in fresh:
+        storage, dtype = fake._fake_storage, fake.dtype
+        is_integer = not (dtype.is_floating_point or dtype.is_complex)
+        if is_integer and _values.fits(storage.num_bytes, dtype):
+            zeros = torch.zeros(storage.num_bytes, dtype=torch.uint8, device="cpu")
+            storage.value = zeros.untyped_storage()
 
 
 def _fresh_results(call: Call, result: Any) -> list[FakeTensor]:
@@ -97,9 +112,7 @@ def _fresh_results(call: Call, result: Any) -> list[FakeTensor]:
 
 def _can_follow(call: Call, written: list[FakeTensor], fresh: list[FakeTensor]) -> bool:
     plan = call.plan
-    if plan.is_uninitialized:
-        return False
-    if any(f._fake_storage.num_bytes > _values.MAX_KNOWN_BYTES for f in fresh):
+    if any(not _values.fits(f._fake_storage.num_bytes, f.dtype) for f in fresh):
         return False
     if plan.is_random and not _draws.is_known_draw(call.func, [*written, *fresh]):
         return False
@@ -114,7 +127,7 @@ def _can_follow(call: Call, written: list[FakeTensor], fresh: list[FakeTensor]) 
 def _covers_storage(fake: FakeTensor) -> bool:
     num_bytes = fake._fake_storage.num_bytes
     covered = fake.numel() * fake.element_size()
-    return num_bytes <= _values.MAX_KNOWN_BYTES and covered == num_bytes
+    return _values.fits(num_bytes, fake.dtype) and covered == num_bytes
 
 
 def _compute_values(call: Call, result: Any, fresh: list[FakeTensor]) -> bool:

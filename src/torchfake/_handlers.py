@@ -17,6 +17,7 @@ from torchfake._follow import is_known, value_argument
 from torchfake._interpret import interpret
 from torchfake._metadata import FakeUntypedStorage, Storage, intern, storage_of
 from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
+from torchfake.errors import UnsupportedOpError
 
 aten = torch.ops.aten
 
@@ -132,7 +133,7 @@ def _storage_to_set(fake: FakeTensor, source: Any) -> Storage:
     loading = state is not None and state.loading
     if storage.value is None and source.device.type == "cpu" and not loading:
         if not isinstance(source, FakeUntypedStorage):
-            _values.remember(storage, source)
+            _values.remember(storage, source, fake.dtype)
     if storage.origin is None:
         storage.origin = _origin.here(3)
     return storage
@@ -211,10 +212,22 @@ def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
     positions: list[Any] = []
     for i in indices:
         is_mask = i is not None and i.dtype in (torch.bool, torch.uint8)
+        if is_mask:
+            _check_mask_fits(i, source, len(positions))
         if is_mask and not is_known(i):
             raise _values.unknown(i, "indexing with a mask")
         positions.extend(_positions(i) if is_mask else [i])
     return interpret(func, (source, positions), kwargs, needs_values=False)
+
+
+def _check_mask_fits(mask: Any, source: Any, dim: int) -> None:
+    """A mask covers whole dims from `dim` on; its positions alone would not show that."""
+    for i, (own, wanted) in enumerate(zip(mask.shape, source.shape[dim:])):
+        if own != wanted:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {i} does not match the shape "
+                f"of the indexed tensor {list(source.shape)} at index {dim + i}"
+            )
 
 
 def _positions(mask: Any) -> list[FakeTensor]:
@@ -233,6 +246,18 @@ def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
 def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A copy in pinned memory: the metadata of a clone."""
     return interpret(aten.clone.default, args[:1], {})
+
+
+@handles(
+    aten.quantize_per_tensor.default,
+    aten.quantize_per_tensor.tensor_qparams,
+    aten.quantize_per_tensor_dynamic.default,
+    aten.quantize_per_channel.default,
+    aten._empty_affine_quantized.default,
+)
+def refuse_quantized(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch's quantized dtypes carry a scale, and their meta kernels forget the dtype."""
+    raise UnsupportedOpError(f"{func} gives a quantized tensor; fakes have no quantized dtypes")
 
 
 @handles(aten.record_stream.default)

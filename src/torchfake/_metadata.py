@@ -90,6 +90,11 @@ class FakeUntypedStorage(torch.UntypedStorage):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.fake_device
 
+    def __repr__(self) -> str:
+        return f"[torchfake storage (device={self.fake_device}) of size {self.nbytes()}]"
+
+    __str__ = __repr__
+
 
 def new_untyped(num_bytes: int, device: torch.device) -> FakeUntypedStorage:
     untyped = FakeUntypedStorage(num_bytes, device="meta")  # type: ignore[no-untyped-call]

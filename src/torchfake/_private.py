@@ -175,8 +175,9 @@ def settled_questions() -> dict[types.CodeType, float]:
     """Functions of torch that ask about values, and the answer for values that do not exist.
 
     Rejection samplers ask whether any draw is left to redo (``trunc_normal_`` became one in torch
-    2.13); argument checks ask whether a value is out of range, or all are in it. Optimizers ask
-    for norms and losses to choose the length of a step, and whether they have converged.
+    2.13); argument checks ask whether a value is out of range, or all are in it; the gradient
+    scaler asks how many gradients overflowed. Optimizers ask for norms and losses to choose the
+    length of a step, and whether they have converged.
     """
     functional, distribution = torch.nn.functional, torch.distributions.Distribution
     parametrizations, lbfgs = torch.nn.utils.parametrizations, _unwrap(torch.optim.LBFGS.step)
@@ -186,6 +187,7 @@ def settled_questions() -> dict[types.CodeType, float]:
         functional.gaussian_nll_loss: False,
         distribution.__init__: True,
         distribution._validate_sample: True,
+        torch.amp.GradScaler._maybe_opt_step: False,
         parametrizations._is_orthogonal: False,
         torch.nn.modules.transformer._detect_is_causal_mask: False,
         adafactor._single_tensor_adafactor: 1.0,

@@ -28,6 +28,7 @@ def _rule(*overloads: Any, devices: tuple[str, ...] = _ANY_DEVICE) -> Callable[[
         for overload in overloads:
             for device in devices:
                 _RULES[overload, device] = function
+        rule_for.cache_clear()
         return function
 
     return register

@@ -233,7 +233,7 @@ def fake_twin(
     target = _device.CPU if target.type == "meta" else target
     storage = Storage(real.untyped_storage().nbytes(), target)
     if known and real.device.type == "cpu":
-        _values.remember(storage, real.untyped_storage())
+        _values.remember(storage, real.untyped_storage(), real.dtype)
     return new_fake(metadata_of(real, target), storage)
 
 

@@ -19,7 +19,16 @@ from torchfake._metadata import Metadata, Storage
 from torchfake.errors import UnknownValueError
 
 MAX_KNOWN_BYTES = 64 * 1024
-"""The largest storage that keeps its value: 8,192 int64 positions."""
+"""The largest storage of floats that keeps its value: rotary tables, drop-path rates, scales."""
+
+MAX_KNOWN_BYTES_OF_INTEGERS = 1024 * 1024
+"""The largest of integers and booleans, which are positions and masks: 16 x 8,192 int64."""
+
+
+def fits(num_bytes: int, dtype: torch.dtype) -> bool:
+    """Whether a storage of `num_bytes` seen as `dtype` is small enough to keep its value."""
+    is_number = dtype.is_floating_point or dtype.is_complex
+    return num_bytes <= (MAX_KNOWN_BYTES if is_number else MAX_KNOWN_BYTES_OF_INTEGERS)
 
 
 @contextmanager
@@ -32,9 +41,9 @@ def on_host() -> Iterator[None]:
         _private.swap_fake_mode(previous)
 
 
-def remember(storage: Storage, value: torch.UntypedStorage) -> None:
+def remember(storage: Storage, value: torch.UntypedStorage, dtype: torch.dtype) -> None:
     """Let `storage` know a copy of `value`, if it is small enough."""
-    if storage.num_bytes <= MAX_KNOWN_BYTES:
+    if fits(storage.num_bytes, dtype):
         with on_host():
             storage.value = value.clone()
 

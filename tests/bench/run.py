@@ -6,6 +6,7 @@ Ratios are against ``torch.device("meta")``; FakeTensorMode and eager are in the
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
 import sys
@@ -52,7 +53,10 @@ def row(name: str, found: dict[str, float], digits: int) -> None:
 
 def construction(rounds: int, *, eager: bool) -> None:
     header("Construction", "seconds")
-    for name, build in (("Blenderbot, 2.7 billion", models.blenderbot), ("Llama, 80 layers", models.llama)):
+    for name, build in (
+        ("Blenderbot, 2.7 billion", models.blenderbot),
+        ("Llama, 80 layers", models.llama),
+    ):
         found = measure.interleaved([(c, under(f, build)) for c, f in CONTEXTS.items()], rounds)
         if eager and build is models.blenderbot:
             found[EAGER] = measure.interleaved([(EAGER, build)], 1)[EAGER]
@@ -84,11 +88,12 @@ def single_ops(rounds: int) -> None:
 def forward_backward(rounds: int) -> None:
     header("Forward and backward, Llama of 80 layers, 1 x 2048 tokens", "seconds")
     contenders = []
-    for name, context in CONTEXTS.items():
+    theirs = FakeTensorMode()  # its tensors belong to one instance
+    for name, context in {**CONTEXTS, THEIRS: lambda: theirs}.items():
         with context():
             model = models.llama()
             tokens = torch.empty(1, 2048, dtype=torch.int64)
-        contenders.append((name, under(context, lambda m=model, t=tokens: step(m, t))))
+        contenders.append((name, under(context, functools.partial(step, model, tokens))))
     row("forward and backward", measure.interleaved(contenders, rounds), 3)
 
 

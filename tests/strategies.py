@@ -39,6 +39,7 @@ INTEGER = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DTYPES = (*FLOATING, *INTEGER, torch.bool, *COMPLEX)
 
 _SIZES = (2, 3, 1, 4, 0)
+# Memory that nobody has written is of floats here: of integers, fakes say that it is zeros.
 _NUMBERS = (1, 0, 2, -1, 0.5, True, 3)
 _STRIDED = (torch.contiguous_format, torch.preserve_format)
 _FORMATS = (*_STRIDED, torch.channels_last)
@@ -102,7 +103,7 @@ def _array(p: Picks) -> Any:
 
 
 FACTORIES: dict[str, Operation] = {
-    "empty": lambda p: torch.empty(p.shape(), dtype=p.dtype()),
+    "empty": lambda p: torch.empty(p.shape(), dtype=p.of((*FLOATING, *COMPLEX))),
     "zeros": lambda p: torch.zeros(p.shape(), dtype=p.dtype()),
     "ones": lambda p: torch.ones(p.shape(), dtype=p.dtype()),
     "full": lambda p: torch.full(p.shape(), p.number()),
@@ -129,19 +130,19 @@ FACTORIES: dict[str, Operation] = {
 }
 
 LIKES: dict[str, Operation] = {
-    "empty_like": lambda p: torch.empty_like(p.tensor(), memory_format=p.of(_FORMATS)),
+    "empty_like": lambda p: torch.empty_like(p.floating(), memory_format=p.of(_FORMATS)),
     "zeros_like": lambda p: torch.zeros_like(p.tensor(), dtype=p.of((*DTYPES, None))),
     "ones_like": lambda p: torch.ones_like(p.tensor(), memory_format=p.of(_STRIDED)),
     "full_like": lambda p: torch.full_like(p.tensor(), p.below(2)),
     "rand_like": lambda p: torch.rand_like(p.floating()),
     "randn_like": lambda p: torch.randn_like(p.floating()),
     "randint_like": lambda p: torch.randint_like(p.real(), 2),
-    "new_empty": lambda p: p.tensor().new_empty(p.shape()),
+    "new_empty": lambda p: p.floating().new_empty(p.shape()),
     "new_zeros": lambda p: p.tensor().new_zeros(p.shape(), dtype=p.of((*DTYPES, None))),
     "new_ones": lambda p: p.tensor().new_ones(p.shape()),
     "new_full": lambda p: p.tensor().new_full(p.shape(), p.below(2)),
     "new_tensor": lambda p: p.tensor().new_tensor([0, 1, 1]),
-    "new_empty_strided": lambda p: p.tensor().new_empty_strided((2, 3), (1, 2)),
+    "new_empty_strided": lambda p: p.floating().new_empty_strided((2, 3), (1, 2)),
 }
 
 
@@ -384,7 +385,7 @@ COMPUTED: dict[str, Operation] = {
     "index": _index,
     "index_select": _index_select,
     "masked_fill": lambda p: p.tensor().masked_fill(p.tensor(lambda t: t.dtype == torch.bool), 1),
-    "complex": lambda p: torch.complex(p.floating(), p.floating()),
+    "polar": lambda p: torch.polar(*[p.tensor(lambda t: t.dtype == torch.float32)] * 2),
 }
 
 ASKING: dict[str, Operation] = {

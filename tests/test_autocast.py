@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from torchfake import _autocast, fake_like, fake_mode, is_fake
+from torchfake import _autocast, _private, fake_like, fake_mode, is_fake
 from torchfake._autocast_lists import POLICIES
 from torchfake.errors import UnsupportedOpError
 
@@ -60,7 +60,7 @@ def outcome(function: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 def test_every_operator_that_torch_autocasts_has_a_policy(device_type: str) -> None:
-    assert set(_autocast.autocast_operators(device_type)) <= POLICIES[device_type].keys()
+    assert set(_private.autocast_operators(device_type)) <= POLICIES[device_type].keys()
 
 
 def entries(lists: Any, name: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
@@ -531,7 +531,7 @@ def test_torch_is_as_ever_outside_a_call() -> None:
     with torch.autocast("cpu"):
         x @ w
         assert not torch.is_autocast_enabled("ipu")
-        assert not torch._C._dispatch_tls_is_dispatch_key_included(_autocast._KEY)
+        assert not torch._C._dispatch_tls_is_dispatch_key_included(_private.AUTOCAST_KEY.key)
         assert torch.equal(before[0].mm(before[0]), torch.full((2, 2), 2, dtype=BF16))
         with pytest.raises(RuntimeError, match="dim"):
             x @ fake_like(torch.randn(3, 3))

@@ -35,64 +35,46 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Policy = Callable[[Any, Args, Kwargs, str], tuple[Any, Args, Kwargs]]
 
-# Private torch API, as in _private.py: checked on torch 2.13 and 2.15.
-
-_DEVICE_TYPE = "ipu"
-_KEY = torch._C.DispatchKey.AutocastIPU  # type: ignore[attr-defined]
-_KEYS = torch._C.DispatchKeySet(_KEY)
-_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
-_include_key = torch._C._IncludeDispatchKeyGuard
-_exclude_keys = torch._C._ExcludeDispatchKeyGuard
-
-
-def autocast_operators(device_type: str) -> list[str]:
-    """The qualified names of the operators the installed torch autocasts on `device_type`."""
-    key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]
-    return torch._C._dispatch_get_registrations_for_dispatch_key(key)
-
 
 def call(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run a torch function with autocast seeing the devices that fakes report."""
     if getattr(func, "__name__", None) == "__get__":  # x.shape, x.grad: nothing to cast
         with _private.no_subclass_functions():
             return func(*args, **kwargs)
-    if not _libraries:
-        _register()
-    previous = torch.is_autocast_enabled(_DEVICE_TYPE)
-    torch.set_autocast_enabled(_DEVICE_TYPE, True)
+    _register()
+    switch = _private.AUTOCAST_KEY_DEVICE_TYPE
+    previous = torch.is_autocast_enabled(switch)
+    torch.set_autocast_enabled(switch, True)
     try:
-        with _include_key(_KEY), _private.no_subclass_functions():
+        with _private.AUTOCAST_KEY.included(), _private.no_subclass_functions():
             return func(*args, **kwargs)
     finally:
-        torch.set_autocast_enabled(_DEVICE_TYPE, previous)
+        torch.set_autocast_enabled(switch, previous)
 
 
 # The kernels.
 
-_libraries: list[torch.library.Library] = []  # registrations live as long as these
 _registering = threading.Lock()
+_registered = threading.Event()
 
 
 def _register() -> None:
-    """Give the key a kernel for each operator that autocast lists, and let all others through."""
+    """Give the key a kernel for each operator that autocast lists, at the first call."""
+    if _registered.is_set():
+        return
     with _registering:
-        if _libraries:
-            return
-        others = torch.library.Library("_", "IMPL", _KEY.name)
-        others.fallback(torch.library.fallthrough_kernel, _KEY.name)
-        listed = torch.library.Library("aten", "IMPL", _KEY.name)
-        for name, policies in _policies_by_operator().items():
-            op = _operator(name)
-            kernel = _kernel(op, policies)
-            listed.impl(op, kernel, with_keyset=True)
-        _libraries.extend((others, listed))
+        if not _registered.is_set():
+            for name, policies in _policies_by_operator().items():
+                op = _operator(name)
+                _private.AUTOCAST_KEY.register(op, _kernel(op, policies))
+            _registered.set()
 
 
 def _policies_by_operator() -> dict[str, dict[str, Policy]]:
     """For each operator the installed torch autocasts: its policy on each device type."""
     found: dict[str, dict[str, Policy]] = {}
     for device_type, table in POLICIES.items():
-        for name in table.keys() & autocast_operators(device_type):
+        for name in table.keys() & _private.autocast_operators(device_type):
             found.setdefault(name, {})[device_type] = _POLICIES[table[name]]
     for name in KERNELS_OF_LISTED:
         found[name] = dict.fromkeys(POLICIES, _lower_result)
@@ -107,18 +89,18 @@ def _operator(name: str) -> Any:
 def _kernel(op: Any, policies: dict[str, Policy]) -> Callable[..., Any]:
     """What the key does for `op`: apply the policies that hold, then go on below autocast."""
 
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def kernel(below: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         holding = [
             device_type
             for device_type in _device_types(args, kwargs)
             if device_type in policies and torch.is_autocast_enabled(device_type)
         ]
         if not holding:
-            return op.redispatch(keyset & _BELOW, *args, **kwargs)
+            return below(*args, **kwargs)
         target = op
         for device_type in holding:
             target, args, kwargs = policies[device_type](target, args, kwargs, device_type)
-        with _exclude_keys(_KEYS):  # as in C++: what a listed operator calls is not cast again
+        with _private.AUTOCAST_KEY.excluded():  # as in C++: what it calls inside is not cast
             return target(*args, **kwargs)
 
     return kernel

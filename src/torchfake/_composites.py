@@ -100,10 +100,10 @@ def _as_fakes(value: Any) -> Any:
     return fake_twin(value, known=True) if is_real and not value.is_meta else value
 
 
-_private.own_kernel(aten.scaled_dot_product_attention.default, attention)
-_private.own_kernel(aten.tensor_split.tensor_indices_or_sections, tensor_split)
+_private.OWN_KEY.register(aten.scaled_dot_product_attention.default, attention)
+_private.OWN_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
 for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
-    _private.own_kernel(_packet.input, recurrent)
-    _private.own_kernel(_packet.data, packed)
-_private.own_kernel(aten._pack_padded_sequence.default, pack)
-_private.own_kernel(aten._pad_packed_sequence.default, unpack)
+    _private.OWN_KEY.register(_packet.input, recurrent)
+    _private.OWN_KEY.register(_packet.data, packed)
+_private.OWN_KEY.register(aten._pack_padded_sequence.default, pack)
+_private.OWN_KEY.register(aten._pad_packed_sequence.default, unpack)

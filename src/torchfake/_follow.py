@@ -76,10 +76,10 @@ def follow_values(call: Call, result: Any) -> None:
     fresh = _fresh_results(call, result)
     if not written and not fresh:
         return
-    if call.plan.is_uninitialized:
+    if call.plan.is_uninitialized and not written:
         _start_integers(fresh)
         return
-    if _can_follow(call, written, fresh):
+    if _can_follow(call, written, fresh) and not any(map(_has_grown, written)):
         if _compute_values(call, result, fresh):
             return
     for fake in written:
@@ -96,6 +96,12 @@ def _start_integers(fresh: list[FakeTensor]) -> None:
         if is_integer and _values.fits(storage.num_bytes, dtype):
             zeros = torch.zeros(storage.num_bytes, dtype=torch.uint8, device="cpu")
             storage.value = zeros.untyped_storage()
+
+
+def _has_grown(fake: FakeTensor) -> bool:
+    """Whether the operator made room behind a known value: nobody has written there."""
+    storage = fake._fake_storage
+    return storage.value is not None and storage.num_bytes > storage.value.nbytes()
 
 
 def _fresh_results(call: Call, result: Any) -> list[FakeTensor]:

@@ -256,7 +256,7 @@ def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
     aten._empty_affine_quantized.default,
 )
 def refuse_quantized(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """torch's quantized dtypes carry a scale, and their meta kernels forget the dtype."""
+    """Torch's quantized dtypes carry a scale, and their meta kernels forget the dtype."""
     raise UnsupportedOpError(f"{func} gives a quantized tensor; fakes have no quantized dtypes")
 
 

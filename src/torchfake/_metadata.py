@@ -90,6 +90,28 @@ class FakeUntypedStorage(torch.UntypedStorage):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.fake_device
 
+    def resize_(self, size: int) -> FakeUntypedStorage:
+        self._forget()
+        super().resize_(size)
+        return self
+
+    def copy_(self, source: Any, non_blocking: bool | None = None) -> FakeUntypedStorage:
+        self._forget()
+        return self
+
+    def fill_(self, value: Any) -> FakeUntypedStorage:
+        self._forget()
+        return self
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """The bytes are written, or gone, past all operators: what was known of them is too."""
+        storage = _by_key.get(_private.storage_key(self))
+        if storage is not None:
+            storage.value = None
+
     def __repr__(self) -> str:
         return f"[torchfake storage (device={self.fake_device}) of size {self.nbytes()}]"
 

@@ -34,32 +34,60 @@ make_wrapper = torch.Tensor._make_wrapper_subclass
 """``(cls, size, strides, offset, memory_format, dtype, layout, device)``: a tensor of class `cls`
 with metadata and no data. Documented only in torch's own subclasses (DTensor, FakeTensor)."""
 
-_OWN_KEY: Any = torch._C._parse_dispatch_key("DeferredInit")
-OWN_KEYS = torch._C.DispatchKeySet(_OWN_KEY)
-"""A dispatch key above autograd that torch reserves for torchdistx, the dead project whose place
-this one takes. Our wrappers carry it, no other tensor does, so kernels registered for it are ours
-alone; operators without one fall through at no cost."""
 
-_BELOW_OWN_KEY = torch._C._dispatch_keyset_full_after(_OWN_KEY)
-_libraries: list[torch.library.Library] = []  # registrations live as long as these
+class SpareKey:
+    """A dispatch key that torch names and nobody's tensors carry: kernels for it are ours alone.
 
-
-def own_kernel(op: Any, kernel: Callable[..., Any]) -> None:
-    """Run `kernel(below, *args, **kwargs)` for `op` on fakes, above autograd and composites;
-    ``below(...)`` is what would have run.
+    Operators without a kernel fall through, at no cost.
     """
 
-    def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        def below(*args: Any, **kwargs: Any) -> Any:
-            return op.redispatch(keyset & _BELOW_OWN_KEY, *args, **kwargs)
+    def __init__(self, name: str) -> None:
+        key: Any = torch._C._parse_dispatch_key(name)
+        self.key = key
+        self.keys = torch._C.DispatchKeySet(key)
+        self._name = name
+        self._below = torch._C._dispatch_keyset_full_after(key)
+        self._libraries: list[torch.library.Library] = []  # registrations live as long as these
 
-        return kernel(below, *args, **kwargs)
+    def register(self, op: Any, kernel: Callable[..., Any]) -> None:
+        """Run `kernel(below, *args, **kwargs)` for `op`; ``below(...)`` is what would have run."""
 
-    if not _libraries:
-        others = torch.library.Library("_", "IMPL", "DeferredInit")
-        others.fallback(torch.library.fallthrough_kernel, "DeferredInit")
-        _libraries.extend((others, torch.library.Library("aten", "IMPL", "DeferredInit")))
-    _libraries[1].impl(op, with_keyset, with_keyset=True)
+        def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            def below(*args: Any, **kwargs: Any) -> Any:
+                return op.redispatch(keyset & self._below, *args, **kwargs)
+
+            return kernel(below, *args, **kwargs)
+
+        if not self._libraries:
+            others = torch.library.Library("_", "IMPL", self._name)
+            others.fallback(torch.library.fallthrough_kernel, self._name)
+            self._libraries += [others, torch.library.Library("aten", "IMPL", self._name)]
+        self._libraries[1].impl(op, with_keyset, with_keyset=True)
+
+    def included(self) -> Any:
+        """Context: the key takes part on this thread, whatever the tensors carry."""
+        return torch._C._IncludeDispatchKeyGuard(self.key)
+
+    def excluded(self) -> Any:
+        """Context: the key takes no part on this thread."""
+        return torch._C._ExcludeDispatchKeyGuard(self.keys)
+
+
+OWN_KEY = SpareKey("DeferredInit")
+"""Above autograd and all composites; our wrappers carry it. torch reserves it for torchdistx, the
+dead project whose place this one takes."""
+
+AUTOCAST_KEY = SpareKey("AutocastIPU")
+"""Where C++ autocast sits, for a backend that was never in torch itself and is no longer made."""
+
+AUTOCAST_KEY_DEVICE_TYPE = "ipu"
+"""The device type whose autocast switch lets that key's kernels run."""
+
+
+def autocast_operators(device_type: str) -> list[str]:
+    """The qualified names of the operators the installed torch autocasts on `device_type`."""
+    key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]
+    return torch._C._dispatch_get_registrations_for_dispatch_key(key)
 
 
 bindings = torch._C

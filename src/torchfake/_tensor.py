@@ -208,7 +208,7 @@ def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTenso
         meta.dtype,
         meta.layout,
         meta.carrier,
-        _extra_dispatch_keys=_private.OWN_KEYS,
+        _extra_dispatch_keys=_private.OWN_KEY.keys,
     )
     if meta.conj or meta.neg:
         _private.set_bits(fake, meta.conj, meta.neg)

@@ -307,7 +307,7 @@ IN_PLACE: dict[str, Operation] = {
     "add_out": lambda p: torch.add(p.tensor(), p.tensor(), out=p.tensor()),
     "mul_out": lambda p: torch.mul(p.tensor(), 2, out=p.tensor()),
     "cat_out": lambda p: torch.cat((p.tensor(), p.tensor()), out=p.tensor()),
-    "sum_out": lambda p: torch.sum(p.tensor(), 0, out=p.tensor()),
+    "sum_out": lambda p: torch.sum(p.tensor(), 0, out=p.tensor().clone()),
     "empty_out": lambda p: torch.empty(p.shape(), out=p.tensor()),
 }
 

@@ -100,6 +100,14 @@ def _as_fakes(value: Any) -> Any:
     return fake_twin(value, known=True) if is_real and not value.is_meta else value
 
 
+def set_to_place(
+    below: Callable[..., Any], tensor: torch.Tensor, source: torch.Tensor, *place: Any, **named: Any
+) -> Any:
+    """``set_`` to a place in another tensor's memory: C++ takes the wrapper's, nobody's."""
+    return tensor.set_(source.untyped_storage(), *place, **named)  # type: ignore[call-overload]
+
+
+_private.OWN_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_place)
 _private.OWN_KEY.register(aten.scaled_dot_product_attention.default, attention)
 _private.OWN_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
 for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):

@@ -222,7 +222,7 @@ def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _check_mask_fits(mask: Any, source: Any, dim: int) -> None:
     """A mask covers whole dims from `dim` on; its positions alone would not show that."""
-    for i, (own, wanted) in enumerate(zip(mask.shape, source.shape[dim:])):
+    for i, (own, wanted) in enumerate(zip(mask.shape, source.shape[dim:], strict=False)):
         if own != wanted:
             raise IndexError(
                 f"The shape of the mask {list(mask.shape)} at index {i} does not match the shape "

@@ -42,8 +42,8 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
     if needs_values:
         return from_values_alone(call)
     result = wrap(call, run_on_meta(call))
+    follow_values(call, result)  # which looks at arguments as they came
     _write_back(call)
-    follow_values(call, result)
     return result
 
 
@@ -206,6 +206,8 @@ def _write_back(call: Call) -> None:
     """Give written fakes the metadata their meta tensors have now."""
     if not call.plan.written_names:
         return
+    if call.plan.per_element:  # autograd leaves it to their kernels to count these writes
+        _count_writes(call)
     for meta, fake in call.by_meta.values():
         storage = call.by_storage.get(_private.storage_key(meta.untyped_storage()))
         device = fake._fake_meta.device
@@ -214,3 +216,9 @@ def _write_back(call: Call) -> None:
         record = metadata_of(meta, device)
         if record is not fake._fake_meta or storage is not fake._fake_storage:
             become(fake, record, storage)
+
+
+def _count_writes(call: Call) -> None:
+    for tensor in written_tensors(call):
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)

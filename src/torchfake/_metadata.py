@@ -90,6 +90,12 @@ class FakeUntypedStorage(torch.UntypedStorage):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.fake_device
 
+    def data_ptr(self) -> int:
+        """An identity, there being no address: transformers finds tied weights by it, and
+        torch.load keeps a storage for its other tensors only if it is not 0. Never to be read at.
+        """
+        return _private.storage_key(self) if self.nbytes() else 0
+
     def resize_(self, size: int) -> FakeUntypedStorage:
         self._forget()
         super().resize_(size)

@@ -147,7 +147,8 @@ class FakeTensor(torch.Tensor):
             return _values.read(self, "numpy()").clone().numpy(force=force)
 
     def tolist(self) -> Any:
-        return _values.read(self, "tolist()").tolist()
+        with _values.on_host():  # a lazy conjugate is resolved on the way
+            return _values.read(self, "tolist()").tolist()
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         with _values.on_host():

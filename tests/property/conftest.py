@@ -1,4 +1,4 @@
-"""How many programs are drawn: few and always the same, or, with --hypothesis-profile=long, many."""
+"""How many programs are drawn: few and always the same, or many (--hypothesis-profile=long)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,206 @@
+"""What errors say, to the letter, and which families they are of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from expecttest import assert_expected_inline as expect
+
+from torchfake import errors, fake_like, fake_mode, meta_like
+from torchfake.errors import (
+    DeviceError,
+    MissingExtraError,
+    NotFakeError,
+    RealTensorWriteError,
+    TargetError,
+    TorchFakeError,
+    UnknownValueError,
+    UnsupportedOpError,
+)
+
+FAMILIES = {
+    TorchFakeError: Exception,
+    NotFakeError: ValueError,
+    UnknownValueError: ValueError,
+    RealTensorWriteError: ValueError,
+    UnsupportedOpError: NotImplementedError,
+    DeviceError: ValueError,
+    MissingExtraError: ImportError,
+    TargetError: ValueError,
+}
+
+
+def message(program: Callable[[], Any], kind: type[Exception]) -> str:
+    """What `program` raises, with the place in this file and torch's version masked."""
+    with pytest.raises(kind) as caught:
+        program()
+    assert type(caught.value) is kind
+    text = str(caught.value).replace(__file__, "FILE").replace(torch.__version__, "VERSION")
+    return textwrap.fill(re.sub(r"FILE:\d+", "FILE:LINE", text), 90)
+
+
+def test_every_class_is_listed() -> None:
+    classes = {c for _, c in inspect.getmembers(errors, inspect.isclass)}
+    assert classes == set(FAMILIES)
+    assert {c.__name__ for c in classes} == set(errors.__all__)
+
+
+@pytest.mark.parametrize("kind", FAMILIES, ids=lambda kind: kind.__name__)
+def test_family_and_docs(kind: type[Exception]) -> None:
+    assert issubclass(kind, TorchFakeError)
+    assert issubclass(kind, FAMILIES[kind])
+    assert kind.__name__.endswith("Error")
+    words = inspect.getdoc(kind)
+    assert words is not None
+    assert len(words.split()) > 8
+
+
+def test_unknown_value() -> None:
+    @fake_mode()
+    def branch() -> None:
+        hidden = torch.randn(2, 3)
+        if hidden.abs().max() > 10:
+            raise AssertionError
+
+    expect(
+        message(branch, UnknownValueError),
+        """\
+item() needs the value of a fake tensor, and it is not known: bool[] on cpu, made by
+aten.gt.Scalar at FILE:LINE in branch. Fakes keep the values of small tensors computed
+from host data only. Give this branch a host value (torch.tensor(...), torch.arange(...)),
+or skip it for fakes with torchfake.is_fake(tensor)""",
+    )
+
+
+def test_unknown_value_of_a_weight() -> None:
+    layer = fake_mode(fake_cuda=True)(lambda: torch.nn.Linear(2, 3).cuda())()
+    expect(
+        message(layer.weight.tolist, UnknownValueError),
+        """\
+tolist() needs the value of a fake tensor, and it is not known: float32[3, 2] on cuda:0,
+made by aten._to_copy.default at FILE:LINE in <lambda>. Fakes keep the values of small
+tensors computed from host data only. Give this branch a host value (torch.tensor(...),
+torch.arange(...)), or skip it for fakes with torchfake.is_fake(tensor)""",
+    )
+
+
+def test_unknown_value_of_a_twin() -> None:
+    twin = fake_like(torch.ones(2))
+    expect(
+        message(twin.numpy, UnknownValueError),
+        """\
+numpy() needs the value of a fake tensor, and it is not known: float32[2] on cpu. Fakes
+keep the values of small tensors computed from host data only. Give this branch a host
+value (torch.tensor(...), torch.arange(...)), or skip it for fakes with
+torchfake.is_fake(tensor)""",
+    )
+
+
+def test_unknown_mask() -> None:
+    @fake_mode()
+    def select() -> None:
+        x = torch.randn(4)
+        x[x > 0]
+
+    expect(
+        message(select, UnknownValueError),
+        """\
+indexing with a mask needs the value of a fake tensor, and it is not known: bool[4] on
+cpu, made by aten.gt.Scalar at FILE:LINE in select. Fakes keep the values of small tensors
+computed from host data only. Give this branch a host value (torch.tensor(...),
+torch.arange(...)), or skip it for fakes with torchfake.is_fake(tensor)""",
+    )
+
+
+def test_data_dependent_shape() -> None:
+    nonzero = fake_like(torch.ones(3, dtype=torch.int64)).nonzero
+    expect(
+        message(nonzero, UnknownValueError),
+        """\
+aten.nonzero.default needs the value of a fake tensor, and it is not known: int64[3] on
+cpu. Fakes keep the values of small tensors computed from host data only. Give this branch
+a host value (torch.tensor(...), torch.arange(...)), or skip it for fakes with
+torchfake.is_fake(tensor)""",
+    )
+
+
+def test_real_tensor_write() -> None:
+    real, fake = torch.zeros(2, 3), fake_like(torch.ones(3))
+    expect(
+        message(lambda: real.add_(fake), RealTensorWriteError),
+        """\
+aten.add_.Tensor would write fake values into a real tensor of shape [2, 3] and dtype
+torch.float32. Write out of place (the result is a fake), or into its fake twin:
+torchfake.fake_like(tensor)""",
+    )
+
+
+def test_unsupported_op() -> None:
+    fake = fake_like(torch.eye(2))
+    expect(
+        message(fake.to_sparse, UnsupportedOpError),
+        """\
+torch VERSION has no meta kernel and no decomposition for aten._to_sparse.default. For a
+custom operator, register one with torch.library.register_fake""",
+    )
+
+
+def test_unsupported_layout() -> None:
+    expect(
+        message(lambda: fake_like(torch.eye(2).to_sparse()), UnsupportedOpError),
+        """a fake is strided; this tensor has layout torch.sparse_coo""",
+    )
+
+
+def test_wrong_device() -> None:
+    fake = fake_like(torch.ones(1))
+    expect(
+        message(lambda: fake.to("mps"), DeviceError),
+        """a fake tensor cannot be on 'mps': fakes live on cpu and cuda""",
+    )
+
+
+def test_wrong_profile() -> None:
+    expect(
+        message(lambda: fake_mode(fake_cuda="h100"), DeviceError),
+        """\
+no CUDA device profile 'h100'; there are: t4-16gb, v100-32gb, a100-40gb, a100-80gb,
+rtx4090-24gb, l40s-48gb, h100-80gb, h200-141gb, b200-180gb""",
+    )
+
+
+def test_wrong_number_of_devices() -> None:
+    expect(
+        message(lambda: fake_mode(fake_cuda=1000), DeviceError),
+        """fake_cuda=1000: a mode has 0 to 120 CUDA devices""",
+    )
+
+
+def test_not_fake() -> None:
+    expect(
+        message(lambda: meta_like(torch.ones(3)), NotFakeError),
+        """meta_like takes a fake tensor, not a real tensor on cpu; see is_fake()""",
+    )
+    expect(
+        message(lambda: meta_like(3), NotFakeError),
+        """meta_like takes a fake tensor, not a int; see is_fake()""",
+    )  # type: ignore[arg-type]
+
+
+def test_wrong_types() -> None:
+    expect(
+        message(lambda: fake_like(3), TypeError),
+        """fake_like takes a tensor or a module, not int""",
+    )  # type: ignore[type-var]
+
+
+def test_the_cause_is_kept() -> None:
+    with pytest.raises(UnsupportedOpError) as caught:
+        fake_like(torch.eye(2)).to_sparse()
+    assert isinstance(caught.value.__cause__, NotImplementedError)

@@ -197,6 +197,7 @@ def wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.T
 def _new_storage(call: Call, untyped: torch.UntypedStorage, device: torch.device) -> Storage:
     storage = Storage(untyped.nbytes(), device)
     storage.op = call.func
+    storage.is_pinned = bool(call.kwargs.get("pin_memory"))
     storage.origin = _origin.here(3)
     call.by_storage[_private.storage_key(untyped)] = storage
     return storage

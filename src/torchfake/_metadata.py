@@ -81,6 +81,9 @@ def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
     )
 
 
+_NOWHERE = 1 << 62
+
+
 class FakeUntypedStorage(torch.UntypedStorage):
     """What ``fake.untyped_storage()`` gives: torch's meta storage, reporting the fake's device."""
 
@@ -92,9 +95,10 @@ class FakeUntypedStorage(torch.UntypedStorage):
 
     def data_ptr(self) -> int:
         """An identity, there being no address: transformers finds tied weights by it, and
-        torch.load keeps a storage for its other tensors only if it is not 0. Never to be read at.
+        torch.load keeps a storage for its other tensors only if it is not 0. No processor has
+        memory there, so that code which reads it anyway cannot corrupt any.
         """
-        return _private.storage_key(self) if self.nbytes() else 0
+        return _NOWHERE | _private.storage_key(self) if self.nbytes() else 0
 
     def resize_(self, size: int) -> FakeUntypedStorage:
         self._forget()
@@ -136,7 +140,17 @@ _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary
 class Storage:
     """A stretch of memory that is not there: its size, device, origin, and value where known."""
 
-    __slots__ = ("__weakref__", "_num_bytes", "_untyped", "device", "op", "origin", "value")
+    __slots__ = (
+        "__weakref__",
+        "_num_bytes",
+        "_scratch",
+        "_untyped",
+        "device",
+        "is_pinned",
+        "op",
+        "origin",
+        "value",
+    )
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         self._num_bytes = num_bytes
@@ -145,6 +159,8 @@ class Storage:
         self.value: torch.UntypedStorage | None = None  # real bytes on the host, of small tensors
         self.origin: Origin | None = None  # the user's line that made it
         self.op: Any = None  # the operator that made it
+        self.is_pinned = False  # asked for as pinned memory, which somebody in C will fill
+        self._scratch: torch.UntypedStorage | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -157,6 +173,15 @@ class Storage:
             self._untyped = new_untyped(self._num_bytes, self.device)
             _by_key[_private.storage_key(self._untyped)] = self
         return self._untyped
+
+    def address(self) -> int:
+        """Where the bytes are: nowhere, but for pinned memory, which is real once asked for.
+        safetensors reads a file into it before the copy to a CUDA device."""
+        if not self.is_pinned:
+            return self.untyped.data_ptr()
+        if self._scratch is None:
+            self._scratch = torch.UntypedStorage(self.num_bytes, device="cpu")
+        return self._scratch.data_ptr()
 
     def copy(self) -> Storage:
         """A storage of its own with the same size, device and value."""

@@ -88,6 +88,11 @@ class FakeTensor(torch.Tensor):
     def untyped_storage(self) -> FakeUntypedStorage:
         return self._fake_storage.untyped
 
+    def data_ptr(self) -> int:
+        if self.numel() == 0:
+            return 0
+        return self._fake_storage.address() + self._fake_meta.offset * self._fake_meta.dtype.itemsize
+
     def is_shared(self) -> bool:
         return False
 

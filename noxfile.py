@@ -32,7 +32,9 @@ def tests_newest(session: nox.Session) -> None:
 def property_(session: nox.Session) -> None:
     """The generated programs, many more of them."""
     install(session, CHECKED_TORCH)
-    session.run("pytest", "tests/property", "-n", "2", "--hypothesis-profile=long", *session.posargs)
+    session.run(
+        "pytest", "tests/property", "-n", "2", "--hypothesis-profile=long", *session.posargs
+    )
 
 
 @nox.session

@@ -77,18 +77,20 @@ def output_device(call: Call) -> torch.device:
         return _device.resolve(named)
     if call.plan.mixes_devices and call.tensors:
         return device_of(call.tensors[0]) or _device.CPU
-    return common_device(call.plan.name, call.tensors)
+    return common_device(call.plan.name, call.tensors, scalars_mix=call.plan.scalars_mix)
 
 
-def common_device(name: str, tensors: list[torch.Tensor]) -> torch.device:
-    """The one device of `tensors`; 0-dim CPU tensors go along with any."""
+def common_device(
+    name: str, tensors: list[torch.Tensor], *, scalars_mix: bool = True
+) -> torch.device:
+    """The one device of `tensors`; 0-dim CPU tensors go along with any, if `scalars_mix`."""
     device: torch.device | None = None
     only_scalars = True
     for tensor in tensors:
         own = device_of(tensor)
         if own is None:
             continue
-        is_scalar = own.type == "cpu" and tensor.dim() == 0
+        is_scalar = scalars_mix and own.type == "cpu" and tensor.dim() == 0
         if device is None or (only_scalars and own != device):
             device, only_scalars = own, is_scalar
         elif own == device:

@@ -104,7 +104,7 @@ def set_to_place(
     below: Callable[..., Any], tensor: torch.Tensor, source: torch.Tensor, *place: Any, **named: Any
 ) -> Any:
     """``set_`` to a place in another tensor's memory: C++ takes the wrapper's, nobody's."""
-    return tensor.set_(source.untyped_storage(), *place, **named)  # type: ignore[call-overload]
+    return tensor.set_(source.untyped_storage(), *place, **named)
 
 
 _private.OWN_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_place)

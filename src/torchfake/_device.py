@@ -85,6 +85,7 @@ def _resolve_cuda(index: int | None) -> torch.device:
     if index >= num_devices:
         raise RuntimeError(
             f"CUDA error: invalid device ordinal: cuda:{index} was asked for, and the mode has "
-            f"{num_devices} CUDA device(s); fake_mode(fake_cuda={index + 1}) has enough"
+            f"{num_devices} CUDA device(s); fake_mode(fake_cuda=N) has N, of at most "
+            f"{MAX_CUDA_DEVICES}"
         )
     return torch.device("cuda", index)

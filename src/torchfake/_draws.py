@@ -34,14 +34,16 @@ def with_private_generator(func: Any, kwargs: dict[str, Any]) -> tuple[Any, dict
 
 
 def _private_generator() -> torch.Generator:
-    """The mode's fork of the global generator; forked anew after the user has reseeded that."""
+    """The thread's fork of the global generator; forked anew after the user has reseeded that."""
     now = torch.default_generator.get_state()
-    state = _state.current()
-    if state is None:
-        return _fork(now)
-    if state.draws is None or state.seed_state is None or not torch.equal(now, state.seed_state):
-        state.draws, state.seed_state = _fork(now), now
-    return state.draws
+    draws = _state.draws()
+    if (
+        draws.generator is None
+        or draws.forked_from is None
+        or not torch.equal(now, draws.forked_from)
+    ):
+        draws.generator, draws.forked_from = _fork(now), now
+    return draws.generator
 
 
 def _fork(state: torch.Tensor) -> torch.Generator:

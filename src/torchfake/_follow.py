@@ -13,7 +13,7 @@ import torch
 
 from torchfake import _device, _draws, _origin, _values
 from torchfake._call import Call, written_tensors
-from torchfake._tensor import FakeTensor, fake_twin
+from torchfake._tensor import FakeTensor, become, fake_twin
 from torchfake.errors import UnsupportedOpError
 
 
@@ -52,12 +52,27 @@ def run_on_values(call: Call) -> Any:
 
 def from_values_alone(call: Call) -> Any:
     """Operators whose result's very shape depends on values."""
+    outs = written_tensors(call)
     for tensor in call.tensors:
-        if not is_known(tensor):
+        if not is_known(tensor) and not any(tensor is out for out in outs):
             if isinstance(tensor, FakeTensor):
                 raise _values.unknown(tensor, call.plan.name)
             raise UnsupportedOpError(f"{call.plan.name} reads a large real tensor in a fake mode")
-    return _wrap_values(call, run_on_values(call))
+    if not outs:
+        return _wrap_values(call, run_on_values(call))
+    return _into_out(call, call.kwargs["out"])
+
+
+def _into_out(call: Call, out: FakeTensor) -> FakeTensor:
+    """The same with ``out=``, which takes the shape and the value of the result."""
+    result = torch.empty(0, dtype=out.dtype, device="cpu")
+    args = [value_argument(arg) for arg in call.args]
+    call.func(
+        *args, **{n: value_argument(a) for n, a in call.kwargs.items() if n != "out"}, out=result
+    )
+    twin = fake_twin(result, device=out.device, known=True)
+    become(out, twin._fake_meta, twin._fake_storage)
+    return out
 
 
 def _wrap_values(call: Call, result: Any) -> Any:

@@ -16,6 +16,7 @@ import torch
 
 from torchfake import _autocast, _private
 from torchfake._device import encode
+from torchfake._origin import AboutCode
 
 _TAKES_DEVICE = frozenset(
     [getattr(torch, name) for name in dir(torch) if name.endswith("_like") and name[0] != "_"]
@@ -26,8 +27,13 @@ _TAKES_DEVICE = frozenset(
 )
 _NAMES = frozenset(f.__name__ for f in _TAKES_DEVICE)
 
-_MAX_REMEMBERED = 100_000
-_overrides: dict[types.CodeType, bool] = {}
+
+def _may_need_override(code: types.CodeType) -> bool:
+    """Whether `code` names such a factory, or is torch calling an override that was found."""
+    return not _NAMES.isdisjoint(code.co_names) or code.co_filename == torch.overrides.__file__
+
+
+_needs_override = AboutCode(_may_need_override)
 
 
 class Switch:
@@ -42,20 +48,8 @@ class Switch:
     def __get__(self, fake: Any, owner: Any = None) -> Any:
         if _private.any_autocast():
             return override
-        code = sys._getframe(1).f_code
-        needed = _overrides.get(code)
-        if needed is None:
-            needed = _remember(code)
+        needed = _needs_override(sys._getframe(1).f_code)
         return override if needed else _private.disabled_torch_function
-
-
-def _remember(code: types.CodeType) -> bool:
-    """Whether `code` names such a factory, or is torch calling an override that was found."""
-    if len(_overrides) > _MAX_REMEMBERED:
-        _overrides.clear()  # code made by exec in a loop: forget it rather than keep it alive
-    needed = not _NAMES.isdisjoint(code.co_names) or code.co_filename == torch.overrides.__file__
-    _overrides[code] = needed
-    return needed
 
 
 def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -13,9 +13,10 @@ import torch
 
 from torchfake import _origin, _private, _state, _values
 from torchfake._call import Args, Kwargs
+from torchfake._checks import check_fill
 from torchfake._follow import is_known, value_argument
 from torchfake._interpret import interpret
-from torchfake._metadata import FakeUntypedStorage, Storage, intern, storage_of
+from torchfake._metadata import FakeUntypedStorage, Storage, bytes_spanned, intern, storage_of
 from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
 from torchfake.errors import UnsupportedOpError
 
@@ -73,30 +74,59 @@ def same_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @handles(
     aten.normal_.default,
     aten.uniform_.default,
-    aten.exponential_.default,
-    aten.cauchy_.default,
-    aten.log_normal_.default,
-    aten.geometric_.default,
+    getattr(aten.random_, "from"),
+    aten.bernoulli_.float,
 )
 def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Random fills leave metadata as it was. What might be refused goes through the kernel."""
+    """Random fills: their meta kernels check nothing, and they leave metadata as it was."""
     fake = args[0]
-    plain = isinstance(fake, FakeTensor) and fake.dtype.is_floating_point and fake.dim() > 0
-    if not plain or not _parameters_are_valid(func, args[1:], kwargs):
+    check_fill(func, args[1:])
+    if not (isinstance(fake, FakeTensor) and fake.dtype.is_floating_point and fake.dim() > 0):
         return interpret(func, args, kwargs)
     fake._fake_storage.value = None
     return fake
 
 
-def _parameters_are_valid(func: Any, positional: Args, kwargs: Kwargs) -> bool:
-    """Whether eager would certainly accept the parameters of a random fill."""
-    if any(name != "generator" for name in kwargs):
-        return False
-    if func is aten.normal_.default:
-        return len(positional) < 2 or bool(positional[1] >= 0)
-    if func is aten.uniform_.default:
-        low = positional[0] if positional else 0.0
-        return bool(low <= (positional[1] if len(positional) > 1 else 1.0))
+@handles(aten.as_strided.default, aten.as_strided_.default)
+def as_strided(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Views by size and stride: the meta kernel would grow the storage instead of refusing."""
+    fake, size, stride = args[:3]
+    if isinstance(fake, FakeTensor):
+        offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+        start = fake._fake_meta.offset if offset is None else offset
+        itemsize, available = fake.dtype.itemsize, fake._fake_storage.num_bytes
+        needed = bytes_spanned(size, stride, start, itemsize)
+        if needed > available:
+            raise RuntimeError(
+                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start}, "
+                f"and itemsize {itemsize} requiring a storage size of {needed} are out of bounds "
+                f"for storage of size {available}"
+            )
+    return interpret(func, args, kwargs)
+
+
+@handles(aten._is_any_true.default)
+def is_any_true(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Asked by torch's own checks for a bad value (anomaly detection): unknown ones are good."""
+    return _settled(func, args, kwargs, answer=False)
+
+
+@handles(aten._is_all_true.default)
+def is_all_true(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Asked by torch's own checks that values are in range (distributions): unknown ones are."""
+    return _settled(func, args, kwargs, answer=True)
+
+
+def _settled(func: Any, args: Args, kwargs: Kwargs, *, answer: bool) -> Any:
+    if is_known(args[0]):
+        return interpret(func, args, kwargs)
+    settled = torch.full((), answer, device="cpu")
+    return fake_twin(settled, device=args[0].device, known=True)
+
+
+@handles(aten._nested_tensor_from_mask_left_aligned.default)
+def is_left_aligned(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    """``nn.TransformerEncoder`` asks whether it may use nested tensors: there are no fake ones."""
     return False
 
 
@@ -207,6 +237,7 @@ def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
     A known mask is its positions.
     """
     source, indices = args
+    _check_index_devices(source, indices)
     if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
         return interpret(func, args, kwargs, needs_values=False)
     positions: list[Any] = []
@@ -227,6 +258,15 @@ def _check_mask_fits(mask: Any, source: Any, dim: int) -> None:
             raise IndexError(
                 f"The shape of the mask {list(mask.shape)} at index {i} does not match the shape "
                 f"of the indexed tensor {list(source.shape)} at index {dim + i}"
+            )
+
+
+def _check_index_devices(source: Any, indices: Any) -> None:
+    for i in indices:
+        if i is not None and i.device.type != "cpu" and i.device != source.device:
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor "
+                f"({source.device})"
             )
 
 

@@ -16,11 +16,12 @@ import torch
 
 from torchfake import _device, _origin, _private
 from torchfake._call import Args, Call, Kwargs, device_of, output_device, written_tensors
+from torchfake._checks import check
 from torchfake._follow import follow_values, from_values_alone
-from torchfake._metadata import Storage, metadata_of, storage_of
+from torchfake._metadata import Storage, bytes_spanned, metadata_of, new_untyped, storage_of
 from torchfake._rules import rule_for
 from torchfake._tensor import FakeTensor, become, new_fake
-from torchfake.errors import RealTensorWriteError, UnsupportedOpError
+from torchfake.errors import UnsupportedOpError
 
 _META = _device.META
 
@@ -35,8 +36,8 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
         settled, result = _outsiders(call)
         if settled:
             return result
-    _check_no_real_write(call)
     call.device = output_device(call)
+    check(call)
     if needs_values is None:
         needs_values = call.plan.needs_values and rule_for(func, call.device.type) is None
     if needs_values:
@@ -71,18 +72,6 @@ def _outsiders(call: Call) -> tuple[bool, Any]:
 
 def _gives_tensors(func: Any) -> bool:
     return any("Tensor" in str(r.type) for r in func._schema.returns)
-
-
-def _check_no_real_write(call: Call) -> None:
-    if not call.plan.written_names:
-        return
-    for tensor in written_tensors(call):
-        if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
-            raise RealTensorWriteError(
-                f"{call.plan.name} would write fake values into a real tensor of shape "
-                f"{list(tensor.shape)} and dtype {tensor.dtype}. Write out of place (the result is "
-                "a fake), or into its fake twin: torchfake.fake_like(tensor)"
-            )
 
 
 # The run on meta tensors.
@@ -142,7 +131,11 @@ def meta_twin(fake: FakeTensor) -> torch.Tensor:
     """A plain meta tensor with the metadata of `fake`, on its storage's meta storage."""
     record = fake._fake_meta
     meta = torch.empty(0, dtype=record.dtype, device=_META)
-    meta.set_(fake._fake_storage.untyped, record.offset, record.size, record.stride)
+    untyped: torch.UntypedStorage = fake._fake_storage.untyped
+    needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
+    if needed > untyped.nbytes():  # it was resized away (FSDP does): set_ would bring it back
+        untyped = new_untyped(needed, record.device)
+    meta.set_(untyped, record.offset, record.size, record.stride)
     _private.set_bits(meta, record.conj, record.neg)
     return meta
 

@@ -1,8 +1,9 @@
 """What a fake is: a metadata record, and the identity of the storage it looks at.
 
-Enters: sizes, strides, dtypes, devices. Leaves: interned :class:`Metadata` and
-:class:`Storage`. Invariants: two equal records are one object, so a record can be compared and
-hashed by identity; two fakes alias if and only if their ``Storage`` is one object.
+Enters: sizes, strides, dtypes, devices. Leaves: interned :class:`Metadata` and :class:`Storage`.
+Invariants: equal records are one object, but for those on the two sides of a full table, so that
+identity can stand for equality where a miss costs only time; two fakes alias if and only if their
+``Storage`` is one object.
 """
 
 from __future__ import annotations
@@ -84,6 +85,14 @@ def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
 _NOWHERE = 1 << 62
 
 
+def bytes_spanned(size: Any, stride: Any, offset: int, itemsize: int) -> int:
+    """The bytes of storage, from its beginning, that a view of this size and stride reaches."""
+    if 0 in size:
+        return 0
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    return int((last + 1) * itemsize)
+
+
 class FakeUntypedStorage(torch.UntypedStorage):
     """What ``fake.untyped_storage()`` gives: torch's meta storage, reporting the fake's device."""
 
@@ -105,7 +114,9 @@ class FakeUntypedStorage(torch.UntypedStorage):
         super().resize_(size)
         return self
 
-    def copy_(self, source: Any, non_blocking: bool | None = None) -> FakeUntypedStorage:
+    def copy_(  # type: ignore[override]
+        self, source: Any, non_blocking: bool | None = None
+    ) -> FakeUntypedStorage:
         self._forget()
         return self
 
@@ -176,7 +187,8 @@ class Storage:
 
     def address(self) -> int:
         """Where the bytes are: nowhere, but for pinned memory, which is real once asked for.
-        safetensors reads a file into it before the copy to a CUDA device."""
+        safetensors reads a file into it before the copy to a CUDA device.
+        """
         if not self.is_pinned:
             return self.untyped.data_ptr()
         if self._scratch is None:

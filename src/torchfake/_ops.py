@@ -24,6 +24,7 @@ class OpPlan(NamedTuple):
     is_random: bool  # draws from a generator
     is_uninitialized: bool  # gives memory nobody has written
     is_view: bool  # gives a view of its first argument
+    scalars_mix: bool  # a 0-dim CPU argument goes along with any device
     mixes_devices: bool  # takes arguments on several devices
     needs_values: bool  # its result, or the shape of it, depends on values
     per_element: bool  # a foreach: element i of the result is of element i of the first list
@@ -95,6 +96,7 @@ def plan_of(func: Any) -> OpPlan:
         is_random=_draws(func, packet, arguments),
         is_uninitialized=packet in _UNINITIALIZED,
         is_view=func.is_view or packet in {"aten::detach", "aten::alias"},
+        scalars_mix=packet not in {"aten::cat", "aten::stack"},
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
         needs_values=bool(_VALUE_TAGS.intersection(func.tags)),
         per_element=packet.startswith("aten::_foreach_"),

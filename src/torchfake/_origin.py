@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import types
+import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,8 +19,41 @@ _LIBRARY_ROOTS = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
 )
-_is_library: dict[types.CodeType, bool] = {}
-_MAX_REMEMBERED = 100_000
+
+
+class AboutCode:
+    """What `decide` says of a code object, asked once for each and forgotten with it.
+
+    Keyed by identity: a code object's own hash reads all of its instructions.
+    """
+
+    def __init__(self, decide: Callable[[types.CodeType], bool]) -> None:
+        self._decide = decide
+        self._known: dict[int, bool] = {}
+        self._alive: dict[int, weakref.ref[types.CodeType]] = {}
+
+    def __call__(self, code: types.CodeType) -> bool:
+        known = self._known.get(id(code))
+        return self._remember(code) if known is None else known
+
+    def _remember(self, code: types.CodeType) -> bool:
+        key = id(code)
+        answer = self._decide(code)
+        self._alive[key] = weakref.ref(code, lambda _: self._forget(key))
+        self._known[key] = answer
+        return answer
+
+    def _forget(self, key: int) -> None:
+        self._known.pop(key, None)
+        self._alive.pop(key, None)
+
+
+def _is_librarys(code: types.CodeType) -> bool:
+    name = code.co_filename
+    return name.startswith(_LIBRARY_ROOTS) or name.startswith("<frozen")
+
+
+_is_library = AboutCode(_is_librarys)
 
 
 class Origin(NamedTuple):
@@ -44,22 +79,10 @@ def here(depth: int = 1) -> Origin | None:
     frame: types.FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
-        library = _is_library.get(code)
-        if library is None:
-            library = _classify(code)
-        if not library:
+        if not _is_library(code):
             return Origin(code, frame.f_lasti)
         frame = frame.f_back
     return None
-
-
-def _classify(code: types.CodeType) -> bool:
-    if len(_is_library) > _MAX_REMEMBERED:
-        _is_library.clear()  # code made by exec in a loop: forget it rather than keep it alive
-    name = code.co_filename
-    library = name.startswith(_LIBRARY_ROOTS) or name.startswith("<frozen")
-    _is_library[code] = library
-    return library
 
 
 def asked_by(answers: dict[types.CodeType, float]) -> float | None:

@@ -108,7 +108,27 @@ def _tensor_of_list(value: Any) -> Any:
     return torch.tensor(value) if isinstance(value, (list, tuple)) else value
 
 
+def _reseeding(original: Any) -> Any:
+    """The seed and the state of the global generator: known draws begin again from there, which
+    the state alone would not show where it is set to what it was.
+    """
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        _state.forget_draws()
+        return result
+
+    return replacement
+
+
 PATCHES = [
+    Patch(torch, "asarray", _fake_result),
+    Patch(torch, "manual_seed", _reseeding),
+    Patch(torch, "set_rng_state", _reseeding),
+    Patch(torch.random, "manual_seed", _reseeding),
+    Patch(torch.random, "set_rng_state", _reseeding),
+    Patch(torch.utils.dlpack, "from_dlpack", _fake_result),
     Patch(torch, "ctc_loss", _lengths_as_tensors),
     Patch(torch, "frombuffer", _fake_result),
     Patch(torch, "from_dlpack", _fake_result),

@@ -37,9 +37,13 @@ class _Group:
         self.depth += 1
         if self.depth > 1:
             return
-        for owner, name, make in patches:
-            self.originals.append((owner, name, vars(owner).get(name, _INHERITED)))
-            setattr(owner, name, make(inspect.getattr_static(owner, name)))
+        try:
+            for owner, name, make in patches:
+                self.originals.append((owner, name, vars(owner).get(name, _INHERITED)))
+                setattr(owner, name, make(inspect.getattr_static(owner, name)))
+        except BaseException:  # Ctrl-C half way through: none rather than some
+            self.leave()
+            raise
 
     def leave(self) -> None:
         self.depth -= 1
@@ -67,6 +71,6 @@ def enter(*, fake_cuda: bool) -> None:
 def leave(*, fake_cuda: bool) -> None:
     """Count one mode less; the last one brings the originals back."""
     with _lock:
-        _for_any_mode.leave()
-        if fake_cuda:
+        if fake_cuda:  # first, as it came last: both replace torch.asarray
             _for_fake_cuda.leave()
+        _for_any_mode.leave()

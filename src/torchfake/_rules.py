@@ -239,7 +239,7 @@ def _takes_mkldnn(input: Tensor, weight: Tensor, *, groups: int) -> bool:
     return input.dtype != torch.float64 and (groups > 1 or large)
 
 
-@_rule(aten._grouped_mm.default, devices=("cpu",))
+@_rule(aten._grouped_mm.default)
 def grouped_mm(
     a: Tensor,
     b: Tensor,
@@ -247,7 +247,9 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """aten/src/ATen/native/GroupedMMUtils.h: rows padded to 16 bytes; the CPU takes any dtype."""
+    """aten/src/ATen/native/GroupedMMUtils.h: rows padded to 16 bytes; any dtype, by a
+    fallback where there is no kernel for it.
+    """
     groups = (offs.shape[0],) if offs is not None and a.dim() == b.dim() == 2 else ()
     batch = a.shape[:1] if a.dim() == b.dim() == 3 else groups
     rows, columns = a.shape[-2], b.shape[-1]
@@ -255,3 +257,9 @@ def grouped_mm(
     width = -(-columns // alignment) * alignment
     padded = a.new_empty((*batch, rows, width), dtype=out_dtype or a.dtype)
     return padded[..., :columns]
+
+
+@_rule(aten._sample_dirichlet.default, aten.binomial.default)
+def draw_like_first(parameter: Tensor, *_args: Any, **_options: Any) -> Tensor:
+    """aten/src/ATen/native/Distributions.cpp: a draw for each parameter."""
+    return torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)

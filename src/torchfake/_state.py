@@ -6,6 +6,7 @@ is thread-local, but for the one pointer through which a tensor reaches the disp
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,15 +29,22 @@ class ModeState:
     """What one entry of ``fake_mode`` holds until it is left."""
 
     cuda: FakeCuda | None = None
-    seed_state: torch.Tensor | None = None  # the global generator when `draws` was forked from it
-    draws: torch.Generator | None = None  # the private generator of known draws
     loading: bool = False  # inside torch.load: storages arrive without their bytes
-    undo: list[Any] = field(default_factory=list)
+    undo: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+
+@dataclass(slots=True)
+class Draws:
+    """The private generator of known draws, and the global one's state when it was forked."""
+
+    generator: torch.Generator | None = None
+    forked_from: torch.Tensor | None = None
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []
+        self.draws = Draws()
 
 
 _thread = _Thread()
@@ -46,6 +54,16 @@ def current() -> ModeState | None:
     """The innermost mode of this thread, or None outside all modes."""
     modes = _thread.modes
     return modes[-1] if modes else None
+
+
+def draws() -> Draws:
+    """The private generator of the running thread."""
+    return _thread.draws
+
+
+def forget_draws() -> None:
+    """Fork anew at the next known draw: the user has reseeded, or a mode begins."""
+    _thread.draws = Draws()
 
 
 def push(state: ModeState) -> None:

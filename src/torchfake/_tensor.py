@@ -91,7 +91,9 @@ class FakeTensor(torch.Tensor):
     def data_ptr(self) -> int:
         if self.numel() == 0:
             return 0
-        return self._fake_storage.address() + self._fake_meta.offset * self._fake_meta.dtype.itemsize
+        return (
+            self._fake_storage.address() + self._fake_meta.offset * self._fake_meta.dtype.itemsize
+        )
 
     def is_shared(self) -> bool:
         return False
@@ -148,6 +150,11 @@ class FakeTensor(torch.Tensor):
     # Reading values: only those known on the host.
 
     def numpy(self, *, force: bool = False) -> Any:
+        if self.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
+                "instead."
+            )
         with _values.on_host():
             return _values.read(self, "numpy()").clone().numpy(force=force)
 
@@ -200,7 +207,7 @@ class FakeTensor(torch.Tensor):
         place = (meta.size, meta.stride, meta.offset, meta.dtype, str(meta.device))
         bits = (meta.conj, meta.neg)
         state = (*place, *bits, self.requires_grad, _user_attributes(self))
-        return load_fake, (self._fake_storage, *state)
+        return load_fake, (self._fake_storage, *state, getattr(type(self), "_fake_of", None))
 
 
 def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
@@ -259,7 +266,8 @@ def fake_class(cls: type) -> type[FakeTensor]:
 @cache
 def _combined_class(cls: Any) -> type[FakeTensor]:
     lazy = hasattr(cls, "cls_to_become")  # UninitializedParameter turns into this when it is run
-    namespace = {"cls_to_become": FakeTensor} if lazy else {}
+    namespace: dict[str, Any] = {"_fake_of": cls, "__reduce_ex__": FakeTensor.__reduce_ex__}
+    namespace |= {"cls_to_become": FakeTensor} if lazy else {}
     combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, FakeTensor), namespace)
     return combined
 
@@ -275,13 +283,16 @@ def load_fake(
     neg: bool,
     requires_grad: bool,
     attributes: dict[str, Any],
+    stands_for: type | None = None,
 ) -> FakeTensor:
     """What a pickled fake calls to come back."""
     meta = intern(
         tuple(size), tuple(stride), offset, dtype, torch.device(device), conj=conj, neg=neg
     )
-    fake = new_fake(meta, storage)
-    fake.requires_grad_(requires_grad)
+    cls = FakeTensor if stands_for is None else fake_class(stands_for)
+    fake = new_fake(meta, storage, cls)
+    with _private.no_subclass_functions():  # a lazy parameter's own would refuse
+        fake.requires_grad_(requires_grad)
     fake.__dict__.update(attributes)
     return fake
 

@@ -40,8 +40,8 @@ class UnknownValueError(TorchFakeError, ValueError):
     """The program asked for a number that a fake tensor does not hold.
 
     A fake has shape, strides, dtype and device, but no data. Small tensors computed from plain
-    host data (``torch.arange(8)``) keep their values; weights, activations and random draws do
-    not, so a branch on them cannot be answered::
+    host data (``torch.arange(8)``) keep their values; weights, activations and random
+    floats do not, so a branch on them cannot be answered::
 
         with fake_mode():
             x = torch.randn(8)

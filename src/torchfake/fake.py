@@ -6,8 +6,10 @@ mode is left, torch is as it was when the mode was entered.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -50,12 +52,17 @@ class fake_mode:
 
     def __enter__(self) -> fake_mode:
         state = ModeState(cuda=_machine(self._fake_cuda))
-        _patches.enter(fake_cuda=state.cuda is not None)
-        state.undo = [
-            _private.swap_only_lift_cpu(True),
-            _private.swap_fake_mode(_dispatch.FakeDispatch()),
-        ]
-        _state.push(state)
+        with contextlib.ExitStack() as undo:  # what was done is undone if the rest fails
+            has_cuda = state.cuda is not None
+            _patches.enter(fake_cuda=has_cuda)
+            undo.callback(_patches.leave, fake_cuda=has_cuda)
+            undo.callback(_private.swap_only_lift_cpu, _private.swap_only_lift_cpu(True))
+            undo.callback(
+                _private.swap_fake_mode, _private.swap_fake_mode(_dispatch.FakeDispatch())
+            )
+            _state.forget_draws()
+            state.undo = undo.pop_all()
+            _state.push(state)
         return self
 
     def __exit__(
@@ -64,13 +71,15 @@ class fake_mode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        state = _state.pop()
-        only_lift_cpu, previous = state.undo
-        _private.swap_fake_mode(previous)
-        _private.swap_only_lift_cpu(only_lift_cpu)
-        _patches.leave(fake_cuda=state.cuda is not None)
+        _state.pop().undo.close()
 
     def __call__(self, function: _F) -> _F:
+        if inspect.isgeneratorfunction(function):
+            raise TypeError(
+                f"fake_mode cannot decorate the generator function {function.__name__}: its body "
+                "runs after the call has returned. Enter the mode inside it"
+            )
+
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
             with fake_mode(fake_cuda=self._fake_cuda):
@@ -83,6 +92,11 @@ def _machine(fake_cuda: bool | int | str) -> FakeCuda | None:
     if isinstance(fake_cuda, str):
         _cuda.profile(fake_cuda)
         return FakeCuda(profile=fake_cuda, num_devices=1)
+    if not isinstance(fake_cuda, int):
+        raise TypeError(
+            "fake_cuda is True or False, a number of devices, or a profile's name, not "
+            f"{fake_cuda!r}"
+        )
     num_devices = int(fake_cuda)
     if not 0 <= num_devices <= _device.MAX_CUDA_DEVICES:
         raise DeviceError(

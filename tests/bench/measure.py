@@ -17,7 +17,7 @@ Contender = tuple[str, Callable[[], Any]]
 def interleaved(contenders: list[Contender], rounds: int) -> dict[str, float]:
     """Median seconds of each contender, taken in turn so that a slow moment hits all alike."""
     seconds: dict[str, list[float]] = {name: [] for name, _ in contenders}
-    for name, run in contenders:
+    for _, run in contenders:
         run()  # not counted: imports, caches, first use
     for _ in range(rounds):
         for name, run in contenders:

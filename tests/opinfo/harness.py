@@ -76,7 +76,7 @@ def twins(sample: Any, device: str) -> Any:
     made: dict[int, Any] = {}
 
     def twin(value: Any) -> Any:
-        if isinstance(value, torch.device) or value == "cpu" and isinstance(value, str):
+        if isinstance(value, torch.device) or (value == "cpu" and isinstance(value, str)):
             return device
         if not is_tensor(value):
             return value

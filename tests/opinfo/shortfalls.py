@@ -65,8 +65,8 @@ SHORTFALLS: dict[str, dict[str, str]] = {
         "to_sparse": SPARSE,
     },
     "backward-float32": {
-        **{n: VALUES for n in ("__getitem__", "masked_select", "narrow", "repeat_interleave")},
-        **{n: VALUES for n in ("index_fill", "index_put", "tensor_split")},
+        **dict.fromkeys(("__getitem__", "masked_select", "narrow", "repeat_interleave"), VALUES),
+        **dict.fromkeys(("index_fill", "index_put", "tensor_split"), VALUES),
         "nn.functional.rms_norm": EMPTY,
         "nn.functional.unfold": "col2im of an empty batch: the decomposition keeps its padding",
         "nn.functional.scaled_dot_product_attention": "torch 2.14 and later fuse three dims on CPU",

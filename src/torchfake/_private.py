@@ -85,9 +85,10 @@ AUTOCAST_KEY_DEVICE_TYPE = "ipu"
 
 
 def autocast_operators(device_type: str) -> list[str]:
-    """The qualified names of the operators the installed torch autocasts on `device_type`."""
+    """The names of torch's own operators that the installed torch autocasts on `device_type`."""
     key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]
-    return torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return [name for name in names if name.startswith("aten::")]
 
 
 bindings = torch._C

@@ -1,4 +1,4 @@
-"""Fake tensors and deferred module initialisation for PyTorch: the public names, nothing else."""
+"""Fake tensors for PyTorch: the public names, nothing else."""
 
 from torchfake import _composites as _composites  # registers its kernels
 from torchfake import errors as errors

@@ -17,7 +17,7 @@ class CudaProfile(NamedTuple):
     """One kind of GPU, in the fields of ``torch.cuda.get_device_properties``."""
 
     name: str
-    total_memory: int  # bytes that the driver reports, less than the number on the box
+    total_memory: int  # bytes by the datasheet; the driver keeps a few hundred MB of them
     major: int  # compute capability
     minor: int
     multi_processor_count: int

@@ -272,3 +272,12 @@ def test_storages() -> None:
         storage.resize_(12)
         fake.fill_(1)
         assert fake.tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor", "copysign", "add"])
+def test_broadcast_against_channels_last(name: str) -> None:
+    image = torch.zeros(2, 3, 2, 2).to(memory_format=torch.channels_last)
+    small = torch.zeros(2, 2).t()
+    function = getattr(torch, name)
+    wanted = function(small, image).stride()
+    assert function(fake_like(small), fake_like(image)).stride() == wanted

@@ -263,3 +263,19 @@ def grouped_mm(
 def draw_like_first(parameter: Tensor, *_args: Any, **_options: Any) -> Tensor:
     """aten/src/ATen/native/Distributions.cpp: a draw for each parameter."""
     return torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+
+
+@_rule(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
+def logical(a: Tensor, b: Tensor) -> Tensor:
+    """A comparison of the same arguments: torch's Python kernel orders the strides of a broadcast
+    against channels_last otherwise than TensorIterator does.
+    """
+    result: Tensor = aten.ne.Tensor(a, b)
+    return result
+
+
+@_rule(aten.copysign.Tensor)
+def copysign(a: Tensor, b: Tensor) -> Tensor:
+    """Another function of two floats, for the same reason."""
+    result: Tensor = aten.atan2.default(a, b)
+    return result

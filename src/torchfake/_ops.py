@@ -29,7 +29,6 @@ class OpPlan(NamedTuple):
     needs_values: bool  # its result, or the shape of it, depends on values
     per_element: bool  # a foreach: element i of the result is of element i of the first list
     overwrites: bool  # writes the whole of its first argument, whatever was there
-    keeps_value: bool  # copies elements from its first argument: a value may follow a device move
 
 
 _MIXES_DEVICES = {
@@ -101,7 +100,6 @@ def plan_of(func: Any) -> OpPlan:
         needs_values=bool(_VALUE_TAGS.intersection(func.tags)),
         per_element=packet.startswith("aten::_foreach_"),
         overwrites=packet in _OVERWRITES,
-        keeps_value=packet in {"aten::_to_copy", "aten::to"},
     )
 
 

@@ -14,6 +14,7 @@ from expecttest import assert_expected_inline as expect
 
 from torchfake import errors, fake_like, fake_mode, meta_like
 from torchfake.errors import (
+    CacheError,
     DeviceError,
     MissingExtraError,
     NotFakeError,
@@ -33,6 +34,7 @@ FAMILIES = {
     DeviceError: ValueError,
     MissingExtraError: ImportError,
     TargetError: ValueError,
+    CacheError: AssertionError,
 }
 
 

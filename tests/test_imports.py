@@ -23,7 +23,8 @@ FACES = {"__init__.py", "inspect/__init__.py"}
 """Public faces: lists of names, which may import from anywhere below them."""
 
 LATE = {
-    ("_patches.py", "_patch_sources.py"): "replacements are records of _patches, collected there",
+    ("_patches.py", "_patch_autocast.py"): "replacements are records of _patches, collected there",
+    ("_patches.py", "_patch_sources.py"): "the same",
     ("_patches.py", "_patch_devices.py"): "the same",
     ("_patches.py", "_patch_cuda.py"): "the same",
     ("inspect/targets.py", "inspect/hf.py"): "only a transformers target imports transformers",

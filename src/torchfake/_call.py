@@ -56,6 +56,13 @@ def written_tensors(call: Call) -> list[torch.Tensor]:
     return tensors_in(tuple(found), {})
 
 
+def count_writes(call: Call) -> None:
+    """Count the writes of a foreach operator: autograd leaves that to their kernels."""
+    for tensor in written_tensors(call):
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
 def device_of(tensor: torch.Tensor) -> torch.device | None:
     """A tensor's device; None for a plain meta tensor met outside a mode, which has no say.
 

@@ -1,56 +1,120 @@
 """The one entrance of every operation on fakes.
 
-Enters: what torch hands to ``__torch_dispatch__``, from a mode or from a fake. Leaves: the
-result. Invariant: tensors of classes that are not ours have their own say first.
+Enters: what torch hands to ``__torch_dispatch__``, from a mode or from a fake. Leaves: the result:
+from a recipe where the cache has one, else from a handler or the interpreter. Invariant: tensors of
+classes that are not ours have their own say first.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake import _private, _state
+from torchfake import _cache, _origin, _private, _recipes
+from torchfake._call import Args, Kwargs
 from torchfake._handlers import HANDLERS
 from torchfake._interpret import interpret
+from torchfake._metadata import Storage
 from torchfake._ops import plan_of
+from torchfake._recipes import Recipe
 from torchfake._tensor import FakeTensor
 
+_forms = _cache.forms
+_make_wrapper = _private.make_wrapper
+_default_dtype = torch.get_default_dtype
+_in_inference_mode = torch.is_inference_mode_enabled
+_getframe = sys._getframe
+_here = _origin.here
+_is_librarys = _origin.is_library.known
 
-def dispatch(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one operator."""
-    if torch.is_inference_mode_enabled() and _is_view_of_normal_tensor(func, args):
+
+def dispatch(
+    owner: Any, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
+) -> Any:
+    """Run one operator. `owner` is the mode or the class that torch calls it on.
+
+    This is the hot path, in one piece because a Python call costs 2 % of a hit. A call of classes
+    that are not ours never gets past its key: they have no record.
+    """
+    try:
+        form = _forms[id(func)][(len(args), *kwargs) if kwargs else len(args)]
+        key_of, recipes, _ = form
+        recipe = recipes[key_of(args, kwargs)]
+    except (KeyError, TypeError):
+        return _cold(func, types, args, kwargs or {})
+    short = recipe.short
+    if short is None:
+        same = recipe.same
+        return _warm(recipe, func, types, args, kwargs or {}) if same is None else args[same]
+    record, device, wrapper, base, dtype, num_bytes = short
+    if dtype is not None and dtype is not _default_dtype():
+        return _cold(func, types, args, kwargs or {})
+    if base is None:
+        frame = _getframe(1)
+        code = frame.f_code
+        place = _here(2) if _is_librarys.get(id(code), True) else (code, frame.f_lasti)
+        storage = Storage(num_bytes, device, func, place)
+    elif _in_inference_mode():
+        return _warm(recipe, func, types, args, kwargs or {})
+    else:
+        storage = args[base]._fake_storage
+    fake = _make_wrapper(*wrapper)
+    fake._fake_meta = record
+    fake._fake_storage = storage
+    return fake
+
+
+def _warm(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A hit that takes more than one new wrapper."""
+    if not _recipes.holds(recipe, args, kwargs):
+        return _cold(func, types, args, kwargs)
+    if _is_view_of_normal_tensor(func, args):
         with torch.inference_mode(False):
-            return _run(func, types, args, kwargs)
-    return _run(func, types, args, kwargs)
+            return _recipes.make(recipe, func, args, kwargs)
+    return _recipes.make(recipe, func, args, kwargs)
 
 
-def _is_view_of_normal_tensor(func: Any, args: tuple[Any, ...]) -> bool:
-    """A view in inference mode is an inference tensor if and only if its base is."""
-    if not args or not isinstance(args[0], torch.Tensor) or args[0].is_inference():
-        return False
-    return plan_of(func).is_view
-
-
-def _run(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _cold(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Nothing is remembered of such a call, or it never is."""
     for cls in types:
         own = cls.__torch_dispatch__
         if not issubclass(cls, FakeTensor) and own is not _private.disabled_torch_dispatch:
             return NotImplemented  # DTensor and the like come back with what they wrap
+    if _is_view_of_normal_tensor(func, args):
+        with torch.inference_mode(False):
+            return _cache.run_and_remember(_run, func, args, kwargs)
+    return _cache.run_and_remember(_run, func, args, kwargs)
+
+
+def _is_view_of_normal_tensor(func: Any, args: Args) -> bool:
+    """Whether inference mode is on, and must not be for the result.
+
+    A view in inference mode is an inference tensor if and only if its base is.
+    """
+    if not _in_inference_mode() or not args or not isinstance(args[0], torch.Tensor):
+        return False
+    return not args[0].is_inference() and plan_of(func).is_view
+
+
+def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The kernel's own way."""
     handler = HANDLERS.get(func)
     if handler is not None:
         return handler(func, args, kwargs)
     return interpret(func, args, kwargs)
 
 
-_state.dispatcher = dispatch
+FakeTensor.__torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment]
 
 
 class FakeDispatch(TorchDispatchMode):
     """What sits in torch's FAKE slot while a mode is on, so that factories are seen too."""
 
     _mode_key = _private.FAKE_SLOT
+    __torch_dispatch__ = dispatch
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,12 +128,3 @@ class FakeDispatch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Never traced by torch.compile, so not wrapped for it: the wrapper costs 2 us a call."""
         return False
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        return dispatch(func, types, args, kwargs or {})

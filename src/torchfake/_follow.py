@@ -78,7 +78,7 @@ def _into_out(call: Call, out: FakeTensor) -> FakeTensor:
 def _wrap_values(call: Call, result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         fake = fake_twin(result, device=call.device, known=True)
-        fake._fake_storage.op, fake._fake_storage.origin = call.func, _origin.here(2)
+        fake._fake_storage.op, fake._fake_storage.place = call.func, _origin.here(2)
         return fake
     if isinstance(result, (list, tuple)):
         return type(result)(_wrap_values(call, item) for item in result)

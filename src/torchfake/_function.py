@@ -3,18 +3,19 @@
 Enters: a call of a torch function with a fake among its arguments. Leaves: the same call, but for
 two things that C++ settles before any dispatch: whether autocast is on for the tensors' device,
 and what a factory's ``device=`` means. Invariant: an operation that is neither costs no Python call
-here but :meth:`Switch.__get__`.
+here but what :class:`Switch` costs.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from typing import Any
 
 import torch
 
-from torchfake import _autocast, _private
+from torchfake import _autocast, _private, _state
 from torchfake._device import encode
 from torchfake._origin import AboutCode
 
@@ -36,22 +37,6 @@ def _may_need_override(code: types.CodeType) -> bool:
 _needs_override = AboutCode(_may_need_override)
 
 
-class Switch:
-    """The class attribute ``__torch_function__``: off, unless this call may need the override.
-
-    torch looks the attribute up on each argument of each call, so the answer can differ from call
-    to call: on while autocast is, and in code that names one of the factories above. Outside a
-    mode C++ would start CUDA for ``torch.empty_like(fake, device="cuda")``, before any dispatch;
-    ``nn.Module.to_empty`` does just that.
-    """
-
-    def __get__(self, fake: Any, owner: Any = None) -> Any:
-        if _private.any_autocast():
-            return override
-        needed = _needs_override(sys._getframe(1).f_code)
-        return override if needed else _private.disabled_torch_function
-
-
 def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
     """``__torch_function__`` of a fake."""
     kwargs = kwargs or {}
@@ -63,3 +48,43 @@ def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = N
         return _private.without_override_check(func)(*args, **kwargs)
     with _private.no_subclass_functions():
         return func(*args, **kwargs)
+
+
+class _Ask:
+    """What ``__torch_function__`` is on a thread outside all modes: on while autocast is, and in
+    code that names one of the factories above. There C++ would start CUDA for
+    ``torch.empty_like(fake, device="cuda")``, before any dispatch; ``nn.Module.to_empty`` does
+    just that.
+    """
+
+    def __get__(self, thread: Any, owner: Any = None) -> Any:
+        needed = _private.any_autocast() or _needs_override(sys._getframe(1).f_code)
+        return override if needed else _private.disabled_torch_function
+
+
+type(_state.thread).torch_function = _Ask()
+
+
+def autocast_changed() -> None:
+    """Settle what ``__torch_function__`` is on this thread, in a mode: on while autocast is."""
+    if _state.current() is None:
+        vars(_state.thread).pop("torch_function", None)
+    elif _private.any_autocast():
+        _state.thread.torch_function = override
+    else:
+        _state.thread.torch_function = _private.disabled_torch_function
+
+
+class Switch(property):
+    """The class attribute ``__torch_function__``: off, unless a call may need the override.
+
+    torch looks it up on each argument of each call, so the answer can differ from call to call. In
+    a mode that takes no Python at all: the getter is C's ``getattr`` on the thread, to which the
+    fake is no more than a default that is never used. It can itself be called, for a subclass that
+    says ``super().__torch_function__(...)``: there a property is given as it is.
+    """
+
+    __call__ = staticmethod(override)
+
+
+switch = Switch(functools.partial(getattr, _state.thread, "torch_function"))

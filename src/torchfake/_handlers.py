@@ -164,8 +164,8 @@ def _storage_to_set(fake: FakeTensor, source: Any) -> Storage:
     if storage.value is None and source.device.type == "cpu" and not loading:
         if not isinstance(source, FakeUntypedStorage):
             _values.remember(storage, source, fake.dtype)
-    if storage.origin is None:
-        storage.origin = _origin.here(3)
+    if storage.place is None:
+        storage.place = _origin.here(3)
     return storage
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from torchfake import _device, _origin, _private
-from torchfake._call import Args, Call, Kwargs, device_of, output_device, written_tensors
+from torchfake._call import Args, Call, Kwargs, count_writes, device_of, output_device
 from torchfake._checks import check
 from torchfake._follow import follow_values, from_values_alone
-from torchfake._metadata import Storage, bytes_spanned, metadata_of, new_untyped, storage_of
+from torchfake._metadata import Pinned, Storage, bytes_spanned, metadata_of, new_untyped, storage_of
 from torchfake._rules import rule_for
 from torchfake._tensor import FakeTensor, become, new_fake
 from torchfake.errors import UnsupportedOpError
@@ -188,10 +188,8 @@ def wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.T
 
 
 def _new_storage(call: Call, untyped: torch.UntypedStorage, device: torch.device) -> Storage:
-    storage = Storage(untyped.nbytes(), device)
-    storage.op = call.func
-    storage.is_pinned = bool(call.kwargs.get("pin_memory"))
-    storage.origin = _origin.here(3)
+    storage = Storage(untyped.nbytes(), device, call.func, _origin.here(3))
+    storage.pinned = Pinned() if call.kwargs.get("pin_memory") else None
     call.by_storage[_private.storage_key(untyped)] = storage
     return storage
 
@@ -200,8 +198,8 @@ def _write_back(call: Call) -> None:
     """Give written fakes the metadata their meta tensors have now."""
     if not call.plan.written_names:
         return
-    if call.plan.per_element:  # autograd leaves it to their kernels to count these writes
-        _count_writes(call)
+    if call.plan.per_element:
+        count_writes(call)
     for meta, fake in call.by_meta.values():
         storage = call.by_storage.get(_private.storage_key(meta.untyped_storage()))
         device = fake._fake_meta.device
@@ -210,9 +208,3 @@ def _write_back(call: Call) -> None:
         record = metadata_of(meta, device)
         if record is not fake._fake_meta or storage is not fake._fake_storage:
             become(fake, record, storage)
-
-
-def _count_writes(call: Call) -> None:
-    for tensor in written_tensors(call):
-        if not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchfake import _device, _private
-from torchfake._origin import Origin
+from torchfake._origin import Origin, Place
 
 Ints = tuple[int, ...]
 
@@ -22,7 +22,18 @@ Ints = tuple[int, ...]
 class Metadata:
     """Shape, strides, dtype, device and the rest that torch knows without the data."""
 
-    __slots__ = ("carrier", "conj", "device", "dtype", "layout", "neg", "offset", "size", "stride")
+    __slots__ = (
+        "carrier",
+        "conj",
+        "device",
+        "dtype",
+        "layout",
+        "neg",
+        "offset",
+        "size",
+        "stride",
+        "wrapper",
+    )
 
     size: Ints
     stride: Ints
@@ -33,6 +44,7 @@ class Metadata:
     layout: torch.layout
     conj: bool
     neg: bool
+    wrapper: tuple[Any, ...] | None  # what makes a fake of it; filled in by torchfake._tensor
 
     def __repr__(self) -> str:
         return f"Metadata({self.dtype}{list(self.size)}, stride={self.stride}, {self.device})"
@@ -65,6 +77,7 @@ def _new_record(key: tuple[Any, ...]) -> Metadata:
     (record.size, record.stride, record.offset, record.dtype) = key[:4]
     (record.device, record.layout, record.conj, record.neg) = key[4:]
     record.carrier = _device.carrier(record.device)
+    record.wrapper = None
     return _interned.setdefault(key, record)
 
 
@@ -145,6 +158,22 @@ def new_untyped(num_bytes: int, device: torch.device) -> FakeUntypedStorage:
     return untyped
 
 
+class Pinned:
+    """Memory that was asked for as pinned, which somebody in C may fill: safetensors reads a file
+    into it before the copy to a CUDA device.
+    """
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes: torch.UntypedStorage | None = None
+
+    def address(self, num_bytes: int) -> int:
+        if self._bytes is None:
+            self._bytes = torch.UntypedStorage(num_bytes, device="cpu")
+        return self._bytes.data_ptr()
+
+
 _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 
 
@@ -154,28 +183,32 @@ class Storage:
     __slots__ = (
         "__weakref__",
         "_num_bytes",
-        "_scratch",
         "_untyped",
         "device",
-        "is_pinned",
         "op",
-        "origin",
+        "pinned",
+        "place",
         "value",
     )
 
-    def __init__(self, num_bytes: int, device: torch.device) -> None:
+    def __init__(
+        self, num_bytes: int, device: torch.device, op: Any = None, place: Place | None = None
+    ) -> None:
         self._num_bytes = num_bytes
         self._untyped: FakeUntypedStorage | None = None
         self.device = device
+        self.op = op  # the operator that made it
+        self.place = place  # where in the user's code
         self.value: torch.UntypedStorage | None = None  # real bytes on the host, of small tensors
-        self.origin: Origin | None = None  # the user's line that made it
-        self.op: Any = None  # the operator that made it
-        self.is_pinned = False  # asked for as pinned memory, which somebody in C will fill
-        self._scratch: torch.UntypedStorage | None = None
+        self.pinned: Pinned | None = None
 
     @property
     def num_bytes(self) -> int:
         return self._num_bytes if self._untyped is None else self._untyped.nbytes()
+
+    @property
+    def origin(self) -> Origin | None:
+        return None if self.place is None else Origin(*self.place)
 
     @property
     def untyped(self) -> FakeUntypedStorage:
@@ -186,19 +219,14 @@ class Storage:
         return self._untyped
 
     def address(self) -> int:
-        """Where the bytes are: nowhere, but for pinned memory, which is real once asked for.
-        safetensors reads a file into it before the copy to a CUDA device.
-        """
-        if not self.is_pinned:
+        """Where the bytes are: nowhere, but for pinned memory, which is real once asked for."""
+        if self.pinned is None:
             return self.untyped.data_ptr()
-        if self._scratch is None:
-            self._scratch = torch.UntypedStorage(self.num_bytes, device="cpu")
-        return self._scratch.data_ptr()
+        return self.pinned.address(self.num_bytes)
 
     def copy(self) -> Storage:
         """A storage of its own with the same size, device and value."""
-        twin = Storage(self.num_bytes, self.device)
-        twin.origin, twin.op = self.origin, self.op
+        twin = Storage(self.num_bytes, self.device, self.op, self.place)
         twin.value = None if self.value is None else self.value.clone()
         return twin
 

@@ -19,6 +19,7 @@ class OpPlan(NamedTuple):
     """How one operator treats its arguments."""
 
     name: str  # "aten.add.Tensor"
+    packet: str  # "aten::add"
     written_positions: tuple[int, ...]  # positional arguments it writes
     written_names: tuple[str, ...]  # keyword arguments it writes (out=)
     is_random: bool  # draws from a generator
@@ -88,6 +89,7 @@ def plan_of(func: Any) -> OpPlan:
     arguments = schema.arguments
     return OpPlan(
         name=str(func),
+        packet=packet,
         written_positions=tuple(
             i for i, a in enumerate(arguments) if _is_written(packet, a) and not a.kwarg_only
         ),

@@ -60,10 +60,12 @@ _for_any_mode, _for_fake_cuda = _Group(), _Group()
 
 def enter(*, fake_cuda: bool) -> None:
     """Count one more mode; the first one puts the replacements in."""
-    from torchfake import _patch_cuda, _patch_devices, _patch_sources
+    from torchfake import _patch_autocast, _patch_cuda, _patch_devices, _patch_sources
 
     with _lock:
-        _for_any_mode.enter([*_patch_sources.PATCHES, *_patch_devices.PATCHES])
+        _for_any_mode.enter(
+            [*_patch_autocast.PATCHES, *_patch_sources.PATCHES, *_patch_devices.PATCHES]
+        )
         if fake_cuda:
             _for_fake_cuda.enter([*_patch_cuda.PATCHES, *_patch_devices.PATCHES_FOR_FAKE_CUDA])
 

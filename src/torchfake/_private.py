@@ -35,6 +35,13 @@ make_wrapper = torch.Tensor._make_wrapper_subclass
 with metadata and no data. Documented only in torch's own subclasses (DTensor, FakeTensor)."""
 
 
+def wrapper_defaults(extra_dispatch_keys: Any) -> tuple[Any, ...]:
+    """The arguments of :data:`make_wrapper` after the device, by position: pinned, requires_grad,
+    sizes policy, dispatch device, dispatch layout, extra dispatch keys.
+    """
+    return (False, False, None, False, False, extra_dispatch_keys)
+
+
 class SpareKey:
     """A dispatch key that torch names and nobody's tensors carry: kernels for it are ours alone.
 

@@ -40,6 +40,11 @@ def rule_for(func: Any, device_type: str) -> Rule | None:
     return _RULES.get((func, device_type)) or _private.meta_kernel_of(func, device_type)
 
 
+def has_rule(func: Any) -> bool:
+    """Whether `func` has a rule on every device."""
+    return all(rule_for(func, device_type) is not None for device_type in _ANY_DEVICE)
+
+
 def _column_major(tensor: Tensor, shape: Any) -> Tensor:
     """An empty tensor like `tensor` whose last two dims are laid out in columns, as LAPACK's."""
     *batch, rows, columns = shape

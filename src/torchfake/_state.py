@@ -1,14 +1,13 @@
 """The only ambient state: which modes are on, on this thread.
 
 Enters: modes, from :mod:`torchfake.fake`. Leaves: the innermost one. Invariant: everything here
-is thread-local, but for the one pointer through which a tensor reaches the dispatcher.
+is thread-local.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,41 +45,33 @@ class _Thread(threading.local):
         self.modes: list[ModeState] = []
         self.draws = Draws()
 
+    torch_function: Any = None
+    """What ``__torch_function__`` of a fake is on this thread: kept by :mod:`torchfake._function`,
+    and read at each call of a torch function."""
 
-_thread = _Thread()
+
+thread = _Thread()
 
 
 def current() -> ModeState | None:
     """The innermost mode of this thread, or None outside all modes."""
-    modes = _thread.modes
+    modes = thread.modes
     return modes[-1] if modes else None
 
 
 def draws() -> Draws:
     """The private generator of the running thread."""
-    return _thread.draws
+    return thread.draws
 
 
 def forget_draws() -> None:
     """Fork anew at the next known draw: the user has reseeded, or a mode begins."""
-    _thread.draws = Draws()
+    thread.draws = Draws()
 
 
 def push(state: ModeState) -> None:
-    _thread.modes.append(state)
+    thread.modes.append(state)
 
 
 def pop() -> ModeState:
-    return _thread.modes.pop()
-
-
-Dispatcher = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-def _not_loaded(*_args: Any) -> Any:
-    raise AssertionError("torchfake's dispatcher is not loaded: import torchfake, not its parts")
-
-
-dispatcher: Dispatcher = _not_loaded
-"""Set once by :mod:`torchfake._dispatch`. A tensor is low in the import order and its operations
-are high; this pointer is the one place where a call goes up."""
+    return thread.modes.pop()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _function, _private, _repr, _state, _values
+from torchfake import _device, _function, _private, _repr, _values
 from torchfake._device import encode
 from torchfake._metadata import (
     FakeUntypedStorage,
@@ -40,7 +40,7 @@ class FakeTensor(torch.Tensor):
     _fake_meta: Metadata
     _fake_storage: Storage
 
-    __torch_function__ = _function.Switch()
+    __torch_function__ = _function.switch
 
     def __new__(cls, *args: Any, **kwargs: Any) -> FakeTensor:
         raise TypeError(
@@ -52,7 +52,12 @@ class FakeTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _state.dispatcher(func, types, args, kwargs or {})
+        """Replaced by :mod:`torchfake._dispatch`: a tensor is low in the import order and its
+        operations are high. This is the one place where a call goes up.
+        """
+        raise AssertionError(
+            "torchfake's dispatcher is not loaded: import torchfake, not its parts"
+        )
 
     # What differs from what C++ would say of the wrapper.
 
@@ -212,22 +217,23 @@ class FakeTensor(torch.Tensor):
 
 def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
     """A fake of `meta` that looks at `storage`; not a leaf of anything, needs no grad."""
-    fake: FakeTensor = _private.make_wrapper(
-        cls,
-        meta.size,
-        meta.stride,
-        meta.offset,
-        None,
-        meta.dtype,
-        meta.layout,
-        meta.carrier,
-        _extra_dispatch_keys=_private.OWN_KEY.keys,
-    )
+    fake: FakeTensor = _private.make_wrapper(cls, *wrapper_arguments(meta)[1:])
     if meta.conj or meta.neg:
         _private.set_bits(fake, meta.conj, meta.neg)
     fake._fake_meta = meta
     fake._fake_storage = storage
     return fake
+
+
+def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
+    """What ``make_wrapper`` takes for a fake of `meta`; put together once for each record.
+
+    All by position, and in one tuple: a keyword costs as much as a quarter of the call.
+    """
+    if meta.wrapper is None:
+        place = (meta.size, meta.stride, meta.offset, None, meta.dtype, meta.layout, meta.carrier)
+        meta.wrapper = (FakeTensor, *place, *_private.wrapper_defaults(_private.OWN_KEY.keys))
+    return meta.wrapper
 
 
 def become(fake: FakeTensor, meta: Metadata, storage: Storage) -> None:

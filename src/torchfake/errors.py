@@ -8,6 +8,7 @@ itself (wrong shapes, two devices in one operation) are not here: they are raise
 from __future__ import annotations
 
 __all__ = [
+    "CacheError",
     "DeviceError",
     "MissingExtraError",
     "NotFakeError",
@@ -98,4 +99,13 @@ class TargetError(TorchFakeError, ValueError):
 
     TARGET is ``transformers:ClassName``, the path of a ``config.json``, or
     ``package.module:callable``.
+    """
+
+
+class CacheError(TorchFakeError, AssertionError):
+    """A remembered outcome of an operation is not what its kernel gives now.
+
+    Raised only while ``TORCHFAKE_CHECK_CACHE=1`` is set, which runs every operation and compares.
+    It is a bug of torchfake, or of a kernel whose results depend on more than its arguments.
+    ``TORCHFAKE_CACHE=0`` runs without the cache.
     """

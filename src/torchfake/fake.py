@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _cuda, _device, _dispatch, _patches, _private, _state
+from torchfake import _cuda, _device, _dispatch, _function, _patches, _private, _state
 from torchfake._interpret import meta_twin
 from torchfake._metadata import Storage, metadata_of
 from torchfake._state import FakeCuda, ModeState
@@ -63,6 +63,7 @@ class fake_mode:
             _state.forget_draws()
             state.undo = undo.pop_all()
             _state.push(state)
+        _function.autocast_changed()
         return self
 
     def __exit__(
@@ -72,6 +73,7 @@ class fake_mode:
         trace: TracebackType | None,
     ) -> None:
         _state.pop().undo.close()
+        _function.autocast_changed()
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function):

@@ -1,0 +1,175 @@
+"""What is remembered of operations: for each call's form and key, its recipe.
+
+Enters: calls that have run. Leaves: the recipes of calls like them. Invariant: at most
+``MAX_RECIPES`` are held, for the process, by all modes and threads; a table is only ever added to
+or dropped whole, so that a thread that reads it sees all of a recipe or none.
+
+Never remembered, by rule: operators outside ``aten``, whose kernels may be anybody's Python;
+operators whose result depends on values; calls with a real tensor, a generator or a symbolic size
+among the arguments (no key holds them). And by name, each with its reason: ``_EXCLUDED``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake import _recipes
+from torchfake._call import Args, Kwargs
+from torchfake._keys import KeyFunction, form_of, key_function
+from torchfake._ops import plan_of
+from torchfake._recipes import Before, Recipe
+from torchfake._rules import has_rule
+from torchfake.errors import CacheError
+
+MAX_RECIPES = 50_000
+"""About 1 KB each."""
+
+_EXCLUDED = {
+    "aten::as_strided": "refuses what does not fit its storage, whose size no key says",
+    "aten::as_strided_": "the same",
+    "aten::resize_": "grows a storage, or not, by its size",
+    "aten::resize_as_": "the same",
+    "aten::set_": "takes another storage, of any size",
+    "aten::lift": "brings data in",
+    "aten::lift_fresh": "brings data in",
+    "aten::_local_scalar_dense": "reads a value",
+    "aten::equal": "reads values",
+    "aten::allclose": "reads values",
+    "aten::is_nonzero": "reads a value",
+    "aten::masked_select": "has as many elements as a mask has ones",
+    "aten::_is_any_true": "answers torch's own questions, by who asks",
+    "aten::_is_all_true": "the same",
+    "aten::_linalg_check_errors": "reads a value",
+    "aten::record_stream": "acts on a stream",
+}
+
+_TAKES_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
+"""Have as many rows as a mask has ones, where an index is a mask."""
+
+
+class Form(NamedTuple):
+    """The calls of one operator that pass the same arguments, in the same way."""
+
+    key_of: KeyFunction
+    recipes: dict[tuple[Any, ...], Recipe]  # what the hot path reads; empty while checking
+    checked: dict[tuple[Any, ...], Recipe]  # the same, while checking
+
+
+class _Settings:
+    """Read from the environment once, at import; tests set them."""
+
+    enabled = os.environ.get("TORCHFAKE_CACHE", "1") != "0"
+    checking = os.environ.get("TORCHFAKE_CHECK_CACHE", "0") not in ("", "0")
+
+
+settings = _Settings()
+
+forms: dict[int, dict[Any, Form]] = {}
+"""By the operator's identity (its own hash is a Python call), then by the form of the call."""
+
+_operators: dict[int, Any] = {}  # keeps operators alive, so that no other gets an id of theirs
+
+
+class _Size:
+    recipes = 0
+
+
+_size = _Size()
+
+
+def form_for(func: Any, args: Args, kwargs: Kwargs) -> Form | None:
+    """The form of this call, made when it is first seen; None if such calls are not remembered."""
+    if not settings.enabled or not _is_remembered(func):
+        return None
+    by_form = forms.get(id(func))
+    if by_form is None:
+        _operators[id(func)] = func
+        by_form = forms.setdefault(id(func), {})
+    name = form_of(args, kwargs)
+    form = by_form.get(name)
+    if form is None:
+        key_of = key_function(func, args, kwargs)
+        form = None if key_of is None else by_form.setdefault(name, Form(key_of, {}, {}))
+    return form
+
+
+def _is_remembered(func: Any) -> bool:
+    plan = plan_of(func)
+    if func.namespace != "aten" or plan.packet in _EXCLUDED:
+        return False
+    return not plan.needs_values or plan.packet in _TAKES_MASKS or has_rule(func)
+
+
+def key_in(form: Form, args: Args, kwargs: Kwargs) -> tuple[Any, ...] | None:
+    """The key of a call of that form; None if it has none."""
+    try:
+        key = form.key_of(args, kwargs)
+        hash(key)
+    except (TypeError, AttributeError):
+        return None
+    return key
+
+
+def run_and_remember(
+    run: Callable[[Any, Args, Kwargs], Any], func: Any, args: Args, kwargs: Kwargs
+) -> Any:
+    """What `run` gives, its recipe remembered where it has one."""
+    form = form_for(func, args, kwargs)
+    key = None if form is None else key_in(form, args, kwargs)
+    if form is None or key is None:
+        return run(func, args, kwargs)
+    before = _recipes.snapshot(args, kwargs)
+    result = run(func, args, kwargs)
+    recipe = None if _has_mask(func, before) else _recipes.learn(func, args, kwargs, before, result)
+    if settings.checking:
+        _check(form, key, recipe, func, args, kwargs)
+    if recipe is not None:
+        _remember(form, key, recipe)
+    return result
+
+
+def _has_mask(func: Any, before: list[Before]) -> bool:
+    masks = (torch.bool, torch.uint8)
+    if plan_of(func).packet not in _TAKES_MASKS:
+        return False
+    return any(b.record.dtype in masks for b in before if b.place.argument != 0)
+
+
+def _remember(form: Form, key: tuple[Any, ...], recipe: Recipe) -> None:
+    recipes = form.checked if settings.checking else form.recipes
+    if key not in recipes:
+        if _size.recipes >= MAX_RECIPES:
+            clear()  # forms in the hands of other threads live on, and are no longer found
+        _size.recipes += 1
+    recipes[key] = recipe
+
+
+def _check(
+    form: Form, key: tuple[Any, ...], recipe: Recipe | None, func: Any, args: Args, kwargs: Kwargs
+) -> None:
+    """Compare what a hit would have given with what the kernel gave."""
+    known = form.checked.get(key)
+    if known is None or not _recipes.holds(known, args, kwargs):
+        return
+    if known != recipe:
+        raise CacheError(
+            f"torchfake's cache would have been wrong about {func} of {key}: it has {known}, and "
+            f"the kernel gives {recipe}. This is a bug of torchfake: please report it; "
+            "TORCHFAKE_CACHE=0 runs without the cache"
+        )
+
+
+def clear() -> None:
+    """Forget everything."""
+    forms.clear()
+    _operators.clear()
+    _size.recipes = 0
+
+
+def count() -> int:
+    """How many recipes are held."""
+    return _size.recipes

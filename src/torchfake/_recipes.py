@@ -1,0 +1,321 @@
+"""The outcome of an operation, written down so that it can be had again without a kernel.
+
+Enters: a call before and after it ran. Leaves: a :class:`Recipe`, and what it gives for other
+arguments of the same metadata. Invariant: a recipe names arguments by their place in the call and
+storages by the arguments that look at them, never a tensor of the call it was learned from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake import _device, _follow, _origin, _state, _values
+from torchfake._call import Args, Call, Kwargs, count_writes
+from torchfake._metadata import Metadata, Storage
+from torchfake._ops import OpPlan, plan_of
+from torchfake._tensor import FakeTensor, become, new_fake, wrapper_arguments
+
+
+class Place(NamedTuple):
+    """Where in a call an argument stands: a position or a name, and an index into a list there."""
+
+    argument: Any  # an int or a str
+    index: int | None = None
+
+    @property
+    def is_position(self) -> bool:
+        return isinstance(self.argument, int) and self.index is None
+
+    def find(self, args: Args, kwargs: Kwargs) -> Any:
+        argument = self.argument
+        value = kwargs[argument] if isinstance(argument, str) else args[argument]
+        return value if self.index is None else value[self.index]
+
+
+class Fresh(NamedTuple):
+    """A result with a storage of its own: the one of that number among the new ones."""
+
+    record: Metadata
+    storage: int
+
+
+class View(NamedTuple):
+    """A result that looks at the storage of an argument."""
+
+    record: Metadata
+    base: Place
+
+
+class Same(NamedTuple):
+    """A result that is an argument."""
+
+    argument: Place
+
+
+class Constant(NamedTuple):
+    """A result that is no tensor."""
+
+    value: Any
+
+
+_CONSTANTS = (bool, int, float, str, type(None), torch.dtype)
+
+
+@dataclass(slots=True)
+class Recipe:
+    """How to make the result of an operation from its arguments."""
+
+    outcome: Any  # one of the four above, or a list or tuple of them
+    new_bytes: tuple[int, ...]  # the sizes of the new storages
+    becomes: tuple[tuple[Place, Metadata], ...]  # arguments whose metadata it changes
+    follows: bool  # values may be known: see torchfake._follow
+    apart: bool  # holds only if no two tensors among the arguments share a storage
+    default_dtype: torch.dtype | None  # holds only while this is torch's default
+    machine: Any  # holds only on this machine, where not None
+
+    short: Short | None = field(default=None, compare=False)  # the same for the hot path
+    same: int | None = field(default=None, compare=False)  # and where the result is an argument
+
+    def __post_init__(self) -> None:
+        if self.becomes or self.follows or self.apart or self.machine is not None:
+            return
+        outcome = self.outcome
+        if isinstance(outcome, Fresh):
+            self.short = _short(outcome.record, None, self.default_dtype, self.new_bytes[0])
+        elif isinstance(outcome, View) and outcome.base.is_position:
+            self.short = _short(outcome.record, outcome.base.argument, self.default_dtype, 0)
+        elif isinstance(outcome, Same) and outcome.argument.is_position:
+            self.same = outcome.argument.argument if self.default_dtype is None else None
+
+
+class Short(NamedTuple):
+    """A recipe for one new wrapper, that holds always or by its default dtype."""
+
+    record: Metadata
+    device: torch.device
+    wrapper: tuple[Any, ...]
+    base: Any  # position of the argument it is a view of, or None
+    default_dtype: torch.dtype | None
+    num_bytes: int
+
+
+def _short(record: Metadata, base: Any, dtype: torch.dtype | None, num_bytes: int) -> Short | None:
+    if record.conj or record.neg:
+        return None
+    return Short(record, record.device, wrapper_arguments(record), base, dtype, num_bytes)
+
+
+# Learning.
+
+
+class Before(NamedTuple):
+    """A fake among the arguments, as it was before the call."""
+
+    place: Place
+    fake: FakeTensor
+    record: Metadata
+    storage: Storage
+    num_bytes: int
+    is_known: bool
+
+
+def snapshot(args: Args, kwargs: Kwargs) -> list[Before]:
+    """The fakes among the arguments. An operation may change what they are."""
+    found = []
+    for name, value in (*enumerate(args), *kwargs.items()):
+        if isinstance(value, FakeTensor):
+            found.append(_before(Place(name), value))
+        elif isinstance(value, (list, tuple)):
+            tensors = [(i, v) for i, v in enumerate(value) if isinstance(v, FakeTensor)]
+            found.extend(_before(Place(name, i), v) for i, v in tensors)
+    return found
+
+
+def _before(place: Place, fake: FakeTensor) -> Before:
+    storage = fake._fake_storage
+    known = storage.value is not None
+    return Before(place, fake, fake._fake_meta, storage, storage.num_bytes, known)
+
+
+def learn(
+    func: Any, args: Args, kwargs: Kwargs, before: list[Before], result: Any
+) -> Recipe | None:
+    """The recipe of a call that has its result; None where its outcome is not the metadata's."""
+    plan = plan_of(func)
+    learning = _Learning(before)
+    outcome = learning.outcome(result)
+    writes = bool(plan.written_names)
+    becomes = learning.changes()
+    if outcome is None or becomes is None or (learning.is_ambiguous and learning.refers):
+        return None
+    if writes and learning.is_ambiguous:
+        return None
+    return Recipe(
+        outcome=outcome,
+        new_bytes=tuple(s.num_bytes for s in learning.new),
+        becomes=becomes,
+        follows=_may_follow(plan, before, outcome),
+        apart=writes and len(before) > 1,
+        default_dtype=None if _has_floats(before) else torch.get_default_dtype(),
+        machine=_machine() if _names_device(args, kwargs) else None,
+    )
+
+
+class _Learning:
+    """One result being taken apart."""
+
+    def __init__(self, before: list[Before]) -> None:
+        self.before = before
+        self.places = {id(b.fake): b.place for b in before}
+        self.bases = {id(b.storage): b.place for b in before}
+        self.is_ambiguous = len(self.bases) < len(before)
+        self.refers = False  # to an argument
+        self.new: list[Storage] = []
+
+    def outcome(self, result: Any) -> Any:
+        """`result` as one of the four outcomes, or None."""
+        if isinstance(result, FakeTensor):
+            return self._of_fake(result)
+        if isinstance(result, _CONSTANTS):
+            return Constant(result)
+        if type(result) not in (list, tuple):
+            return None
+        parts = [self.outcome(item) for item in result]
+        return None if None in parts else type(result)(parts)
+
+    def _of_fake(self, fake: FakeTensor) -> Any:
+        place = self.places.get(id(fake))
+        storage = fake._fake_storage
+        base = self.bases.get(id(storage))
+        if place is not None:
+            self.refers = True
+            return Same(place)
+        if base is not None:
+            self.refers = True
+            return View(fake._fake_meta, base)
+        if storage.pinned is not None:
+            return None
+        if not any(storage is known for known in self.new):
+            self.new.append(storage)
+        return Fresh(fake._fake_meta, [storage is s for s in self.new].index(True))
+
+    def changes(self) -> tuple[tuple[Place, Metadata], ...] | None:
+        """The arguments that have other metadata now; None if storages changed too."""
+        for b in self.before:
+            if b.fake._fake_storage is not b.storage or b.storage.num_bytes != b.num_bytes:
+                return None
+        changed = [b for b in self.before if b.fake._fake_meta is not b.record]
+        return tuple((b.place, b.fake._fake_meta) for b in changed)
+
+
+def _may_follow(plan: OpPlan, before: list[Before], outcome: Any) -> bool:
+    """Whether a result, or what is written, could have a known value: see ``follow_values``."""
+    fresh = [o for o in _flat(outcome) if isinstance(o, Fresh)]
+    if not fresh and not plan.written_names:
+        return False
+    if any(b.is_known for b in before):
+        return True
+    if plan.overwrites:
+        return len(before) == 1 and _fits(before[0].record) and not _draws_floats(plan, before)
+    return not before and any(_fits(o.record) for o in fresh) and not _is_unwritten(plan, fresh)
+
+
+def _draws_floats(plan: OpPlan, before: list[Before]) -> bool:
+    record = before[0].record
+    return plan.is_random and record.dtype.is_floating_point and len(record.size) > 0
+
+
+def _is_unwritten(plan: OpPlan, fresh: list[Fresh]) -> bool:
+    """Whether results are memory nobody has written, of floats: ``follow_values`` leaves those."""
+    numbers = [o.record.dtype.is_floating_point or o.record.dtype.is_complex for o in fresh]
+    return plan.is_uninitialized and all(numbers)
+
+
+def _fits(record: Metadata) -> bool:
+    num_bytes = record.dtype.itemsize
+    for length in record.size:
+        num_bytes *= length
+    return _values.fits(num_bytes, record.dtype)
+
+
+def _flat(outcome: Any) -> list[Any]:
+    if type(outcome) in (list, tuple):
+        return [part for item in outcome for part in _flat(item)]
+    return [outcome]
+
+
+def _has_floats(before: list[Before]) -> bool:
+    """Whether promotion has a floating dtype to go by, and so never asks for the default one."""
+    return any(b.record.dtype.is_floating_point or b.record.dtype.is_complex for b in before)
+
+
+def _names_device(args: Args, kwargs: Kwargs) -> bool:
+    devices = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.device)]
+    return any(device.type != "cpu" for device in devices)
+
+
+def _machine() -> Any:
+    """What decides which devices there are, and which one ``cuda`` is."""
+    state = _state.current()
+    cuda = state.cuda if state is not None else None
+    return (state is not None, cuda and (cuda.num_devices, cuda.current))
+
+
+# Making the result again.
+
+
+def holds(recipe: Recipe, args: Args, kwargs: Kwargs) -> bool:
+    """Whether what no key says is as it was when `recipe` was learned."""
+    dtype = recipe.default_dtype
+    if dtype is not None and dtype is not torch.get_default_dtype():
+        return False
+    if recipe.machine is not None and recipe.machine != _machine():
+        return False
+    return not recipe.apart or _are_apart(args, kwargs)
+
+
+def _are_apart(args: Args, kwargs: Kwargs) -> bool:
+    storages = [id(b.storage) for b in snapshot(args, kwargs)]
+    return len(set(storages)) == len(storages)
+
+
+def make(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result of `func`, made as `recipe` says; arguments are changed as `func` would."""
+    place = _origin.here(3)
+    device = _device_of(recipe)
+    new = [Storage(num_bytes, device, func, place) for num_bytes in recipe.new_bytes]
+    result = _make(recipe.outcome, new, args, kwargs)
+    if recipe.follows:
+        call = Call(func, args, kwargs)
+        call.device = device
+        _follow.follow_values(call, result)
+    if plan_of(func).per_element:
+        count_writes(Call(func, args, kwargs))
+    for changed, record in recipe.becomes:
+        fake = changed.find(args, kwargs)
+        become(fake, record, fake._fake_storage)
+    return result
+
+
+def _make(outcome: Any, new: list[Storage], args: Args, kwargs: Kwargs) -> Any:
+    if isinstance(outcome, Fresh):
+        storage = new[outcome.storage]
+        storage.device = outcome.record.device
+        return new_fake(outcome.record, storage)
+    if isinstance(outcome, View):
+        return new_fake(outcome.record, outcome.base.find(args, kwargs)._fake_storage)
+    if isinstance(outcome, Same):
+        return outcome.argument.find(args, kwargs)
+    if isinstance(outcome, Constant):
+        return outcome.value
+    return type(outcome)([_make(part, new, args, kwargs) for part in outcome])
+
+
+def _device_of(recipe: Recipe) -> torch.device:
+    for part in _flat(recipe.outcome):
+        if isinstance(part, (Fresh, View)):
+            return part.record.device
+    return _device.CPU

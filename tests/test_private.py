@@ -83,6 +83,11 @@ def test_make_wrapper() -> None:
     assert (wrapper.shape, wrapper.stride(), wrapper.storage_offset()) == ((2, 3), (1, 2), 4)
     assert wrapper.dtype == torch.int32
     assert wrapper.device == torch.device("meta", 11)  # the index survives, as _device.py needs
+    place = ((2, 3), (1, 2), 4, None, torch.int32, torch.strided, torch.device("meta", 11))
+    defaults = _private.wrapper_defaults(_private.OWN_KEY.keys)
+    assert torch._C._dispatch_keys(wrapper) == torch._C._dispatch_keys(
+        _private.make_wrapper(Wrapper, *place, *defaults)
+    )
     keys = torch._C._dispatch_keys(wrapper)
     assert keys.has(torch._C._parse_dispatch_key("DeferredInit"))
 

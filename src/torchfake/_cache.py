@@ -143,7 +143,8 @@ def _remember(form: Form, key: tuple[Any, ...], recipe: Recipe) -> None:
     recipes = form.checked if settings.checking else form.recipes
     if key not in recipes:
         if _size.recipes >= MAX_RECIPES:
-            clear()  # forms in the hands of other threads live on, and are no longer found
+            clear()  # `form` too is no longer found
+            return
         _size.recipes += 1
     recipes[key] = recipe
 

@@ -26,9 +26,13 @@ _forms = _cache.forms
 _make_wrapper = _private.make_wrapper
 _default_dtype = torch.get_default_dtype
 _in_inference_mode = torch.is_inference_mode_enabled
+_fills = _recipes.fills
 _getframe = sys._getframe
 _here = _origin.here
 _is_librarys = _origin.is_library.known
+
+
+_NONE = Recipe(outcome=None)
 
 
 def dispatch(
@@ -44,19 +48,21 @@ def dispatch(
         key_of, recipes, _ = form
         recipe = recipes[key_of(args, kwargs)]
     except (KeyError, TypeError):
-        return _cold(func, types, args, kwargs or {})
+        recipe = _NONE  # and out of here: an error raised here would show this one as its context
     short = recipe.short
     if short is None:
-        same = recipe.same
-        return _warm(recipe, func, types, args, kwargs or {}) if same is None else args[same]
-    record, device, wrapper, base, dtype, num_bytes = short
+        same, fill = recipe.same, recipe.fill
+        if same is None or (fill is not None and not _fills(fill, args[same])):
+            return _warm(recipe, func, types, args, kwargs or {})
+        return args[same]
+    record, device, wrapper, base, dtype, num_bytes, value = short
     if dtype is not None and dtype is not _default_dtype():
         return _cold(func, types, args, kwargs or {})
     if base is None:
         frame = _getframe(1)
         code = frame.f_code
         place = _here(2) if _is_librarys.get(id(code), True) else (code, frame.f_lasti)
-        storage = Storage(num_bytes, device, func, place)
+        storage = Storage(num_bytes, device, func, place, value)
     elif _in_inference_mode():
         return _warm(recipe, func, types, args, kwargs or {})
     else:
@@ -68,8 +74,8 @@ def dispatch(
 
 
 def _warm(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A hit that takes more than one new wrapper."""
-    if not _recipes.holds(recipe, args, kwargs):
+    """A hit that takes more than one new wrapper, or no hit."""
+    if recipe is _NONE or not _recipes.holds(recipe, args, kwargs):
         return _cold(func, types, args, kwargs)
     if _is_view_of_normal_tensor(func, args):
         with torch.inference_mode(False):

@@ -13,6 +13,7 @@ import torch
 
 from torchfake import _device, _draws, _origin, _values
 from torchfake._call import Call, written_tensors
+from torchfake._metadata import Filled
 from torchfake._tensor import FakeTensor, become, fake_twin
 from torchfake.errors import UnsupportedOpError
 
@@ -20,9 +21,7 @@ from torchfake.errors import UnsupportedOpError
 def value_argument(value: Any) -> Any:
     """An argument with fakes replaced by their values. Call only when all are known."""
     if isinstance(value, FakeTensor):
-        storage = value._fake_storage.value
-        assert storage is not None
-        return _values.view_of(value._fake_meta, storage)
+        return _values.view_of(value._fake_meta, value._fake_storage.known_bytes())
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, (list, tuple)):
@@ -109,14 +108,13 @@ def _start_integers(fresh: list[FakeTensor]) -> None:
         storage, dtype = fake._fake_storage, fake.dtype
         is_integer = not (dtype.is_floating_point or dtype.is_complex)
         if is_integer and _values.fits(storage.num_bytes, dtype):
-            zeros = torch.zeros(storage.num_bytes, dtype=torch.uint8, device="cpu")
-            storage.value = zeros.untyped_storage()
+            storage.value = Filled(0, dtype, storage.num_bytes)
 
 
 def _has_grown(fake: FakeTensor) -> bool:
     """Whether the operator made room behind a known value: nobody has written there."""
     storage = fake._fake_storage
-    return storage.value is not None and storage.num_bytes > storage.value.nbytes()
+    return storage.value is not None and storage.num_bytes > storage.known_bytes().nbytes()
 
 
 def _fresh_results(call: Call, result: Any) -> list[FakeTensor]:

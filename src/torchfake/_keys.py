@@ -5,8 +5,9 @@ call. Leaves: a function that makes the key of such a call. Invariant: two calls
 equal keys have outcomes of equal metadata, but for the guards of :mod:`torchfake._recipes`.
 
 A key is a tuple: a fake stands in it as its record, a list as a tuple, anything else as itself,
-with its type where the schema leaves that open, since 1 and 1.0 and True are equal. Calls that are
-out of the ordinary (a known value, a number where the schema has a tensor) have keys of their own.
+with its type where the schema leaves that open, since 1 and 1.0 and True are equal. One element more
+says that a value is known. Calls with a number or nothing where the schema has a tensor have keys of
+another form.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Part(NamedTuple):
     """The texts for one argument, whose name stands for ``{0}``."""
 
     key: str  # what a key holds of it
-    value: str = ""  # what is None of an ordinary one
+    value: str = ""  # its value, for a tensor: None if not known
 
 
 _TENSOR = _Part("{0}._fake_meta", "{0}._fake_storage.value")
@@ -65,7 +66,7 @@ _PARTS = {
     "Optional[List[float]]": _LIST_OR_NONE,
     "number": _NUMBER,
     "Optional[number]": _NUMBER,
-    "Optional[Generator]": _Part("None", "{0}"),
+    "Optional[Generator]": _Part("no_generator({0})"),
 }
 _PARTS |= {t: _ITSELF for t in ("int", "bool", "float", "str", "Device")}
 _PARTS |= {f"Optional[{t}]": _ITSELF for t in ("int", "bool", "float", "str", "Device")}
@@ -92,24 +93,31 @@ def _compile(parts: tuple[_Part, ...], num_positional: int) -> KeyFunction:
     names = [f"a{i}" for i in range(len(parts))]
     both = list(zip(parts, names, strict=True))
     values = [part.value.format(name) for part, name in both if part.value]
+    key = "".join(part.key.format(name) + ", " for part, name in both)
     text = f"""
 def key(args, kwargs):
     {_unpacking(names[:num_positional], "args")}
     {_unpacking(names[num_positional:], "kwargs.values()")}
     try:
         if {" is ".join([*values, "None"] if values else ["True"])}:
-            return ({"".join(part.key.format(name) + ", " for part, name in both)})
+            return ({key})
+        return ({key}True,)
     except AttributeError:  # no fake where the schema has a tensor
         pass
     return any_key((args, kwargs))
 """
-    namespace: dict[str, Any] = {"any_key": _any_key}
+    namespace: dict[str, Any] = {"any_key": _any_key, "no_generator": _no_generator}
     exec(text, namespace)
     return namespace["key"]  # type: ignore[no-any-return]
 
 
 def _unpacking(names: list[str], source: str) -> str:
     return f"({', '.join(names)},) = {source}" if names else "pass"
+
+
+def _no_generator(generator: Any) -> None:
+    if generator is not None:
+        raise NoKeyError("no key holds a generator")
 
 
 _ATOMS = frozenset(

@@ -9,7 +9,7 @@ identity can stand for equality where a miss costs only time; two fakes alias if
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -158,6 +158,21 @@ def new_untyped(num_bytes: int, device: torch.device) -> FakeUntypedStorage:
     return untyped
 
 
+class Filled(NamedTuple):
+    """A known value that is one number all over: zeros, ones. Its bytes are made when they are
+    read, which those of most biases never are.
+    """
+
+    number: Any
+    dtype: torch.dtype
+    num_bytes: int
+
+    def bytes(self) -> torch.UntypedStorage:
+        length = self.num_bytes // self.dtype.itemsize
+        values = torch.empty(length, dtype=self.dtype, device="cpu")
+        return values.fill_(self.number).untyped_storage()
+
+
 class Pinned:
     """Memory that was asked for as pinned, which somebody in C may fill: safetensors reads a file
     into it before the copy to a CUDA device.
@@ -192,19 +207,31 @@ class Storage:
     )
 
     def __init__(
-        self, num_bytes: int, device: torch.device, op: Any = None, place: Place | None = None
+        self,
+        num_bytes: int,
+        device: torch.device,
+        op: Any = None,
+        place: Place | None = None,
+        value: torch.UntypedStorage | Filled | None = None,
     ) -> None:
         self._num_bytes = num_bytes
         self._untyped: FakeUntypedStorage | None = None
         self.device = device
         self.op = op  # the operator that made it
         self.place = place  # where in the user's code
-        self.value: torch.UntypedStorage | None = None  # real bytes on the host, of small tensors
+        self.value = value  # on the host, of small tensors
         self.pinned: Pinned | None = None
 
     @property
     def num_bytes(self) -> int:
         return self._num_bytes if self._untyped is None else self._untyped.nbytes()
+
+    def known_bytes(self) -> torch.UntypedStorage:
+        """The value, which is known, as bytes. Call it with no mode on."""
+        if isinstance(self.value, Filled):
+            self.value = self.value.bytes()
+        assert self.value is not None
+        return self.value
 
     @property
     def origin(self) -> Origin | None:
@@ -227,7 +254,7 @@ class Storage:
     def copy(self) -> Storage:
         """A storage of its own with the same size, device and value."""
         twin = Storage(self.num_bytes, self.device, self.op, self.place)
-        twin.value = None if self.value is None else self.value.clone()
+        twin.value = None if self.value is None else self.known_bytes().clone()
         return twin
 
     def __reduce__(self) -> Any:

@@ -1,8 +1,8 @@
 """The switches of autocast, replaced so that a mode hears of them.
 
-Enters: the originals. Leaves: versions that tell :mod:`torchfake._function`. Invariant: each does what
-the original does, on every thread. Asking torch at each call of a torch function instead costs
-as much as a quarter of a whole operation.
+Enters: the originals. Leaves: versions that tell :mod:`torchfake._function`. Invariant: each does
+what the original does, on every thread. To ask torch at each call of a torch function instead would
+cost a tenth of a whole operation.
 """
 
 from __future__ import annotations

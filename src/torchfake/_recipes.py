@@ -7,14 +7,16 @@ storages by the arguments that look at them, never a tensor of the call it was l
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
 from torchfake import _device, _follow, _origin, _state, _values
-from torchfake._call import Args, Call, Kwargs, count_writes
-from torchfake._metadata import Metadata, Storage
+from torchfake._call import Args, Call, Kwargs, count_writes, tensors_in
+from torchfake._metadata import Filled, Metadata, Storage
 from torchfake._ops import OpPlan, plan_of
 from torchfake._tensor import FakeTensor, become, new_fake, wrapper_arguments
 
@@ -69,24 +71,28 @@ class Recipe:
     """How to make the result of an operation from its arguments."""
 
     outcome: Any  # one of the four above, or a list or tuple of them
-    new_bytes: tuple[int, ...]  # the sizes of the new storages
-    becomes: tuple[tuple[Place, Metadata], ...]  # arguments whose metadata it changes
-    follows: bool  # values may be known: see torchfake._follow
-    apart: bool  # holds only if no two tensors among the arguments share a storage
-    default_dtype: torch.dtype | None  # holds only while this is torch's default
-    machine: Any  # holds only on this machine, where not None
+    new_bytes: tuple[int, ...] = ()  # the sizes of the new storages
+    becomes: tuple[tuple[Place, Metadata], ...] = ()  # arguments whose metadata it changes
+    follows: bool = False  # values may be known: see torchfake._follow
+    fill: Filled | None = None  # the value of the one new storage, or of one written as a whole
+    counts_writes: bool = False  # a foreach, whose kernel counts the writes for autograd
+    apart: bool = False  # holds only if no two tensors among the arguments share a storage
+    default_dtype: torch.dtype | None = None  # holds only while this is torch's default
+    machine: Any = None  # holds only on this machine
 
     short: Short | None = field(default=None, compare=False)  # the same for the hot path
     same: int | None = field(default=None, compare=False)  # and where the result is an argument
 
     def __post_init__(self) -> None:
-        if self.becomes or self.follows or self.apart or self.machine is not None:
+        if self.becomes or self.counts_writes or self.apart or self.machine is not None:
+            return
+        if self.follows and self.fill is None:
             return
         outcome = self.outcome
         if isinstance(outcome, Fresh):
-            self.short = _short(outcome.record, None, self.default_dtype, self.new_bytes[0])
+            self.short = _short(self, outcome.record, None)
         elif isinstance(outcome, View) and outcome.base.is_position:
-            self.short = _short(outcome.record, outcome.base.argument, self.default_dtype, 0)
+            self.short = _short(self, outcome.record, outcome.base.argument)
         elif isinstance(outcome, Same) and outcome.argument.is_position:
             self.same = outcome.argument.argument if self.default_dtype is None else None
 
@@ -100,12 +106,15 @@ class Short(NamedTuple):
     base: Any  # position of the argument it is a view of, or None
     default_dtype: torch.dtype | None
     num_bytes: int
+    value: Filled | None
 
 
-def _short(record: Metadata, base: Any, dtype: torch.dtype | None, num_bytes: int) -> Short | None:
+def _short(recipe: Recipe, record: Metadata, base: Any) -> Short | None:
     if record.conj or record.neg:
         return None
-    return Short(record, record.device, wrapper_arguments(record), base, dtype, num_bytes)
+    num_bytes = recipe.new_bytes[0] if recipe.new_bytes else 0
+    place = (record, record.device, wrapper_arguments(record), base)
+    return Short(*place, recipe.default_dtype, num_bytes, recipe.fill)
 
 
 # Learning.
@@ -153,14 +162,17 @@ def learn(
         return None
     if writes and learning.is_ambiguous:
         return None
+    follows = _may_follow(plan, before, outcome)
     return Recipe(
         outcome=outcome,
         new_bytes=tuple(s.num_bytes for s in learning.new),
         becomes=becomes,
-        follows=_may_follow(plan, before, outcome),
+        follows=follows,
+        counts_writes=plan.per_element and writes,
         apart=writes and len(before) > 1,
         default_dtype=None if _has_floats(before) else torch.get_default_dtype(),
         machine=_machine() if _names_device(args, kwargs) else None,
+        fill=_fill(plan, args, outcome, follows),
     )
 
 
@@ -235,16 +247,37 @@ def _is_unwritten(plan: OpPlan, fresh: list[Fresh]) -> bool:
 
 
 def _fits(record: Metadata) -> bool:
-    num_bytes = record.dtype.itemsize
-    for length in record.size:
-        num_bytes *= length
-    return _values.fits(num_bytes, record.dtype)
+    return _values.fits(_num_bytes(record), record.dtype)
+
+
+def _num_bytes(record: Metadata) -> int:
+    return math.prod(record.size) * record.dtype.itemsize
 
 
 def _flat(outcome: Any) -> list[Any]:
     if type(outcome) in (list, tuple):
         return [part for item in outcome for part in _flat(item)]
     return [outcome]
+
+
+_FILLS: dict[str, Callable[[Args], Any]] = {
+    "aten::zeros": lambda args: 0,
+    "aten::zero_": lambda args: 0,
+    "aten::ones": lambda args: 1,
+    "aten::full": lambda args: args[1],
+    "aten::fill_": lambda args: args[1],
+}
+
+
+def _fill(plan: OpPlan, args: Args, outcome: Any, follows: bool) -> Filled | None:
+    """The value of what is filled with one number, whose kernel has been run once and took it."""
+    if not follows or plan.packet not in _FILLS:
+        return None
+    number = _FILLS[plan.packet](args)
+    record = outcome.record if isinstance(outcome, Fresh) else args[0]._fake_meta
+    if not isinstance(number, (bool, int, float, complex)):
+        return None
+    return Filled(number, record.dtype, _num_bytes(record))
 
 
 def _has_floats(before: list[Before]) -> bool:
@@ -278,26 +311,36 @@ def holds(recipe: Recipe, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _are_apart(args: Args, kwargs: Kwargs) -> bool:
-    storages = [id(b.storage) for b in snapshot(args, kwargs)]
+    storages = [id(t._fake_storage) for t in tensors_in(args, kwargs)]  # type: ignore[attr-defined]
     return len(set(storages)) == len(storages)
 
 
 def make(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of `func`, made as `recipe` says; arguments are changed as `func` would."""
-    place = _origin.here(3)
-    device = _device_of(recipe)
-    new = [Storage(num_bytes, device, func, place) for num_bytes in recipe.new_bytes]
+    new: list[Storage] = []
+    if recipe.new_bytes:
+        device, place = _device_of(recipe), _origin.here(3)
+        new = [Storage(num_bytes, device, func, place) for num_bytes in recipe.new_bytes]
     result = _make(recipe.outcome, new, args, kwargs)
-    if recipe.follows:
+    if recipe.follows and not (recipe.fill is not None and fills(recipe.fill, result)):
         call = Call(func, args, kwargs)
-        call.device = device
+        call.device = _device_of(recipe)
         _follow.follow_values(call, result)
-    if plan_of(func).per_element:
+    if recipe.counts_writes:
         count_writes(Call(func, args, kwargs))
     for changed, record in recipe.becomes:
         fake = changed.find(args, kwargs)
         become(fake, record, fake._fake_storage)
     return result
+
+
+def fills(value: Filled, fake: FakeTensor) -> bool:
+    """Let the storage of `fake` know its value, if that is the value of all of it."""
+    storage = fake._fake_storage
+    if storage.num_bytes != value.num_bytes:
+        return False
+    storage.value = value
+    return True
 
 
 def _make(outcome: Any, new: list[Storage], args: Args, kwargs: Kwargs) -> Any:

@@ -62,11 +62,11 @@ def read(fake: Any, asked_by: str) -> torch.Tensor:
     Raises:
         UnknownValueError: naming what was asked, the tensor, and the line that made it.
     """
-    value = fake._fake_storage.value
-    if value is None:
+    storage = fake._fake_storage
+    if storage.value is None:
         raise unknown(fake, asked_by)
     with on_host():
-        return view_of(fake._fake_meta, value)
+        return view_of(fake._fake_meta, storage.known_bytes())
 
 
 def unknown(fake: Any, asked_by: str) -> UnknownValueError:

@@ -16,7 +16,7 @@ from hypothesis import given
 from torch import Tensor
 
 import strategies as s
-from torchfake import fake_mode, is_fake
+from torchfake import _cache, fake_mode, is_fake
 from torchfake.errors import UnknownValueError
 
 _MAX_ALIVE = 10
@@ -241,6 +241,22 @@ def test_inside(first: s.Program, then: s.Program) -> None:
 @given(first=s.programs(s.FACTORIES, min_steps=1, max_steps=4), then=s.programs(*AFTER))
 def test_after_the_mode(first: s.Program, then: s.Program) -> None:
     assert_like_eager(first, then)
+
+
+@given(first=s.programs(s.FACTORIES, min_steps=1, max_steps=3), then=s.programs(*INSIDE))
+def test_remembered(first: s.Program, then: s.Program) -> None:
+    """What an empty cache gives, a full one gives again."""
+    _cache.clear()
+    cold, warm, again = (_moments_inside(first + then) for _ in range(3))
+    assert warm == cold
+    assert again == cold
+
+
+def _moments_inside(program: s.Program) -> list[Any]:
+    with warnings.catch_warnings(), fake_mode():
+        warnings.simplefilter("ignore")
+        moments = run(list(enumerate(program)), [])
+    return [m._replace(error=type(m.error)) for m in moments]
 
 
 def _overlap() -> None:

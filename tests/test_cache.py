@@ -220,7 +220,7 @@ def test_results_alias_the_argument_of_this_call() -> None:
 
 
 def test_arguments_that_overlap() -> None:
-    """Recipes of writes are of arguments that lie apart; others take the kernel's way."""
+    """What is learned of arguments that lie apart holds for those that do not, and vice versa."""
 
     def program() -> list[Tensor]:
         x, y = torch.zeros(4), torch.ones(4)

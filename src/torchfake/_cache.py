@@ -126,7 +126,7 @@ def run_and_remember(
     result = run(func, args, kwargs)
     recipe = None if _has_mask(func, before) else _recipes.learn(func, args, kwargs, before, result)
     if settings.checking:
-        _check(form, key, recipe, func, args, kwargs)
+        _check(form, key, recipe, func)
     if recipe is not None:
         _remember(form, key, recipe)
     return result
@@ -149,12 +149,10 @@ def _remember(form: Form, key: tuple[Any, ...], recipe: Recipe) -> None:
     recipes[key] = recipe
 
 
-def _check(
-    form: Form, key: tuple[Any, ...], recipe: Recipe | None, func: Any, args: Args, kwargs: Kwargs
-) -> None:
+def _check(form: Form, key: tuple[Any, ...], recipe: Recipe | None, func: Any) -> None:
     """Compare what a hit would have given with what the kernel gave."""
     known = form.checked.get(key)
-    if known is None or not _recipes.holds(known, args, kwargs):
+    if known is None or not _recipes.holds(known):
         return
     if known != recipe:
         raise CacheError(

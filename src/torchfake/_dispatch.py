@@ -75,7 +75,7 @@ def dispatch(
 
 def _warm(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     """A hit that takes more than one new wrapper, or no hit."""
-    if recipe is _NONE or not _recipes.holds(recipe, args, kwargs):
+    if recipe is _NONE or not _recipes.holds(recipe):
         return _cold(func, types, args, kwargs)
     if _is_view_of_normal_tensor(func, args):
         with torch.inference_mode(False):
@@ -107,9 +107,9 @@ def _is_view_of_normal_tensor(func: Any, args: Args) -> bool:
 
 def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The kernel's own way."""
-    handler = HANDLERS.get(func)
-    if handler is not None:
-        return handler(func, args, kwargs)
+    known = HANDLERS.get(id(func))
+    if known is not None:
+        return known[1](func, args, kwargs)
     return interpret(func, args, kwargs)
 
 

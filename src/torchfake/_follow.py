@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _draws, _origin, _values
+from torchfake import _device, _draws, _later, _origin, _values
 from torchfake._call import Call, written_tensors
 from torchfake._metadata import Filled
 from torchfake._tensor import FakeTensor, become, fake_twin
@@ -42,6 +42,9 @@ def is_known(tensor: torch.Tensor) -> bool:
 
 def run_on_values(call: Call) -> Any:
     """What the operator gives for the values of its arguments, on the host."""
+    for fake in written_tensors(call):
+        if isinstance(fake, FakeTensor) and fake._fake_storage.value is not None:
+            fake._fake_storage.own_bytes()
     func, kwargs = call.func, {n: value_argument(a) for n, a in call.kwargs.items()}
     kwargs.pop("pin_memory", None)
     if call.plan.is_random:
@@ -114,7 +117,7 @@ def _start_integers(fresh: list[FakeTensor]) -> None:
 def _has_grown(fake: FakeTensor) -> bool:
     """Whether the operator made room behind a known value: nobody has written there."""
     storage = fake._fake_storage
-    return storage.value is not None and storage.num_bytes > storage.known_bytes().nbytes()
+    return storage.value is not None and storage.num_bytes > storage.num_known_bytes()
 
 
 def _fresh_results(call: Call, result: Any) -> list[FakeTensor]:
@@ -151,6 +154,9 @@ def _covers_storage(fake: FakeTensor) -> bool:
 
 def _compute_values(call: Call, result: Any, fresh: list[FakeTensor]) -> bool:
     """Run on values; True if every fresh result now knows its own."""
+    if _may_wait(call, result, fresh):
+        _wait(call, result)
+        return True
     try:
         values = run_on_values(call)
     except (NotImplementedError, RuntimeError):
@@ -166,6 +172,36 @@ def _compute_values(call: Call, result: Any, fresh: list[FakeTensor]) -> bool:
         if any(fake is f for f in fresh):
             _adopt(fake, value)
     return True
+
+
+def _may_wait(call: Call, result: Any, fresh: list[FakeTensor]) -> bool:
+    """Whether the one result has a storage to itself, whose value can be left for later."""
+    if not isinstance(result, FakeTensor) or not _later.can_wait(call.plan.packet, call.tensors):
+        return False
+    is_fresh = len(fresh) == 1 and fresh[0] is result
+    return is_fresh or (result is call.args[0] and _covers_storage(result))
+
+
+def _wait(call: Call, fake: FakeTensor) -> None:
+    """Leave the value of `fake` to whoever reads it first."""
+    args = [_known_argument(arg) for arg in call.args]
+    kwargs = {name: _known_argument(arg) for name, arg in call.kwargs.items()}
+    kwargs.pop("pin_memory", None)
+    storage = fake._fake_storage
+    later = _later.Later(call.func, args, kwargs, fake._fake_meta, storage.num_bytes)
+    if later.depth > _later.MAX_DEPTH:
+        later.bytes()
+    storage.value = later
+
+
+def _known_argument(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return _later.Known(value._fake_meta, value._fake_storage)
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()  # real, and the caller's to write
+    if isinstance(value, (list, tuple)):
+        return [_known_argument(item) for item in value]
+    return _device.CPU if isinstance(value, torch.device) else value
 
 
 def _adopt(fake: FakeTensor, value: torch.Tensor) -> None:

@@ -6,12 +6,13 @@ here. Invariant: ``HANDLERS`` is the whole list; nothing else asks for an operat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torchfake import _origin, _private, _state, _values
+from torchfake import _device, _origin, _private, _state, _values
 from torchfake._call import Args, Kwargs
 from torchfake._checks import check_fill
 from torchfake._follow import is_known, value_argument
@@ -23,7 +24,8 @@ from torchfake.errors import UnsupportedOpError
 aten = torch.ops.aten
 
 Handler = Callable[[Any, Args, Kwargs], Any]
-HANDLERS: dict[Any, Handler] = {}
+HANDLERS: dict[int, tuple[Any, Handler]] = {}
+"""By the operator's identity: its own hash is a Python call."""
 
 
 def handles(*overloads: Any) -> Callable[[Handler], Handler]:
@@ -31,7 +33,7 @@ def handles(*overloads: Any) -> Callable[[Handler], Handler]:
 
     def register(handler: Handler) -> Handler:
         for overload in overloads:
-            HANDLERS[overload] = handler
+            HANDLERS[id(overload)] = overload, handler
         return handler
 
     return register
@@ -85,6 +87,28 @@ def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return interpret(func, args, kwargs)
     fake._fake_storage.value = None
     return fake
+
+
+_PLAIN_OPTIONS = frozenset({"dtype", "device"})
+
+
+@handles(aten.empty.memory_format)
+def empty(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Memory of floats in order, as every weight begins: nothing for a kernel to find out."""
+    size, dtype = tuple(args[0]), kwargs.get("dtype") or torch.get_default_dtype()
+    target = _device.resolve(kwargs.get("device") or _device.CPU)
+    plain = not kwargs.get("pin_memory") and kwargs.keys() - {"pin_memory"} <= _PLAIN_OPTIONS
+    sizes = all(type(n) is int and n >= 0 for n in size)
+    if not (plain and sizes and dtype.is_floating_point) or target.type == "meta":
+        return interpret(func, args, kwargs)
+    num_bytes = math.prod(size) * dtype.itemsize
+    if num_bytes > _MAX_BYTES:
+        return interpret(func, args, kwargs)  # which raises what torch raises
+    storage = Storage(num_bytes, target, func, _origin.here(2))
+    return new_fake(intern(size, _contiguous(size), 0, dtype, target), storage)
+
+
+_MAX_BYTES = 1 << 62
 
 
 @handles(aten.as_strided.default, aten.as_strided_.default)

@@ -5,9 +5,9 @@ call. Leaves: a function that makes the key of such a call. Invariant: two calls
 equal keys have outcomes of equal metadata, but for the guards of :mod:`torchfake._recipes`.
 
 A key is a tuple: a fake stands in it as its record, a list as a tuple, anything else as itself,
-with its type where the schema leaves that open, since 1 and 1.0 and True are equal. One element more
-says that a value is known. Calls with a number or nothing where the schema has a tensor have keys of
-another form.
+with its type where the schema leaves that open, since 1 and 1.0 and True are equal. One element
+more says that a value is known. Calls with a number or nothing where the schema has a tensor have
+keys of another form.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _PARTS = {
     "Optional[number]": _NUMBER,
     "Optional[Generator]": _Part("no_generator({0})"),
 }
-_PARTS |= {t: _ITSELF for t in ("int", "bool", "float", "str", "Device")}
+_PARTS |= dict.fromkeys(("int", "bool", "float", "str", "Device"), _ITSELF)
 _PARTS |= {f"Optional[{t}]": _ITSELF for t in ("int", "bool", "float", "str", "Device")}
 
 

@@ -158,6 +158,23 @@ def new_untyped(num_bytes: int, device: torch.device) -> FakeUntypedStorage:
     return untyped
 
 
+class Held:
+    """Known bytes that more than one looks at: never written again."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: torch.UntypedStorage | None) -> None:
+        self.value = value
+
+    def bytes(self) -> torch.UntypedStorage:
+        assert self.value is not None
+        return self.value
+
+    @property
+    def num_bytes(self) -> int:
+        return self.bytes().nbytes()
+
+
 class Filled(NamedTuple):
     """A known value that is one number all over: zeros, ones. Its bytes are made when they are
     read, which those of most biases never are.
@@ -171,6 +188,10 @@ class Filled(NamedTuple):
         length = self.num_bytes // self.dtype.itemsize
         values = torch.empty(length, dtype=self.dtype, device="cpu")
         return values.fill_(self.number).untyped_storage()
+
+
+Value = torch.UntypedStorage | Held | Filled
+"""What a storage may know: its own bytes, those it shares, or what they would be."""
 
 
 class Pinned:
@@ -212,7 +233,7 @@ class Storage:
         device: torch.device,
         op: Any = None,
         place: Place | None = None,
-        value: torch.UntypedStorage | Filled | None = None,
+        value: Value | None = None,
     ) -> None:
         self._num_bytes = num_bytes
         self._untyped: FakeUntypedStorage | None = None
@@ -226,11 +247,31 @@ class Storage:
     def num_bytes(self) -> int:
         return self._num_bytes if self._untyped is None else self._untyped.nbytes()
 
+    def num_known_bytes(self) -> int:
+        """How large it was when its value became known: behind that, nobody has written."""
+        assert self.value is not None
+        is_own = isinstance(self.value, torch.UntypedStorage)
+        return self.value.nbytes() if is_own else self.value.num_bytes  # type: ignore[union-attr]
+
     def known_bytes(self) -> torch.UntypedStorage:
-        """The value, which is known, as bytes. Call it with no mode on."""
+        """The value, which is known, as bytes to be read."""
+        assert self.value is not None
         if isinstance(self.value, Filled):
             self.value = self.value.bytes()
+        return self.value if isinstance(self.value, torch.UntypedStorage) else self.value.bytes()
+
+    def own_bytes(self) -> torch.UntypedStorage:
+        """The same, to be written too."""
+        known = self.known_bytes()
+        if known is not self.value:
+            self.value = known = known.clone()
+        return known
+
+    def share(self) -> Held | Filled:
+        """The value as it is now, whatever is written afterwards."""
         assert self.value is not None
+        if isinstance(self.value, torch.UntypedStorage):
+            self.value = Held(self.value)
         return self.value
 
     @property
@@ -254,7 +295,7 @@ class Storage:
     def copy(self) -> Storage:
         """A storage of its own with the same size, device and value."""
         twin = Storage(self.num_bytes, self.device, self.op, self.place)
-        twin.value = None if self.value is None else self.known_bytes().clone()
+        twin.value = None if self.value is None else self.share()
         return twin
 
     def __reduce__(self) -> Any:

@@ -81,9 +81,21 @@ _RANDOM_WITHOUT_TAG = frozenset(
 _VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
-@cache
+_plans: dict[int, tuple[Any, OpPlan]] = {}
+
+
 def plan_of(func: Any) -> OpPlan:
-    """The plan of `func`, made at its first call."""
+    """The plan of `func`, made at its first call.
+
+    Kept by the operator's identity, and the operator with it: its own hash is a Python call.
+    """
+    known = _plans.get(id(func))
+    if known is None:
+        known = _plans[id(func)] = func, _read_schema(func)
+    return known[1]
+
+
+def _read_schema(func: Any) -> OpPlan:
     schema = func._schema
     packet = schema.name
     arguments = schema.arguments

@@ -92,15 +92,16 @@ def here(depth: int = 1) -> Place | None:
     return None
 
 
-def asked_by(answers: dict[types.CodeType, float]) -> float | None:
+def asked_by(answers: dict[int, tuple[types.CodeType, float]]) -> float | None:
     """The answer for the function of torch's in `answers` that is asking, if one is: the first on
-    the way up before any of the user's code.
+    the way up before any of the user's code. Keyed by the identity of their code.
     """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code in answers:
-            return answers[code]
+        known = answers.get(id(code))
+        if known is not None:
+            return known[1]
         if not code.co_filename.startswith(_LIBRARY_ROOTS):
             return None
         frame = frame.f_back

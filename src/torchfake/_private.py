@@ -8,7 +8,8 @@ function here, so a torch that changed fails there first. Checked on torch 2.11,
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -89,6 +90,19 @@ AUTOCAST_KEY = SpareKey("AutocastIPU")
 
 AUTOCAST_KEY_DEVICE_TYPE = "ipu"
 """The device type whose autocast switch lets that key's kernels run."""
+
+
+_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.PythonTLSSnapshot
+)
+
+
+@contextmanager
+def nobody_watching() -> Iterator[None]:
+    """Context: operators on real tensors are seen by no mode of either kind, nor by autocast."""
+    below = torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEYS)
+    with torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), below:
+        yield
 
 
 def autocast_operators(device_type: str) -> list[str]:
@@ -207,13 +221,14 @@ def _no_override(*_args: object) -> bool:
 
 
 @lru_cache(maxsize=1)
-def settled_questions() -> dict[types.CodeType, float]:
+def settled_questions() -> dict[int, tuple[types.CodeType, float]]:
     """Functions of torch that ask about values, and the answer for values that do not exist.
 
     Rejection samplers ask whether any draw is left to redo (``trunc_normal_`` became one in torch
     2.13); argument checks ask whether a value is out of range, or all are in it; the gradient
     scaler asks how many gradients overflowed. Optimizers ask for norms and losses to choose the
-    length of a step, and whether they have converged.
+    length of a step, and whether they have converged. By the identity of their code, which is
+    kept alive: its own hash reads all of its instructions.
     """
     functional, distribution = torch.nn.functional, torch.distributions.Distribution
     parametrizations, lbfgs = torch.nn.utils.parametrizations, _unwrap(torch.optim.LBFGS.step)
@@ -232,7 +247,8 @@ def settled_questions() -> dict[types.CodeType, float]:
         line_search["_strong_wolfe"]: False,
         line_search["_cubic_interpolate"]: False,
     }
-    return {function.__code__: answer for function, answer in answers.items() if function}
+    codes = [(function.__code__, answer) for function, answer in answers.items() if function]
+    return {id(code): (code, answer) for code, answer in codes}
 
 
 def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake import _device, _follow, _origin, _state, _values
-from torchfake._call import Args, Call, Kwargs, count_writes, tensors_in
+from torchfake._call import Args, Call, Kwargs, count_writes
 from torchfake._metadata import Filled, Metadata, Storage
 from torchfake._ops import OpPlan, plan_of
 from torchfake._tensor import FakeTensor, become, new_fake, wrapper_arguments
@@ -76,7 +76,6 @@ class Recipe:
     follows: bool = False  # values may be known: see torchfake._follow
     fill: Filled | None = None  # the value of the one new storage, or of one written as a whole
     counts_writes: bool = False  # a foreach, whose kernel counts the writes for autograd
-    apart: bool = False  # holds only if no two tensors among the arguments share a storage
     default_dtype: torch.dtype | None = None  # holds only while this is torch's default
     machine: Any = None  # holds only on this machine
 
@@ -84,7 +83,7 @@ class Recipe:
     same: int | None = field(default=None, compare=False)  # and where the result is an argument
 
     def __post_init__(self) -> None:
-        if self.becomes or self.counts_writes or self.apart or self.machine is not None:
+        if self.becomes or self.counts_writes or self.machine is not None:
             return
         if self.follows and self.fill is None:
             return
@@ -156,11 +155,8 @@ def learn(
     plan = plan_of(func)
     learning = _Learning(before)
     outcome = learning.outcome(result)
-    writes = bool(plan.written_names)
     becomes = learning.changes()
-    if outcome is None or becomes is None or (learning.is_ambiguous and learning.refers):
-        return None
-    if writes and learning.is_ambiguous:
+    if outcome is None or becomes is None:
         return None
     follows = _may_follow(plan, before, outcome)
     return Recipe(
@@ -168,8 +164,7 @@ def learn(
         new_bytes=tuple(s.num_bytes for s in learning.new),
         becomes=becomes,
         follows=follows,
-        counts_writes=plan.per_element and writes,
-        apart=writes and len(before) > 1,
+        counts_writes=plan.per_element and bool(plan.written_names),
         default_dtype=None if _has_floats(before) else torch.get_default_dtype(),
         machine=_machine() if _names_device(args, kwargs) else None,
         fill=_fill(plan, args, outcome, follows),
@@ -181,10 +176,8 @@ class _Learning:
 
     def __init__(self, before: list[Before]) -> None:
         self.before = before
-        self.places = {id(b.fake): b.place for b in before}
-        self.bases = {id(b.storage): b.place for b in before}
-        self.is_ambiguous = len(self.bases) < len(before)
-        self.refers = False  # to an argument
+        self.places = _once([(id(b.fake), b.place) for b in before])
+        self.bases = _once([(id(b.storage), b.place) for b in before])
         self.new: list[Storage] = []
 
     def outcome(self, result: Any) -> Any:
@@ -199,15 +192,13 @@ class _Learning:
         return None if None in parts else type(result)(parts)
 
     def _of_fake(self, fake: FakeTensor) -> Any:
-        place = self.places.get(id(fake))
         storage = fake._fake_storage
-        base = self.bases.get(id(storage))
-        if place is not None:
-            self.refers = True
-            return Same(place)
-        if base is not None:
-            self.refers = True
-            return View(fake._fake_meta, base)
+        if id(fake) in self.places:
+            place = self.places[id(fake)]
+            return None if place is None else Same(place)
+        if id(storage) in self.bases:
+            base = self.bases[id(storage)]
+            return None if base is None else View(fake._fake_meta, base)
         if storage.pinned is not None:
             return None
         if not any(storage is known for known in self.new):
@@ -221,6 +212,14 @@ class _Learning:
                 return None
         changed = [b for b in self.before if b.fake._fake_meta is not b.record]
         return tuple((b.place, b.fake._fake_meta) for b in changed)
+
+
+def _once(places: list[tuple[int, Place]]) -> dict[int, Place | None]:
+    """Places by identity; None for what stands in two: no recipe can tell which is meant."""
+    found: dict[int, Place | None] = {}
+    for key, place in places:
+        found[key] = None if key in found else place
+    return found
 
 
 def _may_follow(plan: OpPlan, before: list[Before], outcome: Any) -> bool:
@@ -300,19 +299,12 @@ def _machine() -> Any:
 # Making the result again.
 
 
-def holds(recipe: Recipe, args: Args, kwargs: Kwargs) -> bool:
+def holds(recipe: Recipe) -> bool:
     """Whether what no key says is as it was when `recipe` was learned."""
     dtype = recipe.default_dtype
     if dtype is not None and dtype is not torch.get_default_dtype():
         return False
-    if recipe.machine is not None and recipe.machine != _machine():
-        return False
-    return not recipe.apart or _are_apart(args, kwargs)
-
-
-def _are_apart(args: Args, kwargs: Kwargs) -> bool:
-    storages = [id(t._fake_storage) for t in tensors_in(args, kwargs)]  # type: ignore[attr-defined]
-    return len(set(storages)) == len(storages)
+    return recipe.machine is None or recipe.machine == _machine()
 
 
 def make(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -148,9 +148,16 @@ class FakeTensor(torch.Tensor):
     def new_tensor(  # type: ignore[override]
         self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> torch.Tensor:
-        host = torch.tensor(data, dtype=self.dtype if dtype is None else dtype)
+        dtype = self.dtype if dtype is None else dtype
+        if isinstance(data, torch.Tensor):
+            host = torch.tensor(data, dtype=dtype)
+        else:
+            with _values.on_host():
+                host = torch.tensor(data, dtype=dtype, device="cpu")
         fake = host if isinstance(host, FakeTensor) else fake_twin(host, known=True)
-        return fake.to(self.device if device is None else device).requires_grad_(requires_grad)
+        target = self.device if device is None else _device.resolve(device)
+        fake = fake if target == _device.CPU else fake.to(target)
+        return fake.requires_grad_() if requires_grad else fake
 
     # Reading values: only those known on the host.
 
@@ -252,7 +259,7 @@ def fake_twin(
     target = _device.CPU if target.type == "meta" else target
     storage = Storage(real.untyped_storage().nbytes(), target)
     if known and real.device.type == "cpu":
-        _values.remember(storage, real.untyped_storage(), real.dtype)
+        _values.remember_tensor(storage, real)
     return new_fake(metadata_of(real, target), storage)
 
 

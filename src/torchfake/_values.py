@@ -8,8 +8,6 @@ something unknown is written to any part of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,14 +29,14 @@ def fits(num_bytes: int, dtype: torch.dtype) -> bool:
     return num_bytes <= (MAX_KNOWN_BYTES if is_number else MAX_KNOWN_BYTES_OF_INTEGERS)
 
 
-@contextmanager
-def on_host() -> Iterator[None]:
-    """Make real tensors although a mode is on."""
-    previous = _private.swap_fake_mode(None)
-    try:
-        yield
-    finally:
-        _private.swap_fake_mode(previous)
+class on_host:
+    """Context: make real tensors although a mode is on."""
+
+    def __enter__(self) -> None:
+        self._previous = _private.swap_fake_mode(None)
+
+    def __exit__(self, *error: Any) -> None:
+        _private.swap_fake_mode(self._previous)
 
 
 def remember(storage: Storage, value: torch.UntypedStorage, dtype: torch.dtype) -> None:
@@ -46,6 +44,16 @@ def remember(storage: Storage, value: torch.UntypedStorage, dtype: torch.dtype) 
     if fits(storage.num_bytes, dtype):
         with on_host():
             storage.value = value.clone()
+
+
+def remember_tensor(storage: Storage, real: torch.Tensor) -> None:
+    """The same of the memory that `real` looks at: faster, where that is all of it in order."""
+    covers = real.numel() * real.element_size() == storage.num_bytes
+    if not (covers and real.is_contiguous()) or real.is_conj() or real.is_neg():
+        remember(storage, real.untyped_storage(), real.dtype)
+    elif fits(storage.num_bytes, real.dtype):
+        with on_host():
+            storage.value = real.detach().clone().untyped_storage()
 
 
 def view_of(meta: Metadata, value: torch.UntypedStorage) -> torch.Tensor:

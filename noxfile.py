@@ -28,6 +28,23 @@ def tests_newest(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
 
 
+@nox.session
+def checked(session: nox.Session) -> None:
+    """The suite with every remembered outcome compared with its kernel's."""
+    install(session, CHECKED_TORCH)
+    environment = {"TORCHFAKE_CHECK_CACHE": "1"}
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs, env=environment)
+
+
+@nox.session
+@nox.parametrize("cache", ["cold", "warm"])
+def remembered(session: nox.Session, cache: str) -> None:
+    """Torch's operator and module databases and the models, from an empty cache and a full one."""
+    install(session, CHECKED_TORCH)
+    suites = ("tests/opinfo", "tests/test_module_db.py", "tests/test_models.py")
+    session.run("pytest", "-n", "2", f"--cache={cache}", *suites, *session.posargs)
+
+
 @nox.session(name="property")
 def property_(session: nox.Session) -> None:
     """The generated programs, many more of them."""
@@ -65,6 +82,13 @@ def examples(session: nox.Session) -> None:
     """Every example, run to its asserts."""
     install(session, CHECKED_TORCH)
     session.run("pytest", "tests/examples", *session.posargs)
+
+
+@nox.session
+def sweep(session: nox.Session) -> None:
+    """Construction of all of transformers against the meta device and FakeTensorMode."""
+    install(session, CHECKED_TORCH)
+    session.run("python", "tests/bench/sweep.py", *session.posargs)
 
 
 @nox.session

@@ -12,9 +12,29 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from _pytest.runner import runtestprotocol
 from torch.utils import _pytree as pytree
 
-from torchfake import fake_mode, is_fake
+from torchfake import _cache, fake_mode, is_fake
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cache",
+        choices=("cold", "warm"),
+        help="cold: each test begins with an empty cache; warm: each runs twice and counts once, "
+        "so that what counts comes from what is remembered",
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.config.getoption("--cache") == "cold":
+        _cache.clear()
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if item.config.getoption("--cache") == "warm":
+        runtestprotocol(item, nextitem=nextitem, log=False)
 
 
 class Described(NamedTuple):

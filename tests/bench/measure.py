@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from typing import Any
 
@@ -28,17 +30,42 @@ def interleaved(contenders: list[Contender], rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def per_call(run: Callable[[], Any], rounds: int, calls: int) -> float:
-    """Median over rounds of the mean microseconds of one call."""
-    for _ in range(20):
-        run()
-    means = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(calls):
-            run()
-        means.append((time.perf_counter() - start) / calls)
+def per_call(statement: str, names: dict[str, Any], rounds: int, calls: int) -> float:
+    """Median over rounds of the mean microseconds of one `statement`."""
+    timer = timeit.Timer(statement, globals=names)
+    timer.timeit(20)
+    means = [timer.timeit(calls) / calls for _ in range(rounds)]
     return statistics.median(means) * 1e6
+
+
+def place_of(code: Any) -> str:
+    """A function in a profile: its name, and the file where it has one."""
+    if isinstance(code, str):
+        return code.removeprefix("<").removesuffix(">").split(" of ")[0]
+    folder, name = os.path.split(code.co_filename)
+    return f"{os.path.basename(folder)}/{name}: {code.co_name}"
+
+
+_EACH = """
+import resource, torch, torchfake
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+with torchfake.fake_mode():
+    x = torch.empty(3, 4)
+    kept = [{make} for i in range(100)]
+    kept += [None] * {count}
+    before = resident()
+    for i in range({count}):
+        kept[i] = {make}
+    print((resident() - before) / {count})
+"""
+
+
+def bytes_each(make: str, count: int = 40_000) -> float:
+    """The rise of a fresh process's resident memory for each of many fakes that are kept."""
+    code = _EACH.format(make=make, count=count)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
 
 
 _PEAK = """

@@ -6,6 +6,7 @@ Ratios are against ``torch.device("meta")``; FakeTensorMode and eager are in the
 from __future__ import annotations
 
 import argparse
+import cProfile
 import functools
 import os
 import platform
@@ -19,6 +20,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import torchfake
+from torchfake import _cache
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 OURS, META, THEIRS, EAGER = "torchfake", "meta", "FakeTensorMode", "eager"
@@ -63,38 +65,80 @@ def construction(rounds: int, *, eager: bool) -> None:
         row(name, found, 3)
 
 
-OPS: dict[str, Callable[[Any], Any]] = {
-    "empty": lambda x: torch.empty(64, 64),
-    "add": lambda x: x + x,
-    "matmul": lambda x: x @ x,
-    "view": lambda x: x.view(4096),
-    "relu": lambda x: torch.relu(x),
-    "gelu": lambda x: torch.nn.functional.gelu(x),
-    "softmax": lambda x: torch.softmax(x, -1),
+OPS = {
+    "empty": "torch.empty(64, 64)",
+    "add": "x + x",
+    "matmul": "x @ x",
+    "view": "x.view(4096)",
+    "relu": "torch.relu(x)",
+    "gelu": "torch.nn.functional.gelu(x)",
+    "softmax": "torch.softmax(x, -1)",
+    "normal_": "x.normal_()",
+    "detach": "x.detach()",
 }
 
 
 def single_ops(rounds: int) -> None:
-    header("Single operations on 64 x 64", "microseconds")
-    for name, op in OPS.items():
+    header("Single operations on 64 x 64, remembered", "microseconds")
+    for name, statement in OPS.items():
         found = {}
         for contender, context in {**CONTEXTS, EAGER: torch.no_grad}.items():
             with context():
-                x = torch.empty(64, 64)
-                found[contender] = measure.per_call(functools.partial(op, x), rounds, 200)
+                names = {"torch": torch, "x": torch.empty(64, 64)}
+                found[contender] = measure.per_call(statement, names, rounds, 2_000)
         row(name, found, 1)
 
 
 def forward_backward(rounds: int) -> None:
     header("Forward and backward, Llama of 80 layers, 1 x 2048 tokens", "seconds")
-    contenders = []
     theirs = FakeTensorMode()  # its tensors belong to one instance
-    for name, context in {**CONTEXTS, THEIRS: lambda: theirs}.items():
-        with context():
-            model = models.llama()
-            tokens = torch.empty(1, 2048, dtype=torch.int64)
-        contenders.append((name, under(context, functools.partial(step, model, tokens))))
+    contexts = {**CONTEXTS, THEIRS: lambda: theirs}
+    contenders = [(name, step_under(context)) for name, context in contexts.items()]
     row("forward and backward", measure.interleaved(contenders, rounds), 3)
+
+
+def step_under(context: Callable[[], Any], num_layers: int = 80) -> Callable[[], Any]:
+    with context():
+        model = models.llama(num_layers)
+        tokens = torch.empty(1, 2048, dtype=torch.int64)
+    return under(context, functools.partial(step, model, tokens))
+
+
+def depth(rounds: int) -> None:
+    print("\nForward and backward by depth, seconds\n")
+    print("| layers | torchfake | per layer, ms |\n|---|---|---|")
+    layers = (20, 40, 80)
+    contenders = [(str(n), step_under(torchfake.fake_mode, n)) for n in layers]
+    for name, seconds in measure.interleaved(contenders, rounds).items():
+        print(f"| {name} | {seconds:.3f} | {seconds / int(name) * 1e3:.2f} |", flush=True)
+
+
+def cold(rounds: int) -> None:
+    """An empty cache against none at all: what learning costs, and gives back within one run."""
+    print("\nAn empty cache against none, seconds\n")
+    print("| | empty | none | ratio |\n|---|---|---|---|")
+    programs = {
+        "Blenderbot, construction": under(torchfake.fake_mode, models.blenderbot),
+        "Llama, construction": under(torchfake.fake_mode, models.llama),
+        "one layer, forward and backward": step_under(torchfake.fake_mode, 1),
+    }
+    for name, run in programs.items():
+        contenders = [("empty", with_cache(run, True)), ("none", with_cache(run, False))]
+        found = measure.interleaved(contenders, rounds)
+        ratio = found["empty"] / found["none"]
+        print(f"| {name} | {found['empty']:.3f} | {found['none']:.3f} | {ratio:.2f} |", flush=True)
+
+
+def with_cache(run: Callable[[], Any], enabled: bool) -> Callable[[], Any]:
+    def emptied() -> None:
+        _cache.clear()
+        _cache.settings.enabled = enabled
+        try:
+            run()
+        finally:
+            _cache.settings.enabled = True
+
+    return emptied
 
 
 def step(model: Any, tokens: Any) -> None:
@@ -123,6 +167,32 @@ def peak_memory(*, eager: bool) -> None:
         print(f"| {model} | {' | '.join(f'{c / 1e6:,.0f}' for c in cells)} |", flush=True)
 
 
+def bytes_per_fake() -> None:
+    print("\nBytes for each live fake, record, storage and C++ included\n")
+    print("| | bytes |\n|---|---|")
+    for name, make in {
+        "one shape": "torch.empty(64, 64)",
+        "a shape each": "torch.empty(1_000 + i, 64)",
+        "a result of an operation": "x + x",
+    }.items():
+        print(f"| {name} | {measure.bytes_each(make):,.0f} |", flush=True)
+
+
+def profile() -> None:
+    """Where the time of the forward and backward pass goes now: the ten most expensive places."""
+    run = step_under(torchfake.fake_mode)
+    run()
+    profiler = cProfile.Profile()
+    profiler.runcall(run)
+    entries = sorted(profiler.getstats(), key=lambda e: -e.inlinetime)
+    whole = sum(e.inlinetime for e in entries)
+    print("\nForward and backward, profiled: share of time in a function itself\n")
+    print("| function | calls | share |\n|---|---|---|")
+    for entry in entries[:10]:
+        share = entry.inlinetime / whole
+        print(f"| {measure.place_of(entry.code)} | {entry.callcount:,} | {share:.0%} |", flush=True)
+
+
 def import_time() -> None:
     code = (
         "import time, torch; start = time.perf_counter(); import torchfake;"
@@ -149,6 +219,10 @@ def main() -> None:
     construction(options.rounds, eager=not options.no_eager)
     single_ops(options.rounds)
     forward_backward(options.rounds)
+    depth(options.rounds)
+    cold(options.rounds)
+    profile()
+    bytes_per_fake()
     peak_memory(eager=not options.no_eager)
 
 

@@ -17,7 +17,14 @@ from torchfake._call import Args, Kwargs
 from torchfake._checks import check_fill
 from torchfake._follow import is_known, value_argument
 from torchfake._interpret import interpret
-from torchfake._metadata import FakeUntypedStorage, Storage, bytes_spanned, intern, storage_of
+from torchfake._metadata import (
+    FakeUntypedStorage,
+    Storage,
+    bytes_spanned,
+    contiguous_stride,
+    intern,
+    storage_of,
+)
 from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
 from torchfake.errors import UnsupportedOpError
 
@@ -105,7 +112,7 @@ def empty(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if num_bytes > _MAX_BYTES:
         return interpret(func, args, kwargs)  # which raises what torch raises
     storage = Storage(num_bytes, target, func, _origin.here(2))
-    return new_fake(intern(size, _contiguous(size), 0, dtype, target), storage)
+    return new_fake(intern(size, contiguous_stride(size), 0, dtype, target), storage)
 
 
 _MAX_BYTES = 1 << 62
@@ -197,19 +204,11 @@ def _place_in(fake: FakeTensor, source: Any, place: Args, storage: Storage) -> A
     """Size, stride and offset that ``set_`` gives: those named, else the source's own."""
     if place:
         offset, size = place[0], tuple(place[1])
-        stride = tuple(place[2]) if len(place) > 2 and place[2] else _contiguous(size)
+        stride = tuple(place[2]) if len(place) > 2 and place[2] else contiguous_stride(size)
         return size, stride, offset
     if isinstance(source, torch.Tensor):
         return tuple(source.shape), source.stride(), int(source.storage_offset())
     return (storage.num_bytes // fake.dtype.itemsize,), (1,), 0
-
-
-def _contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
-    stride, step = [], 1
-    for length in reversed(size):
-        stride.append(step)
-        step *= max(length, 1)
-    return tuple(reversed(stride))
 
 
 @handles(aten._linalg_check_errors.default)

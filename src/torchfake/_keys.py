@@ -80,7 +80,7 @@ def key_function(func: Any, args: Args, kwargs: Kwargs) -> KeyFunction | None:
     parts = [_PARTS.get(str(argument.type)) for argument in passed]
     if None in parts:
         return None
-    return _compile(tuple(parts), len(args))  # type: ignore[arg-type]
+    return _compile(tuple(parts), len(args))
 
 
 @cache

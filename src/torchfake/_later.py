@@ -64,7 +64,7 @@ class Later(Held):
     def __init__(self, func: Any, args: Any, kwargs: Any, record: Metadata, num_bytes: int) -> None:
         super().__init__(None)
         self._is_written = func._schema.is_mutable
-        self._call = (func, args, kwargs)
+        self._call: Any = (func, args, kwargs)  # until it has run
         self._record = record
         self._num_bytes = num_bytes
         self._default_dtype = torch.get_default_dtype()

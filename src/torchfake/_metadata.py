@@ -95,6 +95,15 @@ def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
     )
 
 
+def contiguous_stride(size: Ints) -> Ints:
+    """The strides of a tensor of this size whose elements lie in order."""
+    stride, step = [], 1
+    for length in reversed(size):
+        stride.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(stride))
+
+
 _NOWHERE = 1 << 62
 
 

@@ -22,19 +22,19 @@ from torchfake._tensor import FakeTensor, become, new_fake, wrapper_arguments
 
 
 class Place(NamedTuple):
-    """Where in a call an argument stands: a position or a name, and an index into a list there."""
+    """Where in a call an argument stands."""
 
-    argument: Any  # an int or a str
-    index: int | None = None
+    argument: Any  # a position or a name
+    element: int | None = None  # of a list there
 
     @property
     def is_position(self) -> bool:
-        return isinstance(self.argument, int) and self.index is None
+        return isinstance(self.argument, int) and self.element is None
 
     def find(self, args: Args, kwargs: Kwargs) -> Any:
         argument = self.argument
         value = kwargs[argument] if isinstance(argument, str) else args[argument]
-        return value if self.index is None else value[self.index]
+        return value if self.element is None else value[self.element]
 
 
 class Fresh(NamedTuple):

@@ -21,6 +21,7 @@ from torchfake._metadata import (
     Ints,
     Metadata,
     Storage,
+    contiguous_stride,
     intern,
     load_storage,
     metadata_of,
@@ -154,6 +155,7 @@ class FakeTensor(torch.Tensor):
         else:
             with _values.on_host():
                 host = torch.tensor(data, dtype=dtype, device="cpu")
+        fake: torch.Tensor
         fake = host if isinstance(host, FakeTensor) else fake_twin(host, known=True)
         target = self.device if device is None else _device.resolve(device)
         fake = fake if target == _device.CPU else fake.to(target)
@@ -235,10 +237,14 @@ def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTenso
 def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
     """What ``make_wrapper`` takes for a fake of `meta`; put together once for each record.
 
-    All by position, and in one tuple: a keyword costs as much as a quarter of the call.
+    All by position, in one tuple, with None for what torch would assume: a keyword costs as much
+    as a quarter of the call, and so do strides and offset.
     """
     if meta.wrapper is None:
-        place = (meta.size, meta.stride, meta.offset, None, meta.dtype, meta.layout, meta.carrier)
+        offset = meta.offset or None
+        in_order = offset is None and meta.stride == contiguous_stride(meta.size)
+        stride = None if in_order else meta.stride
+        place = (meta.size, stride, offset, None, meta.dtype, meta.layout, meta.carrier)
         meta.wrapper = (FakeTensor, *place, *_private.wrapper_defaults(_private.OWN_KEY.keys))
     return meta.wrapper
 

@@ -25,6 +25,7 @@ from torchfake import FakeTensor, _cache, _dispatch, _recipes, fake_mode, is_fak
 from torchfake.errors import CacheError, UnknownValueError
 
 Program = Callable[[], Any]
+FIRST = _recipes.Place(0)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,8 @@ class KernelRan(Exception):
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Call it, and every operation must be a hit from then on."""
+    """Call it, and every operation must be a hit from then on. A checked hit runs its kernel."""
+    monkeypatch.setattr(_cache.settings, "checking", False)
 
     def refuse(func: Any, args: Any, kwargs: Any) -> Any:
         raise KernelRan(str(func))
@@ -299,6 +301,18 @@ def test_values_of_hits() -> None:
             assert program() == expected
 
 
+def test_unwritten_integers_begin_as_zeros() -> None:
+    """Of floats nothing is known. A hit knows as much as its kernel."""
+    with fake_mode():
+        unread = unknown(3, dtype=torch.int64)
+        for _ in range(3):
+            made = [torch.empty_like(unread), unread.new_empty(3)]
+            made[0][1] = 4
+            assert [t.tolist() for t in made] == [[0, 4, 0], [0, 0, 0]]
+            with pytest.raises(UnknownValueError):
+                unread.new_empty(3, dtype=torch.float32).tolist()
+
+
 def test_a_filled_storage_is_nobody_elses() -> None:
     with fake_mode():
         for _ in range(3):
@@ -455,7 +469,7 @@ def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for length in range(200):
             assert (unknown(length) + 1).shape == (length,)
             assert _cache.count() <= 50
-    held = sum(len(f.recipes) for forms in _cache.forms.values() for f in forms.values())
+    held = sum(len(f.recipes or f.checked) for forms in _cache.forms.values() for f in forms.values())
     assert held == _cache.count()
 
 
@@ -512,6 +526,43 @@ def test_checking_finds_a_wrong_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
         recipe.outcome = _recipes.Fresh(unknown(4)._fake_meta, 0)
         with pytest.raises(CacheError, match=r"aten\.add\.Tensor"):
             x + x
+
+
+WRONG: dict[str, tuple[Callable[[Tensor], Any], Any, str]] = {
+    "metadata": (lambda x: x + x, lambda r, x: _recipes.Fresh(unknown(4)._fake_meta, 0), "4"),
+    "alias": (lambda x: x.view(3), lambda r, x: _recipes.Fresh(r.outcome.record, 0), "argument"),
+    "no alias": (lambda x: x + x, lambda r, x: _recipes.View(r.outcome.record, FIRST), "no view"),
+    "argument": (lambda x: x + x, lambda r, x: _recipes.Same(FIRST), "is not argument"),
+    "constant": (lambda x: x.relu_(), lambda r, x: _recipes.Constant(3), "not 3"),
+    "several": (lambda x: x.split(1), lambda r, x: r.outcome[:2], "not 2 results"),
+}
+"""Programs, and recipes that are wrong about them."""
+
+
+@pytest.mark.parametrize(("program", "wrong", "says"), WRONG.values(), ids=WRONG)
+def test_checking_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, program: Any, wrong: Any, says: str
+) -> None:
+    monkeypatch.setattr(_cache.settings, "checking", True)
+    with fake_mode():
+        x = unknown(3)
+        program(x)
+        (*_, forms) = _cache.forms.values()
+        ((recipe,),) = [form.checked.values() for form in forms.values()]
+        recipe.outcome, recipe.new_bytes = wrong(recipe, x), (12,)
+        with pytest.raises(CacheError, match=says):
+            program(x)
+
+
+def test_checking_compares_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cache.settings, "checking", True)
+    with fake_mode():
+        torch.ones(3)
+        (*_, forms) = _cache.forms.values()
+        ((recipe,),) = [form.checked.values() for form in forms.values()]
+        recipe.fill = recipe.fill._replace(number=2)
+        with pytest.raises(CacheError, match="the value of the result"):
+            torch.ones(3)
 
 
 def _with_environment(code: str, **variables: str) -> str:

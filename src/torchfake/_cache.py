@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake import _recipes
+from torchfake._agreement import disagreements
 from torchfake._call import Args, Kwargs
 from torchfake._keys import KeyFunction, form_of, key_function
 from torchfake._ops import plan_of
@@ -125,8 +126,8 @@ def run_and_remember(
     before = _recipes.snapshot(args, kwargs)
     result = run(func, args, kwargs)
     recipe = None if _has_mask(func, before) else _recipes.learn(func, args, kwargs, before, result)
-    if settings.checking:
-        _check(form, key, recipe, func)
+    if settings.checking and key in form.checked:
+        _check(form.checked[key], key, func, args, kwargs, before, result)
     if recipe is not None:
         _remember(form, key, recipe)
     return result
@@ -149,15 +150,23 @@ def _remember(form: Form, key: tuple[Any, ...], recipe: Recipe) -> None:
     recipes[key] = recipe
 
 
-def _check(form: Form, key: tuple[Any, ...], recipe: Recipe | None, func: Any) -> None:
+def _check(
+    recipe: Recipe,
+    key: tuple[Any, ...],
+    func: Any,
+    args: Args,
+    kwargs: Kwargs,
+    before: list[Before],
+    result: Any,
+) -> None:
     """Compare what a hit would have given with what the kernel gave."""
-    known = form.checked.get(key)
-    if known is None or not _recipes.holds(known):
+    if not _recipes.holds(recipe):
         return
-    if known != recipe:
+    wrong = disagreements(recipe, args, kwargs, before, result)
+    if wrong:
         raise CacheError(
-            f"torchfake's cache would have been wrong about {func} of {key}: it has {known}, and "
-            f"the kernel gives {recipe}. This is a bug of torchfake: please report it; "
+            f"torchfake's cache would have been wrong about {func} of {key}, where it has "
+            f"{recipe}: {'; '.join(wrong)}. This is a bug of torchfake: please report it; "
             "TORCHFAKE_CACHE=0 runs without the cache"
         )
 

@@ -227,11 +227,13 @@ def _may_follow(plan: OpPlan, before: list[Before], outcome: Any) -> bool:
     fresh = [o for o in _flat(outcome) if isinstance(o, Fresh)]
     if not fresh and not plan.written_names:
         return False
+    if plan.is_uninitialized and not plan.written_names:
+        return any(_fits(o.record) and not _is_number(o.record.dtype) for o in fresh)
     if any(b.is_known for b in before):
         return True
     if plan.overwrites:
         return len(before) == 1 and _fits(before[0].record) and not _draws_floats(plan, before)
-    return not before and any(_fits(o.record) for o in fresh) and not _is_unwritten(plan, fresh)
+    return not before and any(_fits(o.record) for o in fresh)
 
 
 def _draws_floats(plan: OpPlan, before: list[Before]) -> bool:
@@ -239,10 +241,9 @@ def _draws_floats(plan: OpPlan, before: list[Before]) -> bool:
     return plan.is_random and record.dtype.is_floating_point and len(record.size) > 0
 
 
-def _is_unwritten(plan: OpPlan, fresh: list[Fresh]) -> bool:
-    """Whether results are memory nobody has written, of floats: ``follow_values`` leaves those."""
-    numbers = [o.record.dtype.is_floating_point or o.record.dtype.is_complex for o in fresh]
-    return plan.is_uninitialized and all(numbers)
+def _is_number(dtype: torch.dtype) -> bool:
+    """Whether nothing is known of memory of that dtype before it is written."""
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _fits(record: Metadata) -> bool:
@@ -270,9 +271,10 @@ _FILLS: dict[str, Callable[[Args], Any]] = {
 
 def _fill(plan: OpPlan, args: Args, outcome: Any, follows: bool) -> Filled | None:
     """The value of what is filled with one number, whose kernel has been run once and took it."""
-    if not follows or plan.packet not in _FILLS:
+    filled = "aten::zeros" if plan.is_uninitialized else plan.packet
+    if not follows or filled not in _FILLS:
         return None
-    number = _FILLS[plan.packet](args)
+    number = _FILLS[filled](args)
     record = outcome.record if isinstance(outcome, Fresh) else args[0]._fake_meta
     if not isinstance(number, (bool, int, float, complex)):
         return None
@@ -281,7 +283,7 @@ def _fill(plan: OpPlan, args: Args, outcome: Any, follows: bool) -> Filled | Non
 
 def _has_floats(before: list[Before]) -> bool:
     """Whether promotion has a floating dtype to go by, and so never asks for the default one."""
-    return any(b.record.dtype.is_floating_point or b.record.dtype.is_complex for b in before)
+    return any(_is_number(b.record.dtype) for b in before)
 
 
 def _names_device(args: Args, kwargs: Kwargs) -> bool:

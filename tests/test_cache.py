@@ -469,7 +469,8 @@ def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for length in range(200):
             assert (unknown(length) + 1).shape == (length,)
             assert _cache.count() <= 50
-    held = sum(len(f.recipes or f.checked) for forms in _cache.forms.values() for f in forms.values())
+    forms = [form for by_form in _cache.forms.values() for form in by_form.values()]
+    held = sum(len(form.recipes or form.checked) for form in forms)
     assert held == _cache.count()
 
 

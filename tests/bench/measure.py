@@ -30,12 +30,11 @@ def interleaved(contenders: list[Contender], rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def per_call(statement: str, names: dict[str, Any], rounds: int, calls: int) -> float:
-    """Median over rounds of the mean microseconds of one `statement`."""
+def per_call(statement: str, names: dict[str, Any], calls: int) -> float:
+    """Mean microseconds of one `statement`, after some that are not counted."""
     timer = timeit.Timer(statement, globals=names)
     timer.timeit(20)
-    means = [timer.timeit(calls) / calls for _ in range(rounds)]
-    return statistics.median(means) * 1e6
+    return timer.timeit(calls) / calls * 1e6
 
 
 def place_of(code: Any) -> str:
@@ -61,10 +60,12 @@ with torchfake.fake_mode():
 """
 
 
-def bytes_each(make: str, count: int = 40_000) -> float:
+def bytes_each(make: str, *, cached: bool, count: int = 40_000) -> float:
     """The rise of a fresh process's resident memory for each of many fakes that are kept."""
     code = _EACH.format(make=make, count=count)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env = {**os.environ, "TORCHFAKE_CACHE": str(int(cached))}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 

@@ -29,14 +29,6 @@ def tests_newest(session: nox.Session) -> None:
 
 
 @nox.session
-def checked(session: nox.Session) -> None:
-    """The suite with every remembered outcome compared with its kernel's."""
-    install(session, CHECKED_TORCH)
-    environment = {"TORCHFAKE_CHECK_CACHE": "1"}
-    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs, env=environment)
-
-
-@nox.session
 @nox.parametrize("cache", ["cold", "warm"])
 def remembered(session: nox.Session, cache: str) -> None:
     """Torch's operator and module databases and the models, from an empty cache and a full one."""

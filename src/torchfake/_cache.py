@@ -5,8 +5,9 @@ Enters: calls that have run. Leaves: the recipes of calls like them. Invariant: 
 or dropped whole, so that a thread that reads it sees all of a recipe or none.
 
 Never remembered, by rule: operators outside ``aten``, whose kernels may be anybody's Python;
-operators whose result depends on values; calls with a real tensor, a generator or a symbolic size
-among the arguments (no key holds them). And by name, each with its reason: ``_EXCLUDED``.
+operators whose result depends on values; those that write an ``out=``, which may grow and must not
+overlap; calls with a real tensor, a generator or a symbolic size among the arguments (no key holds
+them). And by name, each with its reason: ``_EXCLUDED``.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from torchfake._rules import has_rule
 from torchfake.errors import CacheError
 
 MAX_RECIPES = 50_000
-"""About 1 KB each."""
+"""About 1 KB each; those of long lists of tensors count for as many as they are large."""
 
 _EXCLUDED = {
     "aten::as_strided": "refuses what does not fit its storage, whose size no key says",
     "aten::as_strided_": "the same",
+    "aten::as_strided_copy": "the same",
+    "aten::as_strided_scatter": "copies the whole of a storage",
+    "aten::_lazy_clone": "the same",
     "aten::resize_": "grows a storage, or not, by its size",
     "aten::resize_as_": "the same",
     "aten::set_": "takes another storage, of any size",
@@ -46,6 +50,21 @@ _EXCLUDED = {
     "aten::_is_all_true": "the same",
     "aten::_linalg_check_errors": "reads a value",
     "aten::record_stream": "acts on a stream",
+    "aten::pin_memory": "runs as another operator, which its values must follow",
+    "aten::_pin_memory": "the same",
+    "aten::scatter_": "refuses arguments that overlap, which no key says",
+    "aten::scatter_add_": "the same",
+    "aten::scatter_reduce_": "the same",
+    "aten::index_add_": "the same",
+    "aten::index_copy_": "the same",
+    "aten::index_reduce_": "the same",
+    "aten::index_fill_": "the same",
+    "aten::median": "refuses where torch.use_deterministic_algorithms is on, which no key says",
+    "aten::nanmedian": "the same",
+    "aten::mode": "the same",
+    "aten::histc": "the same",
+    "aten::max_unpool2d": "the same",
+    "aten::max_unpool3d": "the same",
 }
 
 _TAKES_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
@@ -63,8 +82,18 @@ class Form(NamedTuple):
 class _Settings:
     """Read from the environment once, at import; tests set them."""
 
-    enabled = os.environ.get("TORCHFAKE_CACHE", "1") != "0"
-    checking = os.environ.get("TORCHFAKE_CHECK_CACHE", "0") not in ("", "0")
+    def __init__(self) -> None:
+        self.enabled = _switch("TORCHFAKE_CACHE", default=True)
+        self.checking = _switch("TORCHFAKE_CHECK_CACHE", default=False)
+        if self.checking and not self.enabled:
+            raise ValueError("TORCHFAKE_CHECK_CACHE=1 has nothing to check with TORCHFAKE_CACHE=0")
+
+
+def _switch(name: str, *, default: bool) -> bool:
+    value = os.environ.get(name, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"the environment variable {name} is 0 or 1, not {value!r}")
+    return value == "1" if value else default
 
 
 settings = _Settings()
@@ -75,11 +104,11 @@ forms: dict[int, dict[Any, Form]] = {}
 _operators: dict[int, Any] = {}  # keeps operators alive, so that no other gets an id of theirs
 
 
-class _Size:
-    recipes = 0
+class _Room:
+    used = 0
 
 
-_size = _Size()
+_room = _Room()
 
 
 def form_for(func: Any, args: Args, kwargs: Kwargs) -> Form | None:
@@ -100,9 +129,14 @@ def form_for(func: Any, args: Args, kwargs: Kwargs) -> Form | None:
 
 def _is_remembered(func: Any) -> bool:
     plan = plan_of(func)
-    if func.namespace != "aten" or plan.packet in _EXCLUDED:
+    if func.namespace != "aten" or plan.packet in _EXCLUDED or _has_out(func):
         return False
     return not plan.needs_values or plan.packet in _TAKES_MASKS or has_rule(func)
+
+
+def _has_out(func: Any) -> bool:
+    arguments = [a for a in func._schema.arguments if a.kwarg_only and a.alias_info is not None]
+    return any(a.alias_info.is_write for a in arguments)
 
 
 def key_in(form: Form, args: Args, kwargs: Kwargs) -> tuple[Any, ...] | None:
@@ -112,7 +146,8 @@ def key_in(form: Form, args: Args, kwargs: Kwargs) -> tuple[Any, ...] | None:
         hash(key)
     except (TypeError, AttributeError):
         return None
-    return key
+    is_nan = any(isinstance(part, float) and part != part for part in key)
+    return None if is_nan else key  # a nan would never be found again
 
 
 def run_and_remember(
@@ -129,7 +164,7 @@ def run_and_remember(
     if settings.checking and key in form.checked:
         _check(form.checked[key], key, func, args, kwargs, before, result)
     if recipe is not None:
-        _remember(form, key, recipe)
+        _remember(form, key, recipe, room=1 + len(before) // 4)
     return result
 
 
@@ -140,13 +175,13 @@ def _has_mask(func: Any, before: list[Before]) -> bool:
     return any(b.record.dtype in masks for b in before if b.place.argument != 0)
 
 
-def _remember(form: Form, key: tuple[Any, ...], recipe: Recipe) -> None:
+def _remember(form: Form, key: tuple[Any, ...], recipe: Recipe, room: int) -> None:
     recipes = form.checked if settings.checking else form.recipes
     if key not in recipes:
-        if _size.recipes >= MAX_RECIPES:
+        if _room.used + room > MAX_RECIPES:
             clear()  # `form` too is no longer found
             return
-        _size.recipes += 1
+        _room.used += room
     recipes[key] = recipe
 
 
@@ -175,9 +210,9 @@ def clear() -> None:
     """Forget everything."""
     forms.clear()
     _operators.clear()
-    _size.recipes = 0
+    _room.used = 0
 
 
 def count() -> int:
-    """How many recipes are held."""
-    return _size.recipes
+    """How many recipes are held, large ones counted as several."""
+    return _room.used

@@ -178,8 +178,13 @@ def _may_wait(call: Call, result: Any, fresh: list[FakeTensor]) -> bool:
     """Whether the one result has a storage to itself, whose value can be left for later."""
     if not isinstance(result, FakeTensor) or not _later.can_wait(call.plan.packet, call.tensors):
         return False
-    is_fresh = len(fresh) == 1 and fresh[0] is result
-    return is_fresh or (result is call.args[0] and _covers_storage(result))
+    if call.kwargs.get("rounding_mode") is not None:  # divides integers, which a zero makes fail
+        return False
+    if len(fresh) == 1 and fresh[0] is result:
+        return True
+    others = [t._fake_storage for t in call.tensors[1:] if isinstance(t, FakeTensor)]
+    overlaps = result._fake_storage in others  # eager refuses that, or not, by the values' places
+    return result is call.args[0] and _covers_storage(result) and not overlaps
 
 
 def _wait(call: Call, fake: FakeTensor) -> None:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake import _device, _follow, _origin, _state, _values
-from torchfake._call import Args, Call, Kwargs, count_writes
-from torchfake._metadata import Filled, Metadata, Storage
+from torchfake._call import Args, Call, Kwargs, count_writes, output_device
+from torchfake._metadata import Filled, Metadata, Storage, bytes_spanned
 from torchfake._ops import OpPlan, plan_of
 from torchfake._tensor import FakeTensor, become, new_fake, wrapper_arguments
 
@@ -158,16 +158,17 @@ def learn(
     becomes = learning.changes()
     if outcome is None or becomes is None:
         return None
-    follows = _may_follow(plan, before, outcome)
+    new_bytes = tuple(s.num_bytes for s in learning.new)
+    follows = _may_follow(plan, before, outcome, new_bytes)
     return Recipe(
         outcome=outcome,
-        new_bytes=tuple(s.num_bytes for s in learning.new),
+        new_bytes=new_bytes,
         becomes=becomes,
         follows=follows,
         counts_writes=plan.per_element and bool(plan.written_names),
-        default_dtype=None if _has_floats(before) else torch.get_default_dtype(),
+        default_dtype=None if _has_floats(plan, before) else torch.get_default_dtype(),
         machine=_machine() if _names_device(args, kwargs) else None,
-        fill=_fill(plan, args, outcome, follows),
+        fill=_fill(plan, args, outcome, new_bytes) if follows else None,
     )
 
 
@@ -206,12 +207,20 @@ class _Learning:
         return Fresh(fake._fake_meta, [storage is s for s in self.new].index(True))
 
     def changes(self) -> tuple[tuple[Place, Metadata], ...] | None:
-        """The arguments that have other metadata now; None if storages changed too."""
+        """The arguments that have other metadata now; None if storages changed too, or might have,
+        had they been smaller.
+        """
         for b in self.before:
             if b.fake._fake_storage is not b.storage or b.storage.num_bytes != b.num_bytes:
                 return None
         changed = [b for b in self.before if b.fake._fake_meta is not b.record]
+        if any(_reach(b.fake._fake_meta) > _reach(b.record) for b in changed):
+            return None
         return tuple((b.place, b.fake._fake_meta) for b in changed)
+
+
+def _reach(record: Metadata) -> int:
+    return bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
 
 
 def _once(places: list[tuple[int, Place]]) -> dict[int, Place | None]:
@@ -222,18 +231,21 @@ def _once(places: list[tuple[int, Place]]) -> dict[int, Place | None]:
     return found
 
 
-def _may_follow(plan: OpPlan, before: list[Before], outcome: Any) -> bool:
+def _may_follow(
+    plan: OpPlan, before: list[Before], outcome: Any, new_bytes: tuple[int, ...]
+) -> bool:
     """Whether a result, or what is written, could have a known value: see ``follow_values``."""
     fresh = [o for o in _flat(outcome) if isinstance(o, Fresh)]
+    small = [o for o in fresh if _values.fits(new_bytes[o.storage], o.record.dtype)]
     if not fresh and not plan.written_names:
         return False
     if plan.is_uninitialized and not plan.written_names:
-        return any(_fits(o.record) and not _is_number(o.record.dtype) for o in fresh)
+        return any(not _is_number(o.record.dtype) for o in small)
     if any(b.is_known for b in before):
         return True
     if plan.overwrites:
         return len(before) == 1 and _fits(before[0].record) and not _draws_floats(plan, before)
-    return not before and any(_fits(o.record) for o in fresh)
+    return not before and bool(small)
 
 
 def _draws_floats(plan: OpPlan, before: list[Before]) -> bool:
@@ -269,21 +281,31 @@ _FILLS: dict[str, Callable[[Args], Any]] = {
 }
 
 
-def _fill(plan: OpPlan, args: Args, outcome: Any, follows: bool) -> Filled | None:
+def _fill(plan: OpPlan, args: Args, outcome: Any, new_bytes: tuple[int, ...]) -> Filled | None:
     """The value of what is filled with one number, whose kernel has been run once and took it."""
     filled = "aten::zeros" if plan.is_uninitialized else plan.packet
-    if not follows or filled not in _FILLS:
+    if filled not in _FILLS:
         return None
     number = _FILLS[filled](args)
-    record = outcome.record if isinstance(outcome, Fresh) else args[0]._fake_meta
+    if not isinstance(number, (bool, int)) and not number:
+        return None  # 0.0, or -0.0, which has the same key
     if not isinstance(number, (bool, int, float, complex)):
         return None
+    if isinstance(outcome, Fresh):
+        return Filled(number, outcome.record.dtype, new_bytes[outcome.storage])
+    record = args[0]._fake_meta
     return Filled(number, record.dtype, _num_bytes(record))
 
 
-def _has_floats(before: list[Before]) -> bool:
+_MADE_OF_ENDS = frozenset({"aten::linspace", "aten::logspace"})
+
+
+def _has_floats(plan: OpPlan, before: list[Before]) -> bool:
     """Whether promotion has a floating dtype to go by, and so never asks for the default one."""
-    return any(_is_number(b.record.dtype) for b in before)
+    floats = [_is_number(b.record.dtype) for b in before]
+    if plan.packet in _MADE_OF_ENDS:
+        return False
+    return bool(floats) and (all(floats) if plan.per_element else any(floats))
 
 
 def _names_device(args: Args, kwargs: Kwargs) -> bool:
@@ -318,7 +340,7 @@ def make(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
     result = _make(recipe.outcome, new, args, kwargs)
     if recipe.follows and not (recipe.fill is not None and fills(recipe.fill, result)):
         call = Call(func, args, kwargs)
-        call.device = _device_of(recipe)
+        call.device = output_device(call)
         _follow.follow_values(call, result)
     if recipe.counts_writes:
         count_writes(Call(func, args, kwargs))

@@ -15,10 +15,15 @@ from expecttest import assert_expected_inline as expect
 from torchfake import errors, fake_like, fake_mode, meta_like
 from torchfake.errors import (
     CacheError,
+    ChangedValueError,
     DeviceError,
+    MaterializeError,
     MissingExtraError,
+    NotDeferredError,
     NotFakeError,
     RealTensorWriteError,
+    RecordError,
+    ReplayError,
     TargetError,
     TorchFakeError,
     UnknownValueError,
@@ -35,6 +40,11 @@ FAMILIES = {
     MissingExtraError: ImportError,
     TargetError: ValueError,
     CacheError: AssertionError,
+    NotDeferredError: ValueError,
+    RecordError: ValueError,
+    ReplayError: RuntimeError,
+    MaterializeError: RuntimeError,
+    ChangedValueError: ValueError,
 }
 
 

@@ -33,7 +33,11 @@ LATE = {
 
 MAY_PRINT = {"cli.py", "__main__.py"}
 MAY_HOLD_STATE = {"_state.py", "_patches.py"}
-MAY_IMPORT = {"cli.py": {"rich", "typer"}, "inspect/hf.py": {"transformers", "huggingface_hub"}}
+MAY_IMPORT = {
+    "_progress.py": {"tqdm"},
+    "cli.py": {"rich", "typer"},
+    "inspect/hf.py": {"transformers", "huggingface_hub"},
+}
 
 NEVER_AT_IMPORT = (
     *("transformers", "diffusers", "accelerate", "safetensors", "rich", "typer"),

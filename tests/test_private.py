@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import types
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
 
-from torchfake import _device, _private, fake_like, fake_mode
+from torchfake import FakeTensor, _device, _private, fake_like, fake_mode
 from torchfake._dispatch import FakeDispatch
 
 aten = torch.ops.aten
@@ -24,7 +25,7 @@ def test_every_name_is_called_here() -> None:
         name
         for name, value in vars(_private).items()
         if not name.startswith("__")
-        and not (isinstance(value, types.ModuleType) and name in ("torch", "types"))
+        and not (isinstance(value, types.ModuleType) and name in ("torch", "types", "weakref"))
         and name
         not in (
             "annotations",
@@ -266,3 +267,82 @@ def test_no_other_file_names_torch_s_private_bindings() -> None:
         and node.value.id == "torch"
     }
     assert naming <= allowed, naming - allowed
+
+
+def test_as_eager() -> None:
+    """Real tensors are made although a mode is on, and no history is kept."""
+    weight = torch.ones(3, requires_grad=True)
+    with fake_mode(), torch.inference_mode(), _private.as_eager():
+        double = weight * 2
+    assert not isinstance(double, FakeTensor)
+    assert not double.requires_grad
+    assert not double.is_inference()
+
+
+def test_default_dtype() -> None:
+    """Another default dtype, and the one before."""
+    with _private.default_dtype(torch.float64):
+        assert torch.ones(1).dtype == torch.float64
+    assert torch.ones(1).dtype == torch.float32
+
+
+def test_default_generator_of() -> None:
+    """The generator that torch.manual_seed seeds."""
+    assert _private.default_generator_of(torch.device("cpu")) is torch.default_generator
+
+
+def test_init_steps() -> None:
+    """Their first argument is the tensor that they write; torch 2.13 made one a rejection
+    sampler."""
+    functions = _private.init_steps().values()
+    names = {function.__name__ for function in functions}
+    assert {"orthogonal_", "sparse_"} <= names
+    for function in functions:
+        assert next(iter(inspect.signature(function).parameters)) == "tensor"
+        assert function.__code__.co_varnames[0] == "tensor"
+    draws_again = "any" in torch.nn.init._no_grad_trunc_normal_.__code__.co_names
+    assert ("_no_grad_trunc_normal_" in names) == draws_again
+
+
+def test_use_count_and_swap() -> None:
+    """Two objects exchange what they are; a weak reference goes with the object."""
+    real, fake = torch.nn.Parameter(torch.ones(2)), fake_like(torch.zeros(3))
+    assert _private.use_count(real) == 1
+    reference = weakref.ref(fake)
+    _private.swap(fake, real)
+    assert type(fake) is torch.nn.Parameter
+    assert fake.tolist() == [1, 1]
+    assert reference() is fake
+    assert isinstance(real, FakeTensor)
+    held = real * 1  # no graph: nobody holds it
+    assert held.shape == real.shape
+    square = fake * fake  # autograd saves it
+    with pytest.raises(RuntimeError, match="autograd holds it"):
+        _private.swap(fake, real)
+    assert square.requires_grad
+
+
+def test_move_hooks() -> None:
+    """Hooks act on the other tensor, and their handles remove them there."""
+    source, target = (torch.ones(2, requires_grad=True) for _ in range(2))
+    handle = source.register_hook(lambda grad: grad * 10)
+    _private.move_hooks(source, target)
+    target.sum().backward()
+    assert target.grad is not None
+    assert target.grad.tolist() == [10, 10]
+    handle.remove()
+    target.grad = None
+    target.sum().backward()
+    assert target.grad.tolist() == [1, 1]
+
+
+def test_make_subclass() -> None:
+    """A parameter of a class with a constructor of its own."""
+
+    class Own(torch.nn.Parameter):
+        def __new__(cls) -> Own:  # type: ignore[misc]
+            raise AssertionError("not run")
+
+    made = _private.make_subclass(Own, torch.ones(2))
+    assert type(made) is Own
+    assert made.tolist() == [1, 1]

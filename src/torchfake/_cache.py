@@ -22,7 +22,7 @@ from torchfake import _recipes
 from torchfake._agreement import disagreements
 from torchfake._call import Args, Kwargs
 from torchfake._keys import KeyFunction, form_of, key_function
-from torchfake._ops import plan_of
+from torchfake._ops import TAKES_MASKS, plan_of
 from torchfake._recipes import Before, Recipe
 from torchfake._rules import has_rule
 from torchfake.errors import CacheError
@@ -66,9 +66,6 @@ _EXCLUDED = {
     "aten::max_unpool2d": "the same",
     "aten::max_unpool3d": "the same",
 }
-
-_TAKES_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
-"""Have as many rows as a mask has ones, where an index is a mask."""
 
 
 class Form(NamedTuple):
@@ -131,7 +128,7 @@ def _is_remembered(func: Any) -> bool:
     plan = plan_of(func)
     if func.namespace != "aten" or plan.packet in _EXCLUDED or _has_out(func):
         return False
-    return not plan.needs_values or plan.packet in _TAKES_MASKS or has_rule(func)
+    return not plan.needs_values or plan.packet in TAKES_MASKS or has_rule(func)
 
 
 def _has_out(func: Any) -> bool:
@@ -170,7 +167,7 @@ def run_and_remember(
 
 def _has_mask(func: Any, before: list[Before]) -> bool:
     masks = (torch.bool, torch.uint8)
-    if plan_of(func).packet not in _TAKES_MASKS:
+    if plan_of(func).packet not in TAKES_MASKS:
         return False
     return any(b.record.dtype in masks for b in before if b.place.argument != 0)
 

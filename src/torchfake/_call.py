@@ -46,14 +46,21 @@ def tensors_in(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     return found
 
 
-def written_tensors(call: Call) -> list[torch.Tensor]:
-    """The arguments that the operator writes."""
-    plan, found = call.plan, []
-    for i in plan.written_positions:
-        if i < len(call.args):
-            found.append(call.args[i])
-    found.extend(call.kwargs[name] for name in plan.written_names if name in call.kwargs)
+def tensors_written(plan: OpPlan, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+    """The arguments that the operator writes, lists opened."""
+    if not plan.written_names:
+        return []
+    if plan.written_positions == (0,) and len(plan.written_names) == 1:
+        first = args[0] if args else kwargs[plan.written_names[0]]
+        return [first] if isinstance(first, torch.Tensor) else tensors_in((first,), {})
+    found = [args[i] for i in plan.written_positions if i < len(args)]
+    found.extend(kwargs[name] for name in plan.written_names if name in kwargs)
     return tensors_in(tuple(found), {})
+
+
+def written_tensors(call: Call) -> list[torch.Tensor]:
+    """The same of a call."""
+    return tensors_written(call.plan, call.args, call.kwargs)
 
 
 def count_writes(call: Call) -> None:

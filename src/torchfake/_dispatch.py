@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake import _cache, _origin, _private, _recipes
+from torchfake import _cache, _device, _origin, _private, _recipes, _state
 from torchfake._call import Args, Kwargs
 from torchfake._handlers import HANDLERS
 from torchfake._interpret import interpret
-from torchfake._metadata import Storage
+from torchfake._keys import form_of
+from torchfake._metadata import DEFERRED_AS_META, Storage
 from torchfake._ops import plan_of
 from torchfake._recipes import Recipe
+from torchfake._record import concerns, record
 from torchfake._tensor import FakeTensor
 
 _forms = _cache.forms
@@ -77,6 +79,12 @@ def _warm(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> 
     """A hit that takes more than one new wrapper, or no hit."""
     if recipe is _NONE or not _recipes.holds(recipe):
         return _cold(func, types, args, kwargs)
+    if recipe.is_recorded:
+        return record(func, args, kwargs, _unrecorded)
+    return _made(recipe, func, args, kwargs)
+
+
+def _made(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
     if _is_view_of_normal_tensor(func, args):
         with torch.inference_mode(False):
             return _recipes.make(recipe, func, args, kwargs)
@@ -85,10 +93,23 @@ def _warm(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> 
 
 def _cold(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     """Nothing is remembered of such a call, or it never is."""
+    if _have_their_say(types):
+        return NotImplemented
+    if concerns(args, kwargs):
+        return record(func, args, kwargs, _unrecorded)
+    return _learned(func, args, kwargs)
+
+
+def _have_their_say(types: Any) -> bool:
+    """Whether there are classes of others, as DTensor: they come back with what they wrap."""
     for cls in types:
         own = cls.__torch_dispatch__
         if not issubclass(cls, FakeTensor) and own is not _private.disabled_torch_dispatch:
-            return NotImplemented  # DTensor and the like come back with what they wrap
+            return True
+    return False
+
+
+def _learned(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if _is_view_of_normal_tensor(func, args):
         with torch.inference_mode(False):
             return _cache.run_and_remember(_run, func, args, kwargs)
@@ -113,6 +134,44 @@ def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return interpret(func, args, kwargs)
 
 
+# Deferred.
+
+
+def dispatch_deferred(
+    owner: Any, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
+) -> Any:
+    """The same in a deferred mode, where all that is made is recorded."""
+    if plan_of(func).only_looks:
+        return dispatch(owner, func, types, args, kwargs)
+    if _have_their_say(types):
+        return NotImplemented
+    mode = _state.thread.modes[-1]
+    kwargs = kwargs or {}
+    if mode.mark == DEFERRED_AS_META and kwargs.get("device") == _device.META:
+        kwargs = {**kwargs, "device": _device.CPU}  # what a fake that shows meta says it is on
+    return record(func, args, kwargs, _unrecorded, mode.mark)
+
+
+def _unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result of an operation alone, from a recipe where there is one."""
+    try:
+        key_of, recipes, _ = _forms[id(func)][form_of(args, kwargs)]
+        recipe = recipes[key_of(args, kwargs)]
+    except (KeyError, TypeError):
+        recipe = _NONE
+    if recipe is _NONE or not _recipes.holds(recipe):
+        return _learned(func, args, kwargs)
+    short, same = recipe.unrecorded
+    if same is not None:
+        return args[same]
+    if short is None or short.base is not None:
+        return _made(recipe, func, args, kwargs)
+    fake = _make_wrapper(*short.wrapper)
+    fake._fake_meta = short.record
+    fake._fake_storage = Storage(short.num_bytes, short.device, func)  # its line is known above
+    return fake
+
+
 FakeTensor.__torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment]
 
 
@@ -134,3 +193,9 @@ class FakeDispatch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Never traced by torch.compile, so not wrapped for it: the wrapper costs 2 us a call."""
         return False
+
+
+class DeferredDispatch(FakeDispatch):
+    """The same while a deferred mode is on."""
+
+    __torch_dispatch__ = dispatch_deferred

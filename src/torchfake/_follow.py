@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _draws, _later, _origin, _values
+from torchfake import _device, _draws, _later, _origin, _state, _values
 from torchfake._call import Call, written_tensors
 from torchfake._metadata import Filled
 from torchfake._tensor import FakeTensor, become, fake_twin
@@ -92,6 +92,11 @@ def follow_values(call: Call, result: Any) -> None:
     written = [t for t in written_tensors(call) if isinstance(t, FakeTensor)]
     fresh = _fresh_results(call, result)
     if not written and not fresh:
+        return
+    mode = _state.current()
+    if mode is not None and mode.mark:  # recorded: values are had by replaying
+        for fake in written:
+            fake._fake_storage.value = None
         return
     if call.plan.is_uninitialized and not written:
         _start_integers(fresh)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _origin, _private, _state, _values
+from torchfake import _device, _graph, _origin, _private, _state, _values
 from torchfake._call import Args, Kwargs
 from torchfake._checks import check_fill
 from torchfake._follow import is_known, value_argument
@@ -176,6 +176,9 @@ def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if not isinstance(fake, FakeTensor):
         return func(*args, **kwargs)
     storage = _storage_to_set(fake, source)
+    mark = fake._fake_meta.mark
+    if mark and storage.recorded is None:
+        storage.recorded = _recorded_of(source, storage, mark)
     size, stride, offset = _place_in(fake, source, args[2:], storage)
     record = intern(size, stride, offset, fake.dtype, storage.device)
     become(fake, record, storage)
@@ -198,6 +201,16 @@ def _storage_to_set(fake: FakeTensor, source: Any) -> Storage:
     if storage.place is None:
         storage.place = _origin.here(3)
     return storage
+
+
+def _recorded_of(source: Any, storage: Storage, mark: int) -> _graph.Deferred:
+    """What a deferred fake finds in a storage that was not: real memory, or nothing."""
+    untyped = source.untyped_storage() if isinstance(source, torch.Tensor) else source
+    if source is None or isinstance(untyped, FakeUntypedStorage) or untyped.device.type == "meta":
+        return _graph.Deferred(
+            _graph.Contents(_graph.Cell(storage.num_bytes, storage.device)), mark
+        )
+    return _graph.adopted(untyped, mark)
 
 
 def _place_in(fake: FakeTensor, source: Any, place: Args, storage: Storage) -> Any:

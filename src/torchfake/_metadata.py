@@ -9,7 +9,7 @@ identity can stand for equality where a miss costs only time; two fakes alias if
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -17,6 +17,10 @@ from torchfake import _device, _private
 from torchfake._origin import Origin, Place
 
 Ints = tuple[int, ...]
+
+
+PLAIN, DEFERRED, DEFERRED_AS_META = range(3)
+"""Marks: nothing is recorded; operations are; they are, and the fake reports ``meta``."""
 
 
 class Metadata:
@@ -28,10 +32,13 @@ class Metadata:
         "device",
         "dtype",
         "layout",
+        "mark",
         "neg",
         "offset",
+        "shown",
         "size",
         "stride",
+        "twin",
         "wrapper",
     )
 
@@ -39,7 +46,10 @@ class Metadata:
     stride: Ints
     offset: int  # in elements, as torch's storage_offset
     dtype: torch.dtype
-    device: torch.device  # what the fake reports
+    device: torch.device  # where the tensor would be
+    shown: torch.device  # what the fake reports: `device`, or meta
+    mark: int  # PLAIN, or how its operations are recorded
+    twin: Metadata | None  # the same with the mark that was last asked for
     carrier: torch.device  # what its wrapper carries in C++
     layout: torch.layout
     conj: bool
@@ -63,9 +73,10 @@ def intern(
     layout: torch.layout = torch.strided,
     conj: bool = False,
     neg: bool = False,
+    mark: int = PLAIN,
 ) -> Metadata:
     """The one record of this metadata."""
-    key = (size, stride, offset, dtype, device, layout, conj, neg)
+    key = (size, stride, offset, dtype, device, layout, conj, neg, mark)
     record = _interned.get(key)
     return record if record is not None else _new_record(key)
 
@@ -75,10 +86,21 @@ def _new_record(key: tuple[Any, ...]) -> Metadata:
         _interned.clear()  # records live on in their tensors; only sharing with new ones is lost
     record = Metadata()
     (record.size, record.stride, record.offset, record.dtype) = key[:4]
-    (record.device, record.layout, record.conj, record.neg) = key[4:]
+    (record.device, record.layout, record.conj, record.neg, record.mark) = key[4:]
+    record.shown = _device.META if record.mark == DEFERRED_AS_META else record.device
+    record.twin = None
     record.carrier = _device.carrier(record.device)
     record.wrapper = None
     return _interned.setdefault(key, record)
+
+
+def marked(record: Metadata, mark: int) -> Metadata:
+    """The same with another mark."""
+    twin = record.twin
+    if twin is None or twin.mark != mark:
+        place = (record.size, record.stride, record.offset, record.dtype, record.device)
+        twin = record.twin = intern(*place, record.layout, record.conj, record.neg, mark)
+    return twin
 
 
 def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
@@ -132,8 +154,8 @@ class FakeUntypedStorage(torch.UntypedStorage):
         return _NOWHERE | _private.storage_key(self) if self.nbytes() else 0
 
     def resize_(self, size: int) -> FakeUntypedStorage:
-        self._forget()
         super().resize_(size)
+        self._forget()
         return self
 
     def copy_(  # type: ignore[override]
@@ -154,6 +176,8 @@ class FakeUntypedStorage(torch.UntypedStorage):
         storage = _by_key.get(_private.storage_key(self))
         if storage is not None:
             storage.value = None
+            if storage.recorded is not None:
+                storage.recorded.forget(self.nbytes())
 
     def __repr__(self) -> str:
         return f"[torchfake storage (device={self.fake_device}) of size {self.nbytes()}]"
@@ -219,6 +243,18 @@ class Pinned:
         return self._bytes.data_ptr()
 
 
+class Recorded(Protocol):
+    """What a deferred storage has more; see :mod:`torchfake._graph`."""
+
+    mark: int
+
+    def forget(self, num_bytes: int) -> None:
+        """Take note that the bytes are gone, or written past all operators."""
+
+    def copy(self) -> Recorded:
+        """The same for a copy of the storage."""
+
+
 _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 
 
@@ -233,6 +269,7 @@ class Storage:
         "op",
         "pinned",
         "place",
+        "recorded",
         "value",
     )
 
@@ -251,6 +288,7 @@ class Storage:
         self.place = place  # where in the user's code
         self.value = value  # on the host, of small tensors
         self.pinned: Pinned | None = None
+        self.recorded: Recorded | None = None  # of a deferred storage: what it will hold
 
     @property
     def num_bytes(self) -> int:
@@ -305,6 +343,7 @@ class Storage:
         """A storage of its own with the same size, device and value."""
         twin = Storage(self.num_bytes, self.device, self.op, self.place)
         twin.value = None if self.value is None else self.share()
+        twin.recorded = None if self.recorded is None else self.recorded.copy()
         return twin
 
     def __reduce__(self) -> Any:

@@ -29,6 +29,9 @@ class OpPlan(NamedTuple):
     mixes_devices: bool  # takes arguments on several devices
     needs_values: bool  # its result, or the shape of it, depends on values
     per_element: bool  # a foreach: element i of the result is of element i of the first list
+    only_looks: bool  # changes what a tensor looks at, and no bytes
+    asks_values: bool  # its outcome is values, or a matter of values, for all or some arguments
+    gives_tensors: bool  # has tensors among its results
     overwrites: bool  # writes the whole of its first argument, whatever was there
 
 
@@ -65,6 +68,15 @@ _OVERWRITES = frozenset(
      "aten::normal_", "aten::bernoulli_", "aten::exponential_", "aten::geometric_",
      "aten::cauchy_", "aten::log_normal_"}
 )  # fmt: skip
+
+_GROWS = frozenset({"aten::resize_", "aten::resize_as_"})
+"""Tagged as changes of a view, and may make new bytes."""
+
+LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
+"""Bring in data that C++ made: views to the schema, copies to all who see the result."""
+
+TAKES_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
+"""Have as many rows as a mask has ones, where an index is a mask."""
 
 _READ_ONLY = {
     # arguments that schemas call written and kernels only read
@@ -113,8 +125,25 @@ def _read_schema(func: Any) -> OpPlan:
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
         needs_values=bool(_VALUE_TAGS.intersection(func.tags)),
         per_element=packet.startswith("aten::_foreach_"),
+        only_looks=_only_looks(func, packet, arguments),
+        asks_values=_asks_values(func, packet, arguments),
+        gives_tensors=any("Tensor" in str(r.type) for r in schema.returns),
         overwrites=packet in _OVERWRITES,
     )
+
+
+def _only_looks(func: Any, packet: str, arguments: Any) -> bool:
+    if torch.Tag.inplace_view in func.tags:
+        return packet not in _GROWS
+    is_view = func.is_view and packet not in LIFTS
+    return is_view and not any(_is_written(packet, a) for a in arguments)
+
+
+def _asks_values(func: Any, packet: str, arguments: Any) -> bool:
+    if packet in TAKES_MASKS or _VALUE_TAGS.intersection(func.tags):
+        return True
+    gives_tensors = any("Tensor" in str(r.type) for r in func._schema.returns)
+    return not gives_tensors and not any(_is_written(packet, a) for a in arguments)
 
 
 def _is_written(packet: str, argument: Any) -> bool:

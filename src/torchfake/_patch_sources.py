@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _private, _state
+from torchfake import _device, _private, _record, _state, _streams, _values
 from torchfake._metadata import FakeUntypedStorage, new_untyped
 from torchfake._patches import Patch
 from torchfake._tensor import FakeTensor, fake_class, fake_twin, new_fake
@@ -23,8 +23,9 @@ def _fake_result(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if _state.current() is None or isinstance(result, FakeTensor):
-            return result
+        state = _state.current()
+        if state is None or state.mark or isinstance(result, FakeTensor):
+            return result  # real ones take part in what is recorded
         return fake_twin(result, known=True).requires_grad_(result.requires_grad)
 
     return replacement
@@ -36,6 +37,9 @@ def _load_without_data(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         state = _state.current()
+        if state is not None and state.mark and not state.loading:
+            with _values.on_host():
+                return original(f, map_location, *args, **kwargs)
         if state is None or state.loading or _is_meta(map_location):
             return original(f, map_location, *args, **kwargs)
         state.loading = True
@@ -117,15 +121,29 @@ def _reseeding(original: Any) -> Any:
     def replacement(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         _state.forget_draws()
+        _streams.forget(torch.default_generator)
         return result
+
+    return replacement
+
+
+def _reading_state(original: Any) -> Any:
+    """The state of the global generator: that which eager would have left it in."""
+
+    @functools.wraps(original)
+    def replacement() -> Any:
+        _record.settle_all()
+        return original()
 
     return replacement
 
 
 PATCHES = [
     Patch(torch, "asarray", _fake_result),
+    Patch(torch, "get_rng_state", _reading_state),
     Patch(torch, "manual_seed", _reseeding),
     Patch(torch, "set_rng_state", _reseeding),
+    Patch(torch.random, "get_rng_state", _reading_state),
     Patch(torch.random, "manual_seed", _reseeding),
     Patch(torch.random, "set_rng_state", _reseeding),
     Patch(torch.utils.dlpack, "from_dlpack", _fake_result),

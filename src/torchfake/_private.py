@@ -8,6 +8,7 @@ function here, so a torch that changed fails there first. Checked on torch 2.11,
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -307,3 +308,84 @@ def _unwrap(function: Any) -> Any:
 def _names_in(code: types.CodeType) -> set[str]:
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     return set(code.co_names).union(*(_names_in(c) for c in inner))
+
+
+@contextmanager
+def as_eager() -> Iterator[None]:
+    """Context: operators on real tensors run as if nobody watched, and record no gradients."""
+    with nobody_watching(), torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Context: torch's default dtype, changed only where it is another."""
+    before = torch.get_default_dtype()
+    if before is not dtype:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        if before is not dtype:
+            torch.set_default_dtype(before)
+
+
+def default_generator_of(device: torch.device) -> torch.Generator:
+    """The generator that draws on `device` take if they are given none."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator
+
+
+@lru_cache(maxsize=1)
+def init_steps() -> dict[int, Callable[..., Any]]:
+    """The initialisers of ``torch.nn.init`` that read values, or draw and compute at length, by the
+    identity of their code. Their first argument is called ``tensor``, and all of it is written.
+    """
+    init = torch.nn.init
+    functions: list[Any] = [init.orthogonal_, init.sparse_]
+    for name in ("_no_grad_trunc_normal_", "trunc_normal_"):
+        function = getattr(init, name, None)
+        if function is not None and "any" in function.__code__.co_names:  # a rejection sampler
+            functions.append(function)
+    return {id(function.__code__): function for function in functions}
+
+
+def use_count(tensor: torch.Tensor) -> int:
+    """How many in C++ and Python hold a tensor: 1 is Python alone."""
+    holder: Any = tensor
+    return int(holder._use_count())
+
+
+def move_hooks(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Give the hooks of a tensor to another, with their handles."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(source, name)
+        if hooks is not None:
+            setattr(target, name, hooks)
+
+
+def make_subclass(cls: Any, data: torch.Tensor) -> torch.Tensor:
+    """A tensor of class `cls` on the memory of `data`, without running its constructor."""
+    made: torch.Tensor = torch.Tensor._make_subclass(cls, data)
+    return made
+
+
+def swap(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchange what two tensor objects are, weak references to them included.
+
+    ``torch.utils.swap_tensors`` refuses those that have weak references, as the weights of an LSTM
+    have. They refer to the objects, which stay; so where nothing else holds the tensors, only its
+    check is left out.
+
+    Raises:
+        RuntimeError: if autograd or somebody else in C++ holds one of them.
+    """
+    if not (weakref.getweakrefs(one) or weakref.getweakrefs(other)):
+        torch.utils.swap_tensors(one, other)
+        return
+    if use_count(one) > 1 or use_count(other) > 1:
+        raise RuntimeError("there is a weak reference to it, and autograd holds it too")
+    one.__class__, other.__class__ = other.__class__, one.__class__
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    torch._C._swap_tensor_impl(one, other)

@@ -78,11 +78,19 @@ class Recipe:
     counts_writes: bool = False  # a foreach, whose kernel counts the writes for autograd
     default_dtype: torch.dtype | None = None  # holds only while this is torch's default
     machine: Any = None  # holds only on this machine
+    is_recorded: bool = False  # makes or writes something deferred: see torchfake._record
 
     short: Short | None = field(default=None, compare=False)  # the same for the hot path
     same: int | None = field(default=None, compare=False)  # and where the result is an argument
+    unrecorded: tuple[Short | None, int | None] = field(default=(None, None), compare=False)
 
     def __post_init__(self) -> None:
+        self._shorten()
+        self.unrecorded = self.short, self.same
+        if self.is_recorded:  # the hot path would not write it down
+            self.short = self.same = None
+
+    def _shorten(self) -> None:
         if self.becomes or self.counts_writes or self.machine is not None:
             return
         if self.follows and self.fill is None:
@@ -168,8 +176,14 @@ def learn(
         counts_writes=plan.per_element and bool(plan.written_names),
         default_dtype=None if _has_floats(plan, before) else torch.get_default_dtype(),
         machine=_machine() if _names_device(args, kwargs) else None,
+        is_recorded=_is_recorded(plan, before, new_bytes),
         fill=_fill(plan, args, outcome, new_bytes) if follows else None,
     )
+
+
+def _is_recorded(plan: OpPlan, before: list[Before], new_bytes: tuple[int, ...]) -> bool:
+    touches_bytes = bool(new_bytes) or bool(plan.written_names)
+    return touches_bytes and any(b.record.mark for b in before)
 
 
 class _Learning:

@@ -22,8 +22,8 @@ def fake_repr(fake: Any) -> str:
 def _parts(fake: Any) -> list[str]:
     meta = fake._fake_meta
     parts = ["..."]
-    if meta.device.type != "cpu":
-        parts.append(f"device='{meta.device}'")
+    if meta.shown.type != "cpu":
+        parts.append(f"device='{meta.shown}'")
     parts.append(f"size={tuple(meta.size)}")
     if meta.dtype != torch.get_default_dtype():
         parts.append(f"dtype={meta.dtype}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import types
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,8 @@ class ModeState:
 
     cuda: FakeCuda | None = None
     loading: bool = False  # inside torch.load: storages arrive without their bytes
+    mark: int = 0  # what new fakes carry: see torchfake._metadata
+    drawn_from: dict[torch.Generator, None] = field(default_factory=dict)  # to be settled
     undo: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
@@ -44,6 +47,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []
         self.draws = Draws()
+        self.step: types.FrameType | None = None  # an initialiser's call that is recorded already
 
     torch_function: Any = None
     """What ``__torch_function__`` of a fake is on this thread: kept by :mod:`torchfake._function`,

@@ -9,14 +9,17 @@ way to change them.
 from __future__ import annotations
 
 import copy
+import sys
 from functools import cache
 from typing import Any
 
 import torch
 
-from torchfake import _device, _function, _private, _repr, _values
+from torchfake import _device, _function, _graph, _private, _repr, _values
 from torchfake._device import encode
 from torchfake._metadata import (
+    DEFERRED_AS_META,
+    PLAIN,
     FakeUntypedStorage,
     Ints,
     Metadata,
@@ -24,8 +27,10 @@ from torchfake._metadata import (
     contiguous_stride,
     intern,
     load_storage,
+    marked,
     metadata_of,
 )
+from torchfake.errors import RecordError
 
 _OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage"})
 _Super = _private.builtin_methods
@@ -64,22 +69,25 @@ class FakeTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self._fake_meta.device
+        return self._fake_meta.shown
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
-        return self._fake_meta.device.type == "cuda"
+        return self._fake_meta.shown.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:  # type: ignore[override]
-        return self._fake_meta.device.type == "cpu"
+        return self._fake_meta.shown.type == "cpu"
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
-        return False
+        if self._fake_meta.mark != DEFERRED_AS_META:
+            return False
+        asking = sys._getframe(1).f_code.co_filename
+        return asking != torch.nn.init.__file__  # which would leave meta tensors uninitialised
 
     def get_device(self) -> int:
-        index = self._fake_meta.device.index
+        index = self._fake_meta.shown.index
         return -1 if index is None else index
 
     @property
@@ -88,7 +96,10 @@ class FakeTensor(torch.Tensor):
 
     @data.setter
     def data(self, source: torch.Tensor) -> None:
-        twin = source if isinstance(source, FakeTensor) else fake_twin(source, known=True)
+        mark = self._fake_meta.mark
+        twin = source if isinstance(source, FakeTensor) else fake_twin(source, known=not mark)
+        if twin is not source and mark:
+            twin._fake_storage.recorded = _graph.adopted(source.untyped_storage(), mark)
         become(self, twin._fake_meta, twin._fake_storage)
 
     def untyped_storage(self) -> FakeUntypedStorage:
@@ -155,6 +166,9 @@ class FakeTensor(torch.Tensor):
         else:
             with _values.on_host():
                 host = torch.tensor(data, dtype=dtype, device="cpu")
+        if self._fake_meta.mark and not isinstance(host, FakeTensor):
+            made = self.new_empty(host.shape, dtype=dtype).copy_(fake_twin(host, known=True))
+            return made.requires_grad_(requires_grad)
         fake: torch.Tensor
         fake = host if isinstance(host, FakeTensor) else fake_twin(host, known=True)
         target = self.device if device is None else _device.resolve(device)
@@ -217,6 +231,11 @@ class FakeTensor(torch.Tensor):
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._fake_storage.recorded is not None:
+            raise RecordError(
+                f"a deferred {_values.describe(self)}, cannot be pickled: its record would be "
+                "lost. Materialize it first"
+            )
         meta = self._fake_meta
         place = (meta.size, meta.stride, meta.offset, meta.dtype, str(meta.device))
         bits = (meta.conj, meta.neg)
@@ -226,12 +245,19 @@ class FakeTensor(torch.Tensor):
 
 def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
     """A fake of `meta` that looks at `storage`; not a leaf of anything, needs no grad."""
+    meta = _as_its_storage(meta, storage)
     fake: FakeTensor = _private.make_wrapper(cls, *wrapper_arguments(meta)[1:])
     if meta.conj or meta.neg:
         _private.set_bits(fake, meta.conj, meta.neg)
     fake._fake_meta = meta
     fake._fake_storage = storage
     return fake
+
+
+def _as_its_storage(meta: Metadata, storage: Storage) -> Metadata:
+    """`meta` with the mark of the storage: it is the bytes that are deferred, or not."""
+    mark = PLAIN if storage.recorded is None else storage.recorded.mark
+    return meta if meta.mark == mark else marked(meta, mark)
 
 
 def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
@@ -251,6 +277,7 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
 
 def become(fake: FakeTensor, meta: Metadata, storage: Storage) -> None:
     """Change what `fake` is, in place: its C++ metadata, its record and its storage."""
+    meta = _as_its_storage(meta, storage)
     if meta is not fake._fake_meta:
         _private.set_data(fake, new_fake(meta, storage))
     fake._fake_meta = meta

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _private
+from torchfake import _private, _replay
 from torchfake._metadata import Metadata, Storage
 from torchfake.errors import UnknownValueError
 
@@ -71,6 +71,8 @@ def read(fake: Any, asked_by: str) -> torch.Tensor:
         UnknownValueError: naming what was asked, the tensor, and the line that made it.
     """
     storage = fake._fake_storage
+    if storage.recorded is not None:
+        return _replay.value_of(storage.recorded, fake._fake_meta)
     if storage.value is None:
         raise unknown(fake, asked_by)
     with on_host():

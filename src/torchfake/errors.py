@@ -9,10 +9,15 @@ from __future__ import annotations
 
 __all__ = [
     "CacheError",
+    "ChangedValueError",
     "DeviceError",
+    "MaterializeError",
     "MissingExtraError",
+    "NotDeferredError",
     "NotFakeError",
     "RealTensorWriteError",
+    "RecordError",
+    "ReplayError",
     "TargetError",
     "TorchFakeError",
     "UnknownValueError",
@@ -34,6 +39,21 @@ class NotFakeError(TorchFakeError, ValueError):
     Check with :func:`torchfake.is_fake` first, or make the twin::
 
         meta_like(fake_like(torch.ones(3)))
+    """
+
+
+class NotDeferredError(TorchFakeError, ValueError):
+    """A function for deferred tensors was given something that is not one.
+
+    Tensors made in :func:`torchfake.fake_mode` have no record of how they were made, so they cannot
+    become real::
+
+        with fake_mode():
+            layer = torch.nn.Linear(3, 4)
+        materialize_module(layer)            # NotDeferredError
+
+    Build with :func:`torchfake.deferred_init` instead. Real tensors are never refused: they are
+    what they would become.
     """
 
 
@@ -108,4 +128,59 @@ class CacheError(TorchFakeError, AssertionError):
     Raised only while ``TORCHFAKE_CHECK_CACHE=1`` is set, which runs every operation and compares.
     It is a bug of torchfake, or of a kernel whose results depend on more than its arguments.
     ``TORCHFAKE_CACHE=0`` runs without the cache.
+    """
+
+
+class RecordError(TorchFakeError, ValueError):
+    """An operation on a deferred tensor cannot be recorded.
+
+    What is recorded must be there when it is done, later: a number, a dtype, a tensor. An open file
+    or a handle of some library is not. Real tensors are kept by reference, and a write to one is
+    noticed by its version; inference tensors have none, and large ones are refused::
+
+        with torch.inference_mode():
+            table = torch.randn(1 << 20)     # real
+        weight.copy_(table)                  # RecordError; table.clone() made outside is taken
+
+    A deferred tensor cannot be pickled either, since its record would be lost: materialize it
+    first.
+    """
+
+
+class ReplayError(TorchFakeError, RuntimeError):
+    """What was recorded cannot be done for real.
+
+    The message names the operation and the line that recorded it. The kernel failed (no memory is
+    left), a real tensor that took part was written since, or values are asked for that never were:
+    a deferred tensor was written from a plain fake, as running statistics are in a forward pass on
+    fake inputs::
+
+        with fake_mode():
+            model(torch.ones(2, 3, 8, 8))    # writes running_mean, in training
+        materialize_module(model)            # ReplayError
+
+    Call ``model.eval()`` before such a pass, or run it on a ``copy.deepcopy`` of the model. What
+    was materialized before the error stays real, and the rest stays deferred.
+    """
+
+
+class MaterializeError(TorchFakeError, RuntimeError):
+    """A deferred tensor cannot become real in place.
+
+    Every reference to the tensor becomes real with it, which torch allows only while nothing in C++
+    and no weak reference holds it::
+
+        handle = weakref.ref(model.weight)
+        materialize_module(model)            # MaterializeError: drop `handle` first
+
+    The same goes for a tensor that autograd has saved (drop the outputs of the forward pass), and
+    for the result of a differentiable operation, whose history cannot be made real (detach it).
+    """
+
+
+class ChangedValueError(TorchFakeError, ValueError):
+    """A module cannot be made fake again, for what it holds is not what was recorded.
+
+    ``dematerialize_module`` gives memory back only if the same bits can be had again. A trained
+    weight cannot: save it first, or leave it out with ``check_fn``.
     """

@@ -18,7 +18,7 @@ import torch
 
 from torchfake import _cuda, _device, _dispatch, _function, _patches, _private, _state
 from torchfake._interpret import meta_twin
-from torchfake._metadata import Storage, metadata_of
+from torchfake._metadata import PLAIN, Storage, metadata_of
 from torchfake._state import FakeCuda, ModeState
 from torchfake._tensor import FakeTensor, fake_class, new_fake
 from torchfake.errors import DeviceError, NotFakeError, UnsupportedOpError
@@ -46,20 +46,21 @@ class fake_mode:
     tensor(..., device='cuda:0', size=(4096, 4096), fake=True)
     """
 
+    _mark = PLAIN
+
     def __init__(self, *, fake_cuda: bool | int | str = False) -> None:
         self._fake_cuda = fake_cuda
         _machine(fake_cuda)  # refuse what is wrong here, not at the door
 
     def __enter__(self) -> fake_mode:
-        state = ModeState(cuda=_machine(self._fake_cuda))
+        state = ModeState(cuda=_machine(self._fake_cuda), mark=self._mark)
+        dispatch = _dispatch.DeferredDispatch() if self._mark else _dispatch.FakeDispatch()
         with contextlib.ExitStack() as undo:  # what was done is undone if the rest fails
             has_cuda = state.cuda is not None
             _patches.enter(fake_cuda=has_cuda)
             undo.callback(_patches.leave, fake_cuda=has_cuda)
             undo.callback(_private.swap_only_lift_cpu, _private.swap_only_lift_cpu(True))
-            undo.callback(
-                _private.swap_fake_mode, _private.swap_fake_mode(_dispatch.FakeDispatch())
-            )
+            undo.callback(_private.swap_fake_mode, _private.swap_fake_mode(dispatch))
             _state.forget_draws()
             state.undo = undo.pop_all()
             _state.push(state)
@@ -78,13 +79,13 @@ class fake_mode:
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function):
             raise TypeError(
-                f"fake_mode cannot decorate the generator function {function.__name__}: its body "
-                "runs after the call has returned. Enter the mode inside it"
+                f"{type(self).__name__} cannot decorate the generator function "
+                f"{function.__name__}: its body runs after the call has returned. Enter the mode inside it"
             )
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with fake_mode(fake_cuda=self._fake_cuda):
+            with type(self)(fake_cuda=self._fake_cuda):
                 return function(*args, **kwargs)
 
         return inside  # type: ignore[return-value]

@@ -1,0 +1,229 @@
+"""What was done to deferred storages, written down so that it can be done for real.
+
+Enters: operations, from :mod:`torchfake._record`. Leaves: those that some contents come from, in
+the order they were done. Views are no operations: a fake is a record and a storage, so only what
+makes a storage or writes one is here. Invariant: the graph points backwards alone. A storage holds
+its contents, contents the operation they come from, an operation the contents it read; nothing
+points to a storage or a fake, so what nothing reaches any more is freed at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake import _private
+from torchfake._metadata import Metadata, contiguous_stride, intern
+from torchfake._origin import Origin, Place
+from torchfake.errors import RecordError
+
+_numbers = itertools.count()
+
+
+class Cell:
+    """The identity of a storage in the graph, through all its contents."""
+
+    __slots__ = ("device", "num_bytes")
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        self.num_bytes = num_bytes
+        self.device = device
+
+
+class Contents:
+    """What a cell holds after an operation; before any, memory nobody has written."""
+
+    __slots__ = ("cell", "op")
+
+    def __init__(self, cell: Cell, op: Op | None = None) -> None:
+        self.cell = cell
+        self.op = op
+
+
+class Read(NamedTuple):
+    """An argument that was a deferred fake: what it looked at, and how."""
+
+    contents: Contents
+    record: Metadata
+
+
+class External:
+    """An argument that was a real tensor: held by reference, and never to be written again."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.version: int | None = None
+        with _private.nobody_watching():
+            self.tensor = tensor.detach()
+            if not tensor.is_inference():
+                self.version = tensor._version  # which the detached one shares
+            elif tensor.numel() * tensor.element_size() <= MAX_COPIED_BYTES:
+                self.tensor = tensor.clone()
+            else:
+                raise RecordError(
+                    f"a real inference tensor of shape {list(tensor.shape)} takes part in a "
+                    "deferred operation. Inference tensors count no writes, so whether this one "
+                    "changes before it is used could not be found out: pass tensor.clone() made "
+                    "outside of inference mode"
+                )
+
+    @property
+    def num_bytes(self) -> int:
+        return self.tensor.numel() * self.tensor.element_size()
+
+    @property
+    def is_changed(self) -> bool:
+        return self.version is not None and self.tensor._version != self.version
+
+
+MAX_COPIED_BYTES = 64 * 1024
+"""Inference tensors up to this size are copied."""
+
+
+class Made(NamedTuple):
+    """A result with a storage of its own."""
+
+    place: int | None  # among several results
+    contents: Contents
+    record: Metadata
+
+
+class Op:
+    """One operation: its arguments, with a :class:`Read` for each fake."""
+
+    __slots__ = (
+        "__weakref__",
+        "args",
+        "default_dtype",
+        "draw",
+        "func",
+        "kept",
+        "kwargs",
+        "made",
+        "number",
+        "place",
+        "refusal",
+        "written",
+    )
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, place: Place | None) -> None:
+        self.number = next(_numbers)
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.made: tuple[Made, ...] = ()
+        self.written: tuple[Contents, ...] = ()
+        self.draw: Any = None  # where in a generator's stream: see torchfake._streams
+        self.place = place
+        self.default_dtype = torch.get_default_dtype()
+        self.refusal: str | None = None  # why it cannot be done again
+        self.kept: dict[Cell, torch.UntypedStorage] | None = None  # its results, if they were kept
+
+    @property
+    def origin(self) -> Origin | None:
+        return None if self.place is None else Origin(*self.place)
+
+    def reads(self) -> Iterator[Read]:
+        """The fakes among the arguments, lists opened."""
+        for value in (*self.args, *self.kwargs.values()):
+            if type(value) is Read:
+                yield value
+            elif type(value) in (list, tuple):
+                yield from (item for item in value if type(item) is Read)
+
+    def externals(self) -> Iterator[External]:
+        """The real tensors among the arguments, lists opened."""
+        for value in (*self.args, *self.kwargs.values()):
+            if type(value) is External:
+                yield value
+            elif type(value) in (list, tuple):
+                yield from (item for item in value if type(item) is External)
+
+    def results(self) -> Iterator[Contents]:
+        """The contents that this operation leaves."""
+        yield from (made.contents for made in self.made)
+        yield from self.written
+
+    def __str__(self) -> str:
+        name = str(self.func) if hasattr(self.func, "_schema") else self.func.__qualname__
+        return name if self.place is None else f"{name} at {self.origin}"
+
+
+class Deferred:
+    """What a deferred storage has more than another: its contents, or the memory that holds
+    them.
+    """
+
+    __slots__ = ("contents", "mark", "real")
+
+    def __init__(self, contents: Contents, mark: int) -> None:
+        self.contents = contents
+        self.mark = mark
+        self.real: torch.UntypedStorage | None = None  # from when it was materialized
+
+    def forget(self, num_bytes: int) -> None:
+        self.contents = Contents(Cell(num_bytes, self.contents.cell.device))
+        self.real = None
+
+    def copy(self) -> Deferred:
+        """The same for a storage with a copy of the bytes."""
+        if self.real is not None:
+            return held(self.real, self.mark)
+        return _copied(self.as_bytes(), self.contents.cell, self.mark)
+
+    def as_bytes(self) -> Read:
+        """All of it, as one dimension of bytes."""
+        cell = self.contents.cell
+        return Read(self.contents, _bytes_record(cell.num_bytes, cell.device))
+
+
+def adopted(real: torch.UntypedStorage, mark: int) -> Deferred:
+    """What a storage that is `real` has: somebody handed over memory that is there."""
+    deferred = Deferred(Contents(Cell(real.nbytes(), real.device)), mark)
+    deferred.real = real
+    return deferred
+
+
+def held(real: torch.UntypedStorage, mark: int) -> Deferred:
+    """What a storage with a copy of `real` has."""
+    with _private.nobody_watching():
+        source = torch.empty(0, dtype=torch.uint8, device=real.device).set_(real)
+        return _copied(External(source.clone()), Cell(real.nbytes(), real.device), mark)
+
+
+def _copied(source: Read | External, like: Cell, mark: int) -> Deferred:
+    cell = Cell(like.num_bytes, like.device)
+    op = Op(torch.ops.aten.clone.default, (source,), {}, None)
+    contents = Contents(cell, op)
+    op.made = (Made(None, contents, _bytes_record(cell.num_bytes, cell.device)),)
+    return Deferred(contents, mark)
+
+
+def _bytes_record(num_bytes: int, device: torch.device) -> Metadata:
+    size = (num_bytes,)
+    return intern(size, contiguous_stride(size), 0, torch.uint8, device)
+
+
+def history(wanted: Iterable[Op | None]) -> list[Op]:
+    """The operations to be done for `wanted`, in the order they were done.
+
+    In that order each finds what it read: an operation that overwrote it came later. Those whose
+    results were kept need nothing before them. A draw needs those before it on which its place in
+    the generator's stream depends.
+    """
+    found: dict[int, Op] = {}
+    waiting = [op for op in wanted if op is not None]
+    while waiting:
+        op = waiting.pop()
+        if op.number in found:
+            continue
+        found[op.number] = op
+        if op.kept is None:
+            waiting.extend(r.contents.op for r in op.reads() if r.contents.op is not None)
+            if op.draw is not None and op.draw.waits_for is not None:
+                waiting.append(op.draw.waits_for)
+    return [found[number] for number in sorted(found)]

@@ -1,0 +1,177 @@
+"""The record behind a deferred tensor, to be read.
+
+Enters: a deferred tensor. Leaves: a :class:`Graph`, which prints as one line for each operation.
+Invariant: nothing is replayed, and what is shown has been checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchfake._graph import Contents, External, Op, Read, history
+from torchfake._metadata import Metadata, bytes_spanned, contiguous_stride
+from torchfake._tensor import FakeTensor
+from torchfake.errors import NotDeferredError
+
+_SHORT = {
+    torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
+    torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
+    torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation: what it gives, its name, its arguments, and the line that did it."""
+
+    results: str  # "$3: bf16[8, 4]"
+    op: str  # "aten.mul"
+    arguments: str  # "$1, 2"
+    where: str  # "LlamaMLP.__init__ at modeling_llama.py:123", or empty
+
+    def __str__(self) -> str:
+        text = f"{self.results} = {self.op}({self.arguments})"
+        return f"{text}  # {self.where}" if self.where else text
+
+
+class Graph:
+    """What a deferred tensor will be made by, in the order it was done.
+
+    Attributes:
+        lines: one :class:`Line` for each operation.
+        result: what the tensor is of the last of them, as ``"$3"`` or a view of it.
+    """
+
+    def __init__(self, contents: Contents, record: Metadata) -> None:
+        self._ops = history([contents.op])
+        self._names: dict[int, str] = {}
+        self._records: dict[int, Metadata] = {}
+        self.lines: list[Line] = []
+        _check(self._ops, contents, record)
+        for op in self._ops:
+            self.lines.append(self._line(op))
+        self.result = self._read(Read(contents, record))
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.lines), f"return {self.result}"])
+
+    __repr__ = __str__
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self.lines)
+
+    def _line(self, op: Op) -> Line:
+        arguments = [self._value(arg) for arg in op.args]
+        arguments += [f"{name}={self._value(arg)}" for name, arg in op.kwargs.items()]
+        results = [self._name(made.contents, made.record) for made in op.made]
+        written = {read.contents.cell: read.record for read in op.reads()}
+        results += [self._name(c, self._known(written[c.cell], c)) for c in op.written]
+        return Line(", ".join(results), _op_name(op), ", ".join(arguments), _where(op))
+
+    def _known(self, record: Metadata, contents: Contents) -> Metadata:
+        """What the bytes look like as a whole: as they were first shown, if they were."""
+        return self._records.get(id(contents.cell), record)
+
+    def _name(self, contents: Contents, record: Metadata) -> str:
+        name = self._names[id(contents)] = f"${len(self._names)}"
+        self._records.setdefault(id(contents.cell), record)
+        return f"{name}: {_typed(self._records[id(contents.cell)])}"
+
+    def _value(self, arg: Any) -> str:
+        if type(arg) is Read:
+            return self._read(arg)
+        if type(arg) is External:
+            return f"<real {_short(arg.tensor.dtype)}{list(arg.tensor.shape)}>"
+        if type(arg) in (list, tuple):
+            return f"[{', '.join(map(self._value, arg))}]"
+        return str(arg).removeprefix("torch.") if isinstance(arg, torch.dtype) else str(arg)
+
+    def _read(self, read: Read) -> str:
+        """A tensor among the arguments: the bytes by name, and the view, where it is not all."""
+        record = read.record
+        name = self._names.get(id(read.contents))
+        if name is None:
+            return f"<empty {_typed(record)}>"
+        known = self._records[id(read.contents.cell)]
+        same = (record.size, record.stride, record.offset) == (
+            known.size,
+            known.stride,
+            known.offset,
+        )
+        if record.dtype != known.dtype:
+            name += f".view({_short(record.dtype)})"
+        if same:
+            return name
+        if record.stride == contiguous_stride(record.size) and record.offset == known.offset:
+            return f"{name}.view({list(record.size)})"
+        return f"{name}.as_strided({list(record.size)}, {list(record.stride)}, {record.offset})"
+
+
+def _typed(record: Metadata) -> str:
+    return f"{_short(record.dtype)}{list(record.size)}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return _SHORT.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def _op_name(op: Op) -> str:
+    packet = getattr(op.func, "overloadpacket", None)
+    name = str(packet) if packet is not None else f"{op.func.__module__}.{op.func.__qualname__}"
+    return name if op.refusal is None else f"{name} of unknown values"
+
+
+def _where(op: Op) -> str:
+    if op.origin is None:
+        return ""
+    code = op.origin.code
+    scope = getattr(code, "co_qualname", code.co_name)
+    return f"{scope} at {os.path.basename(code.co_filename)}:{op.origin.line}"
+
+
+def _check(ops: list[Op], contents: Contents, record: Metadata) -> None:
+    """That each operation reads only what earlier ones left, within its bytes."""
+    reads = [(op.number, read) for op in ops for read in op.reads()]
+    last = 1 + max((op.number for op in ops), default=0)
+    for number, read in [*reads, (last, Read(contents, record))]:
+        source, seen = read.contents.op, read.record
+        reach = bytes_spanned(seen.size, seen.stride, seen.offset, seen.dtype.itemsize)
+        assert source is None or source.number < number, f"operation {number} reads its future"
+        assert reach <= _num_bytes(read.contents), f"operation {number} reads {reach} bytes"
+    for op in ops:
+        assert all(result.op is op for result in op.results()), f"{op} does not own its results"
+
+
+def _num_bytes(contents: Contents) -> int:
+    """The size of a storage, which operations with resize_ or out= may have made larger."""
+    op = contents.op
+    grew = op is not None and op.written and "resize" in str(op.func)
+    return 1 << 62 if grew else contents.cell.num_bytes
+
+
+def graph(tensor: torch.Tensor) -> Graph:
+    """The record that a deferred tensor will be made by; print it to read it.
+
+    Args:
+        tensor: deferred, of any shape.
+
+    Raises:
+        NotDeferredError: (a ValueError) for anything else, and for a tensor that is real already.
+
+    >>> with deferred_mode():
+    ...     weight = torch.empty(8, 4).fill_(1.0) * 2
+    >>> print(graph(weight).lines[-1].op)
+    aten.mul
+    """
+    recorded = tensor._fake_storage.recorded if isinstance(tensor, FakeTensor) else None
+    if recorded is None:
+        raise NotDeferredError(f"graph takes a deferred tensor, not {type(tensor).__name__}")
+    return Graph(recorded.contents, tensor._fake_meta)  # type: ignore[attr-defined]

@@ -1,0 +1,252 @@
+"""Deferred tensors made real, in place.
+
+Enters: deferred fakes. Leaves: the same objects, real. Invariant: at any time each is either still
+deferred or wholly real; what stands in the way of one is found before its memory is touched.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from torchfake import _private, _replay
+from torchfake._graph import Contents, Deferred, history
+from torchfake._metadata import Storage, metadata_of
+from torchfake._tensor import FakeTensor, fake_class, new_fake
+from torchfake.errors import MaterializeError
+
+lock = threading.RLock()
+"""One materialization at a time: two of one module must not make it twice."""
+
+_OF_FAKES = ("_fake_meta", "_fake_storage", "_is_param")
+
+
+def is_deferred_fake(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor._fake_storage.recorded is not None
+
+
+def make_real(
+    named: Iterable[tuple[str, FakeTensor]],
+    *,
+    device: torch.device | None = None,
+    keep: bool = False,
+    each: Callable[[FakeTensor], None] | None = None,
+) -> None:
+    """Make these fakes real, each as soon as its storage is; `each` is told of it."""
+    with lock:
+        waiting: dict[int, list[tuple[str, FakeTensor]]] = {}
+        for name, fake in named:
+            if is_deferred_fake(fake):
+                _check_can_swap(name, fake)
+                waiting.setdefault(id(fake._fake_storage), []).append((name, fake))
+        if waiting:
+            _Run(list(waiting.values()), device, each).run(keep)
+
+
+class _Run:
+    """One materialization: the fakes that wait for each storage."""
+
+    def __init__(
+        self,
+        groups: list[list[tuple[str, FakeTensor]]],
+        device: torch.device | None,
+        each: Callable[[FakeTensor], None] | None,
+    ) -> None:
+        self.device = device
+        self.each = each
+        self.num_tensors = sum(map(len, groups))
+        self.num_real = 0
+        self.ready: list[list[tuple[str, FakeTensor]]] = []
+        self.waiting: dict[int, list[list[tuple[str, FakeTensor]]]] = {}
+        for group in groups:
+            recorded = _recorded(group)
+            if recorded.real is not None:
+                self.ready.append(group)
+            else:
+                if device is None:
+                    _check_is_there(group[0][0], recorded.contents.cell.device)
+                self.waiting.setdefault(id(recorded.contents), []).append(group)
+
+    def run(self, keep: bool) -> None:
+        for group in self.ready:
+            self._install(group)
+        wanted = [_recorded(groups[0]).contents for groups in self.waiting.values()]
+        try:
+            _replay.replay(wanted, self._finish, keep=keep)
+        except Exception as error:
+            if self.num_real:
+                left = [
+                    name
+                    for groups in self.waiting.values()
+                    for group in groups
+                    for name, _ in group
+                ]
+                error.add_note(
+                    f"{self.num_real} of {self.num_tensors} tensors are real now, and stay so; "
+                    f"{_named(left)} are still deferred. Materializing again goes on from there"
+                )
+            raise
+
+    def _finish(self, contents: Contents, storage: torch.UntypedStorage) -> None:
+        for group in self.waiting[id(contents)]:
+            moved = storage
+            if self.device is not None and self.device != storage.device:
+                moved = _moved(storage, self.device)
+            _recorded(group).real = moved
+            self._install(group)
+        del self.waiting[id(contents)]
+
+    def _install(self, group: list[tuple[str, FakeTensor]]) -> None:
+        recorded = _recorded(group)
+        assert recorded.real is not None
+        for name, fake in group:
+            _become_real(name, fake, recorded.real)
+            self.num_real += 1
+            if self.each is not None:
+                self.each(fake)
+        remember(recorded.real, recorded.contents, recorded.mark)
+
+
+def _recorded(group: list[tuple[str, FakeTensor]]) -> Deferred:
+    recorded = group[0][1]._fake_storage.recorded
+    assert isinstance(recorded, Deferred)
+    return recorded
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+# One tensor.
+
+
+def _check_can_swap(name: str, fake: FakeTensor) -> None:
+    if fake.grad_fn is not None:
+        raise MaterializeError(
+            f"{name} is the result of {fake.grad_fn.name()}, whose history cannot be made real. "
+            "Materialize what it was computed from and compute it again, or detach() it"
+        )
+    count = _private.use_count(fake)
+    if count > 2 or (count == 2 and not fake.is_leaf):
+        raise MaterializeError(
+            f"{name} cannot become real in place: autograd holds it. Delete the outputs of the "
+            "forward pass it took part in"
+        )
+
+
+def _check_is_there(name: str, device: torch.device) -> None:
+    if not _replay.is_there(device):
+        raise MaterializeError(
+            f"{name} was recorded on {device}, which this machine does not have: pass "
+            "device='cpu', or another it has"
+        )
+
+
+def _become_real(name: str, fake: FakeTensor, storage: torch.UntypedStorage) -> None:
+    grad = fake.grad
+    if is_deferred_fake(grad):
+        make_real([(f"{name}.grad", grad)])  # type: ignore[list-item]
+    with _private.as_eager(), torch.inference_mode(fake.is_inference()):
+        real = _of_class(_replay.view_of(storage, fake._fake_meta), fake)
+        real.requires_grad_(fake.requires_grad)
+        if grad is not None and not isinstance(grad, FakeTensor):
+            real.grad = grad
+    own = fake.__dict__
+    real.__dict__.update({key: own[key] for key in own if key not in _OF_FAKES})
+    _private.move_hooks(fake, real)
+    try:
+        _private.swap(fake, real)
+    except RuntimeError as error:
+        _private.move_hooks(real, fake)
+        raise MaterializeError(f"{name} cannot become real in place: {error}") from error
+
+
+def _of_class(view: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
+    """`view` with the class that a real one would have."""
+    wanted = getattr(type(fake), "_fake_of", None)
+    if wanted is None:
+        return torch.nn.Parameter(view, False) if is_parameter(fake) else view
+    return _private.make_subclass(wanted, view)
+
+
+def is_parameter(fake: FakeTensor) -> bool:
+    return bool(fake.__dict__.get("_is_param", False))
+
+
+def _moved(storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
+    with _private.as_eager():
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        return whole.to(device).untyped_storage()
+
+
+# And back.
+
+
+class _Source:
+    """What a real storage was made from."""
+
+    __slots__ = ("contents", "mark", "storage")
+
+    def __init__(self, storage: Any, contents: Contents, mark: int) -> None:
+        self.storage = storage
+        self.contents = contents
+        self.mark = mark
+
+
+_sources: dict[int, _Source] = {}
+"""By the address of the storage; as long as that is there."""
+
+MAX_EXTERNAL_BYTES = 64 * 1024
+"""Real tensors of more than this are not kept for the sake of another materialization."""
+
+
+def remember(storage: torch.UntypedStorage, contents: Contents, mark: int) -> None:
+    """Keep what `storage` was made from, as long as it lives, unless that is large itself."""
+    ops = history([contents.op])
+    if sum(external.num_bytes for op in ops for external in op.externals()) > MAX_EXTERNAL_BYTES:
+        return
+    key = _private.storage_key(storage)
+    gone = weakref.ref(storage, lambda _: _sources.pop(key, None))
+    _sources[key] = _Source(gone, contents, mark)
+
+
+def source_of(real: torch.Tensor) -> _Source | None:
+    return _sources.get(_private.storage_key(real.untyped_storage()))
+
+
+def equals_its_source(real: torch.Tensor, source: _Source) -> bool:
+    """Whether the storage of `real` holds what its record says, bit for bit."""
+    equal: list[bool] = []
+
+    def compare(_: Contents, made: torch.UntypedStorage) -> None:
+        own, again = (
+            torch.empty(0, dtype=torch.uint8, device=s.device).set_(s).cpu()
+            for s in (real.untyped_storage(), made)
+        )
+        equal.append(torch.equal(own, again))
+
+    if source.contents.op is None:
+        return True  # memory that nobody has written may hold anything
+    _replay.replay([source.contents], compare)
+    return equal[0]
+
+
+def make_deferred(real: torch.Tensor, storage: Storage) -> None:
+    """Make a real tensor a fake on `storage` again, in place."""
+    record = metadata_of(real, storage.device)
+    fake = new_fake(record, storage, fake_class(type(real)))
+    if isinstance(real, torch.nn.Parameter):
+        fake.__dict__["_is_param"] = True
+    fake.__dict__.update({k: v for k, v in real.__dict__.items() if k not in fake.__dict__})
+    fake.requires_grad_(real.requires_grad)
+    _private.move_hooks(real, fake)
+    try:
+        _private.swap(real, fake)
+    except RuntimeError:
+        _private.move_hooks(fake, real)
+        raise

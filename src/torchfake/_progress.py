@@ -1,0 +1,44 @@
+"""A bar while tensors are made real.
+
+Enters: bytes to make. Leaves: a function to be told of each tensor. Invariant: nothing is shown
+within the first two seconds unless it was asked for, and nothing is needed that is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchfake.errors import MissingExtraError
+
+_SECONDS_OF_SILENCE = 2.0
+
+
+@contextlib.contextmanager
+def progress_bar(
+    num_bytes: int, wanted: bool | None
+) -> Iterator[Callable[[torch.Tensor], None] | None]:
+    """A bar of `num_bytes`, shown at once, never, or after two seconds."""
+    bar_class = None if wanted is False else _bar_class(required=wanted is True)
+    if bar_class is None:
+        yield None
+        return
+    delay = 0.0 if wanted else _SECONDS_OF_SILENCE
+    options = {"unit": "B", "unit_scale": True, "desc": "Materializing", "delay": delay}
+    with bar_class(total=num_bytes, leave=bool(wanted), **options) as bar:
+        yield lambda tensor: bar.update(tensor.numel() * tensor.element_size()) and None
+
+
+def _bar_class(*, required: bool) -> Any:
+    try:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        if not required:
+            return None
+        raise MissingExtraError(
+            'progress=True needs tqdm: pip install "torchfake[progress]"'
+        ) from None
+    return tqdm

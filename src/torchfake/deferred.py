@@ -1,0 +1,267 @@
+"""The public face of deferred initialisation.
+
+Enters: the user. Leaves: modules that are recorded and not computed, and the same modules made
+real. Invariant: what is made real has the bits that eager construction would have given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from torchfake import _materialize, _record, _state
+from torchfake._graph import Cell, Deferred
+from torchfake._metadata import DEFERRED, Storage
+from torchfake._progress import progress_bar
+from torchfake._tensor import FakeTensor
+from torchfake.errors import ChangedValueError, NotDeferredError
+from torchfake.fake import fake_mode
+
+_T = TypeVar("_T")
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
+_Module = TypeVar("_Module", bound=torch.nn.Module)
+
+
+class deferred_mode(fake_mode):
+    """A context in which every tensor that is made is fake, and how it is made is recorded.
+
+    As :class:`torchfake.fake_mode` in all else, `fake_cuda` included. When the outermost one is
+    left, torch's generators are where eager code would have left them, if all draws can be counted.
+
+    >>> with deferred_mode():
+    ...     weight = torch.ones(2, 3)
+    >>> materialize_tensor(weight).sum()
+    tensor(6.)
+    """
+
+    _mark = DEFERRED
+
+    def __exit__(self, *error: Any) -> None:
+        drawn_from = _state.thread.modes[-1].drawn_from
+        super().__exit__(*error)
+        _record.end_step()
+        outer = _state.current()
+        if outer is not None and outer.mark:
+            outer.drawn_from.update(drawn_from)
+        else:
+            for generator in drawn_from:
+                _record.settle(generator)
+
+
+def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    """What ``module_fn(*args, **kwargs)`` gives, its tensors deferred: no memory, no values yet.
+
+    What is done to such tensors later is recorded too, as long as they are deferred.
+
+    Args:
+        module_fn: a module class, or anything that returns modules or tensors.
+        *args: for `module_fn`.
+        **kwargs: for `module_fn`.
+
+    Raises:
+        RecordError: if something cannot be kept until it is done for real.
+
+    Source: torchdistx.deferred_init of 2022, whose place this takes.
+
+    >>> layer = deferred_init(torch.nn.Linear, 3, 4)
+    >>> is_deferred(layer)
+    True
+    """
+    with deferred_mode():
+        return module_fn(*args, **kwargs)
+
+
+def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
+    """Whether a tensor is deferred, or any parameter or buffer of a module is.
+
+    Raises:
+        NotDeferredError: (a ValueError) for anything else.
+    """
+    if isinstance(obj, torch.Tensor):
+        return _materialize.is_deferred_fake(obj)
+    if isinstance(obj, torch.nn.Module):
+        return any(_materialize.is_deferred_fake(t) for _, t in _named_tensors(obj))
+    raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
+
+
+def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def materialize_tensor(tensor: _Tensor) -> _Tensor:
+    """Make a deferred tensor real, in place, and return it: all references to it are real with it.
+
+    A real tensor comes back as it is.
+
+    Args:
+        tensor: of any shape.
+
+    Raises:
+        NotDeferredError: (a ValueError) if it is a fake that was not recorded, or no tensor.
+        MaterializeError: if torch or another reference forbids it.
+        ReplayError: if what was recorded cannot be done.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise NotDeferredError(f"materialize_tensor takes a tensor, not {type(tensor).__name__}")
+    if isinstance(tensor, FakeTensor):
+        check_recorded("the tensor", tensor)
+        _materialize.make_real([("the tensor", tensor)])
+    return tensor
+
+
+def check_recorded(name: str, fake: FakeTensor) -> None:
+    """Refuse a fake that has no record, by name."""
+    if not _materialize.is_deferred_fake(fake):
+        raise NotDeferredError(
+            f"{name} is fake and was not recorded: it was made in fake_mode(), or computed from a "
+            "fake that was. Make it inside deferred_init() or deferred_mode()"
+        )
+
+
+def materialize_module(
+    module: _Module,
+    buffers_only: bool = False,
+    check_fn: Callable[[torch.nn.Module], bool] | None = None,
+    *,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+    progress: bool | None = None,
+) -> _Module:
+    """Make the deferred parameters and buffers of a module real, in place, and return it.
+
+    Args:
+        module: with its submodules.
+        buffers_only: leave parameters deferred.
+        check_fn: ``check_fn(submodule)``: whether the tensors that belong to that submodule itself
+            (not to those in it) are made real.
+        device: where to, instead of where they were recorded. Draws are those of the device that
+            was recorded.
+        dtype: what floating tensors are cast to, as ``module.to(dtype)`` would.
+        progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds and
+            tqdm is there.
+
+    Raises:
+        NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
+        MaterializeError: if a tensor cannot become real, by name; nothing has changed then.
+        ReplayError: if what was recorded cannot be done. What was made real before stays so, and
+            another call goes on from there.
+
+    >>> torch.manual_seed(0) and None
+    >>> layer = materialize_module(deferred_init(torch.nn.Linear, 3, 4))
+    >>> torch.manual_seed(0) and None
+    >>> torch.equal(layer.weight, torch.nn.Linear(3, 4).weight)
+    True
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise NotDeferredError(f"materialize_module takes a module, not {type(module).__name__}")
+    target = None if device is None else _real_device(device)
+    with _materialize.lock:
+        chosen = list(deferred_tensors(module, buffers_only, check_fn))
+        if dtype is not None:
+            _cast([fake for _, fake in chosen], dtype)
+        num_bytes = sum(fake.numel() * fake.element_size() for _, fake in chosen)
+        with progress_bar(num_bytes, progress) as advance:
+            _materialize.make_real(chosen, device=target, each=advance)
+    return module
+
+
+def _real_device(device: torch.device | str | int) -> torch.device:
+    named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if named.type == "cuda" and named.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return named
+
+
+def deferred_tensors(
+    module: torch.nn.Module,
+    buffers_only: bool = False,
+    check_fn: Callable[[torch.nn.Module], bool] | None = None,
+) -> Iterator[tuple[str, FakeTensor]]:
+    """Names and deferred tensors, each once: see :func:`materialize_module`."""
+    seen: set[int] = set()
+    for path, submodule in module.named_modules():
+        if check_fn is not None and not check_fn(submodule):
+            continue
+        own = [] if buffers_only else list(submodule.named_parameters(recurse=False))
+        for name, tensor in [*own, *submodule.named_buffers(recurse=False)]:
+            if isinstance(tensor, FakeTensor) and id(tensor) not in seen:
+                seen.add(id(tensor))
+                full = f"{path}.{name}" if path else name
+                check_recorded(full, tensor)
+                yield full, tensor
+
+
+def _cast(fakes: list[FakeTensor], dtype: torch.dtype) -> None:
+    with torch.no_grad():
+        for fake in fakes:
+            if (fake.is_floating_point() or fake.is_complex()) and fake.dtype != dtype:
+                fake.data = fake.detach().to(dtype)
+
+
+def dematerialize_module(
+    module: _Module, check_fn: Callable[[torch.nn.Module], bool] | None = None
+) -> _Module:
+    """Give back the memory of a module that was materialized: it is deferred again, in place.
+
+    Its values are compared with what the record gives, tensor by tensor, so that another
+    materialization has the same bits.
+
+    Args:
+        module: with its submodules.
+        check_fn: ``check_fn(submodule)``: whether the tensors of that submodule are given back.
+
+    Raises:
+        ChangedValueError: (a ValueError) naming the tensor that holds other values than were
+            recorded, or was never recorded. Nothing has changed then.
+    """
+    with _materialize.lock:
+        real = list(_all_real(module, check_fn))
+        for name, tensor in real:
+            _check_unchanged(name, tensor)
+        storages: dict[int, Storage] = {}
+        for name, tensor in real:
+            _make_deferred(name, tensor, storages)
+    return module
+
+
+def _all_real(
+    module: torch.nn.Module, check_fn: Callable[[torch.nn.Module], bool] | None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    seen: set[int] = set()
+    for path, submodule in module.named_modules():
+        if check_fn is not None and not check_fn(submodule):
+            continue
+        for name, tensor in [
+            *submodule.named_parameters(recurse=False),
+            *submodule.named_buffers(recurse=False),
+        ]:
+            if not isinstance(tensor, FakeTensor) and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{path}.{name}" if path else name, tensor
+
+
+def _check_unchanged(name: str, tensor: torch.Tensor) -> None:
+    source = _materialize.source_of(tensor)
+    if source is None:
+        raise ChangedValueError(
+            f"{name} has no record of how it was made: it was never deferred, was given other "
+            "memory since, or was loaded from real tensors. Leave it out with check_fn"
+        )
+    if not _materialize.equals_its_source(tensor, source):
+        raise ChangedValueError(
+            f"{name} was changed since it was materialized: its values could not be had again. "
+            "Save them first (state_dict()), or leave it out with check_fn"
+        )
+
+
+def _make_deferred(name: str, tensor: torch.Tensor, storages: dict[int, Storage]) -> None:
+    source: Any = _materialize.source_of(tensor)
+    storage = storages.get(id(source))
+    if storage is None:
+        cell: Cell = source.contents.cell
+        storage = storages[id(source)] = Storage(cell.num_bytes, cell.device)
+        storage.recorded = Deferred(source.contents, source.mark)
+    _materialize.make_deferred(tensor, storage)

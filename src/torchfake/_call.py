@@ -48,7 +48,7 @@ def tensors_in(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
 
 def tensors_written(plan: OpPlan, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The arguments that the operator writes, lists opened."""
-    if not plan.written_names:
+    if not plan.written_names or (plan.writes_if is not None and not args[plan.writes_if]):
         return []
     if plan.written_positions == (0,) and len(plan.written_names) == 1:
         first = args[0] if args else kwargs[plan.written_names[0]]

@@ -14,11 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake import _cache, _device, _origin, _private, _recipes, _state
-from torchfake._call import Args, Kwargs
+from torchfake._call import Args, Kwargs, tensors_in
 from torchfake._handlers import HANDLERS
 from torchfake._interpret import interpret
 from torchfake._keys import form_of
-from torchfake._metadata import DEFERRED_AS_META, Storage
+from torchfake._metadata import DEFERRED, DEFERRED_AS_META, Storage
 from torchfake._ops import plan_of
 from torchfake._recipes import Recipe
 from torchfake._record import concerns, record
@@ -193,6 +193,24 @@ class FakeDispatch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Never traced by torch.compile, so not wrapped for it: the wrapper costs 2 us a call."""
         return False
+
+
+class Watch(FakeDispatch):
+    """While a torch function runs on a deferred fake outside of all modes: see _function."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        device = (kwargs or {}).get("device")
+        is_for_a_fake = device is not None and _device.decode(device) != device
+        if is_for_a_fake and not tensors_in(args, kwargs or {}):
+            return record(func, args, kwargs or {}, _unrecorded, DEFERRED)
+        if any(issubclass(cls, FakeTensor) for cls in types):
+            return dispatch(self, func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+_state.recording.watch = Watch()
 
 
 class DeferredDispatch(FakeDispatch):

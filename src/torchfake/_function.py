@@ -40,6 +40,30 @@ _needs_override = AboutCode(_may_need_override)
 def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
     """``__torch_function__`` of a fake."""
     kwargs = kwargs or {}
+    in_a_mode = _state.current() is not None or _private.current_fake_mode() is not None
+    if in_a_mode or not _state.recording.is_used:
+        return _overridden(func, args, kwargs)
+    with _Watched():
+        if kwargs.get("device") is not None or _private.any_autocast():
+            return _overridden(func, args, kwargs)
+        with _private.no_subclass_functions():
+            return func(*args, **kwargs)
+
+
+class _Watched:
+    """Context: factories that C++ calls for a deferred fake, outside of all modes, are seen.
+
+    A number that is written, or chosen by ``where``, becomes a tensor first; nobody else sees that.
+    """
+
+    def __enter__(self) -> None:
+        self._before = _private.swap_fake_mode(_state.recording.watch)
+
+    def __exit__(self, *error: Any) -> None:
+        _private.swap_fake_mode(self._before)
+
+
+def _overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("device") is not None and func in _TAKES_DEVICE:
         kwargs = {**kwargs, "device": encode(kwargs["device"])}
     if _private.any_autocast():
@@ -58,7 +82,8 @@ class _Ask:
     """
 
     def __get__(self, thread: Any, owner: Any = None) -> Any:
-        needed = _private.any_autocast() or _needs_override(sys._getframe(1).f_code)
+        needed = _state.recording.is_used or _private.any_autocast()
+        needed = needed or _needs_override(sys._getframe(1).f_code)
         return override if needed else _private.disabled_torch_function
 
 

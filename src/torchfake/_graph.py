@@ -53,14 +53,15 @@ class Read(NamedTuple):
 class External:
     """An argument that was a real tensor: held by reference, and never to be written again."""
 
-    __slots__ = ("tensor", "version")
+    __slots__ = ("_counted", "_version", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.version: int | None = None
+        self._counted: torch.Tensor | None = None
+        self._version = 0
         with _private.nobody_watching():
-            self.tensor = tensor.detach()
+            self.tensor = tensor.detach()  # its memory now, whatever ``tensor.data`` is later
             if not tensor.is_inference():
-                self.version = tensor._version  # which the detached one shares
+                self._counted, self._version = tensor, tensor._version
             elif tensor.numel() * tensor.element_size() <= MAX_COPIED_BYTES:
                 self.tensor = tensor.clone()
             else:
@@ -77,7 +78,7 @@ class External:
 
     @property
     def is_changed(self) -> bool:
-        return self.version is not None and self.tensor._version != self.version
+        return self._counted is not None and self._counted._version != self._version
 
 
 MAX_COPIED_BYTES = 64 * 1024
@@ -88,7 +89,7 @@ class Made(NamedTuple):
     """A result with a storage of its own."""
 
     place: int | None  # among several results
-    contents: Contents
+    cell: Cell
     record: Metadata
 
 
@@ -116,7 +117,7 @@ class Op:
         self.args = args
         self.kwargs = kwargs
         self.made: tuple[Made, ...] = ()
-        self.written: tuple[Contents, ...] = ()
+        self.written: tuple[Cell, ...] = ()
         self.draw: Any = None  # where in a generator's stream: see torchfake._streams
         self.place = place
         self.default_dtype = torch.get_default_dtype()
@@ -143,9 +144,9 @@ class Op:
             elif type(value) in (list, tuple):
                 yield from (item for item in value if type(item) is External)
 
-    def results(self) -> Iterator[Contents]:
-        """The contents that this operation leaves."""
-        yield from (made.contents for made in self.made)
+    def results(self) -> Iterator[Cell]:
+        """The cells that this operation leaves with other contents."""
+        yield from (made.cell for made in self.made)
         yield from self.written
 
     def __str__(self) -> str:
@@ -158,11 +159,12 @@ class Deferred:
     them.
     """
 
-    __slots__ = ("contents", "mark", "real")
+    __slots__ = ("contents", "is_inference", "mark", "real")
 
     def __init__(self, contents: Contents, mark: int) -> None:
         self.contents = contents
         self.mark = mark
+        self.is_inference = torch.is_inference_mode_enabled()
         self.real: torch.UntypedStorage | None = None  # from when it was materialized
 
     def forget(self, num_bytes: int) -> None:
@@ -199,7 +201,7 @@ def _copied(source: Read | External, like: Cell, mark: int) -> Deferred:
     cell = Cell(like.num_bytes, like.device)
     op = Op(torch.ops.aten.clone.default, (source,), {}, None)
     contents = Contents(cell, op)
-    op.made = (Made(None, contents, _bytes_record(cell.num_bytes, cell.device)),)
+    op.made = (Made(None, cell, _bytes_record(cell.num_bytes, cell.device)),)
     return Deferred(contents, mark)
 
 

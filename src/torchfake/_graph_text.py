@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake._graph import Contents, External, Op, Read, history
+from torchfake._graph import Cell, Contents, External, Op, Read, history
 from torchfake._metadata import Metadata, bytes_spanned, contiguous_stride
 from torchfake._tensor import FakeTensor
 from torchfake.errors import NotDeferredError
@@ -49,8 +49,8 @@ class Graph:
 
     def __init__(self, contents: Contents, record: Metadata) -> None:
         self._ops = history([contents.op])
-        self._names: dict[int, str] = {}
-        self._records: dict[int, Metadata] = {}
+        self._names: dict[tuple[Op | None, Cell], str] = {}
+        self._records: dict[Cell, Metadata] = {}
         self.lines: list[Line] = []
         _check(self._ops, contents, record)
         for op in self._ops:
@@ -71,19 +71,15 @@ class Graph:
     def _line(self, op: Op) -> Line:
         arguments = [self._value(arg) for arg in op.args]
         arguments += [f"{name}={self._value(arg)}" for name, arg in op.kwargs.items()]
-        results = [self._name(made.contents, made.record) for made in op.made]
-        written = {read.contents.cell: read.record for read in op.reads()}
-        results += [self._name(c, self._known(written[c.cell], c)) for c in op.written]
+        results = [self._name(op, made.cell, made.record) for made in op.made]
+        records = {read.contents.cell: read.record for read in op.reads()}
+        results += [self._name(op, cell, records[cell]) for cell in op.written if cell in records]
         return Line(", ".join(results), _op_name(op), ", ".join(arguments), _where(op))
 
-    def _known(self, record: Metadata, contents: Contents) -> Metadata:
-        """What the bytes look like as a whole: as they were first shown, if they were."""
-        return self._records.get(id(contents.cell), record)
-
-    def _name(self, contents: Contents, record: Metadata) -> str:
-        name = self._names[id(contents)] = f"${len(self._names)}"
-        self._records.setdefault(id(contents.cell), record)
-        return f"{name}: {_typed(self._records[id(contents.cell)])}"
+    def _name(self, op: Op, cell: Cell, record: Metadata) -> str:
+        """A name for what `op` leaves in `cell`, which looks as it was first shown."""
+        name = self._names[op, cell] = f"${len(self._names)}"
+        return f"{name}: {_typed(self._records.setdefault(cell, record))}"
 
     def _value(self, arg: Any) -> str:
         if type(arg) is Read:
@@ -97,10 +93,10 @@ class Graph:
     def _read(self, read: Read) -> str:
         """A tensor among the arguments: the bytes by name, and the view, where it is not all."""
         record = read.record
-        name = self._names.get(id(read.contents))
+        name = self._names.get((read.contents.op, read.contents.cell))
         if name is None:
             return f"<empty {_typed(record)}>"
-        known = self._records[id(read.contents.cell)]
+        known = self._records[read.contents.cell]
         same = (record.size, record.stride, record.offset) == (
             known.size,
             known.stride,
@@ -146,8 +142,6 @@ def _check(ops: list[Op], contents: Contents, record: Metadata) -> None:
         reach = bytes_spanned(seen.size, seen.stride, seen.offset, seen.dtype.itemsize)
         assert source is None or source.number < number, f"operation {number} reads its future"
         assert reach <= _num_bytes(read.contents), f"operation {number} reads {reach} bytes"
-    for op in ops:
-        assert all(result.op is op for result in op.results()), f"{op} does not own its results"
 
 
 def _num_bytes(contents: Contents) -> int:

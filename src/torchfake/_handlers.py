@@ -26,7 +26,7 @@ from torchfake._metadata import (
     storage_of,
 )
 from torchfake._tensor import FakeTensor, become, fake_twin, new_fake
-from torchfake.errors import UnsupportedOpError
+from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
 aten = torch.ops.aten
 
@@ -174,6 +174,8 @@ def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """
     fake, source = args[0], (args[1] if len(args) > 1 else None)
     if not isinstance(fake, FakeTensor):
+        if isinstance(source, FakeTensor):
+            raise RealTensorWriteError("a real tensor cannot look at the storage of a fake (set_)")
         return func(*args, **kwargs)
     storage = _storage_to_set(fake, source)
     mark = fake._fake_meta.mark

@@ -6,6 +6,7 @@ deferred or wholly real; what stands in the way of one is found before its memor
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -29,15 +30,20 @@ def is_deferred_fake(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor._fake_storage.recorded is not None
 
 
+def num_bytes(fake: FakeTensor) -> int:
+    record = fake._fake_meta
+    return math.prod(record.size) * record.dtype.itemsize
+
+
 def make_real(
     named: Iterable[tuple[str, FakeTensor]],
     *,
     device: torch.device | None = None,
     keep: bool = False,
-    each: Callable[[FakeTensor], None] | None = None,
+    each: Callable[[int], None] | None = None,
 ) -> None:
-    """Make these fakes real, each as soon as its storage is; `each` is told of it."""
-    with lock:
+    """Make these fakes real, each as soon as its storage is; `each` is told of its bytes."""
+    with lock, _private.no_subclass_functions():  # a lazy parameter refuses nearly all
         waiting: dict[int, list[tuple[str, FakeTensor]]] = {}
         for name, fake in named:
             if is_deferred_fake(fake):
@@ -54,7 +60,7 @@ class _Run:
         self,
         groups: list[list[tuple[str, FakeTensor]]],
         device: torch.device | None,
-        each: Callable[[FakeTensor], None] | None,
+        each: Callable[[int], None] | None,
     ) -> None:
         self.device = device
         self.each = each
@@ -104,10 +110,11 @@ class _Run:
         recorded = _recorded(group)
         assert recorded.real is not None
         for name, fake in group:
-            _become_real(name, fake, recorded.real)
+            size = num_bytes(fake)
+            _become_real(name, fake, recorded)
             self.num_real += 1
             if self.each is not None:
-                self.each(fake)
+                self.each(size)
         remember(recorded.real, recorded.contents, recorded.mark)
 
 
@@ -131,11 +138,10 @@ def _check_can_swap(name: str, fake: FakeTensor) -> None:
             f"{name} is the result of {fake.grad_fn.name()}, whose history cannot be made real. "
             "Materialize what it was computed from and compute it again, or detach() it"
         )
-    count = _private.use_count(fake)
-    if count > 2 or (count == 2 and not fake.is_leaf):
+    if _private.is_in_a_graph(fake):
         raise MaterializeError(
-            f"{name} cannot become real in place: autograd holds it. Delete the outputs of the "
-            "forward pass it took part in"
+            f"{name} cannot become real in place: the graph of a forward pass holds it. Delete the "
+            "outputs of that pass, or run it in torch.no_grad()"
         )
 
 
@@ -147,23 +153,21 @@ def _check_is_there(name: str, device: torch.device) -> None:
         )
 
 
-def _become_real(name: str, fake: FakeTensor, storage: torch.UntypedStorage) -> None:
+def _become_real(name: str, fake: FakeTensor, recorded: Deferred) -> None:
+    assert recorded.real is not None
     grad = fake.grad
     if is_deferred_fake(grad):
         make_real([(f"{name}.grad", grad)])  # type: ignore[list-item]
-    with _private.as_eager(), torch.inference_mode(fake.is_inference()):
-        real = _of_class(_replay.view_of(storage, fake._fake_meta), fake)
+    is_inference = recorded.is_inference or fake.is_inference()
+    with _private.as_eager(), torch.inference_mode(is_inference):
+        real = _of_class(_replay.view_of(recorded.real, fake._fake_meta), fake)
         real.requires_grad_(fake.requires_grad)
         if grad is not None and not isinstance(grad, FakeTensor):
             real.grad = grad
     own = fake.__dict__
     real.__dict__.update({key: own[key] for key in own if key not in _OF_FAKES})
     _private.move_hooks(fake, real)
-    try:
-        _private.swap(fake, real)
-    except RuntimeError as error:
-        _private.move_hooks(real, fake)
-        raise MaterializeError(f"{name} cannot become real in place: {error}") from error
+    _private.swap(fake, real)
 
 
 def _of_class(view: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
@@ -245,8 +249,4 @@ def make_deferred(real: torch.Tensor, storage: Storage) -> None:
     fake.__dict__.update({k: v for k, v in real.__dict__.items() if k not in fake.__dict__})
     fake.requires_grad_(real.requires_grad)
     _private.move_hooks(real, fake)
-    try:
-        _private.swap(real, fake)
-    except RuntimeError:
-        _private.move_hooks(fake, real)
-        raise
+    _private.swap(real, fake)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchfake import _private
+
 aten = torch.ops.aten
 
 
@@ -28,6 +30,7 @@ class OpPlan(NamedTuple):
     scalars_mix: bool  # a 0-dim CPU argument goes along with any device
     mixes_devices: bool  # takes arguments on several devices
     needs_values: bool  # its result, or the shape of it, depends on values
+    writes_if: int | None  # position of the flag without which it writes nothing
     per_element: bool  # a foreach: element i of the result is of element i of the first list
     only_looks: bool  # changes what a tensor looks at, and no bytes
     asks_values: bool  # its outcome is values, or a matter of values, for all or some arguments
@@ -83,6 +86,17 @@ _READ_ONLY = {
     ("aten::_fused_adagrad_", "state_steps"): "FusedAdagradKernel.cpp: counted on in Python",
 }
 
+_STATISTICS = ("running_mean", "running_var")
+_WRITTEN_IN_TRAINING = {
+    # arguments that kernels write without saying so in the schema, and the flag that makes them
+    "aten::native_batch_norm": (_STATISTICS, "training"),
+    "aten::cudnn_batch_norm": (_STATISTICS, "training"),
+    "aten::miopen_batch_norm": (_STATISTICS, "training"),
+    "aten::_batch_norm_impl_index": (_STATISTICS, "training"),
+    "aten::batch_norm": (_STATISTICS, "training"),
+    "aten::instance_norm": (_STATISTICS, "use_input_stats"),
+}
+
 _RANDOM_WITHOUT_TAG = frozenset(
     {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::rrelu",
      "aten::native_dropout", "aten::multinomial", "aten::_scaled_dot_product_flash_attention",
@@ -124,6 +138,7 @@ def _read_schema(func: Any) -> OpPlan:
         scalars_mix=packet not in {"aten::cat", "aten::stack"},
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
         needs_values=bool(_VALUE_TAGS.intersection(func.tags)),
+        writes_if=_flag_position(packet, arguments),
         per_element=packet.startswith("aten::_foreach_"),
         only_looks=_only_looks(func, packet, arguments),
         asks_values=_asks_values(func, packet, arguments),
@@ -135,7 +150,7 @@ def _read_schema(func: Any) -> OpPlan:
 def _only_looks(func: Any, packet: str, arguments: Any) -> bool:
     if torch.Tag.inplace_view in func.tags:
         return packet not in _GROWS
-    is_view = func.is_view and packet not in LIFTS
+    is_view = func.is_view and packet not in LIFTS and not _private.is_taken_apart(func)
     return is_view and not any(_is_written(packet, a) for a in arguments)
 
 
@@ -146,9 +161,17 @@ def _asks_values(func: Any, packet: str, arguments: Any) -> bool:
     return not gives_tensors and not any(_is_written(packet, a) for a in arguments)
 
 
+def _flag_position(packet: str, arguments: Any) -> int | None:
+    if packet not in _WRITTEN_IN_TRAINING:
+        return None
+    return [a.name for a in arguments].index(_WRITTEN_IN_TRAINING[packet][1])
+
+
 def _is_written(packet: str, argument: Any) -> bool:
     if (packet, argument.name) in _READ_ONLY:
         return False
+    if argument.name in _WRITTEN_IN_TRAINING.get(packet, ((), ""))[0]:
+        return True
     return argument.alias_info is not None and argument.alias_info.is_write
 
 

@@ -92,6 +92,21 @@ def _make_subclass(original: Any) -> Any:
     return staticmethod(replacement)
 
 
+def _new_parameter(original: Any) -> Any:
+    """``nn.Parameter.__new__``: of a tensor of another class it makes a tensor of that class, so
+    that a subclass of Parameter would be lost.
+    """
+    function = torch.nn.Parameter.__new__
+
+    @functools.wraps(function)
+    def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if cls is torch.nn.Parameter or not isinstance(data, FakeTensor):
+            return function(cls, data, requires_grad)
+        return torch.Tensor._make_subclass(cls, data.detach(), requires_grad)
+
+    return staticmethod(replacement)
+
+
 def _lengths_as_tensors(original: Any) -> Any:
     """``torch.ctc_loss``: C++ makes a CPU tensor of a list of lengths and writes its memory itself.
 
@@ -152,4 +167,5 @@ PATCHES = [
     Patch(torch, "from_dlpack", _fake_result),
     Patch(torch, "load", _load_without_data),
     Patch(torch.Tensor, "_make_subclass", _make_subclass),
+    Patch(torch.nn.Parameter, "__new__", _new_parameter),
 ]

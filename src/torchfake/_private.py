@@ -8,7 +8,6 @@ function here, so a torch that changed fails there first. Checked on torch 2.11,
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -351,10 +350,14 @@ def init_steps() -> dict[int, Callable[..., Any]]:
     return {id(function.__code__): function for function in functions}
 
 
-def use_count(tensor: torch.Tensor) -> int:
-    """How many in C++ and Python hold a tensor: 1 is Python alone."""
-    holder: Any = tensor
-    return int(holder._use_count())
+def is_in_a_graph(leaf: torch.Tensor) -> bool:
+    """Whether a gradient would be accumulated into `leaf` by a graph that is alive."""
+    if not leaf.requires_grad or leaf._is_view():  # of a view made in no_grad: it is in none
+        return False
+    holder: Any = leaf
+    before = holder._use_count()
+    node = torch.autograd.graph.get_gradient_edge(leaf).node  # made if there is none, and counted
+    return bool(node is not None and holder._use_count() == before)
 
 
 def move_hooks(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -372,20 +375,20 @@ def make_subclass(cls: Any, data: torch.Tensor) -> torch.Tensor:
 
 
 def swap(one: torch.Tensor, other: torch.Tensor) -> None:
-    """Exchange what two tensor objects are, weak references to them included.
+    """Exchange what two tensor objects are.
 
-    ``torch.utils.swap_tensors`` refuses those that have weak references, as the weights of an LSTM
-    have. They refer to the objects, which stay; so where nothing else holds the tensors, only its
-    check is left out.
-
-    Raises:
-        RuntimeError: if autograd or somebody else in C++ holds one of them.
+    ``torch.utils.swap_tensors`` refuses tensors with weak references (an LSTM has them to its
+    weights) and bases of views. Weak references are to the objects, which stay; and a view goes on
+    to hold what its base was. So only a graph that is alive stands in the way: see `is_in_a_graph`.
     """
-    if not (weakref.getweakrefs(one) or weakref.getweakrefs(other)):
-        torch.utils.swap_tensors(one, other)
-        return
-    if use_count(one) > 1 or use_count(other) > 1:
-        raise RuntimeError("there is a weak reference to it, and autograd holds it too")
     one.__class__, other.__class__ = other.__class__, one.__class__
     one.__dict__, other.__dict__ = other.__dict__, one.__dict__
     torch._C._swap_tensor_impl(one, other)
+
+
+def is_taken_apart(func: Any) -> bool:
+    """Whether C++ takes an operator apart, as a rule, before it is dispatched to Python. In
+    inference mode it does not, and ``to`` or ``reshape`` arrive whole, which are views or copies.
+    """
+    key = "CompositeImplicitAutograd"
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)

@@ -10,17 +10,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from torchfake.errors import MissingExtraError
 
 _SECONDS_OF_SILENCE = 2.0
 
 
 @contextlib.contextmanager
-def progress_bar(
-    num_bytes: int, wanted: bool | None
-) -> Iterator[Callable[[torch.Tensor], None] | None]:
+def progress_bar(num_bytes: int, wanted: bool | None) -> Iterator[Callable[[int], None] | None]:
     """A bar of `num_bytes`, shown at once, never, or after two seconds."""
     bar_class = None if wanted is False else _bar_class(required=wanted is True)
     if bar_class is None:
@@ -29,7 +25,7 @@ def progress_bar(
     delay = 0.0 if wanted else _SECONDS_OF_SILENCE
     options = {"unit": "B", "unit_scale": True, "desc": "Materializing", "delay": delay}
     with bar_class(total=num_bytes, leave=bool(wanted), **options) as bar:
-        yield lambda tensor: bar.update(tensor.numel() * tensor.element_size()) and None
+        yield lambda num_bytes: bar.update(num_bytes) and None
 
 
 def _bar_class(*, required: bool) -> Any:

@@ -56,6 +56,8 @@ def record(func: Any, args: Args, kwargs: Kwargs, run: Run, mode_mark: int = PLA
     plan = plan_of(func)
     if plan.only_looks:
         return run(func, args, kwargs)
+    if plan.is_random:
+        args, kwargs = _generator_by_name(func, args, kwargs)
     given = _Given(args, kwargs, mode_mark)
     if given.has_made:
         args, kwargs = tuple(_real_if_made(arg) for arg in args), _real_if_made(kwargs)
@@ -77,6 +79,15 @@ def record(func: Any, args: Args, kwargs: Kwargs, run: Run, mode_mark: int = PLA
         return _now(func, args, kwargs, given, place)
     op = _op(func, plan, args, kwargs, place)
     return _write_down(op, plan, run(func, args, kwargs), given, args, kwargs)
+
+
+def _generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The same call with its generator out of the way of what is kept."""
+    for i, arg in enumerate(args):
+        if isinstance(arg, torch.Generator):
+            named = {a.name: v for a, v in zip(func._schema.arguments[i:], args[i:], strict=False)}
+            return args[:i], {**named, **kwargs}
+    return args, kwargs
 
 
 class _Given:
@@ -217,11 +228,16 @@ def _now(func: Any, args: Args, kwargs: Kwargs, given: _Given, place: _origin.Pl
     """Do `func` on values, replaying what those take; what it makes is recorded all the same."""
     plan = plan_of(func)
     op = _op(func, plan, args, kwargs, place) if plan.gives_tensors else None
+    written = tensors_written(plan, args, kwargs)
     with _private.as_eager():
-        result = func(*map(_value, args), **{name: _value(arg) for name, arg in kwargs.items()})
-    if op is None or any(map(_is_real, tensors_written(plan, args, kwargs))):
-        return result
-    return _write_down(op, plan, _fakes_of(result), given, args, kwargs)
+        values = {id(t): _values.read(t, "an operation").clone() for t in _deferred_ones(written)}
+        real = [_value(arg, values) for arg in args]
+        result = func(*real, **{name: _value(arg, values) for name, arg in kwargs.items()})
+    if op is not None and not any(map(_is_real, written)):
+        return _write_down(op, plan, _fakes_of(result), given, args, kwargs)
+    for fake in _deferred_ones(written):  # a list with real ones beside it
+        _set(fake, values[id(fake)], place)
+    return result
 
 
 def _fakes_of(result: Any) -> Any:
@@ -230,12 +246,20 @@ def _fakes_of(result: Any) -> Any:
     return type(result)(_fakes_of(item) for item in result)
 
 
-def _value(arg: Any) -> Any:
+def _value(arg: Any, written: dict[int, torch.Tensor]) -> Any:
     if isinstance(arg, FakeTensor):
-        return _values.read(arg, "an operation")
+        value = written.get(id(arg))
+        return _values.read(arg, "an operation") if value is None else value
     if isinstance(arg, (list, tuple)):
-        return [_value(item) for item in arg]
+        return [_value(item, written) for item in arg]
     return arg
+
+
+def _set(fake: FakeTensor, value: torch.Tensor, place: _origin.Place | None) -> None:
+    """Record that `fake` now is `value`, which nobody else has."""
+    target = Read(_before_write(fake), fake._fake_meta)
+    op = Op(torch.ops.aten.copy_.default, (target, External(value)), {}, place)
+    _write(op, fake._fake_storage)
 
 
 # Recording.
@@ -318,10 +342,10 @@ def _name_one(
         return ()
     storage.value = None
     storage.place = place
-    contents = Contents(Cell(storage.num_bytes, storage.device), op)
-    storage.recorded = Deferred(contents, given.mark)
+    cell = Cell(storage.num_bytes, storage.device)
+    storage.recorded = Deferred(Contents(cell, op), given.mark)
     fake._fake_meta = marked(fake._fake_meta, given.mark)
-    return (Made(i, contents, fake._fake_meta),)
+    return (Made(i, cell, fake._fake_meta),)
 
 
 def _spoil(func: Any, result: Any, written: list[torch.Tensor], place: _origin.Place | None) -> Any:
@@ -360,8 +384,9 @@ def _covers(record: Metadata, num_bytes: int) -> bool:
 def _write(op: Op, storage: Storage) -> None:
     recorded: Any = storage.recorded
     storage.value = None
-    contents = recorded.contents = Contents(recorded.contents.cell, op)
-    op.written = (*op.written, contents)
+    cell = recorded.contents.cell
+    recorded.contents = Contents(cell, op)
+    op.written = (*op.written, cell)
 
 
 # Generators.
@@ -397,7 +422,7 @@ def _is_there() -> bool:
 
 def settle(generator: torch.Generator) -> None:
     """Move `generator` to where eager would have left it, if that takes little time."""
-    with _streams.lock:
+    with _streams.lock, _private.as_eager():
         stream = _streams.stream_of(generator)
         if stream.is_settled:
             return

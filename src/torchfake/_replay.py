@@ -121,7 +121,7 @@ class _Replay:
         for made in op.made:
             self._take(made, result if made.place is None else result[made.place])
         if self._keep:
-            op.kept = {c.cell: self.storage(c.cell).clone() for c in op.results()}
+            op.kept = {cell: self.storage(cell).clone() for cell in op.results()}
             _kept.add(op)
 
     def _run(self, op: Op) -> Any:
@@ -172,7 +172,7 @@ class _Replay:
 
     def _take(self, made: Made, result: torch.Tensor) -> None:
         """A new storage; laid out as its record says, should the kernel have chosen otherwise."""
-        record, cell = made.record, made.contents.cell
+        record, cell = made.record, made.cell
         same = result.stride() == record.stride and result.storage_offset() == record.offset
         if same and result.untyped_storage().nbytes() == cell.num_bytes:
             self._storages[cell] = result.untyped_storage()
@@ -182,7 +182,7 @@ class _Replay:
 
 def _cells(op: Op) -> Iterator[Cell]:
     yield from (read.contents.cell for read in op.reads())
-    yield from (made.contents.cell for made in op.made)
+    yield from (made.cell for made in op.made)
 
 
 class _Generators:

@@ -43,6 +43,16 @@ class Draws:
     forked_from: torch.Tensor | None = None
 
 
+class Recording:
+    """Whether anything was ever deferred in this process, and what then watches factories."""
+
+    is_used = False
+    watch: Any = None  # a mode for torch's FAKE slot: set by torchfake._dispatch
+
+
+recording = Recording()
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []

@@ -38,6 +38,11 @@ class deferred_mode(fake_mode):
 
     _mark = DEFERRED
 
+    def __enter__(self) -> deferred_mode:
+        _state.recording.is_used = True
+        super().__enter__()
+        return self
+
     def __exit__(self, *error: Any) -> None:
         drawn_from = _state.thread.modes[-1].drawn_from
         super().__exit__(*error)
@@ -162,7 +167,7 @@ def materialize_module(
         chosen = list(deferred_tensors(module, buffers_only, check_fn))
         if dtype is not None:
             _cast([fake for _, fake in chosen], dtype)
-        num_bytes = sum(fake.numel() * fake.element_size() for _, fake in chosen)
+        num_bytes = sum(_materialize.num_bytes(fake) for _, fake in chosen)
         with progress_bar(num_bytes, progress) as advance:
             _materialize.make_real(chosen, device=target, each=advance)
     return module
@@ -197,7 +202,8 @@ def deferred_tensors(
 def _cast(fakes: list[FakeTensor], dtype: torch.dtype) -> None:
     with torch.no_grad():
         for fake in fakes:
-            if (fake.is_floating_point() or fake.is_complex()) and fake.dtype != dtype:
+            own = fake._fake_meta.dtype
+            if (own.is_floating_point or own.is_complex) and own != dtype:
                 fake.data = fake.detach().to(dtype)
 
 

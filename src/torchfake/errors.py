@@ -167,14 +167,14 @@ class ReplayError(TorchFakeError, RuntimeError):
 class MaterializeError(TorchFakeError, RuntimeError):
     """A deferred tensor cannot become real in place.
 
-    Every reference to the tensor becomes real with it, which torch allows only while nothing in C++
-    and no weak reference holds it::
+    Every reference to the tensor becomes real with it. A graph of autograd that is alive would go
+    on to hold the fake, and lose its gradients::
 
-        handle = weakref.ref(model.weight)
-        materialize_module(model)            # MaterializeError: drop `handle` first
+        output = model(inputs)
+        materialize_module(model)            # MaterializeError: del output first
 
-    The same goes for a tensor that autograd has saved (drop the outputs of the forward pass), and
-    for the result of a differentiable operation, whose history cannot be made real (detach it).
+    The same goes for the result of a differentiable operation, whose history cannot be made real
+    (detach it), and for a device that this machine does not have (pass ``device=``).
     """
 
 

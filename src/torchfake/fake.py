@@ -80,7 +80,8 @@ class fake_mode:
         if inspect.isgeneratorfunction(function):
             raise TypeError(
                 f"{type(self).__name__} cannot decorate the generator function "
-                f"{function.__name__}: its body runs after the call has returned. Enter the mode inside it"
+                f"{function.__name__}: its body runs after the call has "
+                "returned. Enter the mode inside it"
             )
 
         @functools.wraps(function)

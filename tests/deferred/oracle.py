@@ -46,7 +46,10 @@ def named(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        flat.view(tensor.shape).copy_(tensor.detach())
+        return bytes(flat.view(torch.uint8).numpy().tobytes())
 
 
 def described(module: nn.Module) -> list[Any]:

@@ -1,0 +1,64 @@
+"""Architectures of transformers at a size that eager builds in a moment.
+
+Enters: the name of an architecture. Leaves: its configuration with fewer layers, a small vocabulary
+and narrow layers, as far as the architecture takes that.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import transformers
+
+from torchfake import fake_mode
+
+MAX_PARAMETERS = 40_000_000
+
+_FEW_LAYERS = {"layers": 2, "n_layer": 2, "num_blocks": 2, "depth": 2}
+_SMALL_VOCABULARY = {"vocab": 300}
+_NARROW = {
+    "hidden_size": 64, "d_model": 64, "n_embd": 64, "embed_dim": 64, "dim": 64, "heads": 4,
+    "intermediate_size": 96, "ffn_dim": 96, "d_ff": 96,
+}  # fmt: skip
+_TIERS: list[dict[str, int]] = [
+    {**_FEW_LAYERS, **_SMALL_VOCABULARY, **_NARROW},
+    {**_FEW_LAYERS, **_SMALL_VOCABULARY, "intermediate_size": 96, "ffn_dim": 96, "d_ff": 96},
+    {**_FEW_LAYERS, **_SMALL_VOCABULARY},
+    _SMALL_VOCABULARY,
+    {},
+]
+"""The smallest first: some architectures have sizes that must agree, and refuse it."""
+
+
+def _shrink(config: Any, limits: dict[str, int]) -> None:
+    for name, value in list(vars(config).items()):
+        if isinstance(value, transformers.PretrainedConfig):
+            _shrink(value, limits)
+        elif type(value) is int:
+            limit = min((n for part, n in limits.items() if part in name), default=value)
+            setattr(config, name, min(value, limit))
+
+
+@cache
+def small_config(name: str) -> Any:
+    """None if none of the sizes above is small enough and taken."""
+    for limits in _TIERS:
+        config = transformers.AutoConfig.for_model(name)
+        try:
+            _shrink(config, limits)
+            with fake_mode():
+                model = transformers.AutoModel.from_config(copy.deepcopy(config))
+        except Exception:  # whatever a constructor raises for sizes that do not agree
+            continue
+        if sum(p.numel() for p in model.parameters()) <= MAX_PARAMETERS:
+            return config
+    return None
+
+
+def builder(name: str) -> Callable[[], Any]:
+    config = small_config(name)
+    assert config is not None, f"{name} is not to be had small"
+    return lambda: transformers.AutoModel.from_config(copy.deepcopy(config))

@@ -44,10 +44,7 @@ def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = N
     if in_a_mode or not _state.recording.is_used:
         return _overridden(func, args, kwargs)
     with _Watched():
-        if kwargs.get("device") is not None or _private.any_autocast():
-            return _overridden(func, args, kwargs)
-        with _private.no_subclass_functions():
-            return func(*args, **kwargs)
+        return _overridden(func, args, kwargs)
 
 
 class _Watched:
@@ -82,7 +79,8 @@ class _Ask:
     """
 
     def __get__(self, thread: Any, owner: Any = None) -> Any:
-        needed = _state.recording.is_used or _private.any_autocast()
+        unwatched = _state.recording.is_used and _private.current_fake_mode() is None
+        needed = unwatched or _private.any_autocast()
         needed = needed or _needs_override(sys._getframe(1).f_code)
         return override if needed else _private.disabled_torch_function
 

@@ -160,6 +160,7 @@ def graph(tensor: torch.Tensor) -> Graph:
     Raises:
         NotDeferredError: (a ValueError) for anything else, and for a tensor that is real already.
 
+    >>> from torchfake import deferred_mode
     >>> with deferred_mode():
     ...     weight = torch.empty(8, 4).fill_(1.0) * 2
     >>> print(graph(weight).lines[-1].op)

@@ -367,3 +367,29 @@ def test_swapped_tensors() -> None:
         torch.utils.swap_tensors(a, b)
     assert materialize_tensor(a).tolist() == [1, 1, 1]
     assert materialize_tensor(b).tolist() == [0, 0]
+
+
+def test_user_code_in_a_backward_pass_outside_of_all_modes() -> None:
+    """What watches factories for deferred tensors changes nothing else: autocast is heard of."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                seen.append((x @ x).dtype)
+            seen.append(type(torch.ones(1)))
+            return grad * 2
+
+    seen: list[Any] = []
+    with deferred_mode():
+        x = torch.ones(3, 3, requires_grad=True)
+    Product.apply(x).sum().backward()  # type: ignore[no-untyped-call]
+    assert seen == [torch.bfloat16, torch.Tensor]
+    assert materialize_tensor(x).grad is not None
+    assert x.grad.tolist() == [[2.0] * 3] * 3  # type: ignore[union-attr]

@@ -341,6 +341,18 @@ def test_move_hooks() -> None:
     assert target.grad.tolist() == [1, 1]
 
 
+def test_tensors_inside() -> None:
+    """None, but of wrappers that say what they hold."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    a, b = torch.ones(2), torch.zeros(2)
+    assert _private.tensors_inside(a) == []
+    assert _private.tensors_inside(fake_like(a)) == []
+    first, second = _private.tensors_inside(TwoTensor(a, b))
+    assert first is a
+    assert second is b
+
+
 def test_is_taken_apart() -> None:
     """Composites are, kernels are not."""
     assert _private.is_taken_apart(aten.reshape.default)

@@ -80,7 +80,7 @@ def _warm(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> 
     if recipe is _NONE or not _recipes.holds(recipe):
         return _cold(func, types, args, kwargs)
     if recipe.is_recorded:
-        return record(func, args, kwargs, _unrecorded)
+        return record(func, plan_of(func), args, kwargs, _unrecorded)
     return _made(recipe, func, args, kwargs)
 
 
@@ -96,7 +96,7 @@ def _cold(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     if _have_their_say(types):
         return NotImplemented
     if concerns(args, kwargs):
-        return record(func, args, kwargs, _unrecorded)
+        return record(func, plan_of(func), args, kwargs, _unrecorded)
     return _learned(func, args, kwargs)
 
 
@@ -141,7 +141,8 @@ def dispatch_deferred(
     owner: Any, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
 ) -> Any:
     """The same in a deferred mode, where all that is made is recorded."""
-    if plan_of(func).only_looks:
+    plan = plan_of(func)
+    if plan.only_looks:
         return dispatch(owner, func, types, args, kwargs)
     if _have_their_say(types):
         return NotImplemented
@@ -149,7 +150,7 @@ def dispatch_deferred(
     kwargs = kwargs or {}
     if mode.mark == DEFERRED_AS_META and kwargs.get("device") == _device.META:
         kwargs = {**kwargs, "device": _device.CPU}  # what a fake that shows meta says it is on
-    return record(func, args, kwargs, _unrecorded, mode.mark)
+    return record(func, plan, args, kwargs, _unrecorded, mode.mark)
 
 
 def _unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -204,7 +205,7 @@ class Watch(FakeDispatch):
         device = (kwargs or {}).get("device")
         is_for_a_fake = device is not None and _device.decode(device) != device
         if is_for_a_fake and not tensors_in(args, kwargs or {}):
-            return record(func, args, kwargs or {}, _unrecorded, DEFERRED)
+            return record(func, plan_of(func), args, kwargs or {}, _unrecorded, DEFERRED)
         if any(issubclass(cls, FakeTensor) for cls in types):
             return dispatch(self, func, types, args, kwargs)
         return func(*args, **(kwargs or {}))

@@ -96,33 +96,19 @@ class Made(NamedTuple):
 class Op:
     """One operation: its arguments, with a :class:`Read` for each fake."""
 
-    __slots__ = (
-        "__weakref__",
-        "args",
-        "default_dtype",
-        "draw",
-        "func",
-        "kept",
-        "kwargs",
-        "made",
-        "number",
-        "place",
-        "refusal",
-        "written",
-    )
+    made: tuple[Made, ...] = ()
+    written: tuple[Cell, ...] = ()
+    draw: Any = None  # where in a generator's stream: see torchfake._streams
+    refusal: str | None = None  # why it cannot be done again
+    kept: dict[Cell, torch.UntypedStorage] | None = None  # its results, if they were kept
 
     def __init__(self, func: Any, args: Any, kwargs: Any, place: Place | None) -> None:
         self.number = next(_numbers)
         self.func = func
         self.args = args
         self.kwargs = kwargs
-        self.made: tuple[Made, ...] = ()
-        self.written: tuple[Cell, ...] = ()
-        self.draw: Any = None  # where in a generator's stream: see torchfake._streams
         self.place = place
         self.default_dtype = torch.get_default_dtype()
-        self.refusal: str | None = None  # why it cannot be done again
-        self.kept: dict[Cell, torch.UntypedStorage] | None = None  # its results, if they were kept
 
     @property
     def origin(self) -> Origin | None:

@@ -134,11 +134,11 @@ _SEQUENTIAL_BLOCKS = 150
 """Up to here a block after the other is as quick as a jump."""
 
 
-def _blocks_later(x: Words, num_blocks: int) -> Words:
-    if num_blocks > _SEQUENTIAL_BLOCKS:
+def _blocks_later(x: Words, num_blocks: int, jump: int) -> Words:
+    if jump > _SEQUENTIAL_BLOCKS:
         # A jump is right but for the low 31 bits of its first word, of which no later word is made:
-        # so it is to the block before, and one ordinary step mends that.
-        x, num_blocks = _jumped(x, (num_blocks - 1) * _N), 1
+        # so it is to a block before, and an ordinary step mends that.
+        x, num_blocks = _jumped(x, (jump - 1) * _N), num_blocks - jump + 1
     for _ in range(num_blocks):
         x = _next_block(x)
     return x
@@ -195,7 +195,10 @@ def advanced(state: torch.Tensor, num_words: int) -> torch.Tensor:
     num_blocks = (used - 1) // _N
     if num_blocks:
         words = data[_BLOCK].view(np.uint64)
-        words[:] = _blocks_later(words.astype(np.uint32), num_blocks)
+        # From wherever in a block, so many words are so many whole blocks, or one more: jumps of
+        # one length are one polynomial.
+        jump = num_words // _N
+        words[:] = _blocks_later(words.astype(np.uint32), num_blocks, jump)
         used -= num_blocks * _N
     left[0] = _N + 1 - used
     data[_NEXT].view(np.uint64)[0] = used

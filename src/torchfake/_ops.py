@@ -26,6 +26,7 @@ class OpPlan(NamedTuple):
     written_names: tuple[str, ...]  # keyword arguments it writes (out=)
     is_random: bool  # draws from a generator
     is_uninitialized: bool  # gives memory nobody has written
+    is_blank: bool  # the same, and made of no tensor
     is_view: bool  # gives a view of its first argument
     scalars_mix: bool  # a 0-dim CPU argument goes along with any device
     mixes_devices: bool  # takes arguments on several devices
@@ -134,6 +135,7 @@ def _read_schema(func: Any) -> OpPlan:
         written_names=tuple(a.name for a in arguments if _is_written(packet, a)),
         is_random=_draws(func, packet, arguments),
         is_uninitialized=packet in _UNINITIALIZED,
+        is_blank=packet in _UNINITIALIZED and not any("Tensor" in str(a.type) for a in arguments),
         is_view=func.is_view or packet in {"aten::detach", "aten::alias"},
         scalars_mix=packet not in {"aten::cat", "aten::stack"},
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),

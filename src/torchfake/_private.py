@@ -392,3 +392,13 @@ def is_taken_apart(func: Any) -> bool:
     """
     key = "CompositeImplicitAutograd"
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def tensors_inside(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a wrapper of another class holds: a DTensor its shard. Nothing, of a plain tensor."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return []
+    if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
+        return []
+    names, _ = tensor.__tensor_flatten__()
+    return [getattr(tensor, name) for name in names]

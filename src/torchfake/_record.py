@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchfake import _device, _draws, _origin, _private, _replay, _state, _streams, _values
-from torchfake._call import Args, Kwargs, tensors_in, tensors_written
+from torchfake._call import ATOMS, Args, Kwargs, tensors_in, tensors_written
 from torchfake._graph import Cell, Contents, Deferred, External, Made, Op, Read
 from torchfake._metadata import PLAIN, Metadata, Storage, contiguous_stride, intern, marked
 from torchfake._ops import LIFTS, TAKES_MASKS, OpPlan, plan_of
@@ -27,11 +27,6 @@ from torchfake._tensor import FakeTensor, fake_twin
 from torchfake.errors import RecordError
 
 Run = Callable[[Any, Args, Kwargs], Any]
-
-_NUMBERS = (int, float, complex, str)
-_KEPT_AS_THEY_ARE = frozenset(
-    {bool, *_NUMBERS, type(None), torch.dtype, torch.layout, torch.memory_format}
-)
 
 
 def concerns(args: Args, kwargs: Kwargs) -> bool:
@@ -44,19 +39,27 @@ def _is_deferred(tensor: Any) -> bool:
 
 
 def _deferred_ones(tensors: list[torch.Tensor]) -> list[FakeTensor]:
-    return [t for t in tensors if isinstance(t, FakeTensor) and _is_deferred(t)]
+    return [
+        t for t in tensors if isinstance(t, FakeTensor) and t._fake_storage.recorded is not None
+    ]
 
 
-def record(func: Any, args: Args, kwargs: Kwargs, run: Run, mode_mark: int = PLAIN) -> Any:
+def record(
+    func: Any, plan: OpPlan, args: Args, kwargs: Kwargs, run: Run, mode_mark: int = PLAIN
+) -> Any:
     """Do `func` by ``run(func, args, kwargs)`` and write it down.
 
     Raises:
         RecordError: if an argument cannot be kept.
     """
-    plan = plan_of(func)
     if plan.only_looks:
         return run(func, args, kwargs)
-    if plan.is_random:
+    if plan.is_blank:
+        result = run(func, args, kwargs)
+        if isinstance(result, FakeTensor):
+            _defer(result, None, mode_mark, _where()[0])  # there is nothing to do for it
+        return result
+    if plan.is_random and len(args) > 1:
         args, kwargs = _generator_by_name(func, args, kwargs)
     given = _Given(args, kwargs, mode_mark)
     if given.has_made:
@@ -84,7 +87,7 @@ def record(func: Any, args: Args, kwargs: Kwargs, run: Run, mode_mark: int = PLA
 def _generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The same call with its generator out of the way of what is kept."""
     for i, arg in enumerate(args):
-        if isinstance(arg, torch.Generator):
+        if type(arg) is torch.Generator:
             named = {a.name: v for a, v in zip(func._schema.arguments[i:], args[i:], strict=False)}
             return args[:i], {**named, **kwargs}
     return args, kwargs
@@ -101,7 +104,7 @@ class _Given:
         self.is_unknown = False  # there are values that never were: a plain fake's
         self.mark = mark
         for tensor in self.tensors:
-            if not isinstance(tensor, FakeTensor):
+            if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
                 self.has_real = self.has_real or not tensor.is_meta
                 self.is_unknown = self.is_unknown or tensor.is_meta
                 continue
@@ -267,8 +270,7 @@ def _set(fake: FakeTensor, value: torch.Tensor, place: _origin.Place | None) -> 
 
 def _op(func: Any, plan: OpPlan, args: Args, kwargs: Kwargs, place: _origin.Place | None) -> Op:
     """The operation with what is kept of its arguments. Nothing has changed yet."""
-    as_they_are = _KEPT_AS_THEY_ARE  # most arguments, and most time
-    kept = [arg if type(arg) in as_they_are else _kept(func, arg) for arg in args]
+    kept = [arg if type(arg) in ATOMS else _kept(func, arg) for arg in args]
     if plan.overwrites and type(kept[0]) is Read:
         kept[0] = Read(_before_write(args[0]), args[0]._fake_meta)
     kept_by_name = {}
@@ -280,12 +282,12 @@ def _op(func: Any, plan: OpPlan, args: Args, kwargs: Kwargs, place: _origin.Plac
 
 
 def _kept(func: Any, arg: Any) -> Any:
-    if isinstance(arg, FakeTensor):
+    if type(arg) is FakeTensor or isinstance(arg, FakeTensor):
         recorded: Any = arg._fake_storage.recorded
         if recorded is None:
             return External(_values.read(arg, "an operation").clone())
         return Read(recorded.contents, arg._fake_meta)
-    if arg is None or isinstance(arg, (*_NUMBERS, torch.dtype, torch.layout, torch.memory_format)):
+    if type(arg) in ATOMS or isinstance(arg, (int, float, complex, str)):
         return arg
     if isinstance(arg, torch.Tensor):
         return External(arg)
@@ -340,12 +342,18 @@ def _name_one(
         return ()
     if any(storage is t._fake_storage for t in given.tensors if isinstance(t, FakeTensor)):
         return ()
-    storage.value = None
-    storage.place = place
-    cell = Cell(storage.num_bytes, storage.device)
-    storage.recorded = Deferred(Contents(cell, op), given.mark)
-    fake._fake_meta = marked(fake._fake_meta, given.mark)
+    cell = _defer(fake, op, given.mark, place)
     return (Made(i, cell, fake._fake_meta),)
+
+
+def _defer(fake: FakeTensor, op: Op | None, mark: int, place: _origin.Place | None) -> Cell:
+    """Make deferred what was just made, by `op` if that is more than memory."""
+    storage = fake._fake_storage
+    storage.value, storage.place = None, place
+    cell = Cell(storage.num_bytes, storage.device)
+    storage.recorded = Deferred(Contents(cell, op), mark)
+    fake._fake_meta = marked(fake._fake_meta, mark)
+    return cell
 
 
 def _spoil(func: Any, result: Any, written: list[torch.Tensor], place: _origin.Place | None) -> Any:
@@ -404,13 +412,15 @@ def _draw(op: Op, generator: torch.Generator | None, record: Metadata, taken: in
         generator = _private.default_generator_of(record.device)
     with _streams.lock:
         stream = _streams.stream_of(generator)
+        is_first = stream.is_settled
         on_cpu = stream.device.type == "cpu"
         stream.draw(op, generator.get_state(), taken if on_cpu else None, num_elements)
-    state = _state.current()
-    if state is not None and state.mark and generator is torch.default_generator:
-        state.drawn_from.setdefault(generator)
-    else:
-        settle(generator)
+    if is_first:
+        state = _state.current()
+        if state is not None and state.mark and generator is torch.default_generator:
+            state.drawn_from[generator] = None
+        else:
+            settle(generator)
 
 
 def _is_there() -> bool:

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _materialize, _record, _state
+from torchfake import _materialize, _private, _record, _state
 from torchfake._graph import Cell, Deferred
 from torchfake._metadata import DEFERRED, Storage
 from torchfake._progress import progress_bar
 from torchfake._tensor import FakeTensor
-from torchfake.errors import ChangedValueError, NotDeferredError
+from torchfake.errors import ChangedValueError, MaterializeError, NotDeferredError
 from torchfake.fake import fake_mode
 
 _T = TypeVar("_T")
@@ -85,10 +85,16 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
         NotDeferredError: (a ValueError) for anything else.
     """
     if isinstance(obj, torch.Tensor):
-        return _materialize.is_deferred_fake(obj)
+        return _is_or_holds_deferred(obj)
     if isinstance(obj, torch.nn.Module):
-        return any(_materialize.is_deferred_fake(t) for _, t in _named_tensors(obj))
+        return any(_is_or_holds_deferred(t) for _, t in _named_tensors(obj))
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
+
+
+def _is_or_holds_deferred(tensor: torch.Tensor) -> bool:
+    if _materialize.is_deferred_fake(tensor):
+        return True
+    return any(_is_or_holds_deferred(inner) for inner in _private.tensors_inside(tensor))
 
 
 def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -192,11 +198,16 @@ def deferred_tensors(
             continue
         own = [] if buffers_only else list(submodule.named_parameters(recurse=False))
         for name, tensor in [*own, *submodule.named_buffers(recurse=False)]:
+            full = f"{path}.{name}" if path else name
             if isinstance(tensor, FakeTensor) and id(tensor) not in seen:
                 seen.add(id(tensor))
-                full = f"{path}.{name}" if path else name
                 check_recorded(full, tensor)
                 yield full, tensor
+            elif not isinstance(tensor, FakeTensor) and _is_or_holds_deferred(tensor):
+                raise MaterializeError(
+                    f"{full} is a {type(tensor).__name__} of a deferred tensor, which cannot "
+                    "become real in place yet: call materialize_module before it is sharded"
+                )
 
 
 def _cast(fakes: list[FakeTensor], dtype: torch.dtype) -> None:

@@ -14,6 +14,12 @@ def blenderbot() -> Any:
     return transformers.BlenderbotModel(transformers.BlenderbotConfig())
 
 
+def shallow_blenderbot() -> Any:
+    """The same with 7 of its 26 layers: 730 million parameters."""
+    config = transformers.BlenderbotConfig(encoder_layers=1, decoder_layers=6)
+    return transformers.BlenderbotModel(config)
+
+
 def llama(num_layers: int = 80) -> Any:
     """70 billion parameters with 80 layers: the shape of Llama 3 70B."""
     config = transformers.LlamaConfig(

@@ -21,6 +21,7 @@ import models
 import torch
 from torch._subclasses import FakeTensorMode
 
+import deferred
 import torchfake
 from torchfake import _cache
 
@@ -240,10 +241,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="runs behind each median")
     parser.add_argument("--no-eager", action="store_true", help="leave out what takes 11 GB")
     parser.add_argument("--only-ops", action="store_true", help="the single operations alone")
+    parser.add_argument("--only-deferred", action="store_true", help="deferred init alone")
     options = parser.parse_args()
     print(machine())
     if options.only_ops:
         return single_ops(options.rounds)
+    if options.only_deferred:
+        return deferred.report(options.rounds, eager=not options.no_eager)
     import_time()
     construction(options.rounds, eager=not options.no_eager)
     single_ops(options.rounds)
@@ -253,6 +257,7 @@ def main() -> None:
     profile()
     bytes_per_fake()
     peak_memory(eager=not options.no_eager)
+    deferred.report(options.rounds, eager=not options.no_eager)
 
 
 if __name__ == "__main__":

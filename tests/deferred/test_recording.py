@@ -319,9 +319,10 @@ def test_an_argument_that_cannot_be_kept() -> None:
     with deferred_mode():
         weight = torch.ones(3)
     from torchfake import _record
+    from torchfake._ops import plan_of
 
     with pytest.raises(errors.RecordError, match="was given a object, which cannot be kept"):
-        _record.record(op, (weight, object()), {}, lambda *_: None)
+        _record.record(op, plan_of(op), (weight, object()), {}, lambda *_: None)
     assert materialize_tensor(weight).tolist() == [1, 1, 1]
 
 

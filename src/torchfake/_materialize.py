@@ -7,6 +7,7 @@ deferred or wholly real; what stands in the way of one is found before its memor
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -85,17 +86,16 @@ class _Run:
             _replay.replay(wanted, self._finish, keep=keep)
         except Exception as error:
             if self.num_real:
-                left = [
-                    name
-                    for groups in self.waiting.values()
-                    for group in groups
-                    for name, _ in group
-                ]
-                error.add_note(
-                    f"{self.num_real} of {self.num_tensors} tensors are real now, and stay so; "
-                    f"{_named(left)} are still deferred. Materializing again goes on from there"
-                )
+                _say_what_is_left(error, self._progress())
             raise
+
+    def _progress(self) -> str:
+        groups = [group for groups in self.waiting.values() for group in groups]
+        left = [name for group in groups for name, _ in group]
+        return (
+            f"{self.num_real} of {self.num_tensors} tensors are real now, and stay so; "
+            f"{_named(left)} are still deferred. Materializing again goes on from there"
+        )
 
     def _finish(self, contents: Contents, storage: torch.UntypedStorage) -> None:
         for group in self.waiting[id(contents)]:
@@ -122,6 +122,13 @@ def _recorded(group: list[tuple[str, FakeTensor]]) -> Deferred:
     recorded = group[0][1]._fake_storage.recorded
     assert isinstance(recorded, Deferred)
     return recorded
+
+
+def _say_what_is_left(error: Exception, text: str) -> None:
+    if sys.version_info >= (3, 11):
+        error.add_note(text)
+    else:
+        error.args = (f"{error}\n{text}",)
 
 
 def _named(names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 from typing import Any
@@ -14,6 +15,7 @@ from oracle import assert_same
 from torch import nn
 
 from torchfake import (
+    _record,
     deferred_init,
     deferred_mode,
     dematerialize_module,
@@ -25,6 +27,7 @@ from torchfake import (
     materialize_module,
     materialize_tensor,
 )
+from torchfake._ops import plan_of
 
 
 def test_a_constructor_that_raises() -> None:
@@ -124,6 +127,11 @@ def message(kind: type[Exception], call: Any, *args: Any, **kwargs: Any) -> str:
     return str(caught.value)
 
 
+def unkeepable(tensor: torch.Tensor) -> tuple[Any, ...]:
+    op = torch.ops.aten.add.Tensor
+    return op, plan_of(op), (tensor, object()), {}, lambda *_: None
+
+
 def test_messages() -> None:
     layer = deferred_init(nn.Linear, 3, 4)
     with fake_mode():
@@ -150,6 +158,19 @@ def test_messages() -> None:
     expect(
         message(errors.MaterializeError, materialize_tensor, product),
         """the tensor is the result of MulBackward0, whose history cannot be made real. Materialize what it was computed from and compute it again, or detach() it""",  # noqa: E501
+    )
+    real = torch.ones(2)
+    with deferred_mode():
+        copied = torch.zeros(2).copy_(real)
+    real.add_(1)
+    text = message(errors.ReplayError, materialize_tensor, copied)
+    expect(
+        re.sub(r" at \S+:\d+ in", " at FILE:LINE in", text),
+        """aten.copy_.default at FILE:LINE in test_messages was recorded with a real tensor of shape [2], which was written in place since. Its values then are gone: pass a clone() where a tensor is to be written later""",  # noqa: E501
+    )
+    expect(
+        message(errors.RecordError, _record.record, *unkeepable(copied)),
+        """aten.add.Tensor was given a object, which cannot be kept until the deferred tensor is materialized: do this after materialize_module, or outside of deferred_init""",  # noqa: E501
     )
     materialize_module(layer)
     with torch.no_grad():

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchfake import _state
 from torchfake._call import Args, Kwargs
 from torchfake._metadata import Filled, Metadata, Storage
 from torchfake._recipes import Before, Constant, Fresh, Place, Recipe, Same, View
@@ -102,7 +103,7 @@ def _metadata(record: Metadata, result: Any) -> Iterator[str]:
 
 
 def _filled(fill: Filled | None, result: Any) -> Iterator[str]:
-    if fill is None or not isinstance(result, FakeTensor):
+    if fill is None or not isinstance(result, FakeTensor) or _state.is_recording():
         return
     storage = result._fake_storage
     if storage.num_bytes != fill.num_bytes:

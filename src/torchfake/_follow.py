@@ -93,8 +93,7 @@ def follow_values(call: Call, result: Any) -> None:
     fresh = _fresh_results(call, result)
     if not written and not fresh:
         return
-    mode = _state.current()
-    if mode is not None and mode.mark:  # recorded: values are had by replaying
+    if _state.is_recording():
         for fake in written:
             fake._fake_storage.value = None
         return

@@ -73,6 +73,12 @@ def current() -> ModeState | None:
     return modes[-1] if modes else None
 
 
+def is_recording() -> bool:
+    """Whether the innermost mode is a deferred one, in which values are had by replaying alone."""
+    state = current()
+    return state is not None and state.mark != 0
+
+
 def draws() -> Draws:
     """The private generator of the running thread."""
     return thread.draws

@@ -155,3 +155,15 @@ def test_interrupted_while_entering(monkeypatch):
     with fake_mode():
         assert is_fake(torch.ones(1))
     assert not is_fake(torch.ones(1))
+
+
+def test_bools_are_not_subtracted() -> None:
+    """Whether their values are known or not."""
+    flags = torch.ones(3, dtype=torch.bool)
+    with pytest.raises((RuntimeError, NotImplementedError), match="Subtraction"):
+        flags.sub_(flags)
+    with fake_mode():
+        unknown = torch.rand(3).bool()
+    for fake in (fake_like(flags), unknown):
+        with pytest.raises((RuntimeError, NotImplementedError), match="Subtraction"):
+            fake.sub_(fake)

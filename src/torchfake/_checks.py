@@ -26,8 +26,10 @@ def check(call: Call) -> None:
     """Refuse what eager would refuse of this call."""
     if call.plan.written_names:
         _check_written(call)
-    if call.func._schema.name in _ONE_DTYPE:
+    if call.plan.packet in _ONE_DTYPE:
         _check_one_dtype(call)
+    if call.plan.packet == "aten::sub_":
+        _check_no_bools(call)
 
 
 def _check_written(call: Call) -> None:
@@ -55,6 +57,14 @@ def _check_one_dtype(call: Call) -> None:
             f"{call.plan.name}: mat1 and mat2 must have the same dtype, but got {dtypes[0]} and "
             f"{dtypes[1]}"
         )
+
+
+def _check_no_bools(call: Call) -> None:
+    """Subtraction of two bools is refused by torch's meta kernel too, but in place not in 2.15."""
+    operands = [arg for arg in call.args[:2] if isinstance(arg, torch.Tensor)]
+    if len(operands) == 2 and all(t.dtype == torch.bool for t in operands):
+        flag = torch.empty((), dtype=torch.bool, device="meta")
+        aten.sub.Tensor(flag, flag)  # which says so in torch's words
 
 
 def check_fill(func: Any, parameters: Args) -> None:

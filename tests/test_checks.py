@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchfake import _patches, _state, fake_mode, is_fake
+from torchfake import _patches, _state, fake_like, fake_mode, is_fake
 
 REFUSED = {
     "half layer, float input": lambda: nn.Linear(3, 4).half()(torch.randn(2, 3)),

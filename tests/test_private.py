@@ -291,6 +291,23 @@ def test_default_generator_of() -> None:
     assert _private.default_generator_of(torch.device("cpu")) is torch.default_generator
 
 
+def test_same_object() -> None:
+    """Dispatch hands over another Python object for the same generator."""
+    seen = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(kwargs["generator"])
+            return func(*args, **kwargs)
+
+    other = torch.Generator()
+    with Watch():
+        torch.rand(2, generator=torch.default_generator)
+        torch.rand(2, generator=other)
+    assert _private.same_object(seen[0]) is torch.default_generator
+    assert _private.same_object(seen[1]) is seen[1]
+
+
 def test_init_steps() -> None:
     """Their first argument is the tensor that they write; torch 2.13 made one a rejection
     sampler."""

@@ -9,6 +9,7 @@ points to a storage or a fake, so what nothing reaches any more is freed at once
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ class Read(NamedTuple):
 class External:
     """An argument that was a real tensor: held by reference, and never to be written again."""
 
-    __slots__ = ("_counted", "_version", "tensor")
+    __slots__ = ("_counted", "_sample", "_version", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._counted: torch.Tensor | None = None
@@ -62,6 +63,7 @@ class External:
             self.tensor = tensor.detach()  # its memory now, whatever ``tensor.data`` is later
             if not tensor.is_inference():
                 self._counted, self._version = tensor, tensor._version
+                self._sample = _sample(self.tensor)
             elif tensor.numel() * tensor.element_size() <= MAX_COPIED_BYTES:
                 self.tensor = tensor.clone()
             else:
@@ -78,7 +80,23 @@ class External:
 
     @property
     def is_changed(self) -> bool:
-        return self._counted is not None and self._counted._version != self._version
+        if self._counted is None:
+            return False
+        with _private.nobody_watching():
+            return self._counted._version != self._version or _sample(self.tensor) != self._sample
+
+
+def _sample(tensor: torch.Tensor) -> int:
+    """A number that tells of most writes that count no version, as through ``tensor.data``."""
+    flat = tensor.as_strided((tensor.numel(),), (1,)) if tensor.is_contiguous() else tensor
+    step = max(1, tensor.numel() // _SAMPLED)
+    chosen = flat[::step] if flat.dim() == 1 else flat.reshape(-1)[::step]
+    host = torch.empty(chosen.shape, dtype=tensor.dtype, device="cpu").copy_(chosen)
+    return hash(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
+
+
+_SAMPLED = 512
+"""Elements of a real tensor that are looked at, evenly spread."""
 
 
 MAX_COPIED_BYTES = 64 * 1024
@@ -153,9 +171,33 @@ class Deferred:
         self.is_inference = torch.is_inference_mode_enabled()
         self.real: torch.UntypedStorage | None = None  # from when it was materialized
 
-    def forget(self, num_bytes: int) -> None:
-        self.contents = Contents(Cell(num_bytes, self.contents.cell.device))
-        self.real = None
+    def take(self, contents: Contents, storage: torch.UntypedStorage) -> None:
+        """Have memory from now on, which a replay has made."""
+        assert contents is self.contents
+        self.real = storage
+
+    def resized(self, num_bytes: int) -> None:
+        if self.real is not None:
+            self.real.resize_(num_bytes)
+        elif num_bytes == 0:  # FSDP gives the memory back
+            self.contents = Contents(Cell(0, self.contents.cell.device))
+        else:
+            self._write(torch.ops.aten.resize_.default, (self.as_bytes(), [num_bytes]))
+            self.contents.cell.num_bytes = max(num_bytes, self.contents.cell.num_bytes)
+
+    def spoil(self, how: str) -> None:
+        self._write(torch.ops.aten.fill_.Scalar, (self.as_bytes(), 0))
+        assert self.contents.op is not None
+        self.contents.op.refusal = (
+            f"a deferred tensor was written past all operators, by {how}: that is not recorded. "
+            "Write through a tensor (fill_, copy_), or materialize first"
+        )
+
+    def _write(self, func: Any, args: tuple[Any, ...]) -> None:
+        cell = self.contents.cell
+        op = Op(func, args, {}, None)
+        op.written = (cell,)
+        self.contents = Contents(cell, op)
 
     def copy(self) -> Deferred:
         """The same for a storage with a copy of the bytes."""

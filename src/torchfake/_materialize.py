@@ -19,7 +19,7 @@ from torchfake import _private, _replay
 from torchfake._graph import Contents, Deferred, history
 from torchfake._metadata import Storage, metadata_of
 from torchfake._tensor import FakeTensor, fake_class, new_fake
-from torchfake.errors import MaterializeError
+from torchfake.errors import ChangedValueError, MaterializeError
 
 lock = threading.RLock()
 """One materialization at a time: two of one module must not make it twice."""
@@ -46,12 +46,29 @@ def make_real(
     """Make these fakes real, each as soon as its storage is; `each` is told of its bytes."""
     with lock, _private.no_subclass_functions():  # a lazy parameter refuses nearly all
         waiting: dict[int, list[tuple[str, FakeTensor]]] = {}
-        for name, fake in named:
-            if is_deferred_fake(fake):
-                _check_can_swap(name, fake)
-                waiting.setdefault(id(fake._fake_storage), []).append((name, fake))
+        for name, fake in check(named):
+            waiting.setdefault(id(fake._fake_storage), []).append((name, fake))
         if waiting:
             _Run(list(waiting.values()), device, each).run(keep)
+
+
+def check(named: Iterable[tuple[str, FakeTensor]]) -> list[tuple[str, FakeTensor]]:
+    """Those that are deferred, if all of them can become real."""
+    with _private.no_subclass_functions():
+        found: dict[int, tuple[str, FakeTensor]] = {}
+        for name, fake in named:
+            if is_deferred_fake(fake):
+                found.setdefault(id(fake), (name, fake))  # an LSTM has its weights twice
+        for name, fake in found.values():
+            _check_can_swap(name, fake)
+    return list(found.values())
+
+
+def forget_history(fake: FakeTensor) -> None:
+    """Make the result of a differentiable operation a leaf, in place; its graph is let go."""
+    leaf = new_fake(fake._fake_meta, fake._fake_storage, type(fake))
+    leaf.__dict__.update(fake.__dict__)
+    _private.swap(fake, leaf)
 
 
 class _Run:
@@ -242,9 +259,23 @@ def equals_its_source(real: torch.Tensor, source: _Source) -> bool:
         equal.append(torch.equal(own, again))
 
     if source.contents.op is None:
-        return True  # memory that nobody has written may hold anything
+        return False  # memory that nobody had written: what it holds now is somebody's
     _replay.replay([source.contents], compare)
     return equal[0]
+
+
+def check_can_be_deferred(name: str, real: torch.Tensor) -> None:
+    """Refuse a tensor that would lose a gradient."""
+    if real.grad is not None:
+        raise ChangedValueError(
+            f"{name} has a gradient, which would be lost: zero_grad() first, or leave it out with "
+            "check_fn"
+        )
+    if _private.is_in_a_graph(real):
+        raise MaterializeError(
+            f"{name} cannot become fake in place: the graph of a forward pass holds it. Delete the "
+            "outputs of that pass"
+        )
 
 
 def make_deferred(real: torch.Tensor, storage: Storage) -> None:

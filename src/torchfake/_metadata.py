@@ -155,29 +155,35 @@ class FakeUntypedStorage(torch.UntypedStorage):
 
     def resize_(self, size: int) -> FakeUntypedStorage:
         super().resize_(size)
-        self._forget()
+        storage = self._forget()
+        if storage is not None and storage.recorded is not None:
+            storage.recorded.resized(size)
         return self
 
     def copy_(  # type: ignore[override]
         self, source: Any, non_blocking: bool | None = None
     ) -> FakeUntypedStorage:
-        self._forget()
+        self._spoil("untyped_storage().copy_")
         return self
 
     def fill_(self, value: Any) -> FakeUntypedStorage:
-        self._forget()
+        self._spoil("untyped_storage().fill_")
         return self
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        self._forget()
+        self._spoil("an assignment to untyped_storage()[...]")
 
-    def _forget(self) -> None:
+    def _spoil(self, how: str) -> None:
+        storage = self._forget()
+        if storage is not None and storage.recorded is not None:
+            storage.recorded.spoil(how)
+
+    def _forget(self) -> Storage | None:
         """The bytes are written, or gone, past all operators: what was known of them is too."""
         storage = _by_key.get(_private.storage_key(self))
         if storage is not None:
             storage.value = None
-            if storage.recorded is not None:
-                storage.recorded.forget(self.nbytes())
+        return storage
 
     def __repr__(self) -> str:
         return f"[torchfake storage (device={self.fake_device}) of size {self.nbytes()}]"
@@ -248,8 +254,11 @@ class Recorded(Protocol):
 
     mark: int
 
-    def forget(self, num_bytes: int) -> None:
-        """Take note that the bytes are gone, or written past all operators."""
+    def resized(self, num_bytes: int) -> None:
+        """Take note that there are more or fewer bytes."""
+
+    def spoil(self, how: str) -> None:
+        """Take note that the bytes were written past all operators."""
 
     def copy(self) -> Recorded:
         """The same for a copy of the storage."""

@@ -336,6 +336,15 @@ def default_generator_of(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
+def same_object(generator: torch.Generator) -> torch.Generator:
+    """The default generator for any of the Python objects that stand for it: dispatch makes new
+    ones.
+    """
+    known, given = torch.default_generator, generator
+    is_default = given is known or known._cdata == given._cdata  # type: ignore[attr-defined]
+    return known if is_default else given
+
+
 @lru_cache(maxsize=1)
 def init_steps() -> dict[int, Callable[..., Any]]:
     """The initialisers of ``torch.nn.init`` that read values, or draw and compute at length, by the
@@ -352,12 +361,15 @@ def init_steps() -> dict[int, Callable[..., Any]]:
 
 def is_in_a_graph(leaf: torch.Tensor) -> bool:
     """Whether a gradient would be accumulated into `leaf` by a graph that is alive."""
-    if not leaf.requires_grad or leaf._is_view():  # of a view made in no_grad: it is in none
-        return False
+    if not leaf.requires_grad or leaf.is_inference() or leaf._is_view():
+        return False  # of a view made in no_grad: it is in none
     holder: Any = leaf
-    before = holder._use_count()
-    node = torch.autograd.graph.get_gradient_edge(leaf).node  # made if there is none, and counted
-    return bool(node is not None and holder._use_count() == before)
+    with torch.inference_mode(False), torch.enable_grad():
+        before = holder._use_count()
+        node = torch.autograd.graph.get_gradient_edge(
+            leaf
+        ).node  # made if there is none, and counted
+        return bool(node is not None and holder._use_count() == before)
 
 
 def move_hooks(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -24,7 +25,7 @@ from torchfake._metadata import PLAIN, Metadata, Storage, contiguous_stride, int
 from torchfake._ops import LIFTS, TAKES_MASKS, OpPlan, plan_of
 from torchfake._rules import has_rule
 from torchfake._tensor import FakeTensor, fake_twin
-from torchfake.errors import RecordError
+from torchfake.errors import RecordError, ReplayError
 
 Run = Callable[[Any, Args, Kwargs], Any]
 
@@ -65,6 +66,8 @@ def record(
     if given.has_made:
         args, kwargs = tuple(_real_if_made(arg) for arg in args), _real_if_made(kwargs)
         given = _Given(args, kwargs, mode_mark)
+    if not given.tensors and not plan.gives_tensors:
+        return run(func, args, kwargs)  # the profiler's, for instance
     if not given.has_deferred and (given.mark == PLAIN or given.has_real):
         if not _makes_deferred(plan, given):
             return _on_real_ones(func, args, kwargs, run)
@@ -181,8 +184,17 @@ def _may_be_step(frame: types.FrameType) -> bool:
     values = frame.f_locals
     if not _is_deferred(values.get("tensor")) or _is_made(values["tensor"]):
         return False
+    if any(isinstance(v, torch.Tensor) and _is_unknown(v) for v in values.values()):
+        return False
     in_mode = _state.current() is not None
     return frame.f_code.co_name != "sparse_" or (in_mode and values.get("generator") is None)
+
+
+def _is_unknown(tensor: torch.Tensor) -> bool:
+    """Whether there is nothing to replay for a tensor: a plain fake's values never were."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor.is_meta
+    return tensor._fake_storage.recorded is None and tensor._fake_storage.value is None
 
 
 def _in_step(frame: types.FrameType, func: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
@@ -199,7 +211,7 @@ def _record_step(frame: types.FrameType) -> None:
     tensor, generator = values["tensor"], values.get("generator")
     function = _private.init_steps()[id(code)]
     place = _origin.here(3)
-    args = [values[name] for name in names if name not in ("tensor", "generator")]
+    args = [_kept(function, values[name]) for name in names if name not in ("tensor", "generator")]
     target = Read(_before_write(tensor), tensor._fake_meta)
     op = Op(function, (target, *args), {}, place)
     meta = tensor._fake_meta
@@ -232,6 +244,9 @@ def _now(func: Any, args: Args, kwargs: Kwargs, given: _Given, place: _origin.Pl
     plan = plan_of(func)
     op = _op(func, plan, args, kwargs, place) if plan.gives_tensors else None
     written = tensors_written(plan, args, kwargs)
+    if any(map(_is_real, written)) and given.mark and _state.current() is None:
+        _have_memory(given.tensors)
+        return func(*map(_real_if_made, args), **_real_if_made(kwargs))
     with _private.as_eager():
         values = {id(t): _values.read(t, "an operation").clone() for t in _deferred_ones(written)}
         real = [_value(arg, values) for arg in args]
@@ -241,6 +256,17 @@ def _now(func: Any, args: Args, kwargs: Kwargs, given: _Given, place: _origin.Pl
     for fake in _deferred_ones(written):  # a list with real ones beside it
         _set(fake, values[id(fake)], place)
     return result
+
+
+def _have_memory(tensors: list[torch.Tensor]) -> None:
+    """Give deferred tensors their memory, while what they are beside is real: an optimizer's state
+    was made while its parameters were deferred, and is written at each step from now on.
+    """
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor) and tensor._fake_storage.recorded is not None:
+            recorded: Any = tensor._fake_storage.recorded
+            if recorded.real is None:
+                _replay.replay([recorded.contents], recorded.take)
 
 
 def _fakes_of(result: Any) -> Any:
@@ -410,6 +436,8 @@ def _draw(op: Op, generator: torch.Generator | None, record: Metadata, taken: in
                 stream.draw(op, actual, taken, num_elements)
             return
         generator = _private.default_generator_of(record.device)
+    else:
+        generator = _private.same_object(generator)
     with _streams.lock:
         stream = _streams.stream_of(generator)
         is_first = stream.is_settled
@@ -436,12 +464,23 @@ def settle(generator: torch.Generator) -> None:
         stream = _streams.stream_of(generator)
         if stream.is_settled:
             return
-        if stream.waits_for is not None:
-            if not stream.is_cheap:
-                stream.give_up(generator)
-                return
-            _replay.finish_draws(stream.waits_for)
-        stream.settle(generator)
+        if stream.waits_for is not None and not stream.is_cheap:
+            stream.give_up(generator)
+            return
+        try:
+            if stream.waits_for is not None:
+                _replay.finish_draws(stream.waits_for)
+            stream.settle(generator)
+        except ReplayError as error:
+            stream.forget()
+            warnings.warn(
+                "a generator is not where eager would have left it, for a draw that would tell "
+                f"cannot be done again: {error}",
+                stacklevel=2,
+            )
+        except BaseException:  # Ctrl-C: what is drawn next begins anew
+            stream.forget()
+            raise
 
 
 def settle_all() -> None:

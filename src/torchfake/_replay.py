@@ -1,8 +1,9 @@
 """Recorded operations, done for real.
 
 Enters: contents that are wanted. Leaves: real storages that hold them. Invariant: what is made here
-is the replay's own until it is handed over; nothing that exists already is written, and no
-generator that anybody else holds moves.
+is the replay's own until it is handed over; nothing that exists already is written. Draws are from
+a generator of the replay's; for the few operators that take none the global one is borrowed, and
+put back.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from torchfake.errors import ReplayError
 
 Ready = Callable[[Contents, torch.UntypedStorage], None]
 
-MAX_KEPT_BYTES = 64 * 1024
-"""Values up to this size are kept once they were read: a constructor may read them again."""
+MAX_KEPT_BYTES = 1024 * 1024
+"""Values up to this size are kept once they were read, and those they were computed from: a
+constructor that reads them in a loop would have all of them computed again each time."""
 
 _default_generator = threading.RLock()
 
@@ -39,15 +41,18 @@ def is_there(device: torch.device) -> bool:
     return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
 
 
-def replay(wanted: Iterable[Contents], ready: Ready, *, keep: bool = False) -> None:
+def replay(
+    wanted: Iterable[Contents], ready: Ready, *, keep: bool = False, keep_small: bool = False
+) -> None:
     """Make the contents `wanted`, each the last of its cell, and hand each over as soon as it is
-    there. With `keep`, all results on the way are kept for later replays.
+    there. With `keep`, all results on the way are kept for later replays; with `keep_small`, of the
+    small cells what they hold in the end.
 
     Raises:
         ReplayError: naming the operation that cannot be done, or failed.
     """
     wanted = list(wanted)
-    run = _Replay(history(contents.op for contents in wanted), keep)
+    run = _Replay(history(contents.op for contents in wanted), keep, keep_small)
     with _private.as_eager():
         for contents in wanted:
             if contents.op is None:
@@ -67,20 +72,12 @@ def value_of(deferred: Deferred, record: Metadata) -> torch.Tensor:
     """The real tensor that a fake of `record` on that storage stands for; not to be written."""
     if deferred.real is None:
         made: list[torch.UntypedStorage] = []
-        replay([deferred.contents], lambda _, storage: made.append(storage))
-        _keep_small(deferred.contents, made[0])
+        keep = deferred.contents.cell.num_bytes <= MAX_KEPT_BYTES
+        replay([deferred.contents], lambda _, storage: made.append(storage), keep_small=keep)
     else:
         made = [deferred.real]
     with _private.as_eager():
         return view_of(made[0], record)
-
-
-def _keep_small(contents: Contents, storage: torch.UntypedStorage) -> None:
-    op = contents.op
-    if op is None or op.kept is not None or storage.nbytes() > MAX_KEPT_BYTES:
-        return
-    if sum(1 for _ in op.results()) == 1:
-        op.kept = {contents.cell: storage}
 
 
 _kept: weakref.WeakSet[Op] = weakref.WeakSet()
@@ -95,7 +92,7 @@ def forget_kept() -> None:
 
 def finish_draws(op: Op) -> None:
     """Do what it takes to know where the draws of `op` end."""
-    run = _Replay(history([op]), keep=False)
+    run = _Replay(history([op]))
     with _private.as_eager():
         for each in run.ops:
             run.do(each)
@@ -105,11 +102,12 @@ def finish_draws(op: Op) -> None:
 class _Replay:
     """One replay: the storages there are now, and how often each will still be asked for."""
 
-    def __init__(self, ops: list[Op], keep: bool) -> None:
+    def __init__(self, ops: list[Op], keep: bool = False, keep_small: bool = False) -> None:
         self.ops = ops
         self._storages: dict[Cell, torch.UntypedStorage] = {}
         self._uses = Counter(cell for op in ops for cell in _cells(op))
         self._keep = keep
+        self._last = {cell: op for op in ops for cell in op.results()} if keep_small else {}
         self._generators = _Generators()
 
     def do(self, op: Op) -> None:
@@ -151,7 +149,18 @@ class _Replay:
         for cell in _cells(op):
             self._uses[cell] -= 1
             if not self._uses[cell]:
-                self._storages.pop(cell, None)
+                self._keep_last(cell, self._storages.pop(cell, None))
+
+    def _keep_last(self, cell: Cell, storage: torch.UntypedStorage | None) -> None:
+        """Keep what `cell` holds in the end, if it is small, instead of what it held before."""
+        op = self._last.get(cell)
+        if op is None or storage is None or storage.nbytes() > MAX_KEPT_BYTES:
+            return
+        if [*op.results()] == [cell] and op.kept is None:
+            for read in op.reads():
+                if read.contents.cell is cell and read.contents.op is not None:
+                    read.contents.op.kept = None
+            op.kept = {cell: storage}
 
     def _real(self, op: Op, arg: Any) -> Any:
         if type(arg) is Read:
@@ -197,6 +206,7 @@ class _Generators:
         """Do `op`, whose draws begin where it says."""
         generator = self._at(op.draw)
         result = _with_draws_of(generator, op.func, args, kwargs)
+        op.draw.let_go()
         if op.draw.taken is None:
             op.draw.end = generator.get_state()
             self._anchor, self._words = op, 0
@@ -219,7 +229,7 @@ def _with_draws_of(
     generator: torch.Generator, func: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Run `func` with draws from `generator`, whether it takes one or not."""
-    takes_one = with_generator(func) if hasattr(func, "_schema") else None
+    takes_one = with_generator(func) if hasattr(func, "_schema") else _initialiser(func)
     if takes_one is not None:
         return takes_one(*args, **{**kwargs, "generator": generator})
     with _default_generator:
@@ -231,6 +241,11 @@ def _with_draws_of(
         finally:
             generator.set_state(default.get_state())
             default.set_state(before)
+
+
+def _initialiser(function: Any) -> Any:
+    """A function of torch.nn.init that takes all of its draws from ``generator=``."""
+    return function if function is not torch.nn.init.sparse_ else None
 
 
 def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Where in a generator's stream each recorded draw begins.
 
 Enters: draws in the order they are recorded. Leaves: for each a :class:`Draw`, and the state that
-eager would have left its generator in. Invariant: a generator is read here and never drawn from;
-:meth:`Stream.settle` alone moves it, to where eager's would be.
+eager would have left its generator in. Invariant: a generator is read here and never drawn from; it
+is moved to where eager's would be, or, where that takes too long, elsewhere.
 
 A place in a stream is an anchor and a number of 32-bit words behind it. The anchor is a state that
 was read, or the last draw that has to be done to know how many words it takes.
@@ -50,7 +50,13 @@ class Draw:
 
     def state(self) -> torch.Tensor:
         """The generator's state at the beginning. Nothing must be waited for."""
+        self.let_go()
         return _state_at(self.anchor, self.words)
+
+    def let_go(self) -> None:
+        """Of the draw before, if it is known by now where that ended."""
+        if isinstance(self.anchor, Op) and self.anchor.draw.end is not None:
+            self.anchor = self.anchor.draw.end
 
 
 def _state_at(anchor: torch.Tensor | Op, words: int) -> torch.Tensor:
@@ -88,6 +94,10 @@ class Stream:
         self.anchor, self.words, self._to_settle = actual, 0, 0
         self._seen, self.is_settled = _bytes(actual), True
 
+    def forget(self) -> None:
+        """Begin anew with the next draw, wherever the generator is then."""
+        self.anchor, self.is_settled = None, True
+
     @property
     def waits_for(self) -> Op | None:
         """The draw that has to be done before the end of the stream is known."""
@@ -102,8 +112,9 @@ class Stream:
     def settle(self, generator: torch.Generator) -> None:
         """Move `generator` to where the draws end. Nothing must be waited for."""
         assert self.anchor is not None
-        self._to_settle = 0
-        self._move(generator, _state_at(self.anchor, self.words))
+        state = _state_at(self.anchor, self.words)
+        self.anchor, self.words, self._to_settle = state, 0, 0
+        self._move(generator, state)
 
     def give_up(self, generator: torch.Generator) -> None:
         """Move `generator` elsewhere, so that it shows when somebody moves it back."""
@@ -136,9 +147,7 @@ def stream_of(generator: torch.Generator) -> Stream:
 
 def forget(generator: torch.Generator) -> None:
     """Begin anew with the next draw of `generator`: somebody has set its state."""
-    if generator is torch.default_generator:
-        _default.anchor = None
-    _streams.pop(generator, None)
+    stream_of(generator).forget()
 
 
 def pretended_stream(device: torch.device) -> tuple[Stream, torch.Tensor]:

@@ -231,7 +231,10 @@ class FakeTensor(torch.Tensor):
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._fake_storage.recorded is not None:
+        recorded: Any = self._fake_storage.recorded
+        if recorded is not None and recorded.real is not None:
+            return _values.read(self, "pickle").__reduce_ex__(protocol)
+        if recorded is not None:
             raise RecordError(
                 f"a deferred {_values.describe(self)}, cannot be pickled: its record would be "
                 "lost. Materialize it first"

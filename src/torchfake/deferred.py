@@ -6,6 +6,7 @@ real. Invariant: what is made real has the bits that eager construction would ha
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -171,6 +172,9 @@ def materialize_module(
     target = None if device is None else _real_device(device)
     with _materialize.lock:
         chosen = list(deferred_tensors(module, buffers_only, check_fn))
+        if not buffers_only:
+            chosen += _attributes(module, check_fn)
+        _materialize.check(chosen)
         if dtype is not None:
             _cast([fake for _, fake in chosen], dtype)
         num_bytes = sum(_materialize.num_bytes(fake) for _, fake in chosen)
@@ -210,6 +214,64 @@ def deferred_tensors(
                 )
 
 
+def _attributes(
+    module: torch.nn.Module, check_fn: Callable[[torch.nn.Module], bool] | None
+) -> list[tuple[str, FakeTensor]]:
+    """Deferred tensors that modules hold as plain attributes, in lists and dicts too: tables of
+    positions, and what ``weight_norm`` and pruning compute of their parameters.
+
+    The latter have a history, which cannot be made real, and whose graph would keep the parameters
+    from becoming real. It is let go; torch's own hooks compute them again in each forward pass.
+    """
+    found: list[tuple[str, FakeTensor]] = []
+    for path, submodule in module.named_modules():
+        if check_fn is not None and not check_fn(submodule):
+            continue
+        _refuse_script(path, submodule)
+        for name, value in vars(submodule).items():
+            if name not in _OF_MODULES:
+                full = f"{path}.{name}" if path else name
+                found += [(full, t) for t in _deferred_inside(value)]
+    for full, fake in found:
+        if fake.grad_fn is not None:
+            _let_go_of_history(full, fake, module)
+    return found
+
+
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+
+
+def _deferred_inside(value: Any) -> Iterator[FakeTensor]:
+    if isinstance(value, FakeTensor):
+        if _materialize.is_deferred_fake(value):
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _deferred_inside(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _deferred_inside(item)
+
+
+def _let_go_of_history(name: str, fake: FakeTensor, module: torch.nn.Module) -> None:
+    owner = module.get_submodule(name.rpartition(".")[0])
+    if not owner._forward_pre_hooks:
+        warnings.warn(
+            f"{name} was computed from parameters, and is real without that history: gradients "
+            "will not flow through it. Compute it in forward()",
+            stacklevel=4,
+        )
+    _materialize.forget_history(fake)
+
+
+def _refuse_script(path: str, module: torch.nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise MaterializeError(
+            f"{path or 'the module'} is scripted: C++ holds its tensors, which cannot become real "
+            "in place. Call materialize_module before torch.jit.script"
+        )
+
+
 def _cast(fakes: list[FakeTensor], dtype: torch.dtype) -> None:
     with torch.no_grad():
         for fake in fakes:
@@ -237,6 +299,7 @@ def dematerialize_module(
     with _materialize.lock:
         real = list(_all_real(module, check_fn))
         for name, tensor in real:
+            _materialize.check_can_be_deferred(name, tensor)
             _check_unchanged(name, tensor)
         storages: dict[int, Storage] = {}
         for name, tensor in real:

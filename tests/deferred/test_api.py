@@ -11,7 +11,7 @@ import pytest
 import torch
 from oracle import assert_same
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from torchfake import (
     FakeTensor,
@@ -325,3 +325,117 @@ def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
     materialize_module(module[1])
     materialize_module(module, progress=False)
     assert capsys.readouterr().err == ""
+
+
+# What a review found.
+
+
+def test_uninitialised_memory_is_not_given_back() -> None:
+    """What was loaded into it would be lost."""
+
+    def build() -> nn.Module:
+        module = nn.Module()
+        module.weight = nn.Parameter(torch.empty(3))
+        return module
+
+    module = materialize_module(deferred_init(build))
+    module.load_state_dict({"weight": torch.tensor([7.0, 8, 9])})
+    with pytest.raises(errors.ChangedValueError, match=r"^weight was changed"):
+        dematerialize_module(module)
+    assert module.weight.tolist() == [7, 8, 9]
+
+
+def test_gradients_are_not_given_back() -> None:
+    layer = materialize_module(deferred_init(nn.Linear, 3, 4))
+    output = layer(torch.ones(1, 3))
+    with pytest.raises(errors.MaterializeError, match=r"^weight cannot become fake in place"):
+        dematerialize_module(layer)
+    output.sum().backward()
+    del output
+    with pytest.raises(errors.ChangedValueError, match=r"^weight has a gradient"):
+        dematerialize_module(layer)
+    layer.zero_grad()
+    assert is_deferred(dematerialize_module(layer))
+
+
+def test_plain_attributes() -> None:
+    """Tensors in attributes, lists and dicts are real too, and so is the forward pass."""
+
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 4)
+            self.scale = torch.rand(4)
+            self.parts = {"shift": [torch.rand(4), 3], "none": None}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * self.scale + self.parts["shift"][0]
+
+    eager, module = pair(Tables)
+    materialize_module(module, buffers_only=True)
+    assert is_deferred(module.scale)
+    materialize_module(module)
+    output = module(torch.ones(2, 3))
+    assert not is_fake(output)
+    assert torch.equal(output, eager(torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.utils.weight_norm(nn.Linear(3, 4)),
+        lambda: prune.l1_unstructured(nn.Linear(3, 4), "weight", 0.5),
+        lambda: nn.utils.spectral_norm(nn.Linear(3, 4)),
+    ],
+    ids=["weight_norm", "prune", "spectral_norm"],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_hooks_that_compute_a_weight(build: Callable[[], nn.Module]) -> None:
+    """Theirs is an attribute with a history, which each forward pass computes anew."""
+    eager, module = pair(build)
+    assert_same(eager, materialize_module(module))
+    x = torch.ones(2, 3)
+    for one in (eager, module):
+        one(x).sum().backward()
+    assert torch.equal(module(x), eager(x))
+    for one, other in zip(eager.parameters(), module.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_an_attribute_computed_of_parameters() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(3))
+            self.double = self.weight * 2
+
+    eager, module = pair(Doubled)
+    with pytest.warns(UserWarning, match=r"^double was computed from parameters"):
+        materialize_module(module)
+    assert torch.equal(module.double, eager.double)
+    assert_same(eager, module)
+
+
+def test_inference_mode() -> None:
+    eager, module = pair(mlp)
+    with torch.inference_mode():
+        materialize_module(module)
+        inside = deferred_init(nn.Linear, 3, 4)
+    assert_same(eager, module)
+    assert materialize_module(inside).weight.is_inference()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_refused() -> None:
+    scripted = torch.jit.script(deferred_init(nn.Linear, 3, 4))
+    with pytest.raises(errors.MaterializeError, match=r"the module is scripted"):
+        materialize_module(scripted)
+
+
+def test_a_cast_that_is_refused_has_not_been_made() -> None:
+    _, module = pair(mlp)
+    output = module(torch.ones(2, 3))
+    with pytest.raises(errors.MaterializeError):
+        materialize_module(module, dtype=torch.float64)
+    assert module[0].weight.dtype == torch.float32
+    del output

@@ -41,9 +41,8 @@ def remembered(session: nox.Session, cache: str) -> None:
 def property_(session: nox.Session) -> None:
     """The generated programs, many more of them."""
     install(session, CHECKED_TORCH)
-    session.run(
-        "pytest", "tests/property", "-n", "2", "--hypothesis-profile=long", *session.posargs
-    )
+    programs = ("tests/property", "tests/deferred/test_init_programs.py")
+    session.run("pytest", *programs, "-n", "2", "--hypothesis-profile=long", *session.posargs)
 
 
 @nox.session

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _private, _record, _state, _streams, _values
+from torchfake import _device, _generators, _private, _state, _streams, _values
 from torchfake._metadata import FakeUntypedStorage, new_untyped
 from torchfake._patches import Patch
 from torchfake._tensor import FakeTensor, fake_class, fake_twin, new_fake
@@ -147,7 +147,7 @@ def _reading_state(original: Any) -> Any:
 
     @functools.wraps(original)
     def replacement() -> Any:
-        _record.settle_all()
+        _generators.settle_all()
         return original()
 
     return replacement

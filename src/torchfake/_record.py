@@ -8,24 +8,22 @@ it is never replayed with other values.
 
 from __future__ import annotations
 
-import math
 import sys
 import types
-import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from torchfake import _device, _draws, _origin, _private, _replay, _state, _streams, _values
+from torchfake import _device, _draws, _generators, _origin, _private, _replay, _state, _values
 from torchfake._call import ATOMS, Args, Kwargs, tensors_in, tensors_written
 from torchfake._graph import Cell, Contents, Deferred, External, Made, Op, Read
 from torchfake._metadata import PLAIN, Metadata, Storage, contiguous_stride, intern, marked
 from torchfake._ops import LIFTS, TAKES_MASKS, OpPlan, plan_of
 from torchfake._rules import has_rule
 from torchfake._tensor import FakeTensor, fake_twin
-from torchfake.errors import RecordError, ReplayError
+from torchfake.errors import RecordError
 
 Run = Callable[[Any, Args, Kwargs], Any]
 
@@ -153,7 +151,7 @@ def _makes_deferred(plan: OpPlan, given: _Given) -> bool:
 def _on_real_ones(func: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
     """An operation that real tensors see as ever, though they may draw after what is recorded."""
     if plan_of(func).is_random:
-        settle_all()
+        _generators.settle_all()
     if _state.current() is not None:
         return run(func, args, kwargs)
     return func(*args, **kwargs)
@@ -219,7 +217,7 @@ def _record_step(frame: types.FrameType) -> None:
     if code.co_name == "orthogonal_":
         size = (meta.size[0], tensor.numel() // meta.size[0])
         taken = _draws.words_drawn("aten::normal_", _in_order(meta, size))
-    _draw(op, generator, meta, taken)
+    _generators.take_draws(op, generator, meta, taken)
     _write(op, tensor._fake_storage)
 
 
@@ -335,7 +333,9 @@ def _write_down(
     written = _deferred_ones(tensors_written(plan, args, kwargs))
     if plan.is_random and (op.made or written):
         record = written[0]._fake_meta if written else op.made[0].record
-        _draw(op, kwargs.get("generator"), record, _draws.words_drawn(plan.packet, record))
+        _generators.take_draws(
+            op, kwargs.get("generator"), record, _draws.words_drawn(plan.packet, record)
+        )
     for tensor in written:
         _write(op, tensor._fake_storage)
     return result
@@ -421,73 +421,6 @@ def _write(op: Op, storage: Storage) -> None:
     cell = recorded.contents.cell
     recorded.contents = Contents(cell, op)
     op.written = (*op.written, cell)
-
-
-# Generators.
-
-
-def _draw(op: Op, generator: torch.Generator | None, record: Metadata, taken: int | None) -> None:
-    """Give `op` its place in the stream of its generator."""
-    num_elements = 0 if taken is not None else math.prod(record.size)
-    if generator is None:
-        if record.device.type != "cpu" and not _is_there():
-            with _streams.lock:
-                stream, actual = _streams.pretended_stream(record.device)
-                stream.draw(op, actual, taken, num_elements)
-            return
-        generator = _private.default_generator_of(record.device)
-    else:
-        generator = _private.same_object(generator)
-    with _streams.lock:
-        stream = _streams.stream_of(generator)
-        is_first = stream.is_settled
-        on_cpu = stream.device.type == "cpu"
-        stream.draw(op, generator.get_state(), taken if on_cpu else None, num_elements)
-    if is_first:
-        state = _state.current()
-        if state is not None and state.mark and generator is torch.default_generator:
-            state.drawn_from[generator] = None
-        else:
-            settle(generator)
-
-
-def _is_there() -> bool:
-    """Whether CUDA is what this machine has, and has one."""
-    state = _state.current()
-    is_pretended = state is not None and state.cuda is not None
-    return not is_pretended and torch.cuda.is_available()
-
-
-def settle(generator: torch.Generator) -> None:
-    """Move `generator` to where eager would have left it, if that takes little time."""
-    with _streams.lock, _private.as_eager():
-        stream = _streams.stream_of(generator)
-        if stream.is_settled:
-            return
-        if stream.waits_for is not None and not stream.is_cheap:
-            stream.give_up(generator)
-            return
-        try:
-            if stream.waits_for is not None:
-                _replay.finish_draws(stream.waits_for)
-            stream.settle(generator)
-        except ReplayError as error:
-            stream.forget()
-            warnings.warn(
-                "a generator is not where eager would have left it, for a draw that would tell "
-                f"cannot be done again: {error}",
-                stacklevel=2,
-            )
-        except BaseException:  # Ctrl-C: what is drawn next begins anew
-            stream.forget()
-            raise
-
-
-def settle_all() -> None:
-    """The same of all generators that were drawn from in the modes of this thread."""
-    for state in _state.thread.modes:
-        for generator in state.drawn_from:
-            settle(generator)
 
 
 def end_step() -> None:

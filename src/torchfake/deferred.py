@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _materialize, _private, _record, _state
+from torchfake import _generators, _materialize, _private, _record, _state
 from torchfake._graph import Cell, Deferred
 from torchfake._metadata import DEFERRED, Storage
 from torchfake._progress import progress_bar
@@ -53,7 +53,7 @@ class deferred_mode(fake_mode):
             outer.drawn_from.update(drawn_from)
         else:
             for generator in drawn_from:
-                _record.settle(generator)
+                _generators.settle(generator)
 
 
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:

@@ -68,6 +68,7 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
 
     Raises:
         RecordError: if something cannot be kept until it is done for real.
+        TypeError: if `module_fn` is a module already, or cannot be called.
 
     Source: torchdistx.deferred_init of 2022, whose place this takes.
 
@@ -75,6 +76,11 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
     >>> is_deferred(layer)
     True
     """
+    if isinstance(module_fn, torch.nn.Module) or not callable(module_fn):
+        raise TypeError(
+            "deferred_init takes what builds a module and its arguments, as in "
+            f"deferred_init(torch.nn.Linear, 3, 4), not a {type(module_fn).__name__}"
+        )
     with deferred_mode():
         return module_fn(*args, **kwargs)
 

@@ -185,6 +185,12 @@ def test_messages() -> None:
     )
 
 
+def test_a_module_instead_of_its_class() -> None:
+    for wrong in (nn.Linear(3, 4), "Linear"):
+        with pytest.raises(TypeError, match=r"as in deferred_init\(torch.nn.Linear, 3, 4\), not a"):
+            deferred_init(wrong)  # type: ignore[type-var]
+
+
 def test_a_failing_operation_is_named() -> None:
     with deferred_mode():
         bad = torch.ones(3)[torch.tensor([5])]

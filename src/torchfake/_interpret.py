@@ -189,7 +189,8 @@ def wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.T
 
 def _new_storage(call: Call, untyped: torch.UntypedStorage, device: torch.device) -> Storage:
     storage = Storage(untyped.nbytes(), device, call.func, _origin.here(3))
-    storage.pinned = Pinned() if call.kwargs.get("pin_memory") else None
+    if call.kwargs.get("pin_memory"):
+        storage.pinned = Pinned()
     call.by_storage[_private.storage_key(untyped)] = storage
     return storage
 

@@ -32,13 +32,10 @@ class Metadata:
         "device",
         "dtype",
         "layout",
-        "mark",
         "neg",
         "offset",
-        "shown",
         "size",
         "stride",
-        "twin",
         "wrapper",
     )
 
@@ -47,19 +44,39 @@ class Metadata:
     offset: int  # in elements, as torch's storage_offset
     dtype: torch.dtype
     device: torch.device  # where the tensor would be
-    shown: torch.device  # what the fake reports: `device`, or meta
-    mark: int  # PLAIN, or how its operations are recorded
-    twin: Metadata | None  # the same with the mark that was last asked for
+    mark = PLAIN  # or how its operations are recorded
     carrier: torch.device  # what its wrapper carries in C++
     layout: torch.layout
     conj: bool
     neg: bool
     wrapper: tuple[Any, ...] | None  # what makes a fake of it; filled in by torchfake._tensor
 
+    @property
+    def shown(self) -> torch.device:
+        """The device that the fake reports."""
+        return self.device
+
     def __repr__(self) -> str:
         return f"Metadata({self.dtype}{list(self.size)}, stride={self.stride}, {self.device})"
 
 
+class _Deferred(Metadata):
+    """Of a fake whose operations are recorded. A class of its own: plain ones must stay small."""
+
+    __slots__ = ()
+    mark = DEFERRED
+
+
+class _DeferredAsMeta(Metadata):
+    __slots__ = ()
+    mark = DEFERRED_AS_META
+
+    @property
+    def shown(self) -> torch.device:
+        return _device.META
+
+
+_CLASSES = (Metadata, _Deferred, _DeferredAsMeta)
 _MAX_INTERNED = 200_000
 _interned: dict[tuple[Any, ...], Metadata] = {}
 
@@ -76,7 +93,9 @@ def intern(
     mark: int = PLAIN,
 ) -> Metadata:
     """The one record of this metadata."""
-    key = (size, stride, offset, dtype, device, layout, conj, neg, mark)
+    key: tuple[Any, ...] = (size, stride, offset, dtype, device, layout, conj, neg)
+    if mark:
+        key = (*key, mark)
     record = _interned.get(key)
     return record if record is not None else _new_record(key)
 
@@ -84,11 +103,10 @@ def intern(
 def _new_record(key: tuple[Any, ...]) -> Metadata:
     if len(_interned) >= _MAX_INTERNED:
         _interned.clear()  # records live on in their tensors; only sharing with new ones is lost
-    record = Metadata()
+        _twins.clear()
+    record = _CLASSES[key[8] if len(key) > 8 else PLAIN]()
     (record.size, record.stride, record.offset, record.dtype) = key[:4]
-    (record.device, record.layout, record.conj, record.neg, record.mark) = key[4:]
-    record.shown = _device.META if record.mark == DEFERRED_AS_META else record.device
-    record.twin = None
+    (record.device, record.layout, record.conj, record.neg) = key[4:8]
     record.carrier = _device.carrier(record.device)
     record.wrapper = None
     return _interned.setdefault(key, record)
@@ -96,11 +114,15 @@ def _new_record(key: tuple[Any, ...]) -> Metadata:
 
 def marked(record: Metadata, mark: int) -> Metadata:
     """The same with another mark."""
-    twin = record.twin
-    if twin is None or twin.mark != mark:
+    twin = _twins.get((record, mark))
+    if twin is None:
         place = (record.size, record.stride, record.offset, record.dtype, record.device)
-        twin = record.twin = intern(*place, record.layout, record.conj, record.neg, mark)
+        twin = intern(*place, record.layout, record.conj, record.neg, mark)
+        _twins[record, mark] = twin
     return twin
+
+
+_twins: dict[tuple[Metadata, int], Metadata] = {}
 
 
 def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
@@ -264,6 +286,7 @@ class Recorded(Protocol):
         """The same for a copy of the storage."""
 
 
+_pinned: weakref.WeakKeyDictionary[Storage, Pinned] = weakref.WeakKeyDictionary()
 _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 
 
@@ -276,7 +299,6 @@ class Storage:
         "_untyped",
         "device",
         "op",
-        "pinned",
         "place",
         "recorded",
         "value",
@@ -296,8 +318,16 @@ class Storage:
         self.op = op  # the operator that made it
         self.place = place  # where in the user's code
         self.value = value  # on the host, of small tensors
-        self.pinned: Pinned | None = None
         self.recorded: Recorded | None = None  # of a deferred storage: what it will hold
+
+    @property
+    def pinned(self) -> Pinned | None:
+        """Of the few that are pinned; kept beside them all, since each word of a storage counts."""
+        return _pinned.get(self)
+
+    @pinned.setter
+    def pinned(self, memory: Pinned) -> None:
+        _pinned[self] = memory
 
     @property
     def num_bytes(self) -> int:
@@ -344,9 +374,8 @@ class Storage:
 
     def address(self) -> int:
         """Where the bytes are: nowhere, but for pinned memory, which is real once asked for."""
-        if self.pinned is None:
-            return self.untyped.data_ptr()
-        return self.pinned.address(self.num_bytes)
+        pinned = self.pinned
+        return self.untyped.data_ptr() if pinned is None else pinned.address(self.num_bytes)
 
     def copy(self) -> Storage:
         """A storage of its own with the same size, device and value."""

@@ -69,7 +69,8 @@ class FakeTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self._fake_meta.shown
+        record = self._fake_meta
+        return record.device if record.mark != DEFERRED_AS_META else record.shown
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchfake import _private
 from torchfake._call import Args, Call, device_of, written_tensors
 from torchfake._tensor import FakeTensor
 from torchfake.errors import RealTensorWriteError
@@ -60,11 +61,17 @@ def _check_one_dtype(call: Call) -> None:
 
 
 def _check_no_bools(call: Call) -> None:
-    """Subtraction of two bools is refused by torch's meta kernel too, but in place not in 2.15."""
-    operands = [arg for arg in call.args[:2] if isinstance(arg, torch.Tensor)]
-    if len(operands) == 2 and all(t.dtype == torch.bool for t in operands):
-        flag = torch.empty((), dtype=torch.bool, device="meta")
-        aten.sub.Tensor(flag, flag)  # which says so in torch's words
+    """Subtraction of bools: torch's meta kernels let it pass in place, or refuse it in other
+    words."""
+    if any(t.dtype == torch.bool for t in call.tensors):
+        with _private.nobody_watching():
+            call.func(*(_single(arg) for arg in call.args))  # which raises what eager raises
+
+
+def _single(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return torch.zeros((), dtype=arg.dtype, device="cpu")
+    return arg
 
 
 def check_fill(func: Any, parameters: Args) -> None:

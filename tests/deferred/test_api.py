@@ -425,7 +425,7 @@ def test_inference_mode() -> None:
     assert materialize_module(inside).weight.is_inference()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_scripted_modules_are_refused() -> None:
     scripted = torch.jit.script(deferred_init(nn.Linear, 3, 4))
     with pytest.raises(errors.MaterializeError, match=r"the module is scripted"):

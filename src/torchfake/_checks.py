@@ -62,7 +62,8 @@ def _check_one_dtype(call: Call) -> None:
 
 def _check_no_bools(call: Call) -> None:
     """Subtraction of bools: torch's meta kernels let it pass in place, or refuse it in other
-    words."""
+    words.
+    """
     if any(t.dtype == torch.bool for t in call.tensors):
         with _private.nobody_watching():
             call.func(*(_single(arg) for arg in call.args))  # which raises what eager raises

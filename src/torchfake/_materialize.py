@@ -157,9 +157,10 @@ def _named(names: list[str]) -> str:
 
 
 def _check_can_swap(name: str, fake: FakeTensor) -> None:
-    if fake.grad_fn is not None:
+    node = _history_of(fake)
+    if node is not None:
         raise MaterializeError(
-            f"{name} is the result of {fake.grad_fn.name()}, whose history cannot be made real. "
+            f"{name} is the result of {node.name()}, whose history cannot be made real. "
             "Materialize what it was computed from and compute it again, or detach() it"
         )
     if _private.is_in_a_graph(fake):
@@ -167,6 +168,13 @@ def _check_can_swap(name: str, fake: FakeTensor) -> None:
             f"{name} cannot become real in place: the graph of a forward pass holds it. Delete the "
             "outputs of that pass, or run it in torch.no_grad()"
         )
+
+
+def _history_of(fake: FakeTensor) -> Any:
+    try:
+        return fake.grad_fn
+    except RuntimeError:  # a view made in no_grad, whose base was written since: it has none
+        return None
 
 
 def _check_is_there(name: str, device: torch.device) -> None:

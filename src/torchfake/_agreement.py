@@ -14,6 +14,7 @@ import torch
 
 from torchfake import _state
 from torchfake._call import Args, Kwargs
+from torchfake._graph import bytes_of
 from torchfake._metadata import Filled, Metadata, Storage
 from torchfake._recipes import Before, Constant, Fresh, Place, Recipe, Same, View
 from torchfake._tensor import FakeTensor
@@ -113,5 +114,4 @@ def _filled(fill: Filled | None, result: Any) -> Iterator[str]:
 
 
 def _equal(some: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
-    views = [torch.empty(0, dtype=torch.uint8, device="cpu").set_(s) for s in (some, other)]
-    return torch.equal(*views)
+    return torch.equal(bytes_of(some), bytes_of(other))

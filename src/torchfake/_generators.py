@@ -38,9 +38,8 @@ def take_draws(
         on_cpu = stream.device.type == "cpu"
         stream.draw(op, generator.get_state(), taken if on_cpu else None, num_elements)
     if is_first:
-        state = _state.current()
-        if state is not None and state.mark and generator is torch.default_generator:
-            state.drawn_from[generator] = None
+        if _state.is_recording() and generator is torch.default_generator:
+            _state.thread.modes[-1].drawn_from[generator] = None
         else:
             settle(generator)
 

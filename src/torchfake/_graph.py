@@ -134,19 +134,18 @@ class Op:
 
     def reads(self) -> Iterator[Read]:
         """The fakes among the arguments, lists opened."""
-        for value in (*self.args, *self.kwargs.values()):
-            if type(value) is Read:
-                yield value
-            elif type(value) in (list, tuple):
-                yield from (item for item in value if type(item) is Read)
+        return self._arguments(Read)
 
     def externals(self) -> Iterator[External]:
         """The real tensors among the arguments, lists opened."""
+        return self._arguments(External)
+
+    def _arguments(self, kind: type) -> Iterator[Any]:
         for value in (*self.args, *self.kwargs.values()):
-            if type(value) is External:
+            if type(value) is kind:
                 yield value
             elif type(value) in (list, tuple):
-                yield from (item for item in value if type(item) is External)
+                yield from (item for item in value if type(item) is kind)
 
     def results(self) -> Iterator[Cell]:
         """The cells that this operation leaves with other contents."""
@@ -221,8 +220,7 @@ def adopted(real: torch.UntypedStorage, mark: int) -> Deferred:
 def held(real: torch.UntypedStorage, mark: int) -> Deferred:
     """What a storage with a copy of `real` has."""
     with _private.nobody_watching():
-        source = torch.empty(0, dtype=torch.uint8, device=real.device).set_(real)
-        return _copied(External(source.clone()), Cell(real.nbytes(), real.device), mark)
+        return _copied(External(bytes_of(real).clone()), Cell(real.nbytes(), real.device), mark)
 
 
 def _copied(source: Read | External, like: Cell, mark: int) -> Deferred:
@@ -231,6 +229,11 @@ def _copied(source: Read | External, like: Cell, mark: int) -> Deferred:
     contents = Contents(cell, op)
     op.made = (Made(None, cell, _bytes_record(cell.num_bytes, cell.device)),)
     return Deferred(contents, mark)
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """All of a real storage, as one dimension of bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _bytes_record(num_bytes: int, device: torch.device) -> Metadata:

@@ -65,13 +65,9 @@ def _outsiders(call: Call) -> tuple[bool, Any]:
     if all(t.is_meta for t in tensors):
         return True, call.func(*call.args, **call.kwargs)
     plan = call.plan
-    if plan.written_names or plan.is_view or not _gives_tensors(call.func):
+    if plan.written_names or plan.is_view or not plan.gives_tensors:
         return True, call.func(*call.args, **call.kwargs)
     return False, None
-
-
-def _gives_tensors(func: Any) -> bool:
-    return any("Tensor" in str(r.type) for r in func._schema.returns)
 
 
 # The run on meta tensors.

@@ -13,7 +13,7 @@ import torch
 
 from torchfake import _private
 from torchfake._metadata import Held, Metadata, Storage
-from torchfake._values import view_of
+from torchfake._replay import view_of
 
 aten = torch.ops.aten
 
@@ -53,7 +53,7 @@ class Known:
         self.node = storage.share()
 
     def tensor(self) -> torch.Tensor:
-        return view_of(self.record, self.node.bytes())
+        return view_of(self.node.bytes(), self.record)
 
 
 class Later(Held):
@@ -72,7 +72,7 @@ class Later(Held):
 
     def bytes(self) -> torch.UntypedStorage:
         if self.value is None:
-            with _private.nobody_watching(), _DefaultDtype(self._default_dtype):
+            with _private.nobody_watching(), _private.default_dtype(self._default_dtype):
                 self.value = self._compute()
             self._call, self.depth = None, 0
         return self.value
@@ -84,7 +84,7 @@ class Later(Held):
             real[0] = real[0].clone()
         result = func(*real, **{name: _real(arg) for name, arg in kwargs.items()})
         made = torch.UntypedStorage(self._num_bytes, device="cpu")
-        view_of(self._record, made).copy_(result)
+        view_of(made, self._record).copy_(result)
         return made
 
     @property
@@ -106,19 +106,3 @@ def _real(arg: Any) -> Any:
     if isinstance(arg, list):
         return [_real(item) for item in arg]
     return arg
-
-
-class _DefaultDtype:
-    """Context: torch's default dtype, changed only where it is another."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-
-    def __enter__(self) -> None:
-        self._before = torch.get_default_dtype()
-        if self._before is not self._dtype:
-            torch.set_default_dtype(self._dtype)
-
-    def __exit__(self, *error: Any) -> None:
-        if self._before is not self._dtype:
-            torch.set_default_dtype(self._before)

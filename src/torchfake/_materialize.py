@@ -16,19 +16,15 @@ from typing import Any
 import torch
 
 from torchfake import _private, _replay
-from torchfake._graph import Contents, Deferred, history
+from torchfake._graph import Contents, Deferred, bytes_of, history
 from torchfake._metadata import Storage, metadata_of
-from torchfake._tensor import FakeTensor, fake_class, new_fake
+from torchfake._tensor import FakeTensor, fake_class, is_deferred_fake, new_fake
 from torchfake.errors import ChangedValueError, MaterializeError
 
 lock = threading.RLock()
 """One materialization at a time: two of one module must not make it twice."""
 
 _OF_FAKES = ("_fake_meta", "_fake_storage", "_is_param")
-
-
-def is_deferred_fake(tensor: Any) -> bool:
-    return isinstance(tensor, FakeTensor) and tensor._fake_storage.recorded is not None
 
 
 def num_bytes(fake: FakeTensor) -> int:
@@ -216,8 +212,7 @@ def is_parameter(fake: FakeTensor) -> bool:
 
 def _moved(storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
     with _private.as_eager():
-        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        return whole.to(device).untyped_storage()
+        return bytes_of(storage).to(device).untyped_storage()
 
 
 # And back.
@@ -260,10 +255,7 @@ def equals_its_source(real: torch.Tensor, source: _Source) -> bool:
     equal: list[bool] = []
 
     def compare(_: Contents, made: torch.UntypedStorage) -> None:
-        own, again = (
-            torch.empty(0, dtype=torch.uint8, device=s.device).set_(s).cpu()
-            for s in (real.untyped_storage(), made)
-        )
+        own, again = (bytes_of(s).cpu() for s in (real.untyped_storage(), made))
         equal.append(torch.equal(own, again))
 
     if source.contents.op is None:

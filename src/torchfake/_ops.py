@@ -144,7 +144,7 @@ def _read_schema(func: Any) -> OpPlan:
         per_element=packet.startswith("aten::_foreach_"),
         only_looks=_only_looks(func, packet, arguments),
         asks_values=_asks_values(func, packet, arguments),
-        gives_tensors=any("Tensor" in str(r.type) for r in schema.returns),
+        gives_tensors=_gives_tensors(func),
         overwrites=packet in _OVERWRITES,
     )
 
@@ -159,8 +159,11 @@ def _only_looks(func: Any, packet: str, arguments: Any) -> bool:
 def _asks_values(func: Any, packet: str, arguments: Any) -> bool:
     if packet in TAKES_MASKS or _VALUE_TAGS.intersection(func.tags):
         return True
-    gives_tensors = any("Tensor" in str(r.type) for r in func._schema.returns)
-    return not gives_tensors and not any(_is_written(packet, a) for a in arguments)
+    return not _gives_tensors(func) and not any(_is_written(packet, a) for a in arguments)
+
+
+def _gives_tensors(func: Any) -> bool:
+    return any("Tensor" in str(r.type) for r in func._schema.returns)
 
 
 def _flag_position(packet: str, arguments: Any) -> int | None:

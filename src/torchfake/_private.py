@@ -366,9 +366,7 @@ def is_in_a_graph(leaf: torch.Tensor) -> bool:
     holder: Any = leaf
     with torch.inference_mode(False), torch.enable_grad():
         before = holder._use_count()
-        node = torch.autograd.graph.get_gradient_edge(
-            leaf
-        ).node  # made if there is none, and counted
+        node = torch.autograd.graph.get_gradient_edge(leaf).node  # counted, if made just now
         return bool(node is not None and holder._use_count() == before)
 
 

@@ -22,7 +22,7 @@ from torchfake._graph import Cell, Contents, Deferred, External, Made, Op, Read
 from torchfake._metadata import PLAIN, Metadata, Storage, contiguous_stride, intern, marked
 from torchfake._ops import LIFTS, TAKES_MASKS, OpPlan, plan_of
 from torchfake._rules import has_rule
-from torchfake._tensor import FakeTensor, fake_twin
+from torchfake._tensor import FakeTensor, fake_twin, is_deferred_fake
 from torchfake.errors import RecordError
 
 Run = Callable[[Any, Args, Kwargs], Any]
@@ -30,17 +30,11 @@ Run = Callable[[Any, Args, Kwargs], Any]
 
 def concerns(args: Args, kwargs: Kwargs) -> bool:
     """Whether there is a deferred fake among the arguments."""
-    return any(_is_deferred(tensor) for tensor in tensors_in(args, kwargs))
-
-
-def _is_deferred(tensor: Any) -> bool:
-    return isinstance(tensor, FakeTensor) and tensor._fake_storage.recorded is not None
+    return any(is_deferred_fake(tensor) for tensor in tensors_in(args, kwargs))
 
 
 def _deferred_ones(tensors: list[torch.Tensor]) -> list[FakeTensor]:
-    return [
-        t for t in tensors if isinstance(t, FakeTensor) and t._fake_storage.recorded is not None
-    ]
+    return [t for t in tensors if is_deferred_fake(t)]  # type: ignore[misc]
 
 
 def record(
@@ -134,7 +128,7 @@ def _real_if_made(arg: Any) -> Any:
 
 
 def _is_made(tensor: Any) -> bool:
-    return _is_deferred(tensor) and tensor._fake_storage.recorded.real is not None
+    return is_deferred_fake(tensor) and tensor._fake_storage.recorded.real is not None
 
 
 def _is_real(tensor: torch.Tensor) -> bool:
@@ -180,7 +174,7 @@ def _may_be_step(frame: types.FrameType) -> bool:
     if frame is _state.thread.step:
         return True
     values = frame.f_locals
-    if not _is_deferred(values.get("tensor")) or _is_made(values["tensor"]):
+    if not is_deferred_fake(values.get("tensor")) or _is_made(values["tensor"]):
         return False
     if any(isinstance(v, torch.Tensor) and _is_unknown(v) for v in values.values()):
         return False
@@ -260,11 +254,10 @@ def _have_memory(tensors: list[torch.Tensor]) -> None:
     """Give deferred tensors their memory, while what they are beside is real: an optimizer's state
     was made while its parameters were deferred, and is written at each step from now on.
     """
-    for tensor in tensors:
-        if isinstance(tensor, FakeTensor) and tensor._fake_storage.recorded is not None:
-            recorded: Any = tensor._fake_storage.recorded
-            if recorded.real is None:
-                _replay.replay([recorded.contents], recorded.take)
+    for fake in _deferred_ones(tensors):
+        recorded: Any = fake._fake_storage.recorded
+        if recorded.real is None:
+            _replay.replay([recorded.contents], recorded.take)
 
 
 def _fakes_of(result: Any) -> Any:

@@ -38,15 +38,12 @@ class Draw:
         self.words = words  # behind the anchor
         self.taken = taken  # by this draw, where that can be counted
         self.device = device  # of the generator
-        self.end: torch.Tensor | None = (
-            None  # the state behind it, once it was done: if not counted
-        )
+        self.end: torch.Tensor | None = None  # the state behind it, if it was run to be known
 
     @property
     def waits_for(self) -> Op | None:
         """The draw that has to be done before it is known where this one begins."""
-        anchor = self.anchor
-        return anchor if isinstance(anchor, Op) and anchor.draw.end is None else None
+        return _unfinished(self.anchor)
 
     def state(self) -> torch.Tensor:
         """The generator's state at the beginning. Nothing must be waited for."""
@@ -57,6 +54,10 @@ class Draw:
         """Of the draw before, if it is known by now where that ended."""
         if isinstance(self.anchor, Op) and self.anchor.draw.end is not None:
             self.anchor = self.anchor.draw.end
+
+
+def _unfinished(anchor: torch.Tensor | Op | None) -> Op | None:
+    return anchor if isinstance(anchor, Op) and anchor.draw.end is None else None
 
 
 def _state_at(anchor: torch.Tensor | Op, words: int) -> torch.Tensor:
@@ -101,8 +102,7 @@ class Stream:
     @property
     def waits_for(self) -> Op | None:
         """The draw that has to be done before the end of the stream is known."""
-        anchor = self.anchor
-        return anchor if isinstance(anchor, Op) and anchor.draw.end is None else None
+        return _unfinished(self.anchor)
 
     @property
     def is_cheap(self) -> bool:

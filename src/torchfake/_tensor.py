@@ -258,6 +258,11 @@ def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTenso
     return fake
 
 
+def is_deferred_fake(tensor: Any) -> bool:
+    """Whether it is a fake of a storage whose operations are recorded."""
+    return isinstance(tensor, FakeTensor) and tensor._fake_storage.recorded is not None
+
+
 def _as_its_storage(meta: Metadata, storage: Storage) -> Metadata:
     """`meta` with the mark of the storage: it is the bytes that are deferred, or not."""
     mark = PLAIN if storage.recorded is None else storage.recorded.mark

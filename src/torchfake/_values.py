@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchfake import _private, _replay
-from torchfake._metadata import Metadata, Storage
+from torchfake._metadata import Storage
 from torchfake.errors import UnknownValueError
 
 MAX_KNOWN_BYTES = 64 * 1024
@@ -56,14 +56,6 @@ def remember_tensor(storage: Storage, real: torch.Tensor) -> None:
             storage.value = real.detach().clone().untyped_storage()
 
 
-def view_of(meta: Metadata, value: torch.UntypedStorage) -> torch.Tensor:
-    """The real tensor that a fake of `meta` sees in `value`. Call it with no mode on."""
-    tensor = torch.empty(0, dtype=meta.dtype, device="cpu")
-    tensor.set_(value, meta.offset, meta.size, meta.stride)
-    _private.set_bits(tensor, meta.conj, meta.neg)
-    return tensor
-
-
 def read(fake: Any, asked_by: str) -> torch.Tensor:
     """The real value of `fake`.
 
@@ -76,7 +68,7 @@ def read(fake: Any, asked_by: str) -> torch.Tensor:
     if storage.value is None:
         raise unknown(fake, asked_by)
     with on_host():
-        return view_of(fake._fake_meta, storage.known_bytes())
+        return _replay.view_of(storage.known_bytes(), fake._fake_meta)
 
 
 def unknown(fake: Any, asked_by: str) -> UnknownValueError:

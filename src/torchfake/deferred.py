@@ -16,9 +16,9 @@ from torchfake import _generators, _materialize, _private, _record, _state
 from torchfake._graph import Cell, Deferred
 from torchfake._metadata import DEFERRED, Storage
 from torchfake._progress import progress_bar
-from torchfake._tensor import FakeTensor
+from torchfake._tensor import FakeTensor, is_deferred_fake
 from torchfake.errors import ChangedValueError, MaterializeError, NotDeferredError
-from torchfake.fake import fake_mode
+from torchfake.fake import fake_mode, tensors_of
 
 _T = TypeVar("_T")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
@@ -94,19 +94,14 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     if isinstance(obj, torch.Tensor):
         return _is_or_holds_deferred(obj)
     if isinstance(obj, torch.nn.Module):
-        return any(_is_or_holds_deferred(t) for _, t in _named_tensors(obj))
+        return any(map(_is_or_holds_deferred, tensors_of(obj)))
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
 
 
 def _is_or_holds_deferred(tensor: torch.Tensor) -> bool:
-    if _materialize.is_deferred_fake(tensor):
+    if is_deferred_fake(tensor):
         return True
     return any(_is_or_holds_deferred(inner) for inner in _private.tensors_inside(tensor))
-
-
-def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
 
 
 def materialize_tensor(tensor: _Tensor) -> _Tensor:
@@ -132,7 +127,7 @@ def materialize_tensor(tensor: _Tensor) -> _Tensor:
 
 def check_recorded(name: str, fake: FakeTensor) -> None:
     """Refuse a fake that has no record, by name."""
-    if not _materialize.is_deferred_fake(fake):
+    if not is_deferred_fake(fake):
         raise NotDeferredError(
             f"{name} is fake and was not recorded: it was made in fake_mode(), or computed from a "
             "fake that was. Make it inside deferred_init() or deferred_mode()"
@@ -180,8 +175,8 @@ def materialize_module(
         chosen = list(deferred_tensors(module, buffers_only, check_fn))
         if not buffers_only:
             chosen += _attributes(module, check_fn)
-        _materialize.check(chosen)
         if dtype is not None:
+            _materialize.check(chosen)  # before anything is cast
             _cast([fake for _, fake in chosen], dtype)
         num_bytes = sum(_materialize.num_bytes(fake) for _, fake in chosen)
         with progress_bar(num_bytes, progress) as advance:
@@ -196,6 +191,16 @@ def _real_device(device: torch.device | str | int) -> torch.device:
     return named
 
 
+_Check = Callable[[torch.nn.Module], bool]
+
+
+def _chosen(module: torch.nn.Module, check: _Check | None) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The submodules that `check` is true of, with what the names of their tensors begin with."""
+    for path, submodule in module.named_modules():
+        if check is None or check(submodule):
+            yield f"{path}." if path else "", submodule
+
+
 def deferred_tensors(
     module: torch.nn.Module,
     buffers_only: bool = False,
@@ -203,12 +208,10 @@ def deferred_tensors(
 ) -> Iterator[tuple[str, FakeTensor]]:
     """Names and deferred tensors, each once: see :func:`materialize_module`."""
     seen: set[int] = set()
-    for path, submodule in module.named_modules():
-        if check_fn is not None and not check_fn(submodule):
-            continue
+    for prefix, submodule in _chosen(module, check_fn):
         own = [] if buffers_only else list(submodule.named_parameters(recurse=False))
         for name, tensor in [*own, *submodule.named_buffers(recurse=False)]:
-            full = f"{path}.{name}" if path else name
+            full = prefix + name
             if isinstance(tensor, FakeTensor) and id(tensor) not in seen:
                 seen.add(id(tensor))
                 check_recorded(full, tensor)
@@ -230,14 +233,11 @@ def _attributes(
     from becoming real. It is let go; torch's own hooks compute them again in each forward pass.
     """
     found: list[tuple[str, FakeTensor]] = []
-    for path, submodule in module.named_modules():
-        if check_fn is not None and not check_fn(submodule):
-            continue
-        _refuse_script(path, submodule)
+    for prefix, submodule in _chosen(module, check_fn):
+        _refuse_script(prefix.rstrip("."), submodule)
         for name, value in vars(submodule).items():
             if name not in _OF_MODULES:
-                full = f"{path}.{name}" if path else name
-                found += [(full, t) for t in _deferred_inside(value)]
+                found += [(prefix + name, t) for t in _deferred_inside(value)]
     for full, fake in found:
         if fake.grad_fn is not None:
             _let_go_of_history(full, fake, module)
@@ -249,7 +249,7 @@ _OF_MODULES = frozenset(vars(torch.nn.Module()))
 
 def _deferred_inside(value: Any) -> Iterator[FakeTensor]:
     if isinstance(value, FakeTensor):
-        if _materialize.is_deferred_fake(value):
+        if is_deferred_fake(value):
             yield value
     elif isinstance(value, dict):
         for item in value.values():
@@ -308,8 +308,8 @@ def dematerialize_module(
             _materialize.check_can_be_deferred(name, tensor)
             _check_unchanged(name, tensor)
         storages: dict[int, Storage] = {}
-        for name, tensor in real:
-            _make_deferred(name, tensor, storages)
+        for _, tensor in real:
+            _make_deferred(tensor, storages)
     return module
 
 
@@ -317,16 +317,14 @@ def _all_real(
     module: torch.nn.Module, check_fn: Callable[[torch.nn.Module], bool] | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
     seen: set[int] = set()
-    for path, submodule in module.named_modules():
-        if check_fn is not None and not check_fn(submodule):
-            continue
+    for prefix, submodule in _chosen(module, check_fn):
         for name, tensor in [
             *submodule.named_parameters(recurse=False),
             *submodule.named_buffers(recurse=False),
         ]:
             if not isinstance(tensor, FakeTensor) and id(tensor) not in seen:
                 seen.add(id(tensor))
-                yield f"{path}.{name}" if path else name, tensor
+                yield prefix + name, tensor
 
 
 def _check_unchanged(name: str, tensor: torch.Tensor) -> None:
@@ -343,7 +341,7 @@ def _check_unchanged(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _make_deferred(name: str, tensor: torch.Tensor, storages: dict[int, Storage]) -> None:
+def _make_deferred(tensor: torch.Tensor, storages: dict[int, Storage]) -> None:
     source: Any = _materialize.source_of(tensor)
     storage = storages.get(id(source))
     if storage is None:

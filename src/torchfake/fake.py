@@ -124,11 +124,12 @@ def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
     if isinstance(obj, torch.Tensor):
         return isinstance(obj, FakeTensor)
     if isinstance(obj, torch.nn.Module):
-        return any(isinstance(t, FakeTensor) for t in _tensors_of(obj))
+        return any(isinstance(t, FakeTensor) for t in tensors_of(obj))
     raise TypeError(f"is_fake takes a tensor or a module, not {type(obj).__name__}")
 
 
-def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+def tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Its parameters and buffers."""
     yield from module.parameters()
     yield from module.buffers()
 

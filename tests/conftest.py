@@ -15,6 +15,7 @@ import torch
 from _pytest.runner import runtestprotocol
 from torch.utils import _pytree as pytree
 
+from tiny_pieces import make_tiny
 from torchfake import _cache, fake_mode, is_fake
 
 
@@ -25,6 +26,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="cold: each test begins with an empty cache; warm: each runs twice and counts once, "
         "so that what counts comes from what is remembered",
     )
+    parser.addoption(
+        "--pieces",
+        action="store_true",
+        help="deferred tensors are made real piece by piece on threads, however small",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--pieces"):
+        make_tiny(pytest.MonkeyPatch(), piece=1024, num_scratch_bytes=100_000)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _draws, _later, _origin, _replay, _state, _values
+from torchfake import _device, _draws, _later, _memory, _origin, _state, _values
 from torchfake._call import Call, written_tensors
 from torchfake._metadata import Filled
 from torchfake._tensor import FakeTensor, become, fake_twin
@@ -21,7 +21,7 @@ from torchfake.errors import UnsupportedOpError
 def value_argument(value: Any) -> Any:
     """An argument with fakes replaced by their values. Call only when all are known."""
     if isinstance(value, FakeTensor):
-        return _replay.view_of(value._fake_storage.known_bytes(), value._fake_meta)
+        return _memory.view_of(value._fake_storage.known_bytes(), value._fake_meta)
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, (list, tuple)):
@@ -216,4 +216,4 @@ def _known_argument(value: Any) -> Any:
 def _adopt(fake: FakeTensor, value: torch.Tensor) -> None:
     storage = fake._fake_storage
     storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
-    _replay.view_of(storage.value, fake._fake_meta).copy_(value)
+    _memory.view_of(storage.value, fake._fake_meta).copy_(value)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _private, _replay
+from torchfake import _memory, _private, _replay
 from torchfake._graph import Contents, Deferred, bytes_of, history
 from torchfake._metadata import Storage, metadata_of
 from torchfake._tensor import FakeTensor, fake_class, is_deferred_fake, new_fake
@@ -174,7 +174,7 @@ def _history_of(fake: FakeTensor) -> Any:
 
 
 def _check_is_there(name: str, device: torch.device) -> None:
-    if not _replay.is_there(device):
+    if not _memory.is_there(device):
         raise MaterializeError(
             f"{name} was recorded on {device}, which this machine does not have: pass "
             "device='cpu', or another it has"
@@ -188,7 +188,7 @@ def _become_real(name: str, fake: FakeTensor, recorded: Deferred) -> None:
         make_real([(f"{name}.grad", grad)])  # type: ignore[list-item]
     is_inference = recorded.is_inference or fake.is_inference()
     with _private.as_eager(), torch.inference_mode(is_inference):
-        real = _of_class(_replay.view_of(recorded.real, fake._fake_meta), fake)
+        real = _of_class(_memory.view_of(recorded.real, fake._fake_meta), fake)
         real.requires_grad_(fake.requires_grad)
         if grad is not None and not isinstance(grad, FakeTensor):
             real.grad = grad

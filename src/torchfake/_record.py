@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _draws, _generators, _origin, _private, _replay, _state, _values
+from torchfake import _device, _generators, _origin, _private, _replay, _state, _values, _words
 from torchfake._call import ATOMS, Args, Kwargs, tensors_in, tensors_written
 from torchfake._graph import Cell, Contents, Deferred, External, Made, Op, Read
 from torchfake._metadata import PLAIN, Metadata, Storage, contiguous_stride, intern, marked
@@ -210,7 +210,7 @@ def _record_step(frame: types.FrameType) -> None:
     taken = None
     if code.co_name == "orthogonal_":
         size = (meta.size[0], tensor.numel() // meta.size[0])
-        taken = _draws.words_drawn("aten::normal_", _in_order(meta, size))
+        taken = _words.words_of_normal(_in_order(meta, size))
     _generators.take_draws(op, generator, meta, taken)
     _write(op, tensor._fake_storage)
 
@@ -327,7 +327,7 @@ def _write_down(
     if plan.is_random and (op.made or written):
         record = written[0]._fake_meta if written else op.made[0].record
         _generators.take_draws(
-            op, kwargs.get("generator"), record, _draws.words_drawn(plan.packet, record)
+            op, kwargs.get("generator"), record, _words.words_drawn(op.func, args, record)
         )
     for tensor in written:
         _write(op, tensor._fake_storage)

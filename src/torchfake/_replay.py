@@ -1,26 +1,31 @@
-"""Recorded operations, done for real.
+"""Recorded contents, made real.
 
 Enters: contents that are wanted. Leaves: real storages that hold them. Invariant: what is made here
 is the replay's own until it is handed over; nothing that exists already is written. Draws are from
-a generator of the replay's; for the few operators that take none the global one is borrowed, and
-put back.
+generators of the replay's own.
+
+What is large is done by :mod:`torchfake._workers`, on all cores; what is small, and what is to be
+kept, in the recorded order: there each operation finds what it read, since whatever overwrote it came
+later.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from torchfake import _private, _streams
-from torchfake._graph import Cell, Contents, Deferred, External, Made, Op, Read, history
+from torchfake import _private
+from torchfake._chains import Sink
+from torchfake._execute import Storages, execute
+from torchfake._graph import Cell, Contents, Deferred, Op, history
+from torchfake._memory import new_storage, view_of
 from torchfake._metadata import Metadata
-from torchfake._ops import with_generator
-from torchfake.errors import ReplayError
+from torchfake._positions import Generators, Known
+from torchfake._schedule import cells_of, schedule
+from torchfake._workers import Workers
 
 Ready = Callable[[Contents, torch.UntypedStorage], None]
 
@@ -28,44 +33,58 @@ MAX_KEPT_BYTES = 1024 * 1024
 """Values up to this size are kept once they were read, and those they were computed from: a
 constructor that reads them in a loop would have all of them computed again each time."""
 
-_default_generator = threading.RLock()
-
-
-_CPU = torch.device("cpu")
-
-
-def is_there(device: torch.device) -> bool:
-    """Whether this machine has `device`; what was recorded on another is replayed on the CPU."""
-    if device.type != "cuda":
-        return True
-    return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+SMALL_BYTES = 256 * 1024
+"""Where no cell is larger, planning takes longer than doing."""
 
 
 def replay(
-    wanted: Iterable[Contents], ready: Ready, *, keep: bool = False, keep_small: bool = False
+    wanted: Iterable[Contents],
+    ready: Ready,
+    *,
+    keep: bool = False,
+    keep_small: bool = False,
+    num_threads: int | None = None,
+    sinks: Mapping[Contents, Sink] | None = None,
 ) -> None:
     """Make the contents `wanted`, each the last of its cell, and hand each over as soon as it is
-    there. With `keep`, all results on the way are kept for later replays; with `keep_small`, of the
-    small cells what they hold in the end.
+    there.
+
+    Args:
+        wanted: what to make.
+        ready: called with each and its storage, in this thread.
+        keep: keep all results on the way, for later replays.
+        keep_small: keep, of the small cells, what they hold in the end.
+        num_threads: of how many threads to make use; None: ``torch.get_num_threads()``.
+        sinks: of those that are not needed as a whole, what takes them piece by piece, from any
+            thread; where that is possible `ready` is not called. With sinks, memory of what is
+            wanted is bounded as all other is.
 
     Raises:
         ReplayError: naming the operation that cannot be done, or failed.
     """
     wanted = list(wanted)
-    run = _Replay(history(contents.op for contents in wanted), keep, keep_small)
+    for contents in wanted:
+        if contents.op is None:  # memory that nobody has written
+            with _private.as_eager():
+                ready(contents, new_storage(contents.cell.num_bytes, contents.cell.device))
+    wanted = [contents for contents in wanted if contents.op is not None]
+    ops = history(contents.op for contents in wanted)
+    is_small = all(cell.num_bytes <= SMALL_BYTES for op in ops for cell in cells_of(op))
+    if keep or keep_small or (is_small and sinks is None):
+        with _private.as_eager():
+            _InOrder(ops, keep, keep_small).run(wanted, ready)
+        return
+    by_cell = {contents.cell: contents for contents in wanted}
     with _private.as_eager():
-        for contents in wanted:
-            if contents.op is None:
-                ready(contents, run.storage(contents.cell))
-        waiting: dict[int, list[Contents]] = {}
-        for contents in wanted:
-            if contents.op is not None:
-                waiting.setdefault(contents.op.number, []).append(contents)
-        for op in run.ops:
-            run.do(op)
-            for contents in waiting.pop(op.number, ()):
-                ready(contents, run.storage(contents.cell))
-            run.release(op)
+        tasks = schedule(ops)
+    Workers(
+        tasks,
+        set(by_cell),
+        lambda cell, storage: ready(by_cell[cell], storage),
+        num_threads=num_threads or torch.get_num_threads(),
+        sinks={contents.cell: sink for contents, sink in (sinks or {}).items()},
+        counts_wanted=sinks is not None,
+    ).run()
 
 
 def value_of(deferred: Deferred, record: Metadata) -> torch.Tensor:
@@ -92,64 +111,46 @@ def forget_kept() -> None:
 
 def finish_draws(op: Op) -> None:
     """Do what it takes to know where the draws of `op` end."""
-    run = _Replay(history([op]))
     with _private.as_eager():
-        for each in run.ops:
-            run.do(each)
-            run.release(each)
+        _InOrder(history([op])).run([], lambda *_: None)
 
 
-class _Replay:
-    """One replay: the storages there are now, and how often each will still be asked for."""
+class _InOrder:
+    """One replay in the recorded order: the storages there are now, and how often each will still
+    be asked for.
+    """
 
     def __init__(self, ops: list[Op], keep: bool = False, keep_small: bool = False) -> None:
-        self.ops = ops
-        self._storages: dict[Cell, torch.UntypedStorage] = {}
-        self._uses = Counter(cell for op in ops for cell in _cells(op))
+        self._ops = ops
+        self._storages = Storages()
+        self._uses = Counter(cell for op in ops for cell in cells_of(op))
         self._keep = keep
         self._last = {cell: op for op in ops for cell in op.results()} if keep_small else {}
-        self._generators = _Generators()
+        self._generators = Generators(Known())
 
-    def do(self, op: Op) -> None:
-        if op.kept is not None:
-            for cell, storage in op.kept.items():
-                self._storages[cell] = storage.clone()
-            return
-        result = self._run(op)
-        for made in op.made:
-            self._take(made, result if made.place is None else result[made.place])
-        if self._keep:
-            op.kept = {cell: self.storage(cell).clone() for cell in op.results()}
+    def run(self, wanted: list[Contents], ready: Ready) -> None:
+        waiting: dict[Op | None, list[Contents]] = {}
+        for contents in wanted:
+            waiting.setdefault(contents.op, []).append(contents)
+        for op in self._ops:
+            self._do(op)
+            for contents in waiting.get(op, ()):
+                ready(contents, self._storages.of(contents.cell))
+            self._release(op)
+
+    def _do(self, op: Op) -> None:
+        was_kept = op.kept is not None
+        execute(op, self._storages, self._generators)
+        if self._keep and not was_kept:
+            op.kept = {cell: self._storages.of(cell).clone() for cell in op.results()}
             _kept.add(op)
 
-    def _run(self, op: Op) -> Any:
-        if op.refusal is not None:
-            raise ReplayError(op.refusal)
-        args = [self._real(op, arg) for arg in op.args]
-        kwargs = {name: self._real(op, arg) for name, arg in op.kwargs.items()}
-        try:
-            with _private.default_dtype(op.default_dtype):
-                if op.draw is None:
-                    return op.func(*args, **kwargs)
-                return self._generators.draw(op, args, kwargs)
-        except Exception as error:
-            raise ReplayError(f"{op} failed when it was done for real: {error}") from error
-
-    def storage(self, cell: Cell) -> torch.UntypedStorage:
-        """What `cell` is now; memory that is yet to be written, if it is nothing."""
-        storage = self._storages.get(cell)
-        if storage is None:
-            device = cell.device if is_there(cell.device) else _CPU
-            storage = torch.UntypedStorage(cell.num_bytes, device=device)
-            self._storages[cell] = storage
-        return storage
-
-    def release(self, op: Op) -> None:
+    def _release(self, op: Op) -> None:
         """Let go of what is not asked for after `op`."""
-        for cell in _cells(op):
+        for cell in cells_of(op):
             self._uses[cell] -= 1
             if not self._uses[cell]:
-                self._keep_last(cell, self._storages.pop(cell, None))
+                self._keep_last(cell, self._storages.pop(cell))
 
     def _keep_last(self, cell: Cell, storage: torch.UntypedStorage | None) -> None:
         """Keep what `cell` holds in the end, if it is small, instead of what it held before."""
@@ -161,96 +162,3 @@ class _Replay:
                 if read.contents.cell is cell and read.contents.op is not None:
                     read.contents.op.kept = None
             op.kept = {cell: storage}
-
-    def _real(self, op: Op, arg: Any) -> Any:
-        if type(arg) is Read:
-            return view_of(self.storage(arg.contents.cell), arg.record)
-        if type(arg) is External:
-            if arg.is_changed:
-                raise ReplayError(
-                    f"{op} was recorded with a real tensor of shape {list(arg.tensor.shape)}, "
-                    "which was written in place since. Its values then are gone: pass a clone() "
-                    "where a tensor is to be written later"
-                )
-            return arg.tensor
-        if type(arg) in (list, tuple):
-            return [self._real(op, item) for item in arg]
-        if type(arg) is torch.device and not is_there(arg):
-            return _CPU
-        return arg
-
-    def _take(self, made: Made, result: torch.Tensor) -> None:
-        """A new storage; laid out as its record says, should the kernel have chosen otherwise."""
-        record, cell = made.record, made.cell
-        same = result.stride() == record.stride and result.storage_offset() == record.offset
-        if same and result.untyped_storage().nbytes() == cell.num_bytes:
-            self._storages[cell] = result.untyped_storage()
-        else:
-            view_of(self.storage(cell), record).copy_(result)
-
-
-def _cells(op: Op) -> Iterator[Cell]:
-    yield from (read.contents.cell for read in op.reads())
-    yield from (made.cell for made in op.made)
-
-
-class _Generators:
-    """The replay's own generator, left where the last draw ended."""
-
-    def __init__(self) -> None:
-        self._generator: torch.Generator | None = None
-        self._anchor: Any = None
-        self._words = 0
-
-    def draw(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Do `op`, whose draws begin where it says."""
-        generator = self._at(op.draw)
-        result = _with_draws_of(generator, op.func, args, kwargs)
-        op.draw.let_go()
-        if op.draw.taken is None:
-            op.draw.end = generator.get_state()
-            self._anchor, self._words = op, 0
-        else:
-            self._words += op.draw.taken
-        return result
-
-    def _at(self, draw: _streams.Draw) -> torch.Generator:
-        generator = self._generator
-        if generator is None or generator.device != draw.device:
-            generator = self._generator = torch.Generator(device=draw.device)
-            self._anchor = None
-        if self._anchor is not draw.anchor or self._words != draw.words:
-            generator.set_state(draw.state())
-            self._anchor, self._words = draw.anchor, draw.words
-        return generator
-
-
-def _with_draws_of(
-    generator: torch.Generator, func: Any, args: list[Any], kwargs: dict[str, Any]
-) -> Any:
-    """Run `func` with draws from `generator`, whether it takes one or not."""
-    takes_one = with_generator(func) if hasattr(func, "_schema") else _initialiser(func)
-    if takes_one is not None:
-        return takes_one(*args, **{**kwargs, "generator": generator})
-    with _default_generator:
-        default = _private.default_generator_of(generator.device)
-        before = default.get_state()
-        default.set_state(generator.get_state())
-        try:
-            return func(*args, **kwargs)
-        finally:
-            generator.set_state(default.get_state())
-            default.set_state(before)
-
-
-def _initialiser(function: Any) -> Any:
-    """A function of torch.nn.init that takes all of its draws from ``generator=``."""
-    return function if function is not torch.nn.init.sparse_ else None
-
-
-def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:
-    """A real tensor of that metadata on `storage`."""
-    view = torch.empty(0, dtype=record.dtype, device=storage.device)
-    view.set_(storage, record.offset, record.size, record.stride)
-    _private.set_bits(view, record.conj, record.neg)
-    return view

@@ -45,15 +45,12 @@ class Draw:
         """The draw that has to be done before it is known where this one begins."""
         return _unfinished(self.anchor)
 
-    def state(self) -> torch.Tensor:
-        """The generator's state at the beginning. Nothing must be waited for."""
-        self.let_go()
-        return _state_at(self.anchor, self.words)
-
-    def let_go(self) -> None:
-        """Of the draw before, if it is known by now where that ended."""
-        if isinstance(self.anchor, Op) and self.anchor.draw.end is not None:
+    def known_anchor(self) -> torch.Tensor:
+        """The state that the words are behind of. Nothing must be waited for."""
+        if isinstance(self.anchor, Op):
+            assert self.anchor.draw.end is not None
             self.anchor = self.anchor.draw.end
+        return self.anchor
 
 
 def _unfinished(anchor: torch.Tensor | Op | None) -> Op | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _private, _replay
+from torchfake import _memory, _private, _replay
 from torchfake._metadata import Storage
 from torchfake.errors import UnknownValueError
 
@@ -68,7 +68,7 @@ def read(fake: Any, asked_by: str) -> torch.Tensor:
     if storage.value is None:
         raise unknown(fake, asked_by)
     with on_host():
-        return _replay.view_of(storage.known_bytes(), fake._fake_meta)
+        return _memory.view_of(storage.known_bytes(), fake._fake_meta)
 
 
 def unknown(fake: Any, asked_by: str) -> UnknownValueError:

@@ -18,7 +18,7 @@ Step = tuple[str, int, int, int]
 Action = Callable[["State", int, int, int], Any]
 
 ACTIONS: dict[str, Action] = {}
-SIZES = [(4, 5), (5, 4), (1, 7), (6, 6), (17, 3), (2, 30)]
+SIZES = [(4, 5), (5, 4), (1, 7), (6, 6), (17, 3), (2, 30), (37, 29)]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 

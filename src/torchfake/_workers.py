@@ -1,0 +1,316 @@
+"""Tasks, done on several cores and in bounded memory.
+
+Enters: tasks, and the cells that are wanted. Leaves: each wanted cell, handed over in the calling
+thread as soon as nothing will write it again. Invariant: however it ends, no thread is left, and what
+has not been handed over is nobody's.
+
+The calling thread does the lone tasks in order, hands over, and is one of the workers in between.
+Elements of chains are given out from the front of one long line, in the order they were recorded: so
+that a generator goes on where it stands, and memory is filled in order. Portions get smaller towards
+the end, for all threads to finish at the same time (Polychronopoulos and Kuck 1987, "Guided
+self-scheduling").
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from torchfake import _private
+from torchfake._chains import Buffers, Layout, Section, Sink, aligned_stop
+from torchfake._execute import Storages, execute
+from torchfake._graph import Cell
+from torchfake._positions import Generators, Known
+from torchfake._schedule import Chain, Lone, Task
+
+MAX_SCRATCH_BYTES = 64 * 1024 * 1024
+"""Memory beside what is wanted; where one cell is larger, it is there alone."""
+
+MIN_PORTION, MAX_PORTION = 1 << 20, 1 << 26  # elements
+
+HandOver = Callable[[Cell, torch.UntypedStorage], None]
+
+
+class Portion(NamedTuple):
+    """Elements of a chain that one thread does."""
+
+    chain: _Progress
+    start: int
+    stop: int
+
+
+class _Progress:
+    """How far a chain is."""
+
+    def __init__(self, task: Chain) -> None:
+        self.task = task
+        self.next = 0  # the first element that nobody does
+        self.left = task.length  # elements that are not done
+        self.layout: Layout | None = None  # from when it was begun
+
+    @property
+    def is_given_out(self) -> bool:
+        return self.next == self.task.length
+
+
+class Workers:
+    """One replay of `tasks` on `num_threads` threads."""
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        wanted: set[Cell],
+        hand_over: HandOver,
+        *,
+        num_threads: int,
+        sinks: dict[Cell, Sink] | None = None,
+        counts_wanted: bool = False,
+    ) -> None:
+        self._wanted = wanted
+        self._hand_over = hand_over
+        self._sinks = sinks or {}
+        self._counts_wanted = counts_wanted
+        self._num_threads = num_threads
+        self._storages = Storages()
+        self._known = Known()
+        self._changed = threading.Condition()
+        self._is_stopped = False
+        self._error: BaseException | None = None
+        self._prepare(tasks)
+
+    def _prepare(self, tasks: list[Task]) -> None:
+        self._num_left = len(tasks)
+        touching = Counter(cell for task in tasks for cell in task.cells)
+        self._first = {cell: task for task in reversed(tasks) for cell in task.cells}
+        self._last = {cell: task for task in tasks for cell in task.cells}
+        self._inner = {
+            cell
+            for cell, task in self._first.items()
+            if touching[cell] == 1
+            and isinstance(task, Chain)
+            and (cell not in self._wanted or cell in self._sinks)
+        }  # nobody needs these as a whole
+        self._uses = touching
+        self._uses.update(self._wanted - self._inner)  # until they are handed over
+        self._waits = {task: len(task.after) for task in tasks}
+        self._followers: dict[Task, list[Task]] = {}
+        for task in tasks:
+            for other in task.after:
+                self._followers.setdefault(other, []).append(task)
+        self._lone = deque(task for task in tasks if isinstance(task, Lone))
+        self._line: list[_Progress] = []  # of chains that can be done now, in order
+        self._done: deque[Cell] = deque()  # to be handed over
+        self._num_running = 0  # portions and lone tasks
+        self._bytes = 0  # that count towards the limit
+        for task in tasks:
+            if not self._waits[task]:
+                self._is_free(task)
+
+    def run(self) -> None:
+        """Do all of it.
+
+        Raises:
+            ReplayError: of the operation that failed, from whichever thread.
+        """
+        threads = [threading.Thread(target=self._help) for _ in range(self._num_helpers())]
+        try:
+            for thread in threads:
+                thread.start()
+            with _private.as_eager():
+                self._lead()
+        finally:
+            self._stop(None)
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _num_helpers(self) -> int:
+        work = sum(task.length for task in self._waits if isinstance(task, Chain))
+        return max(0, min(self._num_threads, work // MIN_PORTION + 1) - 1)
+
+    def _stop(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._is_stopped = True
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    # The threads.
+
+    def _help(self) -> None:
+        generators, buffers = Generators(self._known), Buffers()
+        try:
+            with _private.as_eager():
+                while portions := self._take_portions():
+                    self._do(portions, generators, buffers)
+        except BaseException as error:  # to be raised where somebody sees it
+            self._stop(error)
+
+    def _take_portions(self) -> list[Portion]:
+        """What a helper does next; nothing when all is done."""
+        with self._changed:
+            while not self._is_stopped and self._num_left:
+                portions = self._portions()
+                if portions:
+                    return portions
+                self._changed.wait()
+        return []
+
+    def _lead(self) -> None:
+        generators, buffers = Generators(self._known), Buffers()
+        while (work := self._next_work()) is not None:
+            if isinstance(work, Cell):
+                self._hand_over(work, self._storages.of(work))
+                self._finish_handing_over(work)
+            elif isinstance(work, Lone):
+                execute(work.op, self._storages, generators)
+                self._finish_lone(work)
+            else:
+                self._do(work, generators, buffers)
+
+    def _next_work(self) -> Cell | Lone | list[Portion] | None:
+        """What the calling thread does next; None when all is done, or something failed."""
+        with self._changed:
+            while not self._is_stopped:
+                if self._done:
+                    return self._done.popleft()
+                if not self._num_left:
+                    return None
+                if self._lone and self._can_begin(self._lone[0]):
+                    return self._begin_lone()
+                portions = self._portions()
+                if portions:
+                    return portions
+                self._changed.wait()
+        return None
+
+    def _do(self, portions: list[Portion], generators: Generators, buffers: Buffers) -> None:
+        for chain, start, stop in portions:
+            assert chain.layout is not None
+            section = Section(chain.task.steps, chain.layout, generators, buffers)
+            section.run(start, stop, lambda: self._is_stopped)
+            generators.remember()
+            self._finish_portion(chain, stop - start)
+
+    # What is begun. All of this with the lock held.
+
+    def _is_free(self, task: Task) -> None:
+        if isinstance(task, Chain):
+            bisect.insort(self._line, _Progress(task), key=lambda chain: chain.task.number)
+
+    def _portions(self) -> list[Portion]:
+        """The next elements in line: more than a few, and less than would keep others waiting."""
+        in_reach = self._in_reach()
+        size = sum(chain.task.length - chain.next for chain in in_reach) // (2 * self._num_threads)
+        size = min(max(size, MIN_PORTION), MAX_PORTION)
+        portions: list[Portion] = []
+        for chain in in_reach:
+            if size <= 0:
+                break
+            portions.append(self._portion(chain, size))
+            size -= portions[-1].stop - portions[-1].start
+        self._num_running += len(portions)
+        self._line = [chain for chain in self._line if not chain.is_given_out]
+        return portions
+
+    def _in_reach(self) -> list[_Progress]:
+        """Chains from the front of the line, as many as there is memory for."""
+        found, num_elements, num_bytes = [], 0, self._bytes
+        for chain in self._line:
+            needed = 0 if chain.layout is not None else self._needed(chain.task)
+            if not _fits(num_bytes, needed) and (found or not self._is_idle()):
+                break
+            found.append(chain)
+            num_bytes += needed
+            num_elements += chain.task.length - chain.next
+            if num_elements > 2 * self._num_threads * MAX_PORTION:
+                break
+        return found
+
+    def _portion(self, chain: _Progress, size: int) -> Portion:
+        if chain.layout is None:
+            self._bytes += self._needed(chain.task)
+            chain.layout = self._layout(chain.task)
+        start, length = chain.next, chain.task.length
+        size = max(size, MIN_PORTION // 2)
+        if length - start > size + MIN_PORTION // 2:
+            chain.next = aligned_stop(start + size, length)
+        else:
+            chain.next = length
+        return Portion(chain, start, chain.next)
+
+    def _layout(self, task: Chain) -> Layout:
+        inner = task.cells & self._inner
+        sinks = {cell: self._sinks[cell] for cell in inner if cell in self._sinks}
+        whole = {cell: self._storages.of(cell) for cell in task.cells - inner}
+        return Layout(whole, sinks)
+
+    def _can_begin(self, task: Lone) -> bool:
+        if self._waits[task]:
+            return False
+        return _fits(self._bytes, self._needed(task)) or self._is_idle()
+
+    def _begin_lone(self) -> Lone:
+        task = self._lone.popleft()
+        self._bytes += self._needed(task)
+        self._num_running += 1
+        return task
+
+    def _needed(self, task: Task) -> int:
+        """The bytes that are there from when `task` begins, and count."""
+        return sum(self._cost(cell) for cell in task.cells if self._first[cell] is task)
+
+    def _cost(self, cell: Cell) -> int:
+        is_free = cell in self._wanted and not self._counts_wanted
+        return 0 if is_free or cell in self._inner else cell.num_bytes
+
+    def _is_idle(self) -> bool:
+        """Whether nothing will be let go unless something is begun."""
+        return not self._num_running and not self._done
+
+    # What is done.
+
+    def _finish_portion(self, chain: _Progress, num_elements: int) -> None:
+        with self._changed:
+            self._num_running -= 1
+            chain.left -= num_elements
+            if not chain.left and not self._is_stopped:
+                self._end(chain.task)
+
+    def _finish_lone(self, task: Lone) -> None:
+        with self._changed:
+            self._num_running -= 1
+            self._end(task)
+
+    def _end(self, task: Task) -> None:
+        self._num_left -= 1
+        for follower in self._followers.pop(task, ()):
+            self._waits[follower] -= 1
+            if not self._waits[follower]:
+                self._is_free(follower)
+        for cell in task.cells:
+            if cell in self._wanted and cell not in self._inner and self._last[cell] is task:
+                self._done.append(cell)
+            self._let_go(cell)
+        self._changed.notify_all()
+
+    def _finish_handing_over(self, cell: Cell) -> None:
+        with self._changed:
+            self._let_go(cell)
+            self._changed.notify_all()
+
+    def _let_go(self, cell: Cell) -> None:
+        self._uses[cell] -= 1
+        if not self._uses[cell]:
+            self._storages.pop(cell)
+            self._bytes -= self._cost(cell)
+
+
+def _fits(there: int, needed: int) -> bool:
+    return not needed or not there or there + needed <= MAX_SCRATCH_BYTES

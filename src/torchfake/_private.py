@@ -364,9 +364,13 @@ def is_in_a_graph(leaf: torch.Tensor) -> bool:
     if not leaf.requires_grad or leaf.is_inference() or leaf._is_view():
         return False  # of a view made in no_grad: it is in none
     holder: Any = leaf
-    with torch.inference_mode(False), torch.enable_grad():
+    # Below the subclass: torch would ask whether it is a DTensor, and import half a second for it.
+    below: Any = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+    with below, torch.inference_mode(False), torch.enable_grad():
         before = holder._use_count()
-        node = torch.autograd.graph.get_gradient_edge(leaf).node  # counted, if made just now
+        view: Any = leaf.view_as(leaf)
+        node = view.grad_fn.next_functions[0][0]  # counted, if made just now
+        del view
         return bool(node is not None and holder._use_count() == before)
 
 

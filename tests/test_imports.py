@@ -34,7 +34,10 @@ LATE = {
 MAY_PRINT = {"cli.py", "__main__.py"}
 MAY_HOLD_STATE = {"_state.py", "_patches.py"}
 MAY_IMPORT = {
+    "_load.py": {"safetensors"},
     "_progress.py": {"tqdm"},
+    "_transformers.py": {"transformers"},
+    "checkpoint.py": {"huggingface_hub"},
     "cli.py": {"rich", "typer"},
     "inspect/hf.py": {"transformers", "huggingface_hub"},
 }

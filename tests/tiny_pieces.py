@@ -1,7 +1,7 @@
 """The engine of large models on small ones: all its sizes made small, and no short cuts.
 
-``pytest --pieces`` runs any suite this way; tests of the engine do it themselves, with sizes that are
-smaller still.
+``pytest --pieces`` runs any suite this way; tests of the engine do it themselves, with sizes that
+are smaller still.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from torchfake._meta_init import is_meta_init as is_meta_init
 from torchfake._meta_init import materialize as materialize
 from torchfake._meta_init import meta_init as meta_init
 from torchfake._tensor import FakeTensor as FakeTensor
+from torchfake.checkpoint import save_materialized as save_materialized
 from torchfake.compat import install_as_torchdistx as install_as_torchdistx
 from torchfake.deferred import deferred_init as deferred_init
 from torchfake.deferred import deferred_mode as deferred_mode
@@ -45,4 +46,5 @@ __all__ = [
     "meta_init",
     "meta_like",
     "profiles",
+    "save_materialized",
 ]

@@ -1,12 +1,13 @@
 """Steps on the same elements, done one after the other on a piece at a time.
 
-Enters: steps, and a stretch of their elements. Leaves: that stretch of the cells that somebody wants.
-Invariant: stretches can be done in any order, at the same time, in any number of threads; cells that
-nobody else wants exist as pieces only.
+Enters: steps, and a stretch of their elements. Leaves: that stretch of the cells that somebody
+wants. Invariant: stretches can be done in any order, at the same time, in any number of threads;
+cells that nobody else wants exist as pieces only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,8 +20,8 @@ from torchfake._pieces import ALIGNED, Step, View
 from torchfake._positions import Generators
 
 PIECE = 32 * 1024
-"""Elements that steps are done on at once: they stay in a processor's cache, and are few enough that
-torch does not start threads of its own (at::internal::GRAIN_SIZE)."""
+"""Elements that steps are done on at once: they stay in a processor's cache, and are few enough
+that torch does not start threads of its own (at::internal::GRAIN_SIZE)."""
 
 STRETCH = 4 * 1024 * 1024
 """Elements that a draw alone fills at once: what Ctrl-C waits for."""
@@ -114,7 +115,7 @@ class Section:
                 if start < cut < stop and self._length - cut >= 2 * ALIGNED:
                     cuts.add(cut)
         edges = sorted(cuts)
-        for first, last in zip(edges, edges[1:], strict=False):
+        for first, last in itertools.pairwise(edges):
             active = [s for s in self._steps if s.start < last and s.stop > first]
             if active:
                 yield first, last, active

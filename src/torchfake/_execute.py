@@ -1,8 +1,8 @@
 """One recorded operation, done for real.
 
 Enters: operations, in an order in which each finds what it read. Leaves: storages that hold what
-they wrote. Invariant: what is made here is the replay's own; nothing that exists already is written.
-For the few operators that take no generator the global one is borrowed, and put back.
+they wrote. Invariant: what is made here is the replay's own; nothing that exists already is
+written. For the few operators that take no generator the global one is borrowed, and put back.
 """
 
 from __future__ import annotations

@@ -241,12 +241,14 @@ def _bytes_record(num_bytes: int, device: torch.device) -> Metadata:
     return intern(size, contiguous_stride(size), 0, torch.uint8, device)
 
 
-def history(wanted: Iterable[Op | None]) -> list[Op]:
+def history(wanted: Iterable[Op | None], *, all_of_it: bool = False) -> list[Op]:
     """The operations to be done for `wanted`, in the order they were done.
 
     In that order each finds what it read: an operation that overwrote it came later. Those whose
     results were kept need nothing before them. A draw needs those before it on which its place in
     the generator's stream depends.
+
+    With `all_of_it`, the operations that `wanted` were made of, whatever is at hand by now.
     """
     found: dict[int, Op] = {}
     waiting = [op for op in wanted if op is not None]
@@ -255,8 +257,8 @@ def history(wanted: Iterable[Op | None]) -> list[Op]:
         if op.number in found:
             continue
         found[op.number] = op
-        if op.kept is None:
+        if op.kept is None or all_of_it:
             waiting.extend(r.contents.op for r in op.reads() if r.contents.op is not None)
-            if op.draw is not None and op.draw.waits_for is not None:
+            if op.draw is not None and op.draw.waits_for is not None and not all_of_it:
                 waiting.append(op.draw.waits_for)
     return [found[number] for number in sorted(found)]

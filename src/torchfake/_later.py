@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from torchfake import _private
+from torchfake._memory import view_of
 from torchfake._metadata import Held, Metadata, Storage
-from torchfake._replay import view_of
 
 aten = torch.ops.aten
 

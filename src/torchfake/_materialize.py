@@ -38,6 +38,7 @@ def make_real(
     device: torch.device | None = None,
     keep: bool = False,
     each: Callable[[int], None] | None = None,
+    num_threads: int | None = None,
 ) -> None:
     """Make these fakes real, each as soon as its storage is; `each` is told of its bytes."""
     with lock, _private.no_subclass_functions():  # a lazy parameter refuses nearly all
@@ -45,7 +46,7 @@ def make_real(
         for name, fake in check(named):
             waiting.setdefault(id(fake._fake_storage), []).append((name, fake))
         if waiting:
-            _Run(list(waiting.values()), device, each).run(keep)
+            _Run(list(waiting.values()), device, each).run(keep, num_threads)
 
 
 def check(named: Iterable[tuple[str, FakeTensor]]) -> list[tuple[str, FakeTensor]]:
@@ -91,12 +92,12 @@ class _Run:
                     _check_is_there(group[0][0], recorded.contents.cell.device)
                 self.waiting.setdefault(id(recorded.contents), []).append(group)
 
-    def run(self, keep: bool) -> None:
+    def run(self, keep: bool, num_threads: int | None) -> None:
         for group in self.ready:
             self._install(group)
         wanted = [_recorded(groups[0]).contents for groups in self.waiting.values()]
         try:
-            _replay.replay(wanted, self._finish, keep=keep)
+            _replay.replay(wanted, self._finish, keep=keep, num_threads=num_threads)
         except Exception as error:
             if self.num_real:
                 _say_what_is_left(error, self._progress())

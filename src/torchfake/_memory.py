@@ -1,7 +1,7 @@
 """Real memory for what was recorded.
 
-Enters: sizes, devices, metadata records. Leaves: real storages, and real tensors on them. Invariant:
-what is handed out is new.
+Enters: sizes, devices, metadata records. Leaves: real storages, and real tensors on them.
+Invariant: what is handed out is new.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Operations that can be done piece by piece, and doing them so.
 
 Enters: operations. Leaves: steps, which give any stretch of elements its value without the rest.
-Invariant: cut or not, the bits are the same. A draw is cut at multiples of 16 elements, where torch's
-kernels begin anew; arithmetic anywhere, if this torch was seen to give equal bits.
+Invariant: cut or not, the bits are the same. A draw is cut at multiples of 16 elements, where
+torch's kernels begin anew; arithmetic anywhere, if this torch was seen to give equal bits.
 
 A step looks at cells that have the same number of elements, each in order, and does to element i
 what depends on elements i alone, or on place i of a generator's stream. So steps on the same
@@ -12,6 +12,7 @@ not wanted in the end is never there as a whole.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
@@ -150,7 +151,7 @@ def _is_cut_right(packet: str, dtype: torch.dtype) -> bool:
         whole, pieces = (torch.empty(105, dtype=dtype, device="cpu") for _ in range(2))
         for target, cuts in ((whole, [0, 105]), (pieces, [0, 16, 80, 105])):
             generator = torch.Generator(device="cpu")
-            for start, stop in zip(cuts, cuts[1:], strict=False):
+            for start, stop in itertools.pairwise(cuts):
                 getattr(target[start:stop], method)(generator=generator)
         return _same_bits(whole, pieces)
 
@@ -304,7 +305,7 @@ def _was_seen_exact(func: Any, dtypes: Any, args: Any, kwargs: Any) -> bool:
     with _private.as_eager():
         length = len(samples[0])
         cuts = [0, 1, 16, 23, 1040, length - 3, length]
-        pieces = [done(*cut) for cut in zip(cuts, cuts[1:], strict=False)]
+        pieces = [done(*cut) for cut in itertools.pairwise(cuts)]
         return _same_bits(done(0, length), torch.cat(pieces))
 
 

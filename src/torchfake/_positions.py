@@ -1,10 +1,11 @@
 """Generators where recorded draws begin.
 
-Enters: draws, and words behind their beginning. Leaves: generators that stand there. Invariant: they
-are the replay's own; no other generator moves.
+Enters: draws, and words behind their beginning. Leaves: generators that stand there. Invariant:
+they are the replay's own; no other generator moves.
 
-A place is reached in one of three ways: a generator that a draw has left there, one that has to skip
-so few words that drawing them is quickest, or a jump from the nearest state before that is known.
+A place is reached in one of three ways: a generator that a draw has left there, one that has to
+skip so few words that drawing them is quickest, or a jump from the nearest state before that is
+known.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ def is_in_a_graph(leaf: torch.Tensor) -> bool:
         return False  # of a view made in no_grad: it is in none
     holder: Any = leaf
     # Below the subclass: torch would ask whether it is a DTensor, and import half a second for it.
-    below: Any = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+    below: Any = torch._C._DisableTorchDispatch()
     with below, torch.inference_mode(False), torch.enable_grad():
         before = holder._use_count()
         view: Any = leaf.view_as(leaf)

@@ -1,4 +1,4 @@
-"""A bar while tensors are made real.
+"""A bar while tensors are made real, or written.
 
 Enters: bytes to make. Leaves: a function to be told of each tensor. Invariant: nothing is shown
 within the first two seconds unless it was asked for, and nothing is needed that is not installed.
@@ -16,14 +16,16 @@ _SECONDS_OF_SILENCE = 2.0
 
 
 @contextlib.contextmanager
-def progress_bar(num_bytes: int, wanted: bool | None) -> Iterator[Callable[[int], None] | None]:
+def progress_bar(
+    num_bytes: int, wanted: bool | None, what: str = "Materializing"
+) -> Iterator[Callable[[int], None] | None]:
     """A bar of `num_bytes`, shown at once, never, or after two seconds."""
     bar_class = None if wanted is False else _bar_class(required=wanted is True)
     if bar_class is None:
         yield None
         return
     delay = 0.0 if wanted else _SECONDS_OF_SILENCE
-    options = {"unit": "B", "unit_scale": True, "desc": "Materializing", "delay": delay}
+    options = {"unit": "B", "unit_scale": True, "desc": what, "delay": delay}
     with bar_class(total=num_bytes, leave=bool(wanted), **options) as bar:
         yield lambda num_bytes: bar.update(num_bytes) and None
 

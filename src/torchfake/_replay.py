@@ -5,8 +5,8 @@ is the replay's own until it is handed over; nothing that exists already is writ
 generators of the replay's own.
 
 What is large is done by :mod:`torchfake._workers`, on all cores; what is small, and what is to be
-kept, in the recorded order: there each operation finds what it read, since whatever overwrote it came
-later.
+kept, in the recorded order: there each operation finds what it read, since whatever overwrote it
+came later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What can be done at the same time.
 
 Enters: operations in the order they were recorded. Leaves: tasks, each with those it comes after.
-Invariant: two tasks that touch the same cell, or of which one draws where the other's draws end, are
-in order; all others are free.
+Invariant: two tasks that touch the same cell, or of which one draws where the other's draws end,
+are in order; all others are free.
 
 Operations that can be done piece by piece are joined to chains, as long as nothing else has touched
 their cells. The rest are lone: done whole, one at a time.

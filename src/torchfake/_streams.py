@@ -29,15 +29,23 @@ lock = threading.RLock()
 class Draw:
     """The draws of one operation: where in its generator's stream they begin and end."""
 
-    __slots__ = ("anchor", "device", "end", "taken", "words")
+    __slots__ = ("anchor", "device", "end", "number", "root", "taken", "words")
 
     def __init__(
-        self, anchor: torch.Tensor | Op, words: int, taken: int | None, device: torch.device
+        self,
+        anchor: torch.Tensor | Op,
+        words: int,
+        taken: int | None,
+        device: torch.device,
+        root: torch.Tensor,
+        number: int,
     ) -> None:
         self.anchor = anchor
         self.words = words  # behind the anchor
         self.taken = taken  # by this draw, where that can be counted
         self.device = device  # of the generator
+        self.root = root  # the state that was read last
+        self.number = number  # of draws behind that
         self.end: torch.Tensor | None = None  # the state behind it, if it was run to be known
 
     @property
@@ -47,10 +55,10 @@ class Draw:
 
     def known_anchor(self) -> torch.Tensor:
         """The state that the words are behind of. Nothing must be waited for."""
-        if isinstance(self.anchor, Op):
-            assert self.anchor.draw.end is not None
-            self.anchor = self.anchor.draw.end
-        return self.anchor
+        anchor = self.anchor.draw.end if isinstance(self.anchor, Op) else self.anchor
+        assert isinstance(anchor, torch.Tensor)
+        self.anchor = anchor
+        return anchor
 
 
 def _unfinished(anchor: torch.Tensor | Op | None) -> Op | None:
@@ -70,6 +78,8 @@ class Stream:
         self.device = device
         self.anchor: torch.Tensor | Op | None = None
         self.words = 0
+        self._root = torch.empty(0)
+        self._number = 0
         self.is_settled = True
         self._seen = b""  # the generator's own state when it was last looked at
         self._to_settle = 0  # elements of draws that are not counted, behind the last known state
@@ -79,7 +89,8 @@ class Stream:
         if self.anchor is None or _bytes(actual) != self._seen:
             self.restart(actual)  # somebody else has moved the generator
         assert self.anchor is not None
-        op.draw = Draw(self.anchor, self.words, taken, self.device)
+        op.draw = Draw(self.anchor, self.words, taken, self.device, self._root, self._number)
+        self._number += 1
         self.is_settled = False
         if taken is None:
             self.anchor, self.words = op, 0
@@ -89,7 +100,7 @@ class Stream:
 
     def restart(self, actual: torch.Tensor) -> None:
         """Begin anew from the generator's own state."""
-        self.anchor, self.words, self._to_settle = actual, 0, 0
+        self._begin_at(actual)
         self._seen, self.is_settled = _bytes(actual), True
 
     def forget(self) -> None:
@@ -110,8 +121,12 @@ class Stream:
         """Move `generator` to where the draws end. Nothing must be waited for."""
         assert self.anchor is not None
         state = _state_at(self.anchor, self.words)
-        self.anchor, self.words, self._to_settle = state, 0, 0
+        self._begin_at(state)
         self._move(generator, state)
+
+    def _begin_at(self, state: torch.Tensor) -> None:
+        self.anchor, self.words, self._to_settle = state, 0, 0
+        self._root, self._number = state, 0
 
     def give_up(self, generator: torch.Generator) -> None:
         """Move `generator` elsewhere, so that it shows when somebody moves it back."""

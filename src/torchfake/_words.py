@@ -1,12 +1,12 @@
 """How many words of a CPU generator's stream a random operator takes.
 
-Enters: an operator, its arguments, the record of what it fills. Leaves: a number of 32-bit words, or
-None: it must be run to know. Invariant: a number is given only where this torch was seen to draw as
-many, the first time that it was asked for; where it does not, replay runs the draw and loses time
-alone.
+Enters: an operator, its arguments, the record of what it fills. Leaves: a number of 32-bit words,
+or None: it must be run to know. Invariant: a number is given only where this torch was seen to draw
+as many, the first time that it was asked for; where it does not, replay runs the draw and loses
+time alone.
 
-The counts are those of aten/src/ATen/native/cpu/DistributionTemplates.h, whose kernels take one word
-or two for each element in order, whatever the layout, with the exceptions written at each.
+The counts are those of aten/src/ATen/native/cpu/DistributionTemplates.h, whose kernels take one
+word or two for each element in order, whatever the layout, with the exceptions written at each.
 """
 
 from __future__ import annotations

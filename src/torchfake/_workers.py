@@ -1,13 +1,13 @@
 """Tasks, done on several cores and in bounded memory.
 
 Enters: tasks, and the cells that are wanted. Leaves: each wanted cell, handed over in the calling
-thread as soon as nothing will write it again. Invariant: however it ends, no thread is left, and what
-has not been handed over is nobody's.
+thread as soon as nothing will write it again. Invariant: however it ends, no thread is left, and
+what has not been handed over is nobody's.
 
 The calling thread does the lone tasks in order, hands over, and is one of the workers in between.
-Elements of chains are given out from the front of one long line, in the order they were recorded: so
-that a generator goes on where it stands, and memory is filled in order. Portions get smaller towards
-the end, for all threads to finish at the same time (Polychronopoulos and Kuck 1987, "Guided
+Elements of chains are given out from the front of one long line, in the order they were recorded:
+so that a generator goes on where it stands, and memory is filled in order. Portions get smaller
+towards the end, for all threads to finish at the same time (Polychronopoulos and Kuck 1987, "Guided
 self-scheduling").
 """
 
@@ -221,7 +221,8 @@ class Workers:
 
     def _in_reach(self) -> list[_Progress]:
         """Chains from the front of the line, as many as there is memory for."""
-        found, num_elements, num_bytes = [], 0, self._bytes
+        found: list[_Progress] = []
+        num_elements, num_bytes = 0, self._bytes
         for chain in self._line:
             needed = 0 if chain.layout is not None else self._needed(chain.task)
             if not _fits(num_bytes, needed) and (found or not self._is_idle()):

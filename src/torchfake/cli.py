@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ from rich.text import Text
 import torchfake
 from torchfake.errors import TorchFakeError
 from torchfake.inspect import text
+from torchfake.inspect.init import init_target
 from torchfake.inspect.report import Report, inspect_target
 
 app = typer.Typer(
@@ -92,10 +94,72 @@ def inspect_command(
     Prints the tree of its modules with shapes, parameter counts and bytes, equal layers folded
     into one line, then totals, the time taken and the peak memory. 1 GB is 10^9 bytes.
     """
+    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+        report = inspect_target(target, overrides=config or (), dtype=dtype, device=device)
+    if as_json:
+        print(json.dumps(report.to_dict(depth=depth), indent=2))
+    elif sys.stdout.isatty():
+        _show(report, depth)
+    else:
+        print(text.plain(report, depth=depth))
+
+
+@app.command("init")
+def init_command(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="As for inspect: transformers:ClassName, ...")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; made if need be.")
+    ],
+    seed: Annotated[int, typer.Option(help="Of torch's generator.")] = 0,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="As for inspect."),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Floating point dtype to build in, such as bf16. [default: the model's]"),
+    ] = None,
+    max_shard_size: Annotated[str, typer.Option(help="Of a file, such as 200MB.")] = "5GB",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="That make values. [default: torch's]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    show_traceback: Annotated[
+        bool,
+        typer.Option("--traceback", help="On failure print the traceback; show warnings and logs."),
+    ] = False,
+) -> None:
+    """Initialise a model as eager PyTorch would, and write it to safetensors files.
+
+    The weights are those of torch.manual_seed(SEED) followed by the constructor, bit for bit. At no
+    time is more than one tensor in memory; from_pretrained reads the result. Run again after an
+    interruption, it goes on from the last whole file.
+    """
+    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+        written = init_target(
+            target,
+            out,
+            overrides=config or (),
+            dtype=dtype,
+            seed=seed,
+            max_shard_size=max_shard_size,
+            threads=threads,
+        )
+    if as_json:
+        print(json.dumps(written.to_dict(), indent=2))
+        return
+    for name in written.files:
+        print(out / name)
+    print(f"{text.bytes_text(written.num_bytes)} in {written.seconds:.1f} s")
+
+
+@contextlib.contextmanager
+def _failing_in_one_line(show_traceback: bool) -> Iterator[None]:
     try:
-        with _quiet(show_traceback):
-            report = inspect_target(target, overrides=config or (), dtype=dtype, device=device)
-    except TorchFakeError as error:
+        yield
+    except (TorchFakeError, OSError) as error:
         if show_traceback:
             traceback.print_exception(error)
         _fail(str(error), 2)
@@ -103,12 +167,6 @@ def inspect_command(
         if show_traceback:
             traceback.print_exc()
         _fail("interrupted", 130)
-    if as_json:
-        print(json.dumps(report.to_dict(depth=depth), indent=2))
-    elif sys.stdout.isatty():
-        _show(report, depth)
-    else:
-        print(text.plain(report, depth=depth))
 
 
 def _fail(message: str, code: int) -> None:

@@ -6,13 +6,14 @@ real. Invariant: what is made real has the bits that eager construction would ha
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _generators, _materialize, _private, _record, _state
+from torchfake import _generators, _load, _materialize, _private, _record, _state, _transformers
 from torchfake._graph import Cell, Deferred
 from torchfake._metadata import DEFERRED, Storage
 from torchfake._progress import progress_bar
@@ -23,6 +24,7 @@ from torchfake.fake import fake_mode, tensors_of
 _T = TypeVar("_T")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 _Module = TypeVar("_Module", bound=torch.nn.Module)
+_Check = Callable[[torch.nn.Module], bool]
 
 
 class deferred_mode(fake_mode):
@@ -141,9 +143,14 @@ def materialize_module(
     *,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
+    checkpoint: _load.Source | None = None,
+    strict: bool = True,
+    threads: int | None = None,
     progress: bool | None = None,
 ) -> _Module:
     """Make the deferred parameters and buffers of a module real, in place, and return it.
+
+    What takes long is done on several cores, with the bits of one.
 
     Args:
         module: with its submodules.
@@ -153,12 +160,21 @@ def materialize_module(
         device: where to, instead of where they were recorded. Draws are those of the device that
             was recorded.
         dtype: what floating tensors are cast to, as ``module.to(dtype)`` would.
+        checkpoint: values to take instead of those that were recorded, by the names of
+            ``state_dict()``, cast to the module's dtypes: a directory, a file (safetensors, or
+            ``torch.save``'s, read with ``weights_only=True``), or a state dict. What it lacks is
+            replayed, so that it gets the values that eager would have given it.
+        strict: whether it is an error if the checkpoint has what the module has not, or in another
+            shape; otherwise that is left out, with a warning.
+        threads: how many make values; None: ``torch.get_num_threads()``.
         progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds and
             tqdm is there.
 
     Raises:
         NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
         MaterializeError: if a tensor cannot become real, by name; nothing has changed then.
+        CheckpointError: (a ValueError) if `checkpoint` cannot be read or does not fit; nothing has
+            changed then.
         ReplayError: if what was recorded cannot be done. What was made real before stays so, and
             another call goes on from there.
 
@@ -175,13 +191,55 @@ def materialize_module(
         chosen = list(deferred_tensors(module, buffers_only, check_fn))
         if not buffers_only:
             chosen += _attributes(module, check_fn)
-        if dtype is not None:
+        values = {}
+        if checkpoint is not None:
+            targets = _targets(module, buffers_only, check_fn)
+            entries = _entries(module, checkpoint, targets)
+            values = _load.fitting(entries, targets, _others(module, targets), strict=strict)
+        if dtype is not None or values:
             _materialize.check(chosen)  # before anything is cast
+        if dtype is not None:
             _cast([fake for _, fake in chosen], dtype)
+        if values:
+            _load.copy_into(targets, values)
         num_bytes = sum(_materialize.num_bytes(fake) for _, fake in chosen)
         with progress_bar(num_bytes, progress) as advance:
-            _materialize.make_real(chosen, device=target, each=advance)
+            _materialize.make_real(chosen, device=target, each=advance, num_threads=threads)
     return module
+
+
+def _targets(
+    module: torch.nn.Module, buffers_only: bool, check_fn: _Check | None
+) -> dict[str, torch.Tensor]:
+    """The chosen tensors of the module's state, real ones too, under all of their names."""
+    chosen: set[int] = set()
+    for _, submodule in _chosen(module, check_fn):
+        own = [] if buffers_only else list(submodule.parameters(recurse=False))
+        chosen.update(map(id, [*own, *submodule.buffers(recurse=False)]))
+    state = module.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in state.items() if id(tensor) in chosen}
+
+
+def _entries(
+    module: torch.nn.Module, checkpoint: _load.Source, targets: dict[str, torch.Tensor]
+) -> dict[str, _load.Entry]:
+    """Those of the checkpoint, by the module's names."""
+    entries = _load.open_checkpoint(checkpoint)
+    known = {*targets, *_others(module, targets)}
+    if isinstance(checkpoint, Mapping) or known >= set(entries):
+        return entries
+    if os.path.isdir(checkpoint) and _transformers.is_its_model(module):
+        # its names, or its ways to put tensors together, are not the module's
+        read, others = _transformers.read_pretrained(module, checkpoint)
+        left_out = {name: _load.Entry(shape, _load.nothing) for name, shape in others.items()}
+        return {**_load.open_checkpoint(read), **left_out}
+    return entries
+
+
+def _others(module: torch.nn.Module, targets: dict[str, torch.Tensor]) -> set[str]:
+    """What a checkpoint may have beside `targets`."""
+    buffers = (name for name, _ in module.named_buffers(remove_duplicate=False))
+    return {*module.state_dict(keep_vars=True), *buffers} - set(targets)
 
 
 def _real_device(device: torch.device | str | int) -> torch.device:
@@ -189,9 +247,6 @@ def _real_device(device: torch.device | str | int) -> torch.device:
     if named.type == "cuda" and named.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return named
-
-
-_Check = Callable[[torch.nn.Module], bool]
 
 
 def _chosen(module: torch.nn.Module, check: _Check | None) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -184,3 +184,18 @@ class ChangedValueError(TorchFakeError, ValueError):
     ``dematerialize_module`` gives memory back only if the same bits can be had again. A trained
     weight cannot: save it first, or leave it out with ``check_fn``.
     """
+
+
+class CheckpointError(TorchFakeError, ValueError):
+    """A checkpoint cannot be read into a module, or written.
+
+    Of what is read, all that is wrong is said at once, by name: tensors of another shape, and those
+    that the module does not have; or that the file is cut short, is no checkpoint, or would run
+    code to be read. Nothing has changed then::
+
+        materialize_module(model, checkpoint="model.safetensors")  # CheckpointError
+        materialize_module(model, checkpoint="model.safetensors", strict=False)  # what fits
+
+    Of what is written: the directory holds another model, or a tensor is of a kind that safetensors
+    files do not have.
+    """

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from torchfake._device import MAX_CUDA_DEVICES
+from torchfake.deferred import deferred_mode
 from torchfake.errors import DeviceError, TargetError
 from torchfake.fake import fake_mode
 from torchfake.inspect.overrides import did_you_mean, one_line
@@ -45,7 +46,11 @@ class Built:
 
 
 def build(
-    target: Target, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+    target: Target,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    deferred: bool = False,
 ) -> Built:
     """Build the model of `target` inside :func:`torchfake.fake_mode`.
 
@@ -55,13 +60,14 @@ def build(
             result. Not given: the dtype of the target's config, where it has one, as the default
             dtype only, which is what ``from_pretrained`` does.
         device: torch's default device meanwhile. No GPU is needed for ``cuda``.
+        deferred: build it inside :func:`torchfake.deferred_mode`.
 
     Raises:
         TargetError: if the constructor raises, or makes something other than a module.
         DeviceError: if fakes cannot be on `device`.
     """
     device = device or torch.device("cpu")
-    mode = fake_mode(fake_cuda=_num_cuda(device))
+    mode = (deferred_mode if deferred else fake_mode)(fake_cuda=_num_cuda(device))
     peak_before = _peak_rss_bytes()
     start = time.perf_counter()
     try:

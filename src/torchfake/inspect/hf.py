@@ -1,7 +1,7 @@
 """transformers targets: model classes with a default config, and config.json files.
 
-Enters: a class or its name, or a path, and overrides. Leaves: a Target. Invariant: the only file
-that imports transformers, and it neither downloads anything nor runs code from a checkpoint.
+Enters: a class or its name, or a path, and overrides. Leaves: a Target. Invariant: nothing is
+downloaded, and no code from a checkpoint runs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,209 @@
+"""Deferred modules, written to files without ever being in memory.
+
+Enters: a module. Leaves: safetensors files and their index, as ``save_pretrained`` writes them.
+Invariant: a file that has its name is whole, and the index is written last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchfake import _private, _transformers
+from torchfake._digest import digest_of
+from torchfake._progress import progress_bar
+from torchfake._safetensors import INCOMPLETE, check_dtypes
+from torchfake._save import Advance, write_file
+from torchfake._tensor import FakeTensor
+from torchfake.deferred import check_recorded
+from torchfake.errors import CheckpointError, MissingExtraError, NotDeferredError
+
+_DIGEST = "torchfake_record"
+"""The key under which a file's header has the digest of the record behind it."""
+
+
+def save_materialized(
+    module: torch.nn.Module,
+    directory: str | os.PathLike[str],
+    *,
+    max_shard_size: int | str = "5GB",
+    threads: int | None = None,
+    progress: bool | None = None,
+) -> None:
+    """Write the values that a deferred module would have to safetensors files, tensor by tensor.
+
+    The module stays as it is. At no time is more in memory than its largest tensor and 64 MB;
+    what is drawn and not computed further is not even there as a whole tensor.
+
+    A model of transformers is written by its own ``save_pretrained``, its config included, so that
+    ``from_pretrained`` reads it. Of any other module all that ``state_dict()`` has is written, tied
+    tensors once, under their first name.
+
+    A call that was interrupted is continued by the same call, from the last whole file on.
+
+    Args:
+        module: deferred, in parts or as a whole.
+        directory: made, if it is not there.
+        max_shard_size: of a file, in bytes, or as in ``"200MB"``; larger tensors are alone.
+        threads: how many make values; None: ``torch.get_num_threads()``.
+        progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds.
+
+    Raises:
+        NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
+        CheckpointError: (a ValueError) if `directory` holds another model, or a tensor is of a kind
+            that such files do not have.
+        MissingExtraError: without safetensors and huggingface_hub.
+        ReplayError: if what was recorded cannot be done.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise NotDeferredError(f"save_materialized takes a module, not {type(module).__name__}")
+    folder = Path(directory)
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file: give a directory")
+    tensors = _tensors_of(module)
+    run = _Run(folder, digest_of(tensors.items()), threads)
+    run.check_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    num_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
+    with progress_bar(num_bytes, progress, "Writing") as advance:
+        run.advance = _locked(advance)
+        if _transformers.is_its_model(module):
+            _transformers.save_pretrained(module, folder, max_shard_size, run.write)
+        else:
+            _save_plain(tensors, run, max_shard_size)
+
+
+def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What ``state_dict()`` has, checked."""
+    tensors = module.state_dict()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(
+                f"{name} is a {type(tensor).__name__}: safetensors files have tensors alone. Save "
+                "it beside them"
+            )
+        if isinstance(tensor, FakeTensor):
+            check_recorded(name, tensor)
+    check_dtypes(tensors)
+    return tensors
+
+
+def _locked(advance: Advance | None) -> Advance | None:
+    """The same for several threads."""
+    if advance is None:
+        return None
+    lock = threading.Lock()
+
+    def locked(num_bytes: int) -> None:
+        with lock:
+            advance(num_bytes)
+
+    return locked
+
+
+class _Run:
+    """One call: where to, and what tells its files from others."""
+
+    def __init__(self, folder: Path, digest: str, threads: int | None) -> None:
+        self.folder = folder
+        self.digest = digest
+        self.threads = threads
+        self.advance: Advance | None = None
+
+    def check_folder(self) -> None:
+        """Refuse a directory that holds another model."""
+        for path in sorted(self.folder.glob("*.safetensors")):
+            if not self._is_mine(path):
+                raise CheckpointError(
+                    f"{path} is of another model, or of another seed: remove it, or give another "
+                    "directory"
+                )
+
+    def write(self, tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+        """Write a file, unless it is there."""
+        if path.exists() and self._is_mine(path) and _names_in(path) == set(tensors):
+            if self.advance is not None:
+                self.advance(sum(t.numel() * t.element_size() for t in tensors.values()))
+            return
+        metadata = {**metadata, _DIGEST: self.digest}
+        write_file(path, tensors, metadata, num_threads=self.threads, advance=self.advance)
+
+    def write_json(self, name: str, content: Any) -> None:
+        path = self.folder / (name + INCOMPLETE)
+        path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(path, self.folder / name)
+
+    def _is_mine(self, path: Path) -> bool:
+        metadata = _header_of(path).get("__metadata__")
+        return isinstance(metadata, dict) and metadata.get(_DIGEST) == self.digest
+
+
+def _header_of(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file; empty if it is none."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(size, _MAX_HEADER_BYTES)))
+    except (OSError, ValueError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+_MAX_HEADER_BYTES = 100_000_000  # what the library takes
+
+
+def _names_in(path: Path) -> set[str]:
+    return set(_header_of(path)) - {"__metadata__"}
+
+
+# Any other module.
+
+
+def _save_plain(tensors: dict[str, torch.Tensor], run: _Run, max_shard_size: int | str) -> None:
+    kept, dropped = _without_ties(tensors)
+    split = _split(kept, max_shard_size)
+    for name, names in split.filename_to_tensors.items():
+        metadata = {"format": "pt", **{k: v for k, v in dropped.items() if v in names}}
+        run.write({n: kept[n] for n in names}, run.folder / name, metadata)
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        run.write_json("model.safetensors.index.json", index)
+
+
+def _without_ties(
+    tensors: dict[str, torch.Tensor],
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Each tensor once, and the name it has for each that was left out, as
+    ``safetensors.torch.save_model`` does.
+    """
+    first: dict[Any, str] = {}
+    dropped = {}
+    for name, tensor in tensors.items():
+        place = (
+            _private.storage_key(tensor.untyped_storage()),
+            tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype,
+        )  # fmt: skip
+        kept = first.setdefault(place, name) if tensor.numel() else name
+        if kept != name:
+            dropped[name] = kept
+    return {name: t for name, t in tensors.items() if name not in dropped}, dropped
+
+
+def _split(tensors: dict[str, torch.Tensor], max_shard_size: int | str) -> Any:
+    try:
+        from huggingface_hub import split_state_dict_into_shards_factory
+    except ImportError:
+        raise MissingExtraError(
+            'save_materialized needs huggingface_hub: pip install "torchfake[files]"'
+        ) from None
+    return split_state_dict_into_shards_factory(
+        tensors,
+        get_storage_size=lambda tensor: tensor.numel() * tensor.element_size(),
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_shard_size,
+    )

@@ -24,7 +24,7 @@ from torchfake._words import uniform_is_counted
 MAX_SKIPPED_WORDS = 200_000
 """Drawing one takes 4 ns, a jump 1.5 ms, or 6 if its length is new."""
 
-_MAX_KNOWN = 256
+MAX_KNOWN = 256
 
 
 class Known:
@@ -53,7 +53,7 @@ class Known:
             if (id(anchor), words) not in self._states and words:
                 bisect.insort(known, words)
                 self._states[id(anchor), words] = state
-            if len(self._states) > _MAX_KNOWN:
+            if len(self._states) > MAX_KNOWN:
                 (of, place), _ = self._states.popitem(last=False)
                 self._places[of].remove(place)
 

@@ -32,7 +32,7 @@ class _Kind(NamedTuple):
 
     words: Callable[[torch.dtype, int], int]  # for so many elements of that dtype
     sample: Callable[[torch.Tensor, torch.Generator], Any]  # one of them, on a tensor to fill
-    by_processor: bool = False  # MKL draws in its stead on some
+    may_differ: bool = False  # by processor (MKL draws in its stead on some), or by version
 
 
 def _normal_words(dtype: torch.dtype, length: int) -> int:
@@ -49,11 +49,14 @@ def words_each(dtype: torch.dtype) -> int:
     return 2 if dtype.itemsize == 8 else 1
 
 
+_WIDE = 1 << 28
+"""Integers of so wide a range, or wider, take two words each."""
+
 _UNIFORM = _Kind(lambda dtype, n: n * words_each(dtype), lambda t, g: t.uniform_(generator=g))
 _NORMAL = _Kind(_normal_words, lambda t, g: t.normal_(generator=g))
 _WHOLE = _Kind(lambda dtype, n: n * words_each(dtype), lambda t, g: t.random_(generator=g))
 _RANGE = _Kind(lambda _, n: n, lambda t, g: t.random_(0, 100, generator=g))
-_WIDE_RANGE = _Kind(lambda _, n: 2 * n, lambda t, g: t.random_(0, 1 << 40, generator=g))
+_WIDE_RANGE = _Kind(lambda _, n: 2 * n, lambda t, g: t.random_(0, _WIDE, generator=g), True)
 _GEOMETRIC = _Kind(lambda _, n: 2 * n, lambda t, g: t.geometric_(0.5, generator=g))
 _CAUCHY = _Kind(lambda _, n: 2 * n, lambda t, g: t.cauchy_(generator=g))
 _EXPONENTIAL = _Kind(lambda _, n: 2 * n, lambda t, g: t.exponential_(generator=g), True)
@@ -90,7 +93,7 @@ def words_drawn(func: Any, args: Any, record: Metadata) -> int | None:
         args: its positional arguments; those of ``random_`` say how wide its range is.
         record: of the tensor that is filled.
     """
-    kind = _KINDS.get(func._schema.name) or _kind_by_arguments(func, args)
+    kind = _KINDS.get(func._schema.name) or _kind_by_arguments(func, args, record.dtype)
     return None if kind is None else _counted(kind, record)
 
 
@@ -104,7 +107,7 @@ def uniform_is_counted() -> bool:
     return _is_as_counted(_UNIFORM, torch.float32)
 
 
-def _kind_by_arguments(func: Any, args: Any) -> _Kind | None:
+def _kind_by_arguments(func: Any, args: Any, dtype: torch.dtype) -> _Kind | None:
     name, overload = func._schema.name, func._schema.overload_name
     if name == "aten::bernoulli_":
         return _BERNOULLI if overload == "float" else None
@@ -119,7 +122,11 @@ def _kind_by_arguments(func: Any, args: Any) -> _Kind | None:
         return None
     if not isinstance(low, int) or not isinstance(high, int):
         return None  # the highest there is, for one
-    return _WIDE_RANGE if high - low >= 1 << 32 else _RANGE
+    if high - low < _WIDE // 2:
+        return _RANGE
+    if dtype.is_floating_point:
+        return None  # the bounds are rounded, one way or the other
+    return _WIDE_RANGE if high - low >= _WIDE else _RANGE
 
 
 @lru_cache(maxsize=4096)
@@ -142,7 +149,7 @@ def _is_as_counted(kind: _Kind, dtype: torch.dtype) -> bool:
         is_right = all(_counts_right(kind, dtype, length) for length in (SCALAR, 41))
     except RuntimeError:  # not with this dtype
         return False
-    if not is_right and not kind.by_processor:
+    if not is_right and not kind.may_differ:
         _warn()
     return is_right
 
@@ -150,7 +157,8 @@ def _is_as_counted(kind: _Kind, dtype: torch.dtype) -> bool:
 def _counts_right(kind: _Kind, dtype: torch.dtype, length: int) -> bool:
     generator = torch.Generator(device="cpu")
     before = generator.get_state()
-    with _private.as_eager():
+    with _private.as_eager(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of bounds that a dtype does not have
         kind.sample(torch.empty(length, dtype=dtype, device="cpu"), generator)
     counted = advanced(before, kind.words(dtype, length))
     return counted.numpy().tobytes() == generator.get_state().numpy().tobytes()

@@ -25,6 +25,7 @@ from torchfake import _private
 from torchfake._chains import Buffers, Layout, Section, Sink, aligned_stop
 from torchfake._execute import Storages, execute
 from torchfake._graph import Cell
+from torchfake._pieces import ALIGNED
 from torchfake._positions import Generators, Known
 from torchfake._schedule import Chain, Lone, Task
 
@@ -117,7 +118,10 @@ class Workers:
         Raises:
             ReplayError: of the operation that failed, from whichever thread.
         """
-        threads = [threading.Thread(target=self._help) for _ in range(self._num_helpers())]
+        threads = [
+            threading.Thread(target=self._help, name=f"torchfake-{i}")
+            for i in range(self._num_helpers())
+        ]
         try:
             for thread in threads:
                 thread.start()
@@ -182,11 +186,12 @@ class Workers:
                     return self._done.popleft()
                 if not self._num_left:
                     return None
-                if self._lone and self._can_begin(self._lone[0]):
-                    return self._begin_lone()
-                portions = self._portions()
-                if portions:
-                    return portions
+                for anyway in (False, self._is_idle()):
+                    if self._can_begin_lone(anyway):
+                        return self._begin_lone()
+                    portions = self._portions(anyway)
+                    if portions:
+                        return portions
                 self._changed.wait()
         return None
 
@@ -204,9 +209,11 @@ class Workers:
         if isinstance(task, Chain):
             bisect.insort(self._line, _Progress(task), key=lambda chain: chain.task.number)
 
-    def _portions(self) -> list[Portion]:
-        """The next elements in line: more than a few, and less than would keep others waiting."""
-        in_reach = self._in_reach()
+    def _portions(self, anyway: bool = False) -> list[Portion]:
+        """The next elements in line: more than a few, and less than would keep others waiting. With
+        `anyway`, of one chain even if there is no memory for it.
+        """
+        in_reach = self._in_reach(anyway)
         size = sum(chain.task.length - chain.next for chain in in_reach) // (2 * self._num_threads)
         size = min(max(size, MIN_PORTION), MAX_PORTION)
         portions: list[Portion] = []
@@ -219,13 +226,13 @@ class Workers:
         self._line = [chain for chain in self._line if not chain.is_given_out]
         return portions
 
-    def _in_reach(self) -> list[_Progress]:
+    def _in_reach(self, anyway: bool) -> list[_Progress]:
         """Chains from the front of the line, as many as there is memory for."""
         found: list[_Progress] = []
         num_elements, num_bytes = 0, self._bytes
         for chain in self._line:
             needed = 0 if chain.layout is not None else self._needed(chain.task)
-            if not _fits(num_bytes, needed) and (found or not self._is_idle()):
+            if not _fits(num_bytes, needed) and (found or not anyway):
                 break
             found.append(chain)
             num_bytes += needed
@@ -239,7 +246,7 @@ class Workers:
             self._bytes += self._needed(chain.task)
             chain.layout = self._layout(chain.task)
         start, length = chain.next, chain.task.length
-        size = max(size, MIN_PORTION // 2)
+        size = max(size, MIN_PORTION // 2, ALIGNED)
         if length - start > size + MIN_PORTION // 2:
             chain.next = aligned_stop(start + size, length)
         else:
@@ -252,10 +259,10 @@ class Workers:
         whole = {cell: self._storages.of(cell) for cell in task.cells - inner}
         return Layout(whole, sinks)
 
-    def _can_begin(self, task: Lone) -> bool:
-        if self._waits[task]:
+    def _can_begin_lone(self, anyway: bool) -> bool:
+        if not self._lone or self._waits[self._lone[0]]:
             return False
-        return _fits(self._bytes, self._needed(task)) or self._is_idle()
+        return anyway or _fits(self._bytes, self._needed(self._lone[0]))
 
     def _begin_lone(self) -> Lone:
         task = self._lone.popleft()

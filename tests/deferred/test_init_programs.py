@@ -12,6 +12,7 @@ from oracle import bits
 from programs import ACTIONS, State, Step, go_on, run
 
 import profiles as profiles  # how many programs are drawn
+from tiny_pieces import tiny_pieces
 from torchfake import deferred_mode, is_deferred, materialize_tensor
 
 steps = st.tuples(st.sampled_from(sorted(ACTIONS)), *[st.integers(0, 40)] * 3)
@@ -25,6 +26,18 @@ steps = st.tuples(st.sampled_from(sorted(ACTIONS)), *[st.integers(0, 40)] * 3)
 def test_programs(program: list[Step], outside: int, order: int) -> None:
     """The last `outside` steps run after the mode has been left, on what is still deferred."""
     with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(program, outside, order)
+
+
+@given(
+    program=st.lists(steps, min_size=1, max_size=25),
+    outside=st.integers(0, 10),
+    order=st.integers(0, 1 << 30),
+)
+def test_programs_piece_by_piece(program: list[Step], outside: int, order: int) -> None:
+    """The same, cut to pieces of 32 elements and done on two threads in 1,000 bytes."""
+    with warnings.catch_warnings(), tiny_pieces():
         warnings.simplefilter("ignore")
         check(program, outside, order)
 

@@ -94,12 +94,11 @@ def test_another_torch_is_not_counted_and_says_so_once(monkeypatch: pytest.Monke
     for cached in (_words._counted, _words._is_as_counted, _words._warn):
         cached.cache_clear()
     try:
-        with pytest.warns(UserWarning, match="draws random numbers in another way") as caught:
+        with pytest.warns(UserWarning, match="draws random numbers in another way"):
             assert _words.words_drawn(aten.uniform_.default, (), record) is None
-            assert _words.words_drawn(aten.normal_.default, (), record) is None
-        assert len(caught) == 1
-        with warnings.catch_warnings():  # MKL draws these on some processors: nothing to report
+        with warnings.catch_warnings():  # and MKL has ways of its own, on some processors
             warnings.simplefilter("error")
+            assert _words.words_drawn(aten.normal_.default, (), record) is None
             assert _words.words_drawn(aten.exponential_.default, (), record) is None
     finally:
         for cached in (_words._counted, _words._is_as_counted, _words._warn):

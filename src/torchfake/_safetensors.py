@@ -42,12 +42,14 @@ DTYPES = {
     torch.bool: "BOOL",
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     torch.float8_e8m0fnu: "F8_E8M0",
     torch.complex64: "C64",
 }
 _RANKS = {name: rank for rank, name in enumerate(
-    ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "I16", "U16", "F16", "BF16", "I32",
-     "U32", "F32", "C64", "F64", "I64", "U64")
+    ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
+     "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64")
 )}  # fmt: skip
 """The library puts the widest first, and equally wide ones in this order, backwards."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator
@@ -248,6 +249,7 @@ def test_an_error_on_another_thread() -> None:
     module = deferred_init(Model)
     original = _chains.Section._do
     failed: list[int] = []
+    caught: list[str] = []
 
     def do(self: Any, step: Any, start: int, stop: int) -> None:
         if threading.current_thread() is not threading.main_thread() and not failed:
@@ -257,11 +259,13 @@ def test_an_error_on_another_thread() -> None:
 
     with tiny_pieces(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(_chains.Section, "_do", do)
-        with pytest.raises(errors.ReplayError, match="out of luck"):
-            while not failed:
-                materialize_module(deferred_init(Model), threads=4)
-            materialize_module(module)
-            raise errors.ReplayError("out of luck")
+        for attempt in range(100):  # until a helper was quick enough to get something to do
+            try:
+                materialize_module(module if attempt == 0 else deferred_init(Model), threads=4)
+            except errors.ReplayError as error:
+                caught.append(str(error))
+                break
+        assert caught == ["out of luck"]
         materialize_module(module)
     assert_same(eager, module)
 
@@ -285,10 +289,8 @@ def test_an_interrupt_anywhere(at: int) -> None:
 
     with tiny_pieces(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(_chains.Section, "_do", do)
-        while is_deferred(module) and count[0] <= at:
-            with pytest.raises(KeyboardInterrupt):
-                materialize_module(module)
-                raise KeyboardInterrupt
+        with contextlib.suppress(KeyboardInterrupt):  # the helpers may have done it all
+            materialize_module(module)
     with tiny_pieces():
         assert_same(eager, materialize_module(module))
 
@@ -378,9 +380,10 @@ def test_states_that_are_known_are_used() -> None:
 
 def test_small_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_replay, "schedule", lambda _: 1 / 0)
+    monkeypatch.setattr(_replay, "SMALL_BYTES", 10_000)
     materialize_module(deferred_init(nn.Linear, 10, 10))
     with pytest.raises(ZeroDivisionError):
-        materialize_module(deferred_init(nn.Linear, 1000, 1000))
+        materialize_module(deferred_init(nn.Linear, 100, 100))
 
 
 def test_little_work_takes_no_threads() -> None:

@@ -6,6 +6,7 @@ comes out is described the same way.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from tiny_pieces import make_tiny
 from torchfake import _cache, fake_mode, is_fake
+from torchfake.__main__ import main
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -156,3 +158,21 @@ def _torch_is_left_alone() -> Iterator[None]:
     assert torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
     assert torch.get_default_device() == torch.device("cpu")
     assert torch.is_grad_enabled()
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str, str]]:
+    """Run the command line in this process: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["torchfake", *arguments])
+        try:
+            code: Any = main()
+        except SystemExit as done:
+            code = done.code or 0
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run

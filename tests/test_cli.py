@@ -19,7 +19,6 @@ import pytest
 from expecttest import assert_expected_inline
 
 import torchfake
-from torchfake.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns on import
 
@@ -91,22 +90,6 @@ def folder(tmp_path, monkeypatch):
     yield tmp_path
     for name in ("models_here", "exits_here", "imports_here"):
         sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command in this process: exit code, stdout, stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["torchfake", *arguments])
-        try:
-            code = main()
-        except SystemExit as done:
-            code = done.code or 0
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def masked(out):

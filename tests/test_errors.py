@@ -16,6 +16,7 @@ from torchfake import errors, fake_like, fake_mode, meta_like
 from torchfake.errors import (
     CacheError,
     ChangedValueError,
+    CheckpointError,
     DeviceError,
     MaterializeError,
     MissingExtraError,
@@ -45,6 +46,7 @@ FAMILIES = {
     ReplayError: RuntimeError,
     MaterializeError: RuntimeError,
     ChangedValueError: ValueError,
+    CheckpointError: ValueError,
 }
 
 

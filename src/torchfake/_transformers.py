@@ -28,14 +28,12 @@ def is_its_model(module: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(module, transformers.PreTrainedModel)
 
 
-def save_pretrained(
-    module: Any, folder: Path, max_shard_size: int | str, write_file: WriteFile
-) -> None:
+def save_pretrained(module: Any, folder: Path, shard_bytes: int, write_file: WriteFile) -> None:
     """Its own method: names, ties, conversions and the config are its business. Files of tensors
     are written by `write_file`.
     """
     with _files_written_by(write_file), _no_bars():
-        module.save_pretrained(folder, max_shard_size=max_shard_size)
+        module.save_pretrained(folder, max_shard_size=shard_bytes)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ def save_materialized(
     A call that was interrupted is continued by the same call, from the last whole file on.
 
     Args:
-        module: deferred, in parts or as a whole.
-        directory: made, if it is not there.
-        max_shard_size: of a file, in bytes, or as in ``"200MB"``; larger tensors are alone.
+        module: deferred, in parts or as a whole. directory: made, if it is not there.
+        max_shard_size: of a file, in bytes, or as in ``"200MB"`` (10^6 bytes each); a tensor that
+        is
+            larger is alone in its file.
         threads: how many make values; None: ``torch.get_num_threads()``.
         progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds.
 
@@ -62,6 +64,7 @@ def save_materialized(
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"save_materialized takes a module, not {type(module).__name__}")
+    shard_bytes = _num_bytes_of(max_shard_size)
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file: give a directory")
@@ -73,9 +76,25 @@ def save_materialized(
     with progress_bar(num_bytes, progress, "Writing") as advance:
         run.advance = _locked(advance)
         if _transformers.is_its_model(module):
-            _transformers.save_pretrained(module, folder, max_shard_size, run.write)
+            _transformers.save_pretrained(module, folder, shard_bytes, run.write)
         else:
-            _save_plain(tensors, run, max_shard_size)
+            _save_plain(tensors, run, shard_bytes)
+
+
+def _num_bytes_of(size: int | str) -> int:
+    found = re.fullmatch(r"([0-9.]+) *(|[KMGT]B)", str(size).upper().strip())
+    try:
+        num_bytes = int(float(found[1]) * 1000 ** _UNITS.index(found[2])) if found else 0
+    except ValueError:
+        num_bytes = 0
+    if num_bytes <= 0:
+        raise CheckpointError(
+            f"max_shard_size is {size!r}: give a number of bytes, or a size such as 200MB or 5GB"
+        )
+    return num_bytes
+
+
+_UNITS = ("", "KB", "MB", "GB", "TB")
 
 
 def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -164,9 +183,9 @@ def _names_in(path: Path) -> set[str]:
 # Any other module.
 
 
-def _save_plain(tensors: dict[str, torch.Tensor], run: _Run, max_shard_size: int | str) -> None:
+def _save_plain(tensors: dict[str, torch.Tensor], run: _Run, shard_bytes: int) -> None:
     kept, dropped = _without_ties(tensors)
-    split = _split(kept, max_shard_size)
+    split = _split(kept, shard_bytes)
     for name, names in split.filename_to_tensors.items():
         metadata = {"format": "pt", **{k: v for k, v in dropped.items() if v in names}}
         run.write({n: kept[n] for n in names}, run.folder / name, metadata)
@@ -194,7 +213,7 @@ def _without_ties(
     return {name: t for name, t in tensors.items() if name not in dropped}, dropped
 
 
-def _split(tensors: dict[str, torch.Tensor], max_shard_size: int | str) -> Any:
+def _split(tensors: dict[str, torch.Tensor], shard_bytes: int) -> Any:
     try:
         from huggingface_hub import split_state_dict_into_shards_factory
     except ImportError:
@@ -205,5 +224,5 @@ def _split(tensors: dict[str, torch.Tensor], max_shard_size: int | str) -> Any:
         tensors,
         get_storage_size=lambda tensor: tensor.numel() * tensor.element_size(),
         filename_pattern="model{suffix}.safetensors",
-        max_shard_size=max_shard_size,
+        max_shard_size=shard_bytes,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "CacheError",
     "ChangedValueError",
+    "CheckpointError",
     "DeviceError",
     "MaterializeError",
     "MissingExtraError",

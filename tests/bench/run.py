@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import materialize
 import measure
 import models
 import torch
@@ -239,15 +240,18 @@ def machine() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="runs behind each median")
-    parser.add_argument("--no-eager", action="store_true", help="leave out what takes 11 GB")
+    parser.add_argument("--no-eager", action="store_true", help="leave out what takes 25 GB")
     parser.add_argument("--only-ops", action="store_true", help="the single operations alone")
     parser.add_argument("--only-deferred", action="store_true", help="deferred init alone")
+    parser.add_argument("--only-materialize", action="store_true", help="making real alone")
     options = parser.parse_args()
     print(machine())
     if options.only_ops:
         return single_ops(options.rounds)
     if options.only_deferred:
-        return deferred.report(options.rounds, eager=not options.no_eager)
+        return deferred.report(options.rounds)
+    if options.only_materialize:
+        return materialize.report(options.rounds)
     import_time()
     construction(options.rounds, eager=not options.no_eager)
     single_ops(options.rounds)
@@ -257,7 +261,9 @@ def main() -> None:
     profile()
     bytes_per_fake()
     peak_memory(eager=not options.no_eager)
-    deferred.report(options.rounds, eager=not options.no_eager)
+    deferred.report(options.rounds)
+    if not options.no_eager:
+        materialize.report(options.rounds)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 from torchfake import _materialize, _replay, _state
 from torchfake._metadata import DEFERRED_AS_META
 from torchfake._tensor import FakeTensor
-from torchfake.deferred import check_recorded, deferred_mode, deferred_tensors
+from torchfake.deferred import check_recorded, deferred_attributes, deferred_mode, deferred_tensors
 from torchfake.errors import NotDeferredError
 
 _T = TypeVar("_T", torch.Tensor, torch.nn.Module)
@@ -45,7 +45,7 @@ def is_meta_init() -> bool:
 
 
 def materialize(obj: _T, keep_cache: bool = False) -> _T:
-    """Make a tensor, or all parameters and buffers of a module, real in place, and return it.
+    """Make a tensor, or all tensors of a module, real in place, and return it.
 
     Args:
         obj: a tensor of any shape, or a module. What is real already stays as it is.
@@ -65,7 +65,9 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
     if not isinstance(obj, (torch.Tensor, torch.nn.Module)):
         raise NotDeferredError(f"materialize takes a tensor or a module, not {type(obj).__name__}")
     if isinstance(obj, torch.nn.Module):
-        _materialize.make_real(deferred_tensors(obj), keep=keep_cache)
+        module: torch.nn.Module = obj
+        found = [*deferred_tensors(module), *deferred_attributes(module)]
+        _materialize.make_real(found, keep=keep_cache)
     elif isinstance(obj, FakeTensor):
         check_recorded("the tensor", obj)
         _materialize.make_real([("the tensor", obj)], keep=keep_cache)

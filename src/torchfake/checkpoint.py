@@ -48,10 +48,10 @@ def save_materialized(
     A call that was interrupted is continued by the same call, from the last whole file on.
 
     Args:
-        module: deferred, in parts or as a whole. directory: made, if it is not there.
-        max_shard_size: of a file, in bytes, or as in ``"200MB"`` (10^6 bytes each); a tensor that
-        is
-            larger is alone in its file.
+        module: deferred, in parts or as a whole.
+        directory: made, if it is not there.
+        max_shard_size: of a file, in bytes, or as in ``"200MB"``, 10^6 bytes each; a tensor that
+            is larger is alone in its file.
         threads: how many make values; None: ``torch.get_num_threads()``.
         progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds.
 

@@ -190,7 +190,7 @@ def materialize_module(
     with _materialize.lock:
         chosen = list(deferred_tensors(module, buffers_only, check_fn))
         if not buffers_only:
-            chosen += _attributes(module, check_fn)
+            chosen += deferred_attributes(module, check_fn)
         values = {}
         if checkpoint is not None:
             targets = _targets(module, buffers_only, check_fn)
@@ -278,8 +278,8 @@ def deferred_tensors(
                 )
 
 
-def _attributes(
-    module: torch.nn.Module, check_fn: Callable[[torch.nn.Module], bool] | None
+def deferred_attributes(
+    module: torch.nn.Module, check_fn: _Check | None = None
 ) -> list[tuple[str, FakeTensor]]:
     """Deferred tensors that modules hold as plain attributes, in lists and dicts too: tables of
     positions, and what ``weight_norm`` and pruning compute of their parameters.

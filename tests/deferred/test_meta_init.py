@@ -154,3 +154,16 @@ def test_what_cannot_be_materialized() -> None:
         materialize(plain)
     real = torch.ones(2)
     assert materialize(real) is real
+
+
+def test_plain_attributes_of_modules_too() -> None:
+    """As in materialize_module: tables of positions that are no buffers."""
+
+    class Model(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+            self.tables = {"positions": torch.arange(4)}
+
+    with meta_init():
+        model = Model()
+    assert materialize(model).tables["positions"].tolist() == [0, 1, 2, 3]

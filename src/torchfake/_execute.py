@@ -32,7 +32,13 @@ class Storages:
         """What `cell` is now; memory that is yet to be written, if it is nothing."""
         storage = self._of.get(cell)
         if storage is None:
-            storage = self._of[cell] = new_storage(cell.num_bytes, cell.device)
+            try:
+                storage = self._of[cell] = new_storage(cell.num_bytes, cell.device)
+            except RuntimeError as error:
+                raise ReplayError(
+                    f"there is no memory for {cell.num_bytes:,} bytes on {cell.device}: {error}. "
+                    "save_materialized writes files without it; a smaller dtype needs less"
+                ) from error
         return storage
 
     def put(self, cell: Cell, storage: torch.UntypedStorage) -> None:

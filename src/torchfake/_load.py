@@ -49,6 +49,10 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
     """
     if isinstance(source, Mapping):
         return _entries_of("the state dict", source)
+    if not isinstance(source, (str, os.PathLike)):
+        raise CheckpointError(
+            f"a checkpoint is a directory, a file or a state dict, not a {type(source).__name__}"
+        )
     path = Path(source)
     if path.is_dir():
         path = _file_in(path)

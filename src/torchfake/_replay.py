@@ -87,6 +87,16 @@ def replay(
     ).run()
 
 
+def check_threads(threads: int | None) -> None:
+    """Refuse what is no number of threads.
+
+    Raises:
+        ValueError: saying what to give.
+    """
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ValueError(f"threads is {threads!r}: give how many, at least 1, or None for torch's")
+
+
 def value_of(deferred: Deferred, record: Metadata) -> torch.Tensor:
     """The real tensor that a fake of `record` on that storage stands for; not to be written."""
     if deferred.real is None:

@@ -229,17 +229,18 @@ class Workers:
     def _in_reach(self, anyway: bool) -> list[_Progress]:
         """Chains from the front of the line, as many as there is memory for."""
         found: list[_Progress] = []
-        num_elements, num_bytes = 0, self._bytes
+        num_elements, num_bytes, is_full = 0, self._bytes, False
         for chain in self._line:
             needed = 0 if chain.layout is not None else self._needed(chain.task)
-            if not _fits(num_bytes, needed) and (found or not anyway):
-                break
+            is_full = is_full or not _fits(num_bytes, needed)
+            if needed and is_full:
+                continue  # those that need no more may let go of some
             found.append(chain)
             num_bytes += needed
             num_elements += chain.task.length - chain.next
             if num_elements > 2 * self._num_threads * MAX_PORTION:
                 break
-        return found
+        return self._line[:1] if anyway and not found else found
 
     def _portion(self, chain: _Progress, size: int) -> Portion:
         if chain.layout is None:
@@ -290,6 +291,8 @@ class Workers:
             chain.left -= num_elements
             if not chain.left and not self._is_stopped:
                 self._end(chain.task)
+            elif self._is_idle():
+                self._changed.notify_all()  # somebody may wait for memory that nobody lets go
 
     def _finish_lone(self, task: Lone) -> None:
         with self._changed:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _private, _transformers
+from torchfake import _private, _replay, _transformers
 from torchfake._digest import digest_of
 from torchfake._progress import progress_bar
 from torchfake._safetensors import INCOMPLETE, check_dtypes
@@ -59,11 +59,13 @@ def save_materialized(
         NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
         CheckpointError: (a ValueError) if `directory` holds another model, or a tensor is of a kind
             that such files do not have.
-        MissingExtraError: without safetensors and huggingface_hub.
+        ValueError: if `threads` is less than 1.
+        MissingExtraError: without huggingface_hub, of a module that is not of transformers.
         ReplayError: if what was recorded cannot be done.
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"save_materialized takes a module, not {type(module).__name__}")
+    _replay.check_threads(threads)
     shard_bytes = _num_bytes_of(max_shard_size)
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():

@@ -13,7 +13,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _generators, _load, _materialize, _private, _record, _state, _transformers
+from torchfake import (
+    _generators,
+    _load,
+    _materialize,
+    _private,
+    _record,
+    _replay,
+    _state,
+    _transformers,
+)
 from torchfake._graph import Cell, Deferred
 from torchfake._metadata import DEFERRED, Storage
 from torchfake._progress import progress_bar
@@ -175,6 +184,7 @@ def materialize_module(
         MaterializeError: if a tensor cannot become real, by name; nothing has changed then.
         CheckpointError: (a ValueError) if `checkpoint` cannot be read or does not fit; nothing has
             changed then.
+        ValueError: if `threads` is less than 1.
         ReplayError: if what was recorded cannot be done. What was made real before stays so, and
             another call goes on from there.
 
@@ -186,6 +196,7 @@ def materialize_module(
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"materialize_module takes a module, not {type(module).__name__}")
+    _replay.check_threads(threads)
     target = None if device is None else _real_device(device)
     with _materialize.lock:
         chosen = list(deferred_tensors(module, buffers_only, check_fn))

@@ -238,7 +238,39 @@ def test_copies_of_a_layer_draw_it_once() -> None:
     assert len(done) == 2
 
 
+@given(
+    num_bytes=st.sampled_from([0, 1_000, 10_000]),
+    num_threads=st.integers(1, 4),
+    piece=st.sampled_from([16, 64, 500]),
+    order=st.permutations(range(6)),
+)
+def test_little_memory_is_no_dead_end(
+    num_bytes: int, num_threads: int, piece: int, order: list[int]
+) -> None:
+    """Whole steps and chains that wait for each other and for memory."""
+
+    def build() -> nn.Module:
+        made = [nn.init.orthogonal_(torch.empty(20, 20)) for _ in range(3)]
+        made += [torch.empty(20, 20).normal_() for _ in range(3)]
+        for i in order:
+            other = made[(i + 1) % 6]
+            made[i] = made[i].mul(other).add_(other.t().contiguous()).to(torch.float64).float()
+            made[i][:, 3] = made[i][:, 3].cumsum(0)
+        return nn.ParameterList(made)
+
+    with tiny_pieces(piece, num_bytes):
+        eager, ours = both(build, threads=num_threads)
+    assert_same(eager, ours)
+
+
 # What goes wrong.
+
+
+def test_no_memory_is_left() -> None:
+    huge = deferred_init(nn.Linear, 1 << 31, 1 << 20, bias=False)
+    with pytest.raises(errors.ReplayError, match="there is no memory for 9,007,199,254,740,992"):
+        materialize_module(huge)
+    assert is_deferred(huge)
 
 
 def test_an_error_on_another_thread() -> None:
@@ -389,3 +421,11 @@ def test_small_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_little_work_takes_no_threads() -> None:
     workers = _workers.Workers([], set(), lambda *_: None, num_threads=8)
     assert workers._num_helpers() == 0
+
+
+@pytest.mark.parametrize("threads", [0, -1, "2", 1.5, True])
+def test_threads_that_are_none(threads: Any) -> None:
+    module = deferred_init(nn.Linear, 3, 4)
+    with pytest.raises(ValueError, match="give how many, at least 1"):
+        materialize_module(module, threads=threads)
+    assert is_deferred(module)

@@ -34,10 +34,13 @@ def test_programs(program: list[Step], outside: int, order: int) -> None:
     program=st.lists(steps, min_size=1, max_size=25),
     outside=st.integers(0, 10),
     order=st.integers(0, 1 << 30),
+    num_bytes=st.sampled_from([0, 300, 5_000]),
 )
-def test_programs_piece_by_piece(program: list[Step], outside: int, order: int) -> None:
-    """The same, cut to pieces of 32 elements and done on two threads in 1,000 bytes."""
-    with warnings.catch_warnings(), tiny_pieces():
+def test_programs_piece_by_piece(
+    program: list[Step], outside: int, order: int, num_bytes: int
+) -> None:
+    """The same, cut to pieces of 32 elements and done on two threads in little memory."""
+    with warnings.catch_warnings(), tiny_pieces(num_scratch_bytes=num_bytes):
         warnings.simplefilter("ignore")
         check(program, outside, order)
 

@@ -124,7 +124,8 @@ class Section:
         """Whether there is nothing else to be done, in memory that has room for it."""
         if len(active) > 1 or active[0].draw is None:
             return False
-        return self._layout.is_by_blocks or active[0].views[0].cell in self._layout.whole
+        has_room = all(view.cell in self._layout.whole for view in active[0].views)
+        return has_room or self._layout.is_by_blocks
 
     def _do(self, step: Step, start: int, stop: int) -> None:
         start, stop = step.within(start, stop)
@@ -153,6 +154,7 @@ class Section:
         if whole is None:
             place, size = self._places[view.cell], BLOCK if self._layout.is_by_blocks else PIECE
             buffer = self._buffers.get(place, size + 2 * ALIGNED, view.dtype)
+            assert stop - self._base <= len(buffer)
             return buffer[start - self._base : stop - self._base]
         if view not in self._views:
             self._views[view] = flat_view(whole, view.dtype)

@@ -102,6 +102,9 @@ _SAMPLED = 512
 MAX_COPIED_BYTES = 64 * 1024
 """Inference tensors up to this size are copied."""
 
+MAX_EXTERNAL_BYTES = 64 * 1024
+"""Real tensors of more than this are not kept for the sake of another materialization."""
+
 
 class Made(NamedTuple):
     """A result with a storage of its own."""
@@ -119,6 +122,7 @@ class Op:
     draw: Any = None  # where in a generator's stream: see torchfake._streams
     refusal: str | None = None  # why it cannot be done again
     kept: dict[Cell, torch.UntypedStorage] | None = None  # its results, if they were kept
+    digest: bytes | None = None  # of what it does: see torchfake._digest
 
     def __init__(self, func: Any, args: Any, kwargs: Any, place: Place | None) -> None:
         self.number = next(_numbers)
@@ -248,7 +252,8 @@ def history(wanted: Iterable[Op | None], *, all_of_it: bool = False) -> list[Op]
     results were kept need nothing before them. A draw needs those before it on which its place in
     the generator's stream depends.
 
-    With `all_of_it`, the operations that `wanted` were made of, whatever is at hand by now.
+    With `all_of_it`, all that `wanted` depend on, whatever is at hand by now; but what is behind an
+    operation whose digest is known.
     """
     found: dict[int, Op] = {}
     waiting = [op for op in wanted if op is not None]
@@ -257,8 +262,9 @@ def history(wanted: Iterable[Op | None], *, all_of_it: bool = False) -> list[Op]
         if op.number in found:
             continue
         found[op.number] = op
-        if op.kept is None or all_of_it:
+        if (op.digest if all_of_it else op.kept) is None:
             waiting.extend(r.contents.op for r in op.reads() if r.contents.op is not None)
-            if op.draw is not None and op.draw.waits_for is not None and not all_of_it:
-                waiting.append(op.draw.waits_for)
+            before = None if op.draw is None else op.draw.before if all_of_it else op.draw.waits_for
+            if before is not None:
+                waiting.append(before)
     return [found[number] for number in sorted(found)]

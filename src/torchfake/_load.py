@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake import _private
-from torchfake._safetensors import INCOMPLETE
+from torchfake._graph import MAX_EXTERNAL_BYTES
+from torchfake._safetensors import DTYPES, INCOMPLETE
 from torchfake._tensor import FakeTensor
 from torchfake.errors import CheckpointError, MissingExtraError
 
@@ -29,11 +30,8 @@ class Entry(NamedTuple):
 
     shape: tuple[int, ...]
     read: Callable[[], torch.Tensor]  # mapped, where the file allows it
-
-
-def nothing() -> torch.Tensor:
-    """What cannot be read is never asked for."""
-    raise AssertionError
+    is_complex: bool = False
+    trouble: str | None = None  # why it cannot be read
 
 
 def open_checkpoint(source: Source) -> dict[str, Entry]:
@@ -61,6 +59,14 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
     if path.name.endswith(".index.json"):
         return _read_index(path)
     return _read_file(path)
+
+
+def not_read(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
+    """What another reader has left out."""
+    return {
+        name: Entry(shape, torch.Tensor, trouble=f"is {list(shape)} there, and was left out")
+        for name, shape in shapes.items()
+    }
 
 
 _NAMES = (
@@ -94,17 +100,17 @@ def _read_safetensors(path: Path) -> dict[str, Entry]:
         ) from None
     try:
         file: Any = safe_open(path, framework="pt", device="cpu")
-        names = list(file.keys())
-        return {
-            name: Entry(tuple(file.get_slice(name).get_shape()), _getter(file, name))
-            for name in names
-        }
+        return {name: _entry_of(file, name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
 
-def _getter(file: Any, name: str) -> Callable[[], torch.Tensor]:
-    return lambda: file.get_tensor(name)
+def _entry_of(file: Any, name: str) -> Entry:
+    place = file.get_slice(name)
+    dtype = place.get_dtype()
+    trouble = None if dtype in DTYPES.values() else f"is {dtype}, which torch does not have"
+    shape = tuple(place.get_shape())
+    return Entry(shape, lambda: file.get_tensor(name), dtype.startswith("C"), trouble)
 
 
 def _read_pickle(path: Path) -> dict[str, Entry]:
@@ -130,13 +136,23 @@ def _load(path: Path) -> Any:
 def _entries_of(origin: str, state: Mapping[str, Any]) -> dict[str, Entry]:
     entries = {}
     for name, value in state.items():
-        if isinstance(value, FakeTensor) or (isinstance(value, torch.Tensor) and value.is_meta):
-            raise CheckpointError(f"{name} of {origin} has no values: it is fake, or on meta")
+        if not isinstance(name, str):
+            raise CheckpointError(f"{origin} has the key {name!r}, which is no name of a tensor")
         if isinstance(value, torch.Tensor):
-            entries[name] = Entry(tuple(value.shape), lambda value=value: value)  # type: ignore[misc]
+            entries[name] = _entry_of_tensor(value)
     if state and not entries:
         raise CheckpointError(f"{origin} has no tensors at its top level; give its state dict")
     return entries
+
+
+def _entry_of_tensor(value: torch.Tensor) -> Entry:
+    trouble = None
+    if isinstance(value, FakeTensor) or value.is_meta:
+        trouble = "has no values: it is fake, or on meta"
+    elif value.layout != torch.strided or value.is_nested or value.is_quantized:
+        trouble = "is sparse, nested or quantized: convert it to a plain tensor"
+    shape = () if trouble else tuple(value.shape)
+    return Entry(shape, lambda: value, value.is_complex(), trouble)
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
@@ -167,7 +183,7 @@ def _weight_map(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return dict(content["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -187,38 +203,49 @@ def fitting(
         entries: of a checkpoint.
         targets: by name.
         ignored: names that may be there, and are left alone.
-        strict: whether it is an error if others are left over, or of another shape; otherwise a
-            warning.
+        strict: whether it is an error if others are left over, or do not fit; otherwise a warning.
 
     Raises:
         CheckpointError: with all that is wrong.
     """
     unknown = sorted(set(entries) - set(targets) - set(ignored))
-    others = [
-        f"{name} is {list(entries[name].shape)} there and {list(tensor.shape)} here"
-        for name, tensor in targets.items()
-        if name in entries and entries[name].shape != tuple(tensor.shape)
-    ]
-    if unknown or others:
-        text = _complaint(unknown, others, found=len(set(entries) & set(targets)))
+    common = {name: entries[name] for name in targets if name in entries}
+    troubles = {name: _trouble(entry, targets[name]) for name, entry in common.items()}
+    others = [f"{name} {trouble}" for name, trouble in troubles.items() if trouble]
+    nothing = bool(targets) and not common
+    if unknown or others or nothing:
+        text = _complaint(unknown, others, nothing=nothing)
         if strict:
             raise CheckpointError(f"{text}. strict=False takes what fits. Nothing was changed")
-        warnings.warn(f"{text}: left out", stacklevel=4)
-    return {
-        name: entries[name]
-        for name, tensor in targets.items()
-        if name in entries and entries[name].shape == tuple(tensor.shape)
-    }
+        warnings.warn(f"{text}: left out", stacklevel=3)
+    return {name: entry for name, entry in common.items() if not troubles[name]}
 
 
-def _complaint(unknown: list[str], others: list[str], found: int) -> str:
+def _trouble(entry: Entry, target: torch.Tensor) -> str | None:
+    """Why an entry cannot go to its target."""
+    if entry.trouble is not None:
+        return entry.trouble
+    if torch.nn.parameter.is_lazy(target):
+        return "has no shape here yet: run a forward pass first"
+    if entry.shape != tuple(target.shape):
+        return f"is {list(entry.shape)} there and {list(target.shape)} here"
+    if entry.is_complex and not target.is_complex():
+        return f"is complex there and {target.dtype} here"
+    if any(step == 0 and n > 1 for step, n in zip(target.stride(), target.shape, strict=True)):
+        return "is expanded here: its elements share memory"
+    if target.is_inference() and not isinstance(target, FakeTensor):
+        return "is a real inference tensor here, which cannot be written"
+    return None
+
+
+def _complaint(unknown: list[str], others: list[str], *, nothing: bool) -> str:
     parts = []
     if unknown:
         parts.append(f"the module does not have {_listed(unknown)} of the checkpoint")
-        if not found:
-            parts.append("the two have no name in common: is there a prefix?")
+    if nothing:
+        parts.append("the two have no name in common (is there a prefix?)")
     if others:
-        parts.append(f"shapes differ: {_listed(others)}")
+        parts.append(f"these do not fit: {_listed(others)}")
     return "; ".join(parts)
 
 
@@ -231,9 +258,22 @@ _MAX_SHOWN = 20
 
 
 def copy_into(targets: Mapping[str, torch.Tensor], entries: dict[str, Entry]) -> None:
-    """Write the values: recorded for those that are deferred, at once for those that are real."""
+    """Write the values: recorded for those that are deferred, at once for those that are real.
+
+    Raises:
+        CheckpointError: if a file cannot be read after all. Nothing has changed then.
+    """
+    with _private.as_eager():
+        values = {name: _value_of(name, entry) for name, entry in entries.items()}
     with torch.no_grad():
-        for name, entry in entries.items():
-            with _private.as_eager():
-                value = entry.read().detach()
+        for name, value in values.items():
             targets[name].copy_(value)
+
+
+def _value_of(name: str, entry: Entry) -> torch.Tensor:
+    """Mapped; but what the record keeps for another time must not go with its file."""
+    try:
+        value = entry.read().detach()
+    except Exception as error:  # a file's contents decide
+        raise CheckpointError(f"{name} cannot be read: {error}. Nothing was changed") from error
+    return value.clone() if value.nbytes <= MAX_EXTERNAL_BYTES else value

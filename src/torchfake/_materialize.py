@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchfake import _memory, _private, _replay
-from torchfake._graph import Contents, Deferred, bytes_of, history
+from torchfake._graph import MAX_EXTERNAL_BYTES, Contents, Deferred, bytes_of, history
 from torchfake._metadata import Storage, metadata_of
 from torchfake._tensor import FakeTensor, fake_class, is_deferred_fake, new_fake
 from torchfake.errors import ChangedValueError, MaterializeError
@@ -232,9 +232,6 @@ class _Source:
 
 _sources: dict[int, _Source] = {}
 """By the address of the storage; as long as that is there."""
-
-MAX_EXTERNAL_BYTES = 64 * 1024
-"""Real tensors of more than this are not kept for the sake of another materialization."""
 
 
 def remember(storage: torch.UntypedStorage, contents: Contents, mark: int) -> None:

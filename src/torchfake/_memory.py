@@ -39,6 +39,13 @@ def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:
     return view
 
 
+def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a real tensor on the host, in order of its elements: uint8[n]."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    in_order = plain.as_strided((plain.numel(),), (1,))  # a dimension of 1 may have any stride
+    return in_order.view(torch.uint8)
+
+
 def flat_view(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
     """All of a storage, as one dimension of `dtype`."""
     view = torch.empty(0, dtype=dtype, device=storage.device)

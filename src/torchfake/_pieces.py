@@ -68,8 +68,10 @@ def step_of(op: Op) -> Step | None:
     build = _BUILDERS.get(plan_of(op.func).name) if hasattr(op.func, "_schema") else None
     if build is None or op.kept is not None or op.refusal is not None:
         return None
-    places = [(read.record, read.contents.cell) for read in op.args if type(read) is Read]
-    places += [(made.record, made.cell) for made in op.made]
+    places = [(made.record, made.cell) for made in op.made]
+    if build not in _FACTORIES:  # which look at no values
+        reads = [(read.record, read.contents.cell) for read in op.args if type(read) is Read]
+        places = [*reads, *places]
     if not places or not _are_alike(places) or not all(map(_is_simple, op.args)):
         return None
     record, cell = places[0]
@@ -162,6 +164,9 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 # How each operator is done on slices.
 
+_FACTORIES: set[Callable[[Op], Run | None]] = set()
+"""Those that take at most the shape of a tensor."""
+
 
 def _in_place(op: Op) -> Run | None:
     """Arithmetic that writes its first argument."""
@@ -219,7 +224,12 @@ def _constant(place: int | None, value: Any = None) -> Callable[[Op], Run | None
         filled = value if place is None else op.args[place]
         return lambda slices, _: slices[-1].fill_(filled)
 
+    _FACTORIES.add(build)
     return build
+
+
+def _zero_in_place(op: Op) -> Run | None:
+    return lambda slices, _: slices[0].zero_()
 
 
 def _draw_in_place(op: Op) -> Run | None:
@@ -235,8 +245,10 @@ def _draw_uniform(op: Op) -> Run | None:
     return lambda slices, generator: slices[-1].uniform_(generator=generator)
 
 
+_FACTORIES.update((_draw_normal, _draw_uniform))
+
 _BUILDERS: dict[str, Callable[[Op], Run | None]] = {
-    "aten.zero_.default": _constant(None, 0),
+    "aten.zero_.default": _zero_in_place,
     "aten.fill_.Scalar": _fill,
     "aten.fill_.Tensor": _fill,
     "aten.copy_.default": _copy_in_place,

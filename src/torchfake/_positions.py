@@ -81,7 +81,7 @@ class Generators:
         """A generator that stands `words` behind the beginning of `draw`, which is known. Whoever
         draws from it says so with :meth:`drawn`.
         """
-        anchor, target = draw.known_anchor(), draw.words + words
+        anchor, target = draw.settled_anchor(), draw.words + words
         placed = self._near(anchor, target) or self._jumped(draw.device, anchor, target)
         if placed.words != target:
             self._skip(placed, target - placed.words)

@@ -76,9 +76,9 @@ def replay(
         return
     by_cell = {contents.cell: contents for contents in wanted}
     with _private.as_eager():
-        tasks = schedule(ops)
+        plan = schedule(ops)
     Workers(
-        tasks,
+        plan,
         set(by_cell),
         lambda cell, storage: ready(by_cell[cell], storage),
         num_threads=num_threads or torch.get_num_threads(),

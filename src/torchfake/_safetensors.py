@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import secrets
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ from typing import Any
 
 import torch
 
+from torchfake._memory import raw_bytes
 from torchfake.errors import CheckpointError
 
 INCOMPLETE = ".incomplete"
@@ -54,6 +57,29 @@ _RANKS = {name: rank for rank, name in enumerate(
 """The library puts the widest first, and equally wide ones in this order, backwards."""
 
 
+def incomplete_name(path: Path) -> Path:
+    """A name for what will be `path`, which no other process or call gives."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{INCOMPLETE}")
+
+
+def remove_incomplete(folder: Path) -> None:
+    """Remove what was left by processes that are no more, where it can be told."""
+    for path in folder.glob(f"*{INCOMPLETE}"):
+        found = re.search(r"\.(\d+)-[0-9a-f]{8}$", path.name.removesuffix(INCOMPLETE))
+        if found is not None and os.name == "posix" and not _is_alive(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 class Writer:
     """A file of tensors to come.
 
@@ -71,8 +97,8 @@ class Writer:
         header, self._places = _header(tensors, metadata)
         self._begin = len(header)
         self._num_bytes = self._begin + sum(map(_num_bytes, tensors.values()))
-        self._incomplete = path.with_name(path.name + INCOMPLETE)
-        self._file = open(self._incomplete, "wb", buffering=0)  # noqa: SIM115
+        self._incomplete = incomplete_name(path)
+        self._file = open(self._incomplete, "xb", buffering=0)  # noqa: SIM115
         self._file.write(header)
         self._file.truncate(self._num_bytes)
 
@@ -95,9 +121,8 @@ class Writer:
             self._incomplete.unlink(missing_ok=True)
 
     def write(self, name: str, start_bytes: int, values: torch.Tensor) -> None:
-        """Write `values`, contiguous, from a byte of the tensor `name` on."""
-        flat = values.detach().cpu().reshape(-1)
-        raw: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
+        """Write `values` from a byte of the tensor `name` on."""
+        raw: Any = raw_bytes(values).numpy()
         data = memoryview(raw)
         place = self._begin + self._places[name] + start_bytes
         while data:

@@ -7,7 +7,7 @@ of what is deferred no more is in memory than one tensor and 64 MB, and it stays
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,10 +103,10 @@ class _File:
 
     def _write_whole(self, name: str, tensor: torch.Tensor) -> None:
         with _private.as_eager():
-            flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            step = _AT_ONCE // flat.element_size()
-            for start in range(0, len(flat), step):
-                self._write(name, start * flat.element_size(), flat[start : start + step])
+            start_bytes = 0
+            for part in _parts(tensor.detach()):
+                self._write(name, start_bytes, part)
+                start_bytes += part.numel() * part.element_size()
 
     def _write(self, name: str, start_bytes: int, values: torch.Tensor) -> None:
         self._writer.write(name, start_bytes, values)
@@ -126,6 +126,18 @@ class _File:
                     self._write(place.name, first - place.start_bytes, piece)
 
         return write
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor in order, a few rows at once: what is no plain memory has to be copied."""
+    num_bytes = tensor.numel() * tensor.element_size()
+    if num_bytes <= _AT_ONCE or not tensor.dim():
+        yield tensor
+    elif len(tensor) == 1 or num_bytes > _AT_ONCE * len(tensor):
+        for row in tensor:
+            yield from _parts(row)
+    else:
+        yield from tensor.split(max(1, len(tensor) * _AT_ONCE // num_bytes))
 
 
 def _recorded(tensor: torch.Tensor) -> Deferred | None:

@@ -11,6 +11,7 @@ their cells. The rest are lone: done whole, one at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from torchfake._graph import Cell, Op
 from torchfake._pieces import Step, step_of
@@ -64,23 +65,36 @@ def cells_of(op: Op) -> Iterator[Cell]:
     yield from (made.cell for made in op.made)
 
 
-def schedule(ops: Iterable[Op]) -> list[Task]:
-    """The tasks, in the order of their first operations."""
+class Schedule(NamedTuple):
+    """Tasks, and which of them touch each cell first and last.
+
+    A chain may have begun before a lone task that touches a cell, and touch it after: the order of
+    their first operations does not tell.
+    """
+
+    tasks: list[Task]  # in the order of their first operations
+    first: dict[Cell, Task]
+    last: dict[Cell, Task]
+
+
+def schedule(ops: Iterable[Op]) -> Schedule:
+    """What can be done at the same time, of operations in the recorded order."""
     plan = _Plan()
     for op in ops:
         plan.add(op)
-    return sorted(plan.tasks, key=lambda task: task.number)
+    return Schedule(sorted(plan.tasks, key=lambda task: task.number), plan.first, plan.last)
 
 
 class _Plan:
     def __init__(self) -> None:
         self.tasks: set[Task] = set()
-        self._last: dict[Cell, Task] = {}
+        self.first: dict[Cell, Task] = {}
+        self.last: dict[Cell, Task] = {}
         self._drawing: dict[int, Task] = {}  # by the operation's number: lone ones that draw
 
     def add(self, op: Op) -> None:
         cells = set(cells_of(op))
-        before = {self._last[cell] for cell in cells if cell in self._last}
+        before = {self.last[cell] for cell in cells if cell in self.last}
         step = step_of(op)
         if step is None:
             task: Task = Lone(op)
@@ -92,7 +106,8 @@ class _Plan:
             self._wait_for_draws(task, op)
         task.cells |= cells
         for cell in cells:
-            self._last[cell] = task
+            self.first.setdefault(cell, task)
+            self.last[cell] = task
 
     def _chain(self, step: Step, before: set[Task]) -> Chain:
         """The chain of `step`: one of those that touched its cells last, with the others joined to
@@ -114,8 +129,9 @@ class _Plan:
         chain.join(other)
         self.tasks.remove(other)
         for cell in other.cells:
-            if self._last[cell] is other:
-                self._last[cell] = chain
+            for of in (self.first, self.last):
+                if of[cell] is other:
+                    of[cell] = chain
 
     def _wait(self, task: Task, before: set[Task]) -> None:
         for other in before:

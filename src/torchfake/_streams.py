@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from torchfake import _mt19937
+from torchfake._digest import digest_of_op
 from torchfake._graph import Op
 
 MAX_SETTLED_ELEMENTS = 1_000_000
@@ -29,35 +30,37 @@ lock = threading.RLock()
 class Draw:
     """The draws of one operation: where in its generator's stream they begin and end."""
 
-    __slots__ = ("anchor", "device", "end", "number", "root", "taken", "words")
+    __slots__ = ("anchor", "behind", "device", "end", "taken", "words")
 
     def __init__(
-        self,
-        anchor: torch.Tensor | Op,
-        words: int,
-        taken: int | None,
-        device: torch.device,
-        root: torch.Tensor,
-        number: int,
+        self, anchor: torch.Tensor | Op, words: int, taken: int | None, device: torch.device
     ) -> None:
         self.anchor = anchor
         self.words = words  # behind the anchor
         self.taken = taken  # by this draw, where that can be counted
         self.device = device  # of the generator
-        self.root = root  # the state that was read last
-        self.number = number  # of draws behind that
         self.end: torch.Tensor | None = None  # the state behind it, if it was run to be known
+        self.behind: bytes | None = None  # the digest of the draw that was the anchor
+
+    @property
+    def before(self) -> Op | None:
+        """The draw behind which this one begins, as long as it is held."""
+        return self.anchor if isinstance(self.anchor, Op) else None
 
     @property
     def waits_for(self) -> Op | None:
-        """The draw that has to be done before it is known where this one begins."""
+        """The same, if it has to be done before it is known where this one begins."""
         return _unfinished(self.anchor)
 
-    def known_anchor(self) -> torch.Tensor:
-        """The state that the words are behind of. Nothing must be waited for."""
-        anchor = self.anchor.draw.end if isinstance(self.anchor, Op) else self.anchor
+    def settled_anchor(self) -> torch.Tensor:
+        """The state that the words are behind of; the draw before is let go. Nothing must be waited
+        for.
+        """
+        anchor = self.anchor  # several threads may be here at once
+        if isinstance(anchor, Op):
+            self.behind = digest_of_op(anchor)
+            self.anchor = anchor = anchor.draw.end
         assert isinstance(anchor, torch.Tensor)
-        self.anchor = anchor
         return anchor
 
 
@@ -78,8 +81,6 @@ class Stream:
         self.device = device
         self.anchor: torch.Tensor | Op | None = None
         self.words = 0
-        self._root = torch.empty(0)
-        self._number = 0
         self.is_settled = True
         self._seen = b""  # the generator's own state when it was last looked at
         self._to_settle = 0  # elements of draws that are not counted, behind the last known state
@@ -89,8 +90,7 @@ class Stream:
         if self.anchor is None or _bytes(actual) != self._seen:
             self.restart(actual)  # somebody else has moved the generator
         assert self.anchor is not None
-        op.draw = Draw(self.anchor, self.words, taken, self.device, self._root, self._number)
-        self._number += 1
+        op.draw = Draw(self.anchor, self.words, taken, self.device)
         self.is_settled = False
         if taken is None:
             self.anchor, self.words = op, 0
@@ -126,7 +126,6 @@ class Stream:
 
     def _begin_at(self, state: torch.Tensor) -> None:
         self.anchor, self.words, self._to_settle = state, 0, 0
-        self._root, self._number = state, 0
 
     def give_up(self, generator: torch.Generator) -> None:
         """Move `generator` elsewhere, so that it shows when somebody moves it back."""

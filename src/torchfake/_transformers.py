@@ -18,6 +18,10 @@ from typing import Any
 import torch
 
 from torchfake import _private
+from torchfake.errors import CheckpointError
+
+_one_at_a_time = threading.RLock()
+"""What is patched and switched belongs to the process."""
 
 WriteFile = Callable[[dict[str, torch.Tensor], Path, dict[str, str]], None]
 
@@ -32,7 +36,7 @@ def save_pretrained(module: Any, folder: Path, shard_bytes: int, write_file: Wri
     """Its own method: names, ties, conversions and the config are its business. Files of tensors
     are written by `write_file`.
     """
-    with _files_written_by(write_file), _no_bars():
+    with _one_at_a_time, _files_written_by(write_file), _no_bars():
         module.save_pretrained(folder, max_shard_size=shard_bytes)
 
 
@@ -76,6 +80,13 @@ def _no_bars() -> Iterator[None]:
 Shape = tuple[int, ...]
 
 
+def converts(module: Any) -> bool:
+    """Whether it renames, merges or splits the tensors of a checkpoint of `module`."""
+    from transformers import conversion_mapping
+
+    return bool(conversion_mapping.get_model_conversion_mapping(module, add_legacy=False))
+
+
 def read_pretrained(
     module: Any, folder: str | os.PathLike[str]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Shape]]:
@@ -84,15 +95,21 @@ def read_pretrained(
 
     For checkpoints whose tensors are renamed, merged or split when they are loaded. The model is in
     memory once for it.
+
+    Raises:
+        CheckpointError: if it cannot be read.
     """
-    with _private.as_eager(), torch.random.fork_rng(devices=[]), _no_bars():
-        loaded, info = type(module).from_pretrained(
-            folder,
-            config=module.config,
-            dtype=module.dtype,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+    with _one_at_a_time, _private.as_eager(), torch.random.fork_rng(devices=[]), _no_bars():
+        try:
+            loaded, info = type(module).from_pretrained(
+                folder,
+                config=module.config,
+                dtype=module.dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise CheckpointError(f"transformers cannot read {folder}: {error}") from error
     others = {name: tuple(there) for name, there, _ in info["mismatched_keys"]}
     others.update(dict.fromkeys(info["unexpected_keys"], ()))
     left_out = {*info["missing_keys"], *others}

@@ -14,9 +14,11 @@ self-scheduling").
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import torch
@@ -27,7 +29,7 @@ from torchfake._execute import Storages, execute
 from torchfake._graph import Cell
 from torchfake._pieces import ALIGNED
 from torchfake._positions import Generators, Known
-from torchfake._schedule import Chain, Lone, Task
+from torchfake._schedule import Chain, Lone, Schedule, Task
 
 MAX_SCRATCH_BYTES = 64 * 1024 * 1024
 """Memory beside what is wanted; where one cell is larger, it is there alone."""
@@ -64,7 +66,7 @@ class Workers:
 
     def __init__(
         self,
-        tasks: list[Task],
+        schedule: Schedule,
         wanted: set[Cell],
         hand_over: HandOver,
         *,
@@ -79,16 +81,16 @@ class Workers:
         self._num_threads = num_threads
         self._storages = Storages()
         self._known = Known()
-        self._changed = threading.Condition()
-        self._is_stopped = False
+        self._lock = threading.Lock()
+        self._leading = threading.Lock()  # held as long as the calling thread is at it
+        self._bells = [SimpleQueue[None]() for _ in range(num_threads)]
         self._error: BaseException | None = None
-        self._prepare(tasks)
+        self._prepare(schedule)
 
-    def _prepare(self, tasks: list[Task]) -> None:
+    def _prepare(self, schedule: Schedule) -> None:
+        tasks, self._first, self._last = schedule
         self._num_left = len(tasks)
         touching = Counter(cell for task in tasks for cell in task.cells)
-        self._first = {cell: task for task in reversed(tasks) for cell in task.cells}
-        self._last = {cell: task for task in tasks for cell in task.cells}
         self._inner = {
             cell
             for cell, task in self._first.items()
@@ -110,7 +112,7 @@ class Workers:
         self._bytes = 0  # that count towards the limit
         for task in tasks:
             if not self._waits[task]:
-                self._is_free(task)
+                self._line_up(task)
 
     def run(self) -> None:
         """Do all of it.
@@ -119,19 +121,17 @@ class Workers:
             ReplayError: of the operation that failed, from whichever thread.
         """
         threads = [
-            threading.Thread(target=self._help, name=f"torchfake-{i}")
-            for i in range(self._num_helpers())
+            threading.Thread(target=self._help, args=(bell,), name="torchfake", daemon=True)
+            for bell in self._bells[1 : self._num_helpers() + 1]
         ]
         try:
-            for thread in threads:
-                thread.start()
-            with _private.as_eager():
+            with self._leading, _private.as_eager():
+                for thread in threads:
+                    thread.start()
                 self._lead()
         finally:
-            self._stop(None)
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
+            self._ring()
+            _wait_for(threads)
         if self._error is not None:
             raise self._error
 
@@ -139,37 +139,42 @@ class Workers:
         work = sum(task.length for task in self._waits if isinstance(task, Chain))
         return max(0, min(self._num_threads, work // MIN_PORTION + 1) - 1)
 
-    def _stop(self, error: BaseException | None) -> None:
-        with self._changed:
-            self._is_stopped = True
-            self._error = self._error or error
-            self._changed.notify_all()
+    # The threads. Ctrl-C may strike the calling one between any two steps of Python. What is used
+    # across threads is therefore made in C (Lock, SimpleQueue), and leaving ``with self._leading``
+    # is what stops the others, whatever it was that did not happen any more.
 
-    # The threads.
+    @property
+    def _is_stopped(self) -> bool:
+        return self._error is not None or not self._leading.locked()
 
-    def _help(self) -> None:
+    def _ring(self) -> None:
+        """Wake those that wait for something to do."""
+        for bell in self._bells:
+            bell.put(None)
+
+    def _help(self, bell: SimpleQueue[None]) -> None:
         generators, buffers = Generators(self._known), Buffers()
         try:
             with _private.as_eager():
-                while portions := self._take_portions():
-                    self._do(portions, generators, buffers)
+                while not self._is_stopped and self._num_left:
+                    with self._lock:
+                        portions = self._portions()
+                    if portions:
+                        self._do(portions, generators, buffers)
+                    else:
+                        _wait(bell)
         except BaseException as error:  # to be raised where somebody sees it
-            self._stop(error)
-
-    def _take_portions(self) -> list[Portion]:
-        """What a helper does next; nothing when all is done."""
-        with self._changed:
-            while not self._is_stopped and self._num_left:
-                portions = self._portions()
-                if portions:
-                    return portions
-                self._changed.wait()
-        return []
+            self._error = self._error or error
+        self._ring()
 
     def _lead(self) -> None:
         generators, buffers = Generators(self._known), Buffers()
-        while (work := self._next_work()) is not None:
-            if isinstance(work, Cell):
+        while self._error is None and (self._num_left or self._done):
+            with self._lock:
+                work = self._next_work()
+            if work is None:
+                _wait(self._bells[0])
+            elif isinstance(work, Cell):
                 self._hand_over(work, self._storages.of(work))
                 self._finish_handing_over(work)
             elif isinstance(work, Lone):
@@ -179,20 +184,15 @@ class Workers:
                 self._do(work, generators, buffers)
 
     def _next_work(self) -> Cell | Lone | list[Portion] | None:
-        """What the calling thread does next; None when all is done, or something failed."""
-        with self._changed:
-            while not self._is_stopped:
-                if self._done:
-                    return self._done.popleft()
-                if not self._num_left:
-                    return None
-                for anyway in (False, self._is_idle()):
-                    if self._can_begin_lone(anyway):
-                        return self._begin_lone()
-                    portions = self._portions(anyway)
-                    if portions:
-                        return portions
-                self._changed.wait()
+        """What the calling thread does next, if there is something."""
+        if self._done:
+            return self._done.popleft()
+        for anyway in (False, self._is_idle()):
+            if self._can_begin_lone(anyway):
+                return self._begin_lone()
+            portions = self._portions(anyway)
+            if portions:
+                return portions
         return None
 
     def _do(self, portions: list[Portion], generators: Generators, buffers: Buffers) -> None:
@@ -205,7 +205,7 @@ class Workers:
 
     # What is begun. All of this with the lock held.
 
-    def _is_free(self, task: Task) -> None:
+    def _line_up(self, task: Task) -> None:
         if isinstance(task, Chain):
             bisect.insort(self._line, _Progress(task), key=lambda chain: chain.task.number)
 
@@ -286,41 +286,61 @@ class Workers:
     # What is done.
 
     def _finish_portion(self, chain: _Progress, num_elements: int) -> None:
-        with self._changed:
+        with self._lock:
             self._num_running -= 1
             chain.left -= num_elements
             if not chain.left and not self._is_stopped:
                 self._end(chain.task)
-            elif self._is_idle():
-                self._changed.notify_all()  # somebody may wait for memory that nobody lets go
+        self._ring()
 
     def _finish_lone(self, task: Lone) -> None:
-        with self._changed:
+        with self._lock:
             self._num_running -= 1
             self._end(task)
+        self._ring()
 
     def _end(self, task: Task) -> None:
         self._num_left -= 1
         for follower in self._followers.pop(task, ()):
             self._waits[follower] -= 1
             if not self._waits[follower]:
-                self._is_free(follower)
+                self._line_up(follower)
         for cell in task.cells:
             if cell in self._wanted and cell not in self._inner and self._last[cell] is task:
                 self._done.append(cell)
             self._let_go(cell)
-        self._changed.notify_all()
 
     def _finish_handing_over(self, cell: Cell) -> None:
-        with self._changed:
+        with self._lock:
             self._let_go(cell)
-            self._changed.notify_all()
+        self._ring()
 
     def _let_go(self, cell: Cell) -> None:
         self._uses[cell] -= 1
         if not self._uses[cell]:
             self._storages.pop(cell)
             self._bytes -= self._cost(cell)
+
+
+def _wait(bell: SimpleQueue[None]) -> None:
+    """Until it was rung since the last time; or a while, should the one who rings be gone."""
+    with contextlib.suppress(Empty):
+        bell.get(timeout=1.0)
+        while True:  # whatever was rung for by now is seen when we look
+            bell.get_nowait()
+
+
+def _wait_for(threads: list[threading.Thread]) -> None:
+    """Until all have ended, which they soon do; another Ctrl-C is put off until then."""
+    interrupt = None
+    for thread in threads:
+        while thread.is_alive():
+            try:
+                thread.join()
+            except KeyboardInterrupt as again:
+                interrupt = again
+    if interrupt is not None:
+        raise interrupt
 
 
 def _fits(there: int, needed: int) -> bool:

@@ -16,14 +16,16 @@ from typing import Any
 import torch
 
 from torchfake import _private, _replay, _transformers
-from torchfake._digest import digest_of
+from torchfake._digest import digest_of_contents, digest_of_record, digest_of_values, packed
+from torchfake._graph import Deferred
 from torchfake._progress import progress_bar
-from torchfake._safetensors import INCOMPLETE, check_dtypes
+from torchfake._safetensors import check_dtypes, incomplete_name, remove_incomplete
 from torchfake._save import Advance, write_file
-from torchfake._tensor import FakeTensor
+from torchfake._tensor import FakeTensor, is_deferred_fake
 from torchfake.deferred import check_recorded
 from torchfake.errors import CheckpointError, MissingExtraError, NotDeferredError
 
+_INDEX = "model.safetensors.index.json"
 _DIGEST = "torchfake_record"
 """The key under which a file's header has the digest of the record behind it."""
 
@@ -38,8 +40,8 @@ def save_materialized(
 ) -> None:
     """Write the values that a deferred module would have to safetensors files, tensor by tensor.
 
-    The module stays as it is. At no time is more in memory than its largest tensor and 64 MB;
-    what is drawn and not computed further is not even there as a whole tensor.
+    The module stays as it is. No more is in memory than its largest tensor and 64 MB, and what an
+    operation itself needs; of what is drawn and not computed further, a few MB.
 
     A model of transformers is written by its own ``save_pretrained``, its config included, so that
     ``from_pretrained`` reads it. Of any other module all that ``state_dict()`` has is written, tied
@@ -50,8 +52,8 @@ def save_materialized(
     Args:
         module: deferred, in parts or as a whole.
         directory: made, if it is not there.
-        max_shard_size: of a file, in bytes, or as in ``"200MB"``, 10^6 bytes each; a tensor that
-            is larger is alone in its file.
+        max_shard_size: of a file, in bytes, or as in ``"200MB"`` and ``"1GiB"``; a tensor that is
+            larger is alone in its file.
         threads: how many make values; None: ``torch.get_num_threads()``.
         progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds.
 
@@ -71,9 +73,10 @@ def save_materialized(
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file: give a directory")
     tensors = _tensors_of(module)
-    run = _Run(folder, digest_of(tensors.items()), threads)
+    run = _Run(folder, digest_of(tensors), threads)
     run.check_folder()
     folder.mkdir(parents=True, exist_ok=True)
+    run.begin()
     num_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
     with progress_bar(num_bytes, progress, "Writing") as advance:
         run.advance = _locked(advance)
@@ -81,12 +84,14 @@ def save_materialized(
             _transformers.save_pretrained(module, folder, shard_bytes, run.write)
         else:
             _save_plain(tensors, run, shard_bytes)
+    run.remove_others()
 
 
 def _num_bytes_of(size: int | str) -> int:
-    found = re.fullmatch(r"([0-9.]+) *(|[KMGT]B)", str(size).upper().strip())
+    found = re.fullmatch(r"([0-9.]+) *([KMGT]?)(I?)B?", str(size).upper().strip())
     try:
-        num_bytes = int(float(found[1]) * 1000 ** _UNITS.index(found[2])) if found else 0
+        step = 1024 if found and found[3] else 1000
+        num_bytes = int(float(found[1]) * step ** " KMGT".index(found[2] or " ")) if found else 0
     except ValueError:
         num_bytes = 0
     if num_bytes <= 0:
@@ -94,9 +99,6 @@ def _num_bytes_of(size: int | str) -> int:
             f"max_shard_size is {size!r}: give a number of bytes, or a size such as 200MB or 5GB"
         )
     return num_bytes
-
-
-_UNITS = ("", "KB", "MB", "GB", "TB")
 
 
 def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -127,6 +129,20 @@ def _locked(advance: Advance | None) -> Advance | None:
     return locked
 
 
+def digest_of(tensors: dict[str, torch.Tensor]) -> str:
+    """The digest, in hexadecimal digits, of what tensors are or will be, and of their names."""
+    return packed([(name, _digest_of(tensor)) for name, tensor in tensors.items()]).hex()
+
+
+def _digest_of(tensor: torch.Tensor) -> bytes:
+    if not is_deferred_fake(tensor):
+        return digest_of_values(tensor)
+    assert isinstance(tensor, FakeTensor)
+    recorded = tensor._fake_storage.recorded
+    assert isinstance(recorded, Deferred)
+    return packed(digest_of_contents(recorded.contents), digest_of_record(tensor._fake_meta))
+
+
 class _Run:
     """One call: where to, and what tells its files from others."""
 
@@ -135,18 +151,31 @@ class _Run:
         self.digest = digest
         self.threads = threads
         self.advance: Advance | None = None
+        self._names: set[str] = set()  # of the files that belong to it
 
     def check_folder(self) -> None:
         """Refuse a directory that holds another model."""
         for path in sorted(self.folder.glob("*.safetensors")):
             if not self._is_mine(path):
                 raise CheckpointError(
-                    f"{path} is of another model, or of another seed: remove it, or give another "
-                    "directory"
+                    f"{path} is of another model, of another seed, or of this one before it was "
+                    "changed or made real: remove it, or give another directory"
                 )
+
+    def begin(self) -> None:
+        """Have no index until all is written: files are about to change."""
+        remove_incomplete(self.folder)
+        (self.folder / _INDEX).unlink(missing_ok=True)
+
+    def remove_others(self) -> None:
+        """Remove files of this model that a call with another size had made."""
+        for path in self.folder.glob("*.safetensors"):
+            if path.name not in self._names and self._is_mine(path):
+                path.unlink()
 
     def write(self, tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
         """Write a file, unless it is there."""
+        self._names.add(path.name)
         if path.exists() and self._is_mine(path) and _names_in(path) == set(tensors):
             if self.advance is not None:
                 self.advance(sum(t.numel() * t.element_size() for t in tensors.values()))
@@ -155,7 +184,7 @@ class _Run:
         write_file(path, tensors, metadata, num_threads=self.threads, advance=self.advance)
 
     def write_json(self, name: str, content: Any) -> None:
-        path = self.folder / (name + INCOMPLETE)
+        path = incomplete_name(self.folder / name)
         path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         os.replace(path, self.folder / name)
 
@@ -193,7 +222,7 @@ def _save_plain(tensors: dict[str, torch.Tensor], run: _Run, shard_bytes: int) -
         run.write({n: kept[n] for n in names}, run.folder / name, metadata)
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        run.write_json("model.safetensors.index.json", index)
+        run.write_json(_INDEX, index)
 
 
 def _without_ties(

@@ -112,7 +112,9 @@ def init_command(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; made if need be.")
     ],
-    seed: Annotated[int, typer.Option(help="Of torch's generator.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Of torch's generator.")
+    ] = 0,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", metavar="KEY=VALUE", help="As for inspect."),
@@ -133,8 +135,8 @@ def init_command(
 ) -> None:
     """Initialise a model as eager PyTorch would, and write it to safetensors files.
 
-    The weights are those of torch.manual_seed(SEED) followed by the constructor, bit for bit. At no
-    time is more than one tensor in memory; from_pretrained reads the result. Run again after an
+    The weights are those of torch.manual_seed(SEED) followed by the constructor, bit for bit. The
+    model is never in memory as a whole; from_pretrained reads the result. Run again after an
     interruption, it goes on from the last whole file.
     """
     with _failing_in_one_line(show_traceback), _quiet(show_traceback):

@@ -239,11 +239,11 @@ def _entries(
     known = {*targets, *_others(module, targets)}
     if isinstance(checkpoint, Mapping) or known >= set(entries):
         return entries
-    if os.path.isdir(checkpoint) and _transformers.is_its_model(module):
-        # its names, or its ways to put tensors together, are not the module's
+    if not os.path.isdir(checkpoint) or not _transformers.is_its_model(module):
+        return entries
+    if _transformers.converts(module):  # so that names are not the module's
         read, others = _transformers.read_pretrained(module, checkpoint)
-        left_out = {name: _load.Entry(shape, _load.nothing) for name, shape in others.items()}
-        return {**_load.open_checkpoint(read), **left_out}
+        return {**_load.open_checkpoint(read), **_load.not_read(others)}
     return entries
 
 

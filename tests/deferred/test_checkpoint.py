@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,16 +35,18 @@ from transformers.utils import logging
 from tiny_pieces import tiny_pieces
 from torchfake import (
     _chains,
-    _digest,
     _save,
     deferred_init,
+    dematerialize_module,
     errors,
     fake_mode,
     is_deferred,
     materialize_module,
+    materialize_tensor,
     save_materialized,
 )
 from torchfake._safetensors import DTYPES, INCOMPLETE, Writer
+from torchfake.checkpoint import digest_of
 
 SMALL: dict[str, Any] = {
     "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 200,
@@ -291,7 +294,7 @@ def test_a_killed_run(tmp_path: Path) -> None:
 
 def test_another_model_is_not_written_over(tmp_path: Path) -> None:
     save_materialized(seeded(Plain, deferred=True), tmp_path)
-    with pytest.raises(errors.CheckpointError, match="of another model, or of another seed"):
+    with pytest.raises(errors.CheckpointError, match="is of another model, of another seed"):
         save_materialized(seeded(Plain, deferred=True, seed=1), tmp_path)
 
 
@@ -337,7 +340,7 @@ def test_the_bar_counts_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_digest_is_of_what_would_be_made() -> None:
     def digest(build: Any, seed: int = 0) -> str:
         module = seeded(build, deferred=True, seed=seed)
-        return _digest.digest_of(module.state_dict().items())
+        return digest_of(module.state_dict())
 
     assert digest(Plain) == digest(Plain)
     assert digest(Plain) != digest(Plain, seed=1)
@@ -351,16 +354,16 @@ def test_a_digest_is_of_what_would_be_made() -> None:
 
 def test_a_digest_does_not_depend_on_what_was_done_meanwhile() -> None:
     module = seeded(Plain, deferred=True)
-    before = _digest.digest_of(module.state_dict().items())
+    before = digest_of(module.state_dict())
     twin = seeded(Plain, deferred=True)
     materialize_module(twin)
-    assert _digest.digest_of(module.state_dict().items()) == before
+    assert digest_of(module.state_dict()) == before
     module.norm(torch.ones(2, 8))  # reads
     again = seeded(Plain, deferred=True)
     materialize_module(again.second)
     names = {n: t for n, t in again.state_dict().items() if is_deferred(t)}
     other = {n: t for n, t in seeded(Plain, deferred=True).state_dict().items() if n in names}
-    assert _digest.digest_of(names.items()) == _digest.digest_of(other.items())
+    assert digest_of(names) == digest_of(other)
 
 
 # From files.
@@ -448,7 +451,7 @@ def test_real_tensors_are_written_too() -> None:
 
 
 def test_buffers_that_are_not_saved_may_be_there() -> None:
-    state = {"left_out": torch.zeros(4)}
+    state = {"left_out": torch.zeros(4), "first.bias": torch.zeros(30)}
     module = materialize_module(seeded(Plain, deferred=True), checkpoint=state)
     assert module.left_out.tolist() == [0, 1, 2, 3]
 
@@ -468,9 +471,9 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     state = {**state, "0.weight": torch.ones(3), "2.bias": torch.ones(6), "a": torch.ones(1)}
     module = seeded(build_linear, deferred=True)
     assert complaint(module, {**state, "b": torch.ones(1)}) == (
-        "the module does not have a, b of the checkpoint; shapes differ: 0.weight is [3] there and "
-        "[30, 20] here, 2.bias is [6] there and [5] here. strict=False takes what fits. Nothing "
-        "was changed"
+        "the module does not have a, b of the checkpoint; these do not fit: 0.weight is [3] there "
+        "and [30, 20] here, 2.bias is [6] there and [5] here. strict=False takes what fits. "
+        "Nothing was changed"
     )
     with pytest.warns(UserWarning, match=r"does not have a of the checkpoint.*: left out"):
         materialize_module(module, checkpoint=state, strict=False)
@@ -481,7 +484,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 def test_a_prefix_is_guessed_at() -> None:
     state = {f"model.{k}": v for k, v in build_linear().state_dict().items()}
-    assert "no name in common: is there a prefix?" in complaint(deferred_init(build_linear), state)
+    assert "no name in common (is there a prefix?)" in complaint(deferred_init(build_linear), state)
 
 
 def truncated(path: Path, by: int = 100) -> Path:
@@ -512,7 +515,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     assert "does not exist" in complaint(module, tmp_path / "nothing")
     with fake_mode():
         fake = torch.ones(30, 20)
-    assert "0.weight of the state dict has no values" in complaint(module, {"0.weight": fake})
+    assert "0.weight has no values" in complaint(module, {"0.weight": fake})
 
 
 def test_hostile_indices(tmp_path: Path) -> None:
@@ -557,3 +560,201 @@ def test_blocks_are_not_larger_than_said(tmp_path: Path, monkeypatch: pytest.Mon
     with tiny_pieces():
         save_materialized(deferred_init(nn.Linear, 50, 50), tmp_path)
         assert max(lengths) <= 4 * (_chains.BLOCK + 32)
+
+
+# What reviews have found.
+
+
+class Masked(nn.Module):
+    """A chain that begins before a lone step, and goes on after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(16, 16).mul_(0.5))
+        self.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(16, 16)))
+        noise = torch.randn(16, 16)
+        self.other = nn.Parameter(nn.init.trunc_normal_(torch.empty(16, 16)))
+        with torch.no_grad():
+            self.weight.mul_(self.mask)
+            self.other.add_(noise)
+
+
+@pytest.mark.usefixtures("engine")
+def test_nothing_is_written_before_its_last_step(tmp_path: Path) -> None:
+    save_materialized(seeded(Masked, deferred=True), tmp_path)
+    assert values_of(tmp_path) == state_bits(seeded(Masked, deferred=False))
+
+
+def digest(build: Any) -> str:
+    return digest_of(seeded(build, deferred=True).state_dict())
+
+
+def test_a_digest_is_of_uncounted_draws_before_it_too() -> None:
+    def build(bound: float) -> Any:
+        def model() -> nn.Module:
+            torch.nn.init.trunc_normal_(torch.empty(1_000_100), a=-bound, b=bound)
+            return nn.Linear(3, 3)
+
+        return model
+
+    assert digest(build(2.0)) == digest(build(2.0))
+    assert draws_alike(build) or digest(build(2.0)) != digest(build(0.5))
+
+    def logs(n: int) -> Any:
+        def model() -> nn.Module:
+            torch.empty(n).log_normal_()
+            return nn.Linear(3, 3)
+
+        return model
+
+    assert digest(logs(1_000_001)) != digest(logs(1_000_003))
+
+
+def draws_alike(build: Any) -> bool:
+    first, second = (seeded(build(bound), deferred=False) for bound in (2.0, 0.5))
+    return bits(first.weight) == bits(second.weight)
+
+
+def test_a_digest_survives_what_lets_go_of_the_draws_before() -> None:
+    def build() -> nn.Module:
+        sizes = (1_000_001, 20, 30)
+        return nn.ParameterList([torch.empty(n).log_normal_() for n in sizes])
+
+    module, before = seeded(build, deferred=True), digest(build)
+    materialize_module(seeded(build, deferred=True))
+    assert digest(build) == before
+    materialize_tensor(module[2].detach().clone())  # does the draws before it
+    assert digest_of(module.state_dict()) == before
+
+
+def test_odd_strides_and_conjugates(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        module = nn.Module()
+        module.register_buffer("odd", torch.rand(2)[::2])
+        module.register_buffer("turned", torch.rand(30, 20).t())
+        module.register_buffer("conjugate", torch.randn(4, dtype=torch.complex64).conj())
+        module.register_buffer("imaginary", torch.randn(4, dtype=torch.complex64).conj().imag)
+        return module
+
+    eager = seeded(build, deferred=False)
+    expected = {
+        name: bits(t.resolve_conj().resolve_neg()) for name, t in eager.state_dict().items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_save, "_AT_ONCE", 100)
+        save_materialized(seeded(build, deferred=True), tmp_path / "deferred")
+        save_materialized(eager, tmp_path / "real")
+    assert values_of(tmp_path / "deferred") == values_of(tmp_path / "real") == expected
+    plain = {n: t for n, t in eager.state_dict().items() if n != "conjugate"}
+    assert digest_of({**plain, "conjugate": eager.conjugate.conj()}) != digest_of(
+        eager.state_dict()
+    )
+
+
+@pytest.mark.parametrize("name", ["llama", None])
+def test_another_size_in_the_same_directory(name: str | None, tmp_path: Path) -> None:
+    build = MODELS[name] if name else Plain
+    for size in ("3KB", "5GB", "6KB", "3KB"):
+        save_materialized(seeded(build, deferred=True), tmp_path, max_shard_size=size)
+        loaded = materialize_module(deferred_init(build), checkpoint=tmp_path)
+        assert state_bits(loaded) == state_bits(seeded(build, deferred=False))
+        index = tmp_path / "model.safetensors.index.json"
+        files = {path.name for path in tmp_path.glob("*.safetensors")}
+        if index.exists():
+            assert files == set(json.loads(index.read_text())["weight_map"].values())
+        else:
+            assert files == {"model.safetensors"}
+
+
+def test_an_interrupted_change_of_size_does_not_look_complete(tmp_path: Path) -> None:
+    save_materialized(seeded(Plain, deferred=True), tmp_path, max_shard_size=1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writer, "write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            save_materialized(seeded(Plain, deferred=True), tmp_path, max_shard_size="4KB")
+    with pytest.raises(errors.CheckpointError, match="has none of"):
+        materialize_module(deferred_init(Plain), checkpoint=tmp_path)
+
+
+def test_two_at_once_do_not_write_one_file(tmp_path: Path) -> None:
+    tensors = {"a": torch.ones(3)}
+    with (
+        Writer(tmp_path / "x", tensors, {}) as first,
+        Writer(tmp_path / "x", tensors, {}) as second,
+    ):
+        second.write("a", 0, torch.ones(3))
+        first.write("a", 0, torch.ones(3))
+    assert safetensors.torch.load_file(tmp_path / "x")["a"].tolist() == [1, 1, 1]
+
+
+def test_threads_that_save_models_of_transformers(tmp_path: Path) -> None:
+    modules = [seeded(MODELS["llama"], deferred=True, seed=i) for i in range(3)]
+    eager = [seeded(MODELS["llama"], deferred=False, seed=i) for i in range(3)]
+    threads = [
+        threading.Thread(target=save_materialized, args=(m, tmp_path / str(i)))
+        for i, m in enumerate(modules)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, module in enumerate(eager):
+        assert values_of(tmp_path / str(i)) == state_bits(module)
+
+
+def test_a_file_that_is_written_over_afterwards(tmp_path: Path) -> None:
+    """Small values were copied: their file is not mapped any more."""
+    path = saved(build_linear().state_dict(), tmp_path, "safetensors")
+    module = materialize_module(deferred_init(build_linear), checkpoint=path)
+    before = state_bits(module)
+    path.write_bytes(b"x")
+    dematerialize_module(module)
+    assert state_bits(materialize_module(module)) == before
+
+
+def test_what_does_not_fit_is_found_before_anything_is_written() -> None:
+    module = seeded(build_linear, deferred=True)
+    materialize_module(module[0])
+    state = build_linear().state_dict()
+    before = bits(module[0].weight)
+    for value, said in {
+        torch.ones(5, 30).to_sparse(): "2.weight is sparse, nested or quantized",
+        torch.ones(
+            5, 30, dtype=torch.complex64
+        ): "2.weight is complex there and torch.float32 here",
+        torch.nested.nested_tensor(
+            [torch.ones(2)], layout=torch.jagged
+        ): "2.weight is sparse, nested or quantized",
+    }.items():
+        with pytest.raises(errors.CheckpointError, match=said):
+            materialize_module(module, checkpoint={**state, "2.weight": value})
+    with pytest.raises(errors.CheckpointError, match="has the key 0, which is no name"):
+        materialize_module(module, checkpoint={0: torch.ones(1)})
+    with pytest.raises(errors.CheckpointError, match="no name in common"):
+        materialize_module(module, checkpoint={})
+    lazy = deferred_init(nn.LazyLinear, 3)
+    with pytest.raises(errors.CheckpointError, match="weight has no shape here yet"):
+        materialize_module(lazy, checkpoint={"weight": torch.ones(3, 3)})
+    with torch.inference_mode():
+        real = nn.Linear(3, 3)
+    with pytest.raises(errors.CheckpointError, match="is a real inference tensor here"):
+        materialize_module(real, checkpoint={"weight": torch.ones(3, 3)})
+    assert bits(module[0].weight) == before
+
+
+def test_the_warning_points_at_the_call() -> None:
+    with pytest.warns(UserWarning, match="left out") as caught:
+        materialize_module(
+            deferred_init(nn.Linear, 3, 3), checkpoint={"a": torch.ones(1)}, strict=False
+        )
+    assert caught[0].filename == __file__
+
+
+def test_left_over_files_of_processes_that_are_no_more(tmp_path: Path) -> None:
+    dead = tmp_path / f"model.safetensors.{2**22 + 1}-01234567{INCOMPLETE}"
+    alive = tmp_path / f"model.safetensors.{os.getpid()}-01234567{INCOMPLETE}"
+    dead.touch()
+    alive.touch()
+    save_materialized(deferred_init(nn.Linear, 3, 3), tmp_path)
+    assert not dead.exists() or os.name != "posix"
+    assert alive.exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,7 +128,7 @@ def test_draws_of_any_size(
 
 
 def tasks_of(*tensors: Any) -> list[Any]:
-    return schedule(history(t._fake_storage.recorded.contents.op for t in tensors))
+    return schedule(history(t._fake_storage.recorded.contents.op for t in tensors)).tasks
 
 
 def test_what_is_joined_and_what_is_not() -> None:
@@ -419,7 +421,7 @@ def test_small_ones_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_little_work_takes_no_threads() -> None:
-    workers = _workers.Workers([], set(), lambda *_: None, num_threads=8)
+    workers = _workers.Workers(schedule([]), set(), lambda *_: None, num_threads=8)
     assert workers._num_helpers() == 0
 
 
@@ -429,3 +431,101 @@ def test_threads_that_are_none(threads: Any) -> None:
     with pytest.raises(ValueError, match="give how many, at least 1"):
         materialize_module(module, threads=threads)
     assert is_deferred(module)
+
+
+class Partly(nn.Module):
+    """A draw that is shaped as another tensor, of which only a part is used."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        x = torch.empty(size)
+        y = torch.randn_like(x)
+        self.z = nn.Parameter(torch.zeros(size))
+        with torch.no_grad():
+            self.z[:64].copy_(y[:64])
+        self.w = nn.Parameter(torch.randn(size))
+        x[::2].zero_()
+        x[1::2].zero_()
+        self.register_buffer("x", x)
+
+
+@pytest.mark.parametrize("size", [200, 400_000])
+def test_a_draw_of_which_a_part_is_used(size: int) -> None:
+    eager, made = both(lambda: Partly(size))
+    assert_same(eager, made)
+    with tiny_pieces(piece=32 if size < 1000 else 4096):
+        eager, made = both(lambda: Partly(size))
+    assert_same(eager, made)
+
+
+def test_nothing_is_handed_over_before_its_last_step() -> None:
+    """A chain that begins before a lone step, and goes on after it."""
+
+    def build() -> nn.Module:
+        module = nn.Module()
+        module.register_buffer("mask", torch.ones(16, 16).mul_(0.5))
+        module.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(16, 16)))
+        with torch.no_grad():
+            module.weight.mul_(module.mask)
+        return module
+
+    module = deferred_init(build)
+    plan = schedule(
+        history(t._fake_storage.recorded.contents.op for t in module.state_dict().values())
+    )
+    cell = module.weight._fake_storage.recorded.contents.cell  # type: ignore[union-attr]
+    assert isinstance(plan.first[cell], Lone)
+    assert isinstance(plan.last[cell], Chain)
+    original = _chains.Section._do
+
+    def do(self: Any, step: Any, start: int, stop: int) -> None:
+        if str(step.op.func) == "aten.mul_.Tensor" and step.op.reads() and len(step.views) == 2:
+            raise KeyboardInterrupt
+        original(self, step, start, stop)
+
+    with tiny_pieces(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_chains.Section, "_do", do)
+        with pytest.raises(KeyboardInterrupt):
+            materialize_module(module, threads=1)
+    assert is_deferred(module.weight)  # type: ignore[arg-type]
+
+
+INTERRUPTED = """
+import signal, sys, threading, time, torch
+from torch import nn
+from torchfake import deferred_init, is_deferred, materialize_module
+
+def build():
+    return nn.Sequential(*(nn.Linear(300, 300) for _ in range(30)))
+
+torch.manual_seed(0)
+expected = build()
+for i in range(40):
+    torch.manual_seed(0)
+    module = deferred_init(build)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005 * (i % 20 + 1))
+    try:
+        materialize_module(module, threads=3)
+    except KeyboardInterrupt:
+        pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    deadline = time.monotonic() + 5
+    while any(t.name == "torchfake" for t in threading.enumerate()):
+        assert time.monotonic() < deadline
+    materialize_module(module)
+    assert all(map(torch.equal, module.parameters(), expected.parameters()))
+print("done")
+"""
+
+
+def test_real_interrupts_at_any_moment() -> None:
+    """In a process of its own, which must end."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.strip() == "done", done.stderr

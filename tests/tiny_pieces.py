@@ -29,5 +29,5 @@ def make_tiny(patch: pytest.MonkeyPatch, piece: int, num_scratch_bytes: int) -> 
     patch.setattr(_workers, "MAX_SCRATCH_BYTES", num_scratch_bytes)
     patch.setattr(_chains, "PIECE", piece)
     patch.setattr(_chains, "STRETCH", piece * 2)
-    patch.setattr(_chains, "BLOCK", piece * 2)
+    patch.setattr(_chains, "BLOCKS", piece * 4)
     patch.setattr(_positions, "MAX_SKIPPED_WORDS", piece * 3)

@@ -26,8 +26,9 @@ that torch does not start threads of its own (at::internal::GRAIN_SIZE)."""
 STRETCH = 4 * 1024 * 1024
 """Elements that a draw alone fills at once: what Ctrl-C waits for."""
 
-BLOCK = 512 * 1024
-"""Elements of a cell that are there at once, where it is handed over block by block."""
+BLOCKS = 2 * 1024 * 1024
+"""Elements of a cell that are there at once in all threads, where it is handed over block by
+block."""
 
 Sink = Callable[[int, torch.Tensor], None]
 """Takes the elements from a place on."""
@@ -53,10 +54,16 @@ class Layout:
 
     whole: dict[Cell, torch.UntypedStorage]
     sinks: dict[Cell, Sink]  # handed over block by block; in neither: nobody wants it
+    block: int  # elements of one
 
     @property
     def is_by_blocks(self) -> bool:
         return bool(self.sinks)
+
+
+def block_of(num_threads: int) -> int:
+    """The elements of a block, for so many threads."""
+    return max(2 * PIECE, BLOCKS // num_threads)
 
 
 def aligned_stop(stop: int, length: int) -> int:
@@ -85,7 +92,7 @@ class Section:
         """Do the elements from `start` to `stop`, unless stopped meanwhile."""
         for step in self._steps:
             check_can_be_done(step.op)
-        size = BLOCK if self._layout.is_by_blocks else stop - start
+        size = self._layout.block if self._layout.is_by_blocks else stop - start
         for first, last in _cut(start, stop, size, self._length):
             if is_stopped():
                 return
@@ -152,8 +159,8 @@ class Section:
     def _slice(self, view: View, start: int, stop: int) -> torch.Tensor:
         whole = self._layout.whole.get(view.cell)
         if whole is None:
-            place, size = self._places[view.cell], BLOCK if self._layout.is_by_blocks else PIECE
-            buffer = self._buffers.get(place, size + 2 * ALIGNED, view.dtype)
+            size = self._layout.block if self._layout.is_by_blocks else PIECE
+            buffer = self._buffers.get(self._places[view.cell], size + 2 * ALIGNED, view.dtype)
             assert stop - self._base <= len(buffer)
             return buffer[start - self._base : stop - self._base]
         if view not in self._views:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch
 
-from torchfake import _private
+from torchfake import _chains, _private
 from torchfake._chains import Buffers, Layout, Section, Sink, aligned_stop
 from torchfake._execute import Storages, execute
 from torchfake._graph import Cell
@@ -258,7 +258,7 @@ class Workers:
         inner = task.cells & self._inner
         sinks = {cell: self._sinks[cell] for cell in inner if cell in self._sinks}
         whole = {cell: self._storages.of(cell) for cell in task.cells - inner}
-        return Layout(whole, sinks)
+        return Layout(whole, sinks, _chains.block_of(self._num_threads))
 
     def _can_begin_lone(self, anyway: bool) -> bool:
         if not self._lone or self._waits[self._lone[0]]:

@@ -559,7 +559,7 @@ def test_blocks_are_not_larger_than_said(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Writer, "write", write)
     with tiny_pieces():
         save_materialized(deferred_init(nn.Linear, 50, 50), tmp_path)
-        assert max(lengths) <= 4 * (_chains.BLOCK + 32)
+        assert max(lengths) <= 4 * (_chains.block_of(torch.get_num_threads()) + 32)
 
 
 # What reviews have found.

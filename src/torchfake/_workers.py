@@ -34,7 +34,7 @@ from torchfake._schedule import Chain, Lone, Schedule, Task
 MAX_SCRATCH_BYTES = 64 * 1024 * 1024
 """Memory beside what is wanted; where one cell is larger, it is there alone."""
 
-MIN_PORTION, MAX_PORTION = 1 << 20, 1 << 26  # elements
+MIN_PORTION, MAX_PORTION = 1 << 22, 1 << 26  # elements; the least takes longer than two jumps
 
 HandOver = Callable[[Cell, torch.UntypedStorage], None]
 

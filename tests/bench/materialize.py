@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def report(rounds: int) -> None:
     against_eager(min(rounds, 3))
+    plain_threads(rounds)
     by_threads(min(rounds, 3))
     one_layer(min(rounds, 3))
     peak_memory()
@@ -74,12 +76,13 @@ def against_eager(rounds: int) -> None:
     for name, build in BUILDS.items():
         shares: list[float] = []
 
-        def ours(build: Any = build, shares: Any = shares) -> None:
+        def ours(build: Any = build, shares: Any = shares) -> Any:
             with seconds_in_kernels() as found:
                 start = time.perf_counter()
-                real(build)
+                module = real(build)
                 wall = time.perf_counter() - start
             shares.append(sum(found) / wall / torch.get_num_threads())
+            return module
 
         found = measure.interleaved([("ours", ours), ("eager", build)], rounds)
         share = statistics.median(shares[1:])
@@ -88,6 +91,33 @@ def against_eager(rounds: int) -> None:
             f"{found['eager'] / found['ours']:.2f} | {share:.0%} |",
             flush=True,
         )
+
+
+def plain_threads(rounds: int) -> None:
+    """What the machine gives: threads that do nothing but fill 20 times 4,096 x 4,096."""
+
+    def fill(tensors: list[torch.Tensor]) -> None:
+        generator = torch.Generator()
+        for i in range(len(tensors)):
+            tensors[i] = torch.empty(4096, 4096)
+            tensors[i].uniform_(generator=generator)
+
+    def run(count: int) -> Any:
+        lists = [[torch.empty(0)] * (20 // count) for _ in range(count)]
+        threads = [threading.Thread(target=fill, args=(tensors,)) for tensors in lists]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return lists
+
+    counts = (1, torch.get_num_threads())
+    found = measure.interleaved([(str(n), lambda n=n: run(n)) for n in counts], rounds)  # type: ignore[misc]
+    one, all_ = found.values()
+    print(
+        f"\nPlain threads that fill as much as the Linear: one {one:.2f} s, {counts[1]} "
+        f"{all_:.2f} s: {one / all_:.2f}"
+    )
 
 
 def by_threads(rounds: int) -> None:

@@ -37,6 +37,13 @@ def remembered(session: nox.Session, cache: str) -> None:
     session.run("pytest", "-n", "2", f"--cache={cache}", *suites, *session.posargs)
 
 
+@nox.session
+def pieces(session: nox.Session) -> None:
+    """All tests of deferred modules, made real piece by piece on threads, however small."""
+    install(session, CHECKED_TORCH)
+    session.run("pytest", "tests/deferred", "-n", "2", "--pieces", *session.posargs)
+
+
 @nox.session(name="property")
 def property_(session: nox.Session) -> None:
     """The generated programs, many more of them."""

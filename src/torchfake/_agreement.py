@@ -14,7 +14,7 @@ import torch
 
 from torchfake import _state
 from torchfake._call import Args, Kwargs
-from torchfake._graph import bytes_of
+from torchfake._memory import flat_view
 from torchfake._metadata import Filled, Metadata, Storage
 from torchfake._recipes import Before, Constant, Fresh, Place, Recipe, Same, View
 from torchfake._tensor import FakeTensor
@@ -114,4 +114,4 @@ def _filled(fill: Filled | None, result: Any) -> Iterator[str]:
 
 
 def _equal(some: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
-    return torch.equal(bytes_of(some), bytes_of(other))
+    return torch.equal(flat_view(some, torch.uint8), flat_view(other, torch.uint8))

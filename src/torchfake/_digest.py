@@ -52,11 +52,10 @@ def packed(*parts: Any) -> bytes:
 
 
 def _of_op(op: Op) -> bytes:
-    name = str(op.func) if hasattr(op.func, "_schema") else op.func.__qualname__
     args = [_of_argument(arg) for arg in op.args]
     kwargs = [(key, _of_argument(arg)) for key, arg in sorted(op.kwargs.items())]
     places = [(made.place, digest_of_record(made.record)) for made in op.made]
-    return packed(name, args, kwargs, places, str(op.default_dtype), _of_draw(op.draw))
+    return packed(op.name, args, kwargs, places, str(op.default_dtype), _of_draw(op.draw))
 
 
 def _of_draw(draw: Any) -> Any:

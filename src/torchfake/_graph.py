@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake import _private
+from torchfake._memory import flat_view
 from torchfake._metadata import Metadata, contiguous_stride, intern
 from torchfake._origin import Origin, Place
 from torchfake.errors import RecordError
@@ -156,9 +157,12 @@ class Op:
         yield from (made.cell for made in self.made)
         yield from self.written
 
+    @property
+    def name(self) -> str:
+        return str(self.func) if hasattr(self.func, "_schema") else str(self.func.__qualname__)
+
     def __str__(self) -> str:
-        name = str(self.func) if hasattr(self.func, "_schema") else self.func.__qualname__
-        return name if self.place is None else f"{name} at {self.origin}"
+        return self.name if self.place is None else f"{self.name} at {self.origin}"
 
 
 class Deferred:
@@ -224,7 +228,9 @@ def adopted(real: torch.UntypedStorage, mark: int) -> Deferred:
 def held(real: torch.UntypedStorage, mark: int) -> Deferred:
     """What a storage with a copy of `real` has."""
     with _private.nobody_watching():
-        return _copied(External(bytes_of(real).clone()), Cell(real.nbytes(), real.device), mark)
+        return _copied(
+            External(flat_view(real, torch.uint8).clone()), Cell(real.nbytes(), real.device), mark
+        )
 
 
 def _copied(source: Read | External, like: Cell, mark: int) -> Deferred:
@@ -233,11 +239,6 @@ def _copied(source: Read | External, like: Cell, mark: int) -> Deferred:
     contents = Contents(cell, op)
     op.made = (Made(None, cell, _bytes_record(cell.num_bytes, cell.device)),)
     return Deferred(contents, mark)
-
-
-def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """All of a real storage, as one dimension of bytes."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _bytes_record(num_bytes: int, device: torch.device) -> Metadata:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._graph import Cell, Contents, External, Op, Read, history
-from torchfake._metadata import Metadata, bytes_spanned, contiguous_stride
+from torchfake._metadata import Metadata, bytes_spanned
 from torchfake._tensor import FakeTensor
 from torchfake.errors import NotDeferredError
 
@@ -106,7 +106,7 @@ class Graph:
             name += f".view({_short(record.dtype)})"
         if same:
             return name
-        if record.stride == contiguous_stride(record.size) and record.offset == known.offset:
+        if record.is_in_order and record.offset == known.offset:
             return f"{name}.view({list(record.size)})"
         return f"{name}.as_strided({list(record.size)}, {list(record.stride)}, {record.offset})"
 

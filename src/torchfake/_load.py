@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from torchfake import _private
+from torchfake import _private, _transformers
 from torchfake._graph import MAX_EXTERNAL_BYTES
 from torchfake._safetensors import DTYPES, INCOMPLETE
 from torchfake._tensor import FakeTensor
@@ -61,7 +61,7 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
     return _read_file(path)
 
 
-def not_read(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
+def _not_read(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
     """What another reader has left out."""
     return {
         name: Entry(shape, torch.Tensor, trouble=f"is {list(shape)} there, and was left out")
@@ -190,35 +190,55 @@ def _weight_map(path: Path) -> dict[str, Any]:
 # Against a module.
 
 
-def fitting(
-    entries: dict[str, Entry],
-    targets: Mapping[str, torch.Tensor],
-    ignored: Iterable[str],
-    *,
-    strict: bool,
-) -> dict[str, Entry]:
-    """Those of `entries` that belong to `targets`.
+class Value(NamedTuple):
+    """What goes where."""
+
+    name: str
+    target: torch.Tensor
+    entry: Entry
+
+
+def values_for(
+    module: torch.nn.Module, checkpoint: Source, chosen: set[int], *, strict: bool
+) -> list[Value]:
+    """What a checkpoint has for the tensors of a module's state that are `chosen`, by identity.
 
     Args:
-        entries: of a checkpoint.
-        targets: by name.
-        ignored: names that may be there, and are left alone.
-        strict: whether it is an error if others are left over, or do not fit; otherwise a warning.
+        module: whose names count; those of its other tensors may be there, and are left alone.
+        checkpoint: see :func:`open_checkpoint`.
+        chosen: identities of parameters and buffers.
+        strict: whether it is an error if more is there, or does not fit; otherwise a warning.
 
     Raises:
         CheckpointError: with all that is wrong.
     """
-    unknown = sorted(set(entries) - set(targets) - set(ignored))
-    common = {name: entries[name] for name in targets if name in entries}
-    troubles = {name: _trouble(entry, targets[name]) for name, entry in common.items()}
+    state = module.state_dict(keep_vars=True)
+    buffers = (name for name, _ in module.named_buffers(remove_duplicate=False))
+    known = {*state, *buffers}
+    targets = {name: tensor for name, tensor in state.items() if id(tensor) in chosen}
+    entries = _entries_for(module, checkpoint, known)
+    found = [Value(name, t, entries[name]) for name, t in targets.items() if name in entries]
+    troubles = {value.name: _trouble(value.entry, value.target) for value in found}
+    unknown = sorted(set(entries) - known)
     others = [f"{name} {trouble}" for name, trouble in troubles.items() if trouble]
-    nothing = bool(targets) and not common
+    nothing = bool(targets) and not found
     if unknown or others or nothing:
         text = _complaint(unknown, others, nothing=nothing)
         if strict:
             raise CheckpointError(f"{text}. strict=False takes what fits. Nothing was changed")
         warnings.warn(f"{text}: left out", stacklevel=3)
-    return {name: entry for name, entry in common.items() if not troubles[name]}
+    return [value for value in found if not troubles[value.name]]
+
+
+def _entries_for(module: torch.nn.Module, checkpoint: Source, known: set[str]) -> dict[str, Entry]:
+    """Those of the checkpoint, by the module's names."""
+    entries = open_checkpoint(checkpoint)
+    if isinstance(checkpoint, Mapping) or known >= set(entries) or not os.path.isdir(checkpoint):
+        return entries
+    if not _transformers.is_its_model(module) or not _transformers.converts(module):
+        return entries
+    read, others = _transformers.read_pretrained(module, checkpoint)
+    return {**open_checkpoint(read), **_not_read(others)}
 
 
 def _trouble(entry: Entry, target: torch.Tensor) -> str | None:
@@ -257,17 +277,17 @@ def _listed(items: list[str]) -> str:
 _MAX_SHOWN = 20
 
 
-def copy_into(targets: Mapping[str, torch.Tensor], entries: dict[str, Entry]) -> None:
+def copy(values: list[Value]) -> None:
     """Write the values: recorded for those that are deferred, at once for those that are real.
 
     Raises:
         CheckpointError: if a file cannot be read after all. Nothing has changed then.
     """
     with _private.as_eager():
-        values = {name: _value_of(name, entry) for name, entry in entries.items()}
+        read = [_value_of(value.name, value.entry) for value in values]
     with torch.no_grad():
-        for name, value in values.items():
-            targets[name].copy_(value)
+        for value, tensor in zip(values, read, strict=True):
+            value.target.copy_(tensor)
 
 
 def _value_of(name: str, entry: Entry) -> torch.Tensor:

@@ -6,7 +6,6 @@ deferred or wholly real; what stands in the way of one is found before its memor
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import weakref
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from torchfake import _memory, _private, _replay
-from torchfake._graph import MAX_EXTERNAL_BYTES, Contents, Deferred, bytes_of, history
+from torchfake._graph import MAX_EXTERNAL_BYTES, Contents, Deferred, history
 from torchfake._metadata import Storage, metadata_of
 from torchfake._tensor import FakeTensor, fake_class, is_deferred_fake, new_fake
 from torchfake.errors import ChangedValueError, MaterializeError
@@ -25,11 +24,6 @@ lock = threading.RLock()
 """One materialization at a time: two of one module must not make it twice."""
 
 _OF_FAKES = ("_fake_meta", "_fake_storage", "_is_param")
-
-
-def num_bytes(fake: FakeTensor) -> int:
-    record = fake._fake_meta
-    return math.prod(record.size) * record.dtype.itemsize
 
 
 def make_real(
@@ -124,7 +118,7 @@ class _Run:
         recorded = _recorded(group)
         assert recorded.real is not None
         for name, fake in group:
-            size = num_bytes(fake)
+            size = fake._fake_meta.num_bytes
             _become_real(name, fake, recorded)
             self.num_real += 1
             if self.each is not None:
@@ -213,7 +207,7 @@ def is_parameter(fake: FakeTensor) -> bool:
 
 def _moved(storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
     with _private.as_eager():
-        return bytes_of(storage).to(device).untyped_storage()
+        return _memory.flat_view(storage, torch.uint8).to(device).untyped_storage()
 
 
 # And back.
@@ -253,7 +247,8 @@ def equals_its_source(real: torch.Tensor, source: _Source) -> bool:
     equal: list[bool] = []
 
     def compare(_: Contents, made: torch.UntypedStorage) -> None:
-        own, again = (bytes_of(s).cpu() for s in (real.untyped_storage(), made))
+        both = real.untyped_storage(), made
+        own, again = (_memory.flat_view(s, torch.uint8).cpu() for s in both)
         equal.append(torch.equal(own, again))
 
     if source.contents.op is None:

@@ -8,7 +8,9 @@ identity can stand for equality where a miss costs only time; two fakes alias if
 
 from __future__ import annotations
 
+import math
 import weakref
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -55,6 +57,16 @@ class Metadata:
     def shown(self) -> torch.device:
         """The device that the fake reports."""
         return self.device
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its elements, each once."""
+        return math.prod(self.size) * self.dtype.itemsize
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether its elements lie in order, one behind the other."""
+        return self.stride == contiguous_stride(self.size)
 
     def __repr__(self) -> str:
         return f"Metadata({self.dtype}{list(self.size)}, stride={self.stride}, {self.device})"
@@ -146,6 +158,17 @@ def contiguous_stride(size: Ints) -> Ints:
         stride.append(step)
         step *= max(length, 1)
     return tuple(reversed(stride))
+
+
+@lru_cache(maxsize=4096)
+def is_dense(record: Metadata) -> bool:
+    """Whether its elements are neighbours in memory, each once, in whatever order of dimensions."""
+    step = 1
+    for stride, length in sorted(zip(record.stride, record.size, strict=True)):
+        if length != 1 and stride != step:
+            return False
+        step *= length
+    return True
 
 
 _NOWHERE = 1 << 62

@@ -23,10 +23,10 @@ import torch
 from torchfake import _private
 from torchfake._graph import Cell, External, Op, Read
 from torchfake._memory import real_device
-from torchfake._metadata import Metadata, contiguous_stride
+from torchfake._metadata import Metadata, is_dense
 from torchfake._ops import plan_of, with_generator
 from torchfake._streams import Draw
-from torchfake._words import SCALAR, words_each
+from torchfake._words import SCALAR, draw_as, words_each
 
 aten = torch.ops.aten
 
@@ -115,17 +115,6 @@ def _length_in_order(record: Metadata, cell: Cell) -> int | None:
     return cell.num_bytes // record.dtype.itemsize if is_dense(record) else None
 
 
-@lru_cache(maxsize=4096)
-def is_dense(record: Metadata) -> bool:
-    """Whether the elements are neighbours in memory, in whatever order of dimensions."""
-    step = 1
-    for stride, length in sorted(_strides(record)):
-        if stride != step:
-            return False
-        step *= length
-    return True
-
-
 def _strides(record: Metadata) -> list[tuple[int, int]]:
     pairs = zip(record.stride, record.size, strict=True)
     return [(stride, length) for stride, length in pairs if length != 1]
@@ -137,7 +126,7 @@ def _can_be_cut(op: Op, record: Metadata, start: int, stop: int, length: int) ->
     """
     if op.draw.taken is None or op.draw.device.type != "cpu":
         return False
-    if record.stride != contiguous_stride(record.size) or start % ALIGNED:
+    if not record.is_in_order or start % ALIGNED:
         return False
     ends_well = stop == length or stop % ALIGNED == 0
     return ends_well and _is_cut_right(plan_of(op.func).packet, record.dtype)
@@ -146,15 +135,12 @@ def _can_be_cut(op: Op, record: Metadata, start: int, stop: int, length: int) ->
 @cache
 def _is_cut_right(packet: str, dtype: torch.dtype) -> bool:
     """Whether this torch draws the same in pieces."""
-    method = (
-        "normal_" if packet in ("aten::normal_", "aten::randn", "aten::randn_like") else "uniform_"
-    )
     with _private.as_eager():
         whole, pieces = (torch.empty(105, dtype=dtype, device="cpu") for _ in range(2))
         for target, cuts in ((whole, [0, 105]), (pieces, [0, 16, 80, 105])):
             generator = torch.Generator(device="cpu")
             for start, stop in itertools.pairwise(cuts):
-                getattr(target[start:stop], method)(generator=generator)
+                draw_as(packet, target[start:stop], generator)
         return _same_bits(whole, pieces)
 
 

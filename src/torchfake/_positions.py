@@ -110,10 +110,7 @@ class Generators:
 
     def _jumped(self, device: torch.device, anchor: torch.Tensor, target: int) -> _Placed:
         placed = self._free(device)
-        if target:
-            placed.generator.set_state(self._known.state(anchor, target))
-        else:
-            placed.generator.set_state(anchor)
+        placed.generator.set_state(self._known.state(anchor, target))
         placed.anchor, placed.words = anchor, target
         return placed
 

@@ -7,7 +7,6 @@ storages by the arguments that look at them, never a tensor of the call it was l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -273,11 +272,7 @@ def _is_number(dtype: torch.dtype) -> bool:
 
 
 def _fits(record: Metadata) -> bool:
-    return _values.fits(_num_bytes(record), record.dtype)
-
-
-def _num_bytes(record: Metadata) -> int:
-    return math.prod(record.size) * record.dtype.itemsize
+    return _values.fits(record.num_bytes, record.dtype)
 
 
 def _flat(outcome: Any) -> list[Any]:
@@ -308,7 +303,7 @@ def _fill(plan: OpPlan, args: Args, outcome: Any, new_bytes: tuple[int, ...]) ->
     if isinstance(outcome, Fresh):
         return Filled(number, outcome.record.dtype, new_bytes[outcome.storage])
     record = args[0]._fake_meta
-    return Filled(number, record.dtype, _num_bytes(record))
+    return Filled(number, record.dtype, record.num_bytes)
 
 
 _MADE_OF_ENDS = frozenset({"aten::linspace", "aten::logspace"})

@@ -19,7 +19,15 @@ import torch
 from torchfake import _device, _generators, _origin, _private, _replay, _state, _values, _words
 from torchfake._call import ATOMS, Args, Kwargs, tensors_in, tensors_written
 from torchfake._graph import Cell, Contents, Deferred, External, Made, Op, Read
-from torchfake._metadata import PLAIN, Metadata, Storage, contiguous_stride, intern, marked
+from torchfake._metadata import (
+    PLAIN,
+    Metadata,
+    Storage,
+    contiguous_stride,
+    intern,
+    is_dense,
+    marked,
+)
 from torchfake._ops import LIFTS, TAKES_MASKS, OpPlan, plan_of
 from torchfake._rules import has_rule
 from torchfake._tensor import FakeTensor, fake_twin, is_deferred_fake
@@ -400,12 +408,7 @@ def _before_write(fake: FakeTensor) -> Contents:
 @lru_cache(maxsize=4096)
 def _covers(record: Metadata, num_bytes: int) -> bool:
     """Whether a fake of `record` is each byte of its storage, once."""
-    step = 1
-    for stride, length in sorted(zip(record.stride, record.size, strict=True)):
-        if length != 1 and stride != step:
-            return False
-        step *= length
-    return record.offset == 0 and step * record.dtype.itemsize == num_bytes
+    return record.offset == 0 and record.num_bytes == num_bytes and is_dense(record)
 
 
 def _write(op: Op, storage: Storage) -> None:

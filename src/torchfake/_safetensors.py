@@ -12,7 +12,6 @@ bytes.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import secrets
@@ -76,7 +75,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True
+        pass  # somebody else's
     return True
 
 
@@ -96,7 +95,7 @@ class Writer:
         self._lock = threading.Lock()
         header, self._places = _header(tensors, metadata)
         self._begin = len(header)
-        self._num_bytes = self._begin + sum(map(_num_bytes, tensors.values()))
+        self._num_bytes = self._begin + sum(tensor.nbytes for tensor in tensors.values())
         self._incomplete = incomplete_name(path)
         self._file = open(self._incomplete, "xb", buffering=0)  # noqa: SIM115
         self._file.write(header)
@@ -137,10 +136,6 @@ class Writer:
             return self._file.write(data)
 
 
-def _num_bytes(tensor: torch.Tensor) -> int:
-    return math.prod(tensor.shape) * tensor.dtype.itemsize
-
-
 def _header(
     tensors: dict[str, torch.Tensor], metadata: dict[str, str]
 ) -> tuple[bytes, dict[str, int]]:
@@ -149,7 +144,7 @@ def _header(
     places, place = {}, 0
     for name in sorted(tensors, key=lambda name: (-_rank(tensors[name]), name)):
         tensor = tensors[name]
-        places[name], end = place, place + _num_bytes(tensor)
+        places[name], end = place, place + tensor.nbytes
         offsets = [place, end]
         entries[name] = {
             "dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets

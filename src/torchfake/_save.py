@@ -6,7 +6,6 @@ of what is deferred no more is in memory than one tensor and 64 MB, and it stays
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from torchfake import _private, _replay
 from torchfake._chains import Sink
 from torchfake._graph import Contents, Deferred
 from torchfake._memory import view_of
-from torchfake._metadata import Metadata, contiguous_stride
+from torchfake._metadata import Metadata
 from torchfake._safetensors import Writer
 from torchfake._tensor import FakeTensor, is_deferred_fake
 
@@ -38,14 +37,8 @@ class _Place(NamedTuple):
         return self.record.offset * self.record.dtype.itemsize
 
     @property
-    def num_bytes(self) -> int:
-        return math.prod(self.record.size) * self.record.dtype.itemsize
-
-    @property
     def is_in_order(self) -> bool:
-        record = self.record
-        is_plain = not record.conj and not record.neg
-        return is_plain and record.stride == contiguous_stride(record.size)
+        return self.record.is_in_order and not self.record.conj and not self.record.neg
 
 
 def write_file(
@@ -77,7 +70,7 @@ class _File:
 
     def write(self, tensors: dict[str, torch.Tensor], num_threads: int | None) -> None:
         for name, tensor in tensors.items():
-            recorded = _recorded(tensor)
+            recorded = recorded_of(tensor)
             if recorded is None:
                 self._write_whole(name, tensor)
             elif recorded.real is not None:
@@ -106,11 +99,11 @@ class _File:
             start_bytes = 0
             for part in _parts(tensor.detach()):
                 self._write(name, start_bytes, part)
-                start_bytes += part.numel() * part.element_size()
+                start_bytes += part.nbytes
 
     def _write(self, name: str, start_bytes: int, values: torch.Tensor) -> None:
         self._writer.write(name, start_bytes, values)
-        self._advance(values.numel() * values.element_size())
+        self._advance(values.nbytes)
 
     def _sink(self, places: list[_Place]) -> Sink:
         """Writes of a piece of their storage what belongs to each."""
@@ -120,7 +113,7 @@ class _File:
             begin = start * values.element_size()
             for place in places:
                 first = max(begin, place.start_bytes)
-                last = min(begin + len(data), place.start_bytes + place.num_bytes)
+                last = min(begin + len(data), place.start_bytes + place.record.num_bytes)
                 if first < last:
                     piece = data[first - begin : last - begin]
                     self._write(place.name, first - place.start_bytes, piece)
@@ -130,7 +123,7 @@ class _File:
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """A tensor in order, a few rows at once: what is no plain memory has to be copied."""
-    num_bytes = tensor.numel() * tensor.element_size()
+    num_bytes = tensor.nbytes
     if num_bytes <= _AT_ONCE or not tensor.dim():
         yield tensor
     elif len(tensor) == 1 or num_bytes > _AT_ONCE * len(tensor):
@@ -140,7 +133,8 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from tensor.split(max(1, len(tensor) * _AT_ONCE // num_bytes))
 
 
-def _recorded(tensor: torch.Tensor) -> Deferred | None:
+def recorded_of(tensor: torch.Tensor) -> Deferred | None:
+    """What a deferred tensor's storage has; None of a real one."""
     if not is_deferred_fake(tensor):
         return None
     assert isinstance(tensor, FakeTensor)

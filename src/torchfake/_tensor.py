@@ -24,7 +24,6 @@ from torchfake._metadata import (
     Ints,
     Metadata,
     Storage,
-    contiguous_stride,
     intern,
     load_storage,
     marked,
@@ -277,7 +276,7 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
     """
     if meta.wrapper is None:
         offset = meta.offset or None
-        in_order = offset is None and meta.stride == contiguous_stride(meta.size)
+        in_order = offset is None and meta.is_in_order
         stride = None if in_order else meta.stride
         place = (meta.size, stride, offset, None, meta.dtype, meta.layout, meta.carrier)
         meta.wrapper = (FakeTensor, *place, *_private.wrapper_defaults(_private.OWN_KEY.keys))

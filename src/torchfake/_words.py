@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake import _private
-from torchfake._metadata import Metadata, contiguous_stride
+from torchfake._metadata import Metadata
 from torchfake._mt19937 import advanced
 
 SCALAR = 16
@@ -102,6 +102,11 @@ def words_of_normal(record: Metadata) -> int | None:
     return _counted(_NORMAL, record)
 
 
+def draw_as(packet: str, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """Fill `tensor` as `packet` would, with its own bounds."""
+    _KINDS[packet].sample(tensor, generator)
+
+
 def uniform_is_counted() -> bool:
     """Whether each float32 of ``uniform_`` takes a word."""
     return _is_as_counted(_UNIFORM, torch.float32)
@@ -132,8 +137,7 @@ def _kind_by_arguments(func: Any, args: Any, dtype: torch.dtype) -> _Kind | None
 @lru_cache(maxsize=4096)
 def _counted(kind: _Kind, record: Metadata) -> int | None:
     length = math.prod(record.size)
-    is_in_order = record.stride == contiguous_stride(record.size)
-    if kind is _NORMAL and (length < SCALAR or not is_in_order):
+    if kind is _NORMAL and (length < SCALAR or not record.is_in_order):
         return None
     if kind is _PERMUTATION and length > _MAX_PERMUTED:
         return None

@@ -17,11 +17,10 @@ import torch
 
 from torchfake import _private, _replay, _transformers
 from torchfake._digest import digest_of_contents, digest_of_record, digest_of_values, packed
-from torchfake._graph import Deferred
 from torchfake._progress import progress_bar
 from torchfake._safetensors import check_dtypes, incomplete_name, remove_incomplete
-from torchfake._save import Advance, write_file
-from torchfake._tensor import FakeTensor, is_deferred_fake
+from torchfake._save import Advance, recorded_of, write_file
+from torchfake._tensor import FakeTensor
 from torchfake.deferred import check_recorded
 from torchfake.errors import CheckpointError, MissingExtraError, NotDeferredError
 
@@ -77,7 +76,7 @@ def save_materialized(
     run.check_folder()
     folder.mkdir(parents=True, exist_ok=True)
     run.begin()
-    num_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
+    num_bytes = sum(t.nbytes for t in tensors.values())
     with progress_bar(num_bytes, progress, "Writing") as advance:
         run.advance = _locked(advance)
         if _transformers.is_its_model(module):
@@ -135,11 +134,10 @@ def digest_of(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def _digest_of(tensor: torch.Tensor) -> bytes:
-    if not is_deferred_fake(tensor):
+    recorded = recorded_of(tensor)
+    if recorded is None:
         return digest_of_values(tensor)
     assert isinstance(tensor, FakeTensor)
-    recorded = tensor._fake_storage.recorded
-    assert isinstance(recorded, Deferred)
     return packed(digest_of_contents(recorded.contents), digest_of_record(tensor._fake_meta))
 
 
@@ -156,7 +154,7 @@ class _Run:
     def check_folder(self) -> None:
         """Refuse a directory that holds another model."""
         for path in sorted(self.folder.glob("*.safetensors")):
-            if not self._is_mine(path):
+            if not self._made(_header_of(path)):
                 raise CheckpointError(
                     f"{path} is of another model, of another seed, or of this one before it was "
                     "changed or made real: remove it, or give another directory"
@@ -170,15 +168,16 @@ class _Run:
     def remove_others(self) -> None:
         """Remove files of this model that a call with another size had made."""
         for path in self.folder.glob("*.safetensors"):
-            if path.name not in self._names and self._is_mine(path):
+            if path.name not in self._names and self._made(_header_of(path)):
                 path.unlink()
 
     def write(self, tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
         """Write a file, unless it is there."""
         self._names.add(path.name)
-        if path.exists() and self._is_mine(path) and _names_in(path) == set(tensors):
+        header = _header_of(path)
+        if self._made(header) and set(header) - {"__metadata__"} == set(tensors):
             if self.advance is not None:
-                self.advance(sum(t.numel() * t.element_size() for t in tensors.values()))
+                self.advance(sum(t.nbytes for t in tensors.values()))
             return
         metadata = {**metadata, _DIGEST: self.digest}
         write_file(path, tensors, metadata, num_threads=self.threads, advance=self.advance)
@@ -188,8 +187,9 @@ class _Run:
         path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         os.replace(path, self.folder / name)
 
-    def _is_mine(self, path: Path) -> bool:
-        metadata = _header_of(path).get("__metadata__")
+    def _made(self, header: dict[str, Any]) -> bool:
+        """Whether a file with that header is of this call, or one like it."""
+        metadata = header.get("__metadata__")
         return isinstance(metadata, dict) and metadata.get(_DIGEST) == self.digest
 
 
@@ -205,10 +205,6 @@ def _header_of(path: Path) -> dict[str, Any]:
 
 
 _MAX_HEADER_BYTES = 100_000_000  # what the library takes
-
-
-def _names_in(path: Path) -> set[str]:
-    return set(_header_of(path)) - {"__metadata__"}
 
 
 # Any other module.
@@ -253,7 +249,7 @@ def _split(tensors: dict[str, torch.Tensor], shard_bytes: int) -> Any:
         ) from None
     return split_state_dict_into_shards_factory(
         tensors,
-        get_storage_size=lambda tensor: tensor.numel() * tensor.element_size(),
+        get_storage_size=lambda tensor: tensor.nbytes,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=shard_bytes,
     )

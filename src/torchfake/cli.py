@@ -35,6 +35,17 @@ app = typer.Typer(
 )
 
 
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Floating point dtype to build in, such as bf16. [default: the model's]"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+ShowTraceback = Annotated[
+    bool,
+    typer.Option("--traceback", help="On failure print the traceback; show warnings and logs."),
+]
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"torchfake {torchfake.__version__}")
@@ -73,21 +84,15 @@ def inspect_command(
             "JSON or a Python literal; dots reach inside: text_config.hidden_size=64.",
         ),
     ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Floating point dtype to build in, such as bf16. [default: the model's]"),
-    ] = None,
+    dtype: Dtype = None,
     device: Annotated[
         str, typer.Option(help="Device to build on, such as cuda:1; no GPU is needed.")
     ] = "cpu",
     depth: Annotated[
         int | None, typer.Option(min=0, help="Levels of the tree to show. [default: all]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    show_traceback: Annotated[
-        bool,
-        typer.Option("--traceback", help="On failure print the traceback; show warnings and logs."),
-    ] = False,
+    as_json: AsJson = False,
+    show_traceback: ShowTraceback = False,
 ) -> None:
     """Build a model without its weights and show what it is made of.
 
@@ -119,19 +124,13 @@ def init_command(
         list[str] | None,
         typer.Option("--config", "-c", metavar="KEY=VALUE", help="As for inspect."),
     ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Floating point dtype to build in, such as bf16. [default: the model's]"),
-    ] = None,
+    dtype: Dtype = None,
     max_shard_size: Annotated[str, typer.Option(help="Of a file, such as 200MB.")] = "5GB",
     threads: Annotated[
         int | None, typer.Option(min=1, help="That make values. [default: torch's]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    show_traceback: Annotated[
-        bool,
-        typer.Option("--traceback", help="On failure print the traceback; show warnings and logs."),
-    ] = False,
+    as_json: AsJson = False,
+    show_traceback: ShowTraceback = False,
 ) -> None:
     """Initialise a model as eager PyTorch would, and write it to safetensors files.
 

@@ -6,9 +6,8 @@ real. Invariant: what is made real has the bits that eager construction would ha
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +20,6 @@ from torchfake import (
     _record,
     _replay,
     _state,
-    _transformers,
 )
 from torchfake._graph import Cell, Deferred
 from torchfake._metadata import DEFERRED, Storage
@@ -202,55 +200,31 @@ def materialize_module(
         chosen = list(deferred_tensors(module, buffers_only, check_fn))
         if not buffers_only:
             chosen += deferred_attributes(module, check_fn)
-        values = {}
+        values: list[_load.Value] = []
         if checkpoint is not None:
-            targets = _targets(module, buffers_only, check_fn)
-            entries = _entries(module, checkpoint, targets)
-            values = _load.fitting(entries, targets, _others(module, targets), strict=strict)
+            ids = _ids_of_chosen(module, buffers_only, check_fn)
+            values = _load.values_for(module, checkpoint, ids, strict=strict)
         if dtype is not None or values:
             _materialize.check(chosen)  # before anything is cast
         if dtype is not None:
             _cast([fake for _, fake in chosen], dtype)
         if values:
-            _load.copy_into(targets, values)
-        num_bytes = sum(_materialize.num_bytes(fake) for _, fake in chosen)
+            _load.copy(values)
+        num_bytes = sum(fake._fake_meta.num_bytes for _, fake in chosen)
         with progress_bar(num_bytes, progress) as advance:
             _materialize.make_real(chosen, device=target, each=advance, num_threads=threads)
     return module
 
 
-def _targets(
+def _ids_of_chosen(
     module: torch.nn.Module, buffers_only: bool, check_fn: _Check | None
-) -> dict[str, torch.Tensor]:
-    """The chosen tensors of the module's state, real ones too, under all of their names."""
+) -> set[int]:
+    """Of the chosen parameters and buffers, real ones too."""
     chosen: set[int] = set()
     for _, submodule in _chosen(module, check_fn):
         own = [] if buffers_only else list(submodule.parameters(recurse=False))
         chosen.update(map(id, [*own, *submodule.buffers(recurse=False)]))
-    state = module.state_dict(keep_vars=True)
-    return {name: tensor for name, tensor in state.items() if id(tensor) in chosen}
-
-
-def _entries(
-    module: torch.nn.Module, checkpoint: _load.Source, targets: dict[str, torch.Tensor]
-) -> dict[str, _load.Entry]:
-    """Those of the checkpoint, by the module's names."""
-    entries = _load.open_checkpoint(checkpoint)
-    known = {*targets, *_others(module, targets)}
-    if isinstance(checkpoint, Mapping) or known >= set(entries):
-        return entries
-    if not os.path.isdir(checkpoint) or not _transformers.is_its_model(module):
-        return entries
-    if _transformers.converts(module):  # so that names are not the module's
-        read, others = _transformers.read_pretrained(module, checkpoint)
-        return {**_load.open_checkpoint(read), **_load.not_read(others)}
-    return entries
-
-
-def _others(module: torch.nn.Module, targets: dict[str, torch.Tensor]) -> set[str]:
-    """What a checkpoint may have beside `targets`."""
-    buffers = (name for name, _ in module.named_buffers(remove_duplicate=False))
-    return {*module.state_dict(keep_vars=True), *buffers} - set(targets)
+    return chosen
 
 
 def _real_device(device: torch.device | str | int) -> torch.device:

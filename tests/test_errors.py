@@ -16,8 +16,10 @@ from torchfake import errors, fake_like, fake_mode, meta_like
 from torchfake.errors import (
     CacheError,
     ChangedValueError,
+    CheckError,
     CheckpointError,
     DeviceError,
+    InputsError,
     MaterializeError,
     MissingExtraError,
     NotDeferredError,
@@ -27,6 +29,7 @@ from torchfake.errors import (
     ReplayError,
     TargetError,
     TorchFakeError,
+    TraceError,
     UnknownValueError,
     UnsupportedOpError,
 )
@@ -47,6 +50,9 @@ FAMILIES = {
     MaterializeError: RuntimeError,
     ChangedValueError: ValueError,
     CheckpointError: ValueError,
+    CheckError: ValueError,
+    InputsError: ValueError,
+    TraceError: RuntimeError,
 }
 
 

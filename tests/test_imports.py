@@ -28,6 +28,10 @@ LATE = {
     ("_patches.py", "_patch_devices.py"): "the same",
     ("_patches.py", "_patch_cuda.py"): "the same",
     ("inspect/targets.py", "inspect/hf.py"): "only a transformers target imports transformers",
+    ("inspect/shown.py", "inspect/text.py"): "a record is shown by those below it, when asked",
+    ("inspect/shown.py", "inspect/terminal.py"): "the same",
+    ("inspect/shown.py", "inspect/html.py"): "the same",
+    ("inspect/shown.py", "inspect/figures.py"): "the same",
 }
 """Imports inside functions that point down the list, and why."""
 
@@ -39,7 +43,12 @@ MAY_IMPORT = {
     "_transformers.py": {"transformers"},
     "checkpoint.py": {"huggingface_hub"},
     "cli.py": {"rich", "typer"},
+    "inspect/figures.py": {"plotly"},
     "inspect/hf.py": {"transformers", "huggingface_hub"},
+    "inspect/memory.py": {"pandas"},
+    "inspect/report.py": {"plotly"},
+    "inspect/summary.py": {"pandas"},
+    "inspect/terminal.py": {"rich"},
 }
 
 NEVER_AT_IMPORT = (

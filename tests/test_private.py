@@ -386,3 +386,34 @@ def test_make_subclass() -> None:
     made = _private.make_subclass(Own, torch.ones(2))
     assert type(made) is Own
     assert made.tolist() == [1, 1]
+
+
+def test_node_numbers() -> None:
+    """Nodes are numbered as they are made, and the one that runs backward is known by its own."""
+    x = torch.ones(2, requires_grad=True)
+    first = _private.next_node_number()
+    y = x * 2
+    assert _private.next_node_number() == first + 1
+    seen: list[int | None] = []
+    y.register_hook(lambda _: seen.append(_private.running_node_number()))
+    (y.exp() + y.sin()).sum().backward()
+    assert seen == [first]
+    assert _private.running_node_number() is None
+
+
+def test_leaf_nodes() -> None:
+    """What adds up the gradient of a leaf is numbered apart."""
+    x = torch.ones(2, requires_grad=True)
+    seen: list[int | None] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(_private.running_node_number())
+            return func(*args, **(kwargs or {}))
+
+    y = x.expand(3, 2)
+    with Watch():
+        y.sum().backward()
+    numbers = [number for number in seen if number is not None]
+    assert any(number >= _private.LEAF_NODES for number in numbers)
+    assert any(number < _private.LEAF_NODES for number in numbers)

@@ -22,19 +22,30 @@ from torchfake.fake import fake_like as fake_like
 from torchfake.fake import fake_mode as fake_mode
 from torchfake.fake import is_fake as is_fake
 from torchfake.fake import meta_like as meta_like
+from torchfake.inspect import check as check
+from torchfake.inspect import estimate as estimate
+from torchfake.inspect import example_inputs as example_inputs
+from torchfake.inspect import fit as fit
+from torchfake.inspect import read_profiles as read_profiles
+from torchfake.inspect import report as report
+from torchfake.inspect import summary as summary
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CudaProfile",
     "FakeTensor",
+    "check",
     "clear_meta_init_cache",
     "deferred_init",
     "deferred_mode",
     "dematerialize_module",
     "errors",
+    "estimate",
+    "example_inputs",
     "fake_like",
     "fake_mode",
+    "fit",
     "graph",
     "install_as_torchdistx",
     "is_deferred",
@@ -46,5 +57,8 @@ __all__ = [
     "meta_init",
     "meta_like",
     "profiles",
+    "read_profiles",
+    "report",
     "save_materialized",
+    "summary",
 ]

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from torchfake import _state
-from torchfake._cuda import PROFILES
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -111,7 +110,7 @@ def _flash_fits(query: Tensor, mask: Tensor | None) -> bool:
     """sdp_utils.cpp: half precision, no mask, heads of at most 256, compute capability 8."""
     state = _state.current()
     machine = state.cuda if state is not None else None
-    has_flash = machine is None or PROFILES[machine.profile].major >= 8
+    has_flash = machine is None or machine.profile.major >= 8
     small = query.shape[-1] <= _MAX_FLASH_HEAD_DIM
     return has_flash and mask is None and query.dtype in _HALF and small
 

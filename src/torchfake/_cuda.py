@@ -47,6 +47,20 @@ PROFILES: dict[str, CudaProfile] = {
         "NVIDIA GeForce RTX 4090", 24 * _GIB, 8, 9, 128,
         "NVIDIA Ada architecture whitepaper; " + _CAPABILITY,
     ),
+    "rtx3090-24gb": CudaProfile(
+        "NVIDIA GeForce RTX 3090", 24 * _GIB, 8, 6, 82,
+        "NVIDIA Ampere GA102 architecture whitepaper; " + _CAPABILITY,
+    ),
+    "rtx5090-32gb": CudaProfile(
+        "NVIDIA GeForce RTX 5090", 32 * _GIB, 12, 0, 170,
+        "NVIDIA RTX Blackwell architecture whitepaper; " + _CAPABILITY,
+    ),
+    "a10-24gb": CudaProfile(
+        "NVIDIA A10", 24 * _GIB, 8, 6, 72, "NVIDIA A10 datasheet; " + _CAPABILITY
+    ),
+    "l4-24gb": CudaProfile(
+        "NVIDIA L4", 24 * _GIB, 8, 9, 58, "NVIDIA L4 datasheet; " + _CAPABILITY
+    ),
     "l40s-48gb": CudaProfile(
         "NVIDIA L40S", 48 * _GIB, 8, 9, 142, "NVIDIA L40S datasheet; " + _CAPABILITY
     ),
@@ -67,12 +81,14 @@ PROFILES: dict[str, CudaProfile] = {
 DEFAULT_PROFILE = "a100-80gb"
 
 
-def profile(name: str) -> CudaProfile:
-    """The profile called `name`.
+def profile(name: str | CudaProfile) -> CudaProfile:
+    """The profile called `name`; a profile is itself.
 
     Raises:
         DeviceError: if there is none; the message lists those there are.
     """
+    if isinstance(name, CudaProfile):
+        return name
     try:
         return PROFILES[name]
     except KeyError:

@@ -7,7 +7,9 @@ classes that are not ours have their own say first.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -194,6 +196,15 @@ class FakeDispatch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Never traced by torch.compile, so not wrapped for it: the wrapper costs 2 us a call."""
         return False
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Context: in the place of the mode's own, for those who want to see what is dispatched."""
+        previous = _private.swap_fake_mode(self)
+        try:
+            yield
+        finally:
+            _private.swap_fake_mode(previous)
 
 
 class Watch(FakeDispatch):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _cuda, _device, _state
+from torchfake import _device, _state
 from torchfake._patches import Patch
 from torchfake._state import FakeCuda
 
@@ -28,7 +28,7 @@ def _index(machine: FakeCuda, device: Any) -> int:
 
 def _properties(machine: FakeCuda, device: Any = None) -> Any:
     _device.resolve(_index(machine, device))  # an ordinal out of range is refused as torch does
-    profile = _cuda.PROFILES[machine.profile]
+    profile = machine.profile
     return SimpleNamespace(
         name=profile.name,
         major=profile.major,

@@ -416,3 +416,19 @@ def tensors_inside(tensor: torch.Tensor) -> list[torch.Tensor]:
         return []
     names, _ = tensor.__tensor_flatten__()
     return [getattr(tensor, name) for name in names]
+
+
+def next_node_number() -> int:
+    """The number that the next node of autograd's graph made on this thread will have."""
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+LEAF_NODES = 1 << 63
+"""From here on are the numbers of nodes that add up the gradients of leaves."""
+
+
+def running_node_number() -> int | None:
+    """The number of the node that a backward pass is running on this thread, if one is."""
+    node: Any = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())

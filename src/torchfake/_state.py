@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
+from torchfake._cuda import CudaProfile
+
 
 @dataclass(slots=True)
 class FakeCuda:
     """The CUDA machine a mode pretends to be."""
 
-    profile: str
+    profile: CudaProfile
     num_devices: int
     current: int = 0
 

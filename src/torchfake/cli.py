@@ -1,7 +1,8 @@
 """The command line. The only file that prints.
 
 Enters: arguments. Leaves: text on stdout, one line on stderr for what is wrong, and an exit code:
-0 done, 2 a wrong argument or a model that cannot be built, 130 interrupted.
+0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument or a model that cannot be built
+or run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,32 +13,83 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console, ConsoleOptions
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 import torchfake
-from torchfake.errors import TorchFakeError
-from torchfake.inspect import text
+from torchfake._cuda import CudaProfile, profiles
+from torchfake.errors import InputsError, TorchFakeError
+from torchfake.inspect import terminal, text
+from torchfake.inspect.diff import diff
+from torchfake.inspect.gpus import read_profiles
 from torchfake.inspect.init import init_target
-from torchfake.inspect.report import Report, inspect_target
+from torchfake.inspect.inspection import Question, inspect_target
+from torchfake.inspect.report import report
+from torchfake.inspect.units import bytes_text
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # errors as plain lines, not in boxes
 )
 
 
+def _complete_gpu(begun: str) -> list[str]:
+    return [name for name in profiles() if name.startswith(begun)]
+
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="transformers:ClassName (its default config), the path of a config.json, "
+        "or package.module:callable.",
+    ),
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="Change the config, or give the callable an argument; can be repeated. VALUE is "
+        "JSON or a Python literal; dots reach inside: text_config.hidden_size=64.",
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(help="Floating point dtype to build in, such as bf16. [default: the model's]"),
+]
+Batch = Annotated[
+    int | None, typer.Option(min=1, help="Run it, on a batch of so many. [default: 1, if run]")
+]
+Seq = Annotated[int | None, typer.Option(min=1, help="Run it, on so many tokens.")]
+Train = Annotated[bool, typer.Option("--train", help="A training step rather than inference.")]
+OptimizerName = Annotated[
+    str | None, typer.Option(help="Of the training step, by its name in torch.optim: adamw.")
+]
+Autocast = Annotated[str | None, typer.Option(help="The dtype of autocast, such as bf16.")]
+Decode = Annotated[
+    str | None,
+    typer.Option(metavar="PROMPT,NEW", help="Generate NEW tokens after a prompt of PROMPT."),
+]
+Gpu = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A GPU that it is to fit on, such as h100-80gb; can be repeated.",
+        autocompletion=_complete_gpu,
+    ),
+]
+Profiles = Annotated[
+    Path | None,
+    typer.Option("--profiles", metavar="FILE", help="A TOML file with GPUs of your own."),
+]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write one page with figures as well.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ShowTraceback = Annotated[
@@ -66,24 +118,8 @@ def torchfake_command(
 
 @app.command("inspect")
 def inspect_command(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="transformers:ClassName (its default config), the path of a config.json, "
-            "or package.module:callable.",
-        ),
-    ],
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="KEY=VALUE",
-            help="Change the config, or give the callable an argument; can be repeated. VALUE is "
-            "JSON or a Python literal; dots reach inside: text_config.hidden_size=64.",
-        ),
-    ] = None,
+    target: Target,
+    config: Config = None,
     dtype: Dtype = None,
     device: Annotated[
         str, typer.Option(help="Device to build on, such as cuda:1; no GPU is needed.")
@@ -91,6 +127,15 @@ def inspect_command(
     depth: Annotated[
         int | None, typer.Option(min=0, help="Levels of the tree to show. [default: all]")
     ] = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    train: Train = False,
+    optimizer: OptimizerName = None,
+    autocast: Autocast = None,
+    decode: Decode = None,
+    gpu: Gpu = None,
+    profiles_file: Profiles = None,
+    html: Html = None,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
@@ -98,32 +143,120 @@ def inspect_command(
 
     Prints the tree of its modules with shapes, parameter counts and bytes, equal layers folded
     into one line, then totals, the time taken and the peak memory. 1 GB is 10^9 bytes.
+
+    With --batch, --seq or any option after them the model is run as well, on fakes of inputs that
+    are made up, and outputs, operations and the memory of the step are shown.
     """
     with _failing_in_one_line(show_traceback), _quiet(show_traceback):
-        report = inspect_target(target, overrides=config or (), dtype=dtype, device=device)
-    if as_json:
-        print(json.dumps(report.to_dict(depth=depth), indent=2))
-    elif sys.stdout.isatty():
-        _show(report, depth)
-    else:
-        print(text.plain(report, depth=depth))
+        found = inspect_target(
+            target,
+            overrides=config or (),
+            dtype=dtype,
+            device=device,
+            question=Question(
+                batch, seq, train, optimizer, autocast, _pair(decode), _gpus(gpu, profiles_file)
+            ),
+        )
+        if html is not None:
+            report(found, html)
+    _say(found, as_json, depth)
+
+
+@app.command("fit")
+def fit_command(
+    target: Target,
+    config: Config = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    train: Train = False,
+    optimizer: OptimizerName = None,
+    autocast: Autocast = None,
+    decode: Decode = None,
+    gpu: Gpu = None,
+    profiles_file: Profiles = None,
+    vary: Annotated[str, typer.Option(help="Find the largest that fits: batch, seq, none.")] = (
+        "batch"
+    ),
+    html: Html = None,
+    as_json: AsJson = False,
+    show_traceback: ShowTraceback = False,
+) -> None:
+    """Say which GPUs a step of a model fits on, and the largest batch that would.
+
+    Without --gpu all are tried that torchfake knows. Exits with 1 if it fits on none.
+    """
+    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+        found = inspect_target(
+            target,
+            overrides=config or (),
+            dtype=dtype,
+            question=Question(
+                batch,
+                seq,
+                train,
+                optimizer,
+                autocast,
+                _pair(decode),
+                _gpus(gpu, profiles_file) or (),
+                None if vary == "none" else vary,
+            ),
+        )
+        if html is not None:
+            report(found, html)
+    assert found.fits is not None
+    _say(found.fits, as_json)
+    if not any(fit.fits for fit in found.fits):
+        raise typer.Exit(1)
+
+
+@app.command("diff")
+def diff_command(
+    a: Annotated[str, typer.Argument(metavar="A", help="A target, or a checkpoint's path.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    as_json: AsJson = False,
+    show_traceback: ShowTraceback = False,
+) -> None:
+    """Say what differs between two models or checkpoints: names, shapes, dtypes, bytes.
+
+    Of checkpoints only the headers are read. Exits with 1 if anything differs.
+    """
+    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+        found = diff(a, b)
+    _say(found, as_json)
+    if not found.is_equal:
+        raise typer.Exit(1)
+
+
+def _pair(text: str | None) -> tuple[int, int] | None:
+    """``PROMPT,NEW`` as two numbers."""
+    if text is None:
+        return None
+    prompt, _, new = text.partition(",")
+    try:
+        return int(prompt), int(new)
+    except ValueError as error:
+        raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256") from error
+
+
+def _gpus(names: list[str] | None, file: Path | None) -> tuple[str | CudaProfile, ...] | None:
+    """The GPUs named, some of which may be in a file; all of the file if none is named."""
+    own = {} if file is None else read_profiles(file)
+    if names is None:
+        return tuple(own.values()) or None
+    return tuple(own.get(name, name) for name in names)
 
 
 @app.command("init")
 def init_command(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="As for inspect: transformers:ClassName, ...")
-    ],
+    target: Target,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; made if need be.")
     ],
     seed: Annotated[
         int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Of torch's generator.")
     ] = 0,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="As for inspect."),
-    ] = None,
+    config: Config = None,
     dtype: Dtype = None,
     max_shard_size: Annotated[str, typer.Option(help="Of a file, such as 200MB.")] = "5GB",
     threads: Annotated[
@@ -153,7 +286,7 @@ def init_command(
         return
     for name in written.files:
         print(out / name)
-    print(f"{text.bytes_text(written.num_bytes)} in {written.seconds:.1f} s")
+    print(f"{bytes_text(written.num_bytes)} in {written.seconds:.1f} s")
 
 
 @contextlib.contextmanager
@@ -188,75 +321,14 @@ def _quiet(loud: bool) -> Iterator[None]:
         yield
 
 
-def _show(report: Report, depth: int | None) -> None:
-    """The report for a terminal: guides, colours, fitted to its width."""
-    console = Console(highlight=False)
-    shown = text.rows(report, depth=depth)
-    table = _wide_table(shown)
-    if console.measure(table, options=_unbounded(console)).maximum > console.width:
-        table = _narrow_table(shown, console.width)
-    console.print(table)
-    console.print()
-    if note := text.footnote(shown):
-        console.print(Text(note, style="dim"))
-        console.print()
-    totals = Table.grid(padding=(0, 2))
-    for name, said in text.summary(report):
-        totals.add_row(Text(name, style="bold"), Text(said))
-    console.print(totals)
-
-
-def _unbounded(console: Console) -> ConsoleOptions:
-    return console.options.update(width=10_000)
-
-
-def _table(headers: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for header in headers:
-        left = header in ("module", "tensors")
-        table.add_column(
-            header, justify="left" if left else "right", no_wrap=not left, overflow="fold"
-        )
-    return table
-
-
-def _wide_table(rows: list[text.Row]) -> Table:
-    """Everything in columns; those that are empty left out."""
-    kept = text.kept_columns(rows)
-    table = _table([text.HEADER[0], *(text.HEADER[i + 1] for i in kept)])
-    for row in rows:
-        label = Text.assemble((_guides(row), "dim"), row.label)
-        table.add_row(label, *(Text(row.cells[i], style="cyan" if i == 3 else "") for i in kept))
-    return table
-
-
-def _narrow_table(rows: list[text.Row], width: int) -> Table:
-    """Tensors beside their module where they fit and under it where not; no buffer column."""
-    table = _table(text.HEADER[:3])
-    parameters = max(len(text.HEADER[1]), *(len(row.parameters) for row in rows))
-    left = width - parameters - max(len(text.HEADER[2]), *(len(row.bytes) for row in rows)) - 4
-    for row in rows:
-        table.add_row(_narrow_label(row, left), Text(row.parameters), Text(row.bytes))
-    return table
-
-
-def _narrow_label(row: text.Row, width: int) -> Text:
-    label = Text.assemble((_guides(row), "dim"), row.label)
-    beside, below = row.cells[3], _guides_below(row)
-    if beside and len(label) + 2 + len(beside) <= width:
-        return Text.assemble(label, "  ", (beside, "cyan"))
-    fits = len(below) + len(beside) <= width
-    for line in [beside] if beside and fits else row.tensors:
-        label = Text.assemble(label, ("\n" + below, "dim"), (line, "cyan"))
-    return label
-
-
-def _guides(row: text.Row) -> str:
-    if not row.is_last:
-        return ""
-    above = "".join("   " if last else "│  " for last in row.is_last[:-1])
-    return above + ("└─ " if row.is_last[-1] else "├─ ")
-
-
-def _guides_below(row: text.Row) -> str:
-    return "".join("   " if last else "│  " for last in row.is_last) + "   "
+def _say(found: Any, as_json: bool, depth: int | None = None) -> None:
+    """What was found, as JSON, in colour on a terminal, or as plain text."""
+    if as_json:
+        shown = found.to_dict() if depth is None else found.to_dict(depth=depth)
+        print(json.dumps(shown, indent=2))
+    elif sys.stdout.isatty():
+        console = Console(highlight=False)
+        for part in terminal.renderables(found, console, depth=depth):
+            console.print(part)
+    else:
+        print(text.plain(found, depth=depth))

@@ -10,8 +10,10 @@ from __future__ import annotations
 __all__ = [
     "CacheError",
     "ChangedValueError",
+    "CheckError",
     "CheckpointError",
     "DeviceError",
+    "InputsError",
     "MaterializeError",
     "MissingExtraError",
     "NotDeferredError",
@@ -21,6 +23,7 @@ __all__ = [
     "ReplayError",
     "TargetError",
     "TorchFakeError",
+    "TraceError",
     "UnknownValueError",
     "UnsupportedOpError",
 ]
@@ -199,4 +202,44 @@ class CheckpointError(TorchFakeError, ValueError):
 
     Of what is written: the directory holds another model, or a tensor is of a kind that safetensors
     files do not have.
+    """
+
+
+class CheckError(TorchFakeError, ValueError):
+    """A module does not run on the inputs it was given.
+
+    The message names the module that was running, the operation, its arguments with shape, dtype
+    and device, and the line; they are its attributes too. The cause is the error itself::
+
+        check(model, torch.ones(2, 5))       # CheckError: in layers.3.mlp: linear(...)
+
+    It is the error of a real run: mend the inputs, or the module.
+    """
+
+    module = ""  # the full name of the one that was running
+    op = ""  # the operator, else the function of torch, that raised; "" if none did
+    function = ""  # the function of torch that the program called
+    arguments = ""  # of the operation, with shape, dtype and device
+    line = ""  # "file:number", the innermost that is neither torch's nor ours
+    source = ""  # what that line says
+
+
+class InputsError(TorchFakeError, ValueError):
+    """Inputs for a module cannot be made up, or do not fit the question.
+
+    ``example_inputs`` knows the models of transformers. For any other module, make the inputs; as
+    fakes they cost nothing::
+
+        example_inputs(torch.nn.Linear(3, 4))          # InputsError
+        with fake_mode():
+            inputs = torch.empty(16, 3)
+    """
+
+
+class TraceError(TorchFakeError, RuntimeError):
+    """A module cannot be traced to a graph.
+
+    The message has what the tracer said, of which the cause is all. A branch on a value is what
+    tracers refuse most: take it out, or trace with another of ``symbolic_trace``, ``make_fx`` and
+    ``export``.
     """

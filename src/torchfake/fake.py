@@ -16,12 +16,19 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _cuda, _device, _dispatch, _function, _patches, _private, _state
+from torchfake import _cuda, _device, _dispatch, _function, _patches, _private, _state, _values
+from torchfake._cuda import CudaProfile
 from torchfake._interpret import meta_twin
 from torchfake._metadata import PLAIN, Storage, metadata_of
 from torchfake._state import FakeCuda, ModeState
 from torchfake._tensor import FakeTensor, fake_class, new_fake
-from torchfake.errors import DeviceError, NotFakeError, UnsupportedOpError
+from torchfake.errors import (
+    DeviceError,
+    NotFakeError,
+    ReplayError,
+    UnknownValueError,
+    UnsupportedOpError,
+)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -35,7 +42,8 @@ class fake_mode:
     Args:
         fake_cuda: ``False``: CUDA is what this machine has. ``True``: one CUDA device that is not
             there; an int: so many; a name from :func:`torchfake.profiles`, such as
-            ``"h100-80gb"``: one device of that kind, which ``torch.cuda`` then describes.
+            ``"h100-80gb"``, or a :class:`CudaProfile`: one device of that kind, which
+            ``torch.cuda`` then describes.
 
     Raises:
         DeviceError: if `fake_cuda` is no profile's name or no possible number of devices.
@@ -48,7 +56,7 @@ class fake_mode:
 
     _mark = PLAIN
 
-    def __init__(self, *, fake_cuda: bool | int | str = False) -> None:
+    def __init__(self, *, fake_cuda: bool | int | str | CudaProfile = False) -> None:
         self._fake_cuda = fake_cuda
         _machine(fake_cuda)  # refuse what is wrong here, not at the door
 
@@ -92,13 +100,12 @@ class fake_mode:
         return inside  # type: ignore[return-value]
 
 
-def _machine(fake_cuda: bool | int | str) -> FakeCuda | None:
-    if isinstance(fake_cuda, str):
-        _cuda.profile(fake_cuda)
-        return FakeCuda(profile=fake_cuda, num_devices=1)
+def _machine(fake_cuda: bool | int | str | CudaProfile) -> FakeCuda | None:
+    if isinstance(fake_cuda, (str, CudaProfile)):
+        return FakeCuda(profile=_cuda.profile(fake_cuda), num_devices=1)
     if not isinstance(fake_cuda, int):
         raise TypeError(
-            "fake_cuda is True or False, a number of devices, or a profile's name, not "
+            "fake_cuda is True or False, a number of devices, or a profile or its name, not "
             f"{fake_cuda!r}"
         )
     num_devices = int(fake_cuda)
@@ -106,7 +113,7 @@ def _machine(fake_cuda: bool | int | str) -> FakeCuda | None:
         raise DeviceError(
             f"fake_cuda={fake_cuda!r}: a mode has 0 to {_device.MAX_CUDA_DEVICES} CUDA devices"
         )
-    return FakeCuda(profile=_cuda.DEFAULT_PROFILE, num_devices=num_devices) if num_devices else None
+    return FakeCuda(_cuda.profile(_cuda.DEFAULT_PROFILE), num_devices) if num_devices else None
 
 
 def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
@@ -187,9 +194,9 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
     """
     target = None if device is None else _any_device(device)
     if isinstance(real, torch.Tensor):
-        return _Twins(target).of(real)
+        return Twins(target).of(real)
     if isinstance(real, torch.nn.Module):
-        return _Twins(target).of_module(real)
+        return Twins(target).of_module(real)
     raise TypeError(f"fake_like takes a tensor or a module, not {type(real).__name__}")
 
 
@@ -199,11 +206,17 @@ def _any_device(device: torch.device | str | int) -> torch.device:
     return _device.decode(_device.carrier(named))
 
 
-class _Twins:
-    """Twins made together: one per tensor, one storage per storage."""
+class Twins:
+    """Twins made together: one per tensor, one storage per storage.
 
-    def __init__(self, device: torch.device | None) -> None:
+    Args:
+        device: where they are to be; where each original is, if not given.
+        known: small tensors keep their values, but for parameters.
+    """
+
+    def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
         self.device = device
+        self.known = known
         self.by_tensor: dict[int, Any] = {}
         self.by_storage: dict[int, Storage] = {}
 
@@ -216,7 +229,11 @@ class _Twins:
         device = self.device or (_device.CPU if real.is_meta else real.device)
         untyped = real.untyped_storage()
         key = _private.storage_key(untyped)
-        storage = self.by_storage.setdefault(key, Storage(untyped.nbytes(), device))
+        storage = self.by_storage.get(key)
+        if storage is None:
+            storage = self.by_storage[key] = Storage(untyped.nbytes(), device)
+            if self.known and not isinstance(real, torch.nn.Parameter):
+                _remember(storage, real)
         twin = new_fake(metadata_of(real, device), storage, fake_class(type(real)))
         self.by_tensor[id(real)] = twin
         self._copy_state(real, twin)
@@ -236,6 +253,17 @@ class _Twins:
         for tensor in _all_tensors(module, set()):
             self.of(tensor)
         return copy.deepcopy(module, dict(self.by_tensor))
+
+
+def _remember(storage: Storage, original: torch.Tensor) -> None:
+    """Let the storage of a twin know the value of its original, where that is small and known."""
+    if not _values.fits(storage.num_bytes, original.dtype) or original.is_meta:
+        return
+    if isinstance(original, FakeTensor):
+        with contextlib.suppress(UnknownValueError, ReplayError):
+            _values.remember_tensor(storage, _values.read(original, "its twin"))
+    elif original.device.type == "cpu":
+        _values.remember_tensor(storage, original)
 
 
 def _all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:

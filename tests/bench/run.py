@@ -23,6 +23,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import deferred
+import inspecting
 import torchfake
 from torchfake import _cache
 
@@ -243,6 +244,7 @@ def main() -> None:
     parser.add_argument("--no-eager", action="store_true", help="leave out what takes 25 GB")
     parser.add_argument("--only-ops", action="store_true", help="the single operations alone")
     parser.add_argument("--only-deferred", action="store_true", help="deferred init alone")
+    parser.add_argument("--only-inspect", action="store_true", help="summary, estimate, fit alone")
     parser.add_argument("--only-materialize", action="store_true", help="making real alone")
     options = parser.parse_args()
     print(machine())
@@ -250,6 +252,8 @@ def main() -> None:
         return single_ops(options.rounds)
     if options.only_deferred:
         return deferred.report(options.rounds)
+    if options.only_inspect:
+        return inspecting.report(options.rounds)
     if options.only_materialize:
         return materialize.report(options.rounds)
     import_time()
@@ -262,6 +266,7 @@ def main() -> None:
     bytes_per_fake()
     peak_memory(eager=not options.no_eager)
     deferred.report(options.rounds)
+    inspecting.report(options.rounds)
     if not options.no_eager:
         materialize.report(options.rounds)
 

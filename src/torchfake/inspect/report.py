@@ -1,95 +1,150 @@
-"""All that is told about a target: the tree of its modules and what building it cost.
+"""One page of all that was found: works offline, needs no server.
 
-Enters: a TARGET and options, as text. Leaves: a Report, plain data; the model itself is let go.
+Enters: what was found, or a module and inputs. Leaves: an HTML file. Invariant: the file is whole
+or not there, and asks nothing of the network.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import tempfile
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
 from typing import Any
 
-from torchfake.inspect.build import build, device_named, dtype_named
-from torchfake.inspect.targets import resolve
-from torchfake.inspect.tree import ModuleNode, count_by, read_module
+from torch import nn
+
+from torchfake.errors import InputsError, MissingExtraError
+from torchfake.inspect import figures, html, text, units
+from torchfake.inspect.fit import Fits
+from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.memory import Estimate, estimate
+from torchfake.inspect.summary import Summary, summary
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>body {{font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1200px;
+padding: 0 1em; color: #222; background: #fff}} h1 {{font-size: 1.6em}}
+h2 {{font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ddd}}
+.note {{color: #666}}</style>
+<script>{script}</script></head><body>
+<h1>{title}</h1><p class="note">{headline}</p>
+{sections}
+</body></html>
+"""
 
 
-@dataclass(frozen=True)
-class Report:
-    """A model's tree and what building it cost."""
+def report(*found: Any, **options: Any) -> Path:
+    """Write what was found to one HTML page: tree, memory, figures.
 
-    target: str  # as the user wrote it
-    tree: ModuleNode
-    resolve_seconds: float  # importing and finding the target
-    build_seconds: float  # building the model and reading its tree
-    peak_rss_bytes: int | None  # of the process; None where the platform does not say
-    peak_rss_increase_bytes: int | None  # by how much building raised it
-    notes: tuple[str, ...] = ()
+    ::
 
-    @property
-    def by_dtype(self) -> dict[str, tuple[int, int]]:
-        """Values and bytes of parameters and buffers by dtype, the largest first."""
-        return count_by(self.tree, "dtype")
-
-    @property
-    def by_device(self) -> dict[str, tuple[int, int]]:
-        """Values and bytes of parameters and buffers by device, the largest first."""
-        return count_by(self.tree, "device")
-
-    def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """Everything, ready for JSON; the tree cut `depth` levels down."""
-        return {
-            "target": self.target,
-            "class_name": self.tree.class_name,
-            "totals": self.tree.size.to_dict(),
-            "dtypes": _counts(self.by_dtype),
-            "devices": _counts(self.by_device),
-            "resolve_seconds": self.resolve_seconds,
-            "build_seconds": self.build_seconds,
-            "peak_rss_bytes": self.peak_rss_bytes,
-            "peak_rss_increase_bytes": self.peak_rss_increase_bytes,
-            "notes": list(self.notes),
-            "tree": self.tree.to_dict(depth=depth),
-        }
-
-
-def _counts(by_name: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
-    return {name: {"num_values": n, "bytes": size} for name, (n, size) in by_name.items()}
-
-
-def inspect_target(
-    text: str, *, overrides: Sequence[str] = (), dtype: str | None = None, device: str = "cpu"
-) -> Report:
-    """Build what a TARGET names, without its weights, and describe it.
+        report(model, inputs, "out.html", optimizer="adamw")       # a summary and an estimate
+        report(summary(model), fit(found, "h100-80gb"), "out.html")  # what is there already
 
     Args:
-        text: a TARGET, see :func:`torchfake.inspect.resolve`.
-        overrides: ``key=value`` each, for its config or arguments.
-        dtype: the floating point dtype to build in, by name.
-        device: the device to build on, by name; no GPU is needed.
+        found: a module and its inputs, or any of Summary, Estimate, Fits and Inspection; last, the
+            path of the file.
+        options: with a module, those of :func:`estimate`.
+
+    Returns:
+        The path.
 
     Raises:
-        TargetError: if the target, an override or the dtype is not understood, or building fails.
-        DeviceError: if fakes cannot be on `device`.
-        MissingExtraError: if transformers is needed and not installed.
-
-    >>> linear = inspect_target("torch.nn:Linear", overrides=["in_features=3", "out_features=4"])
-    >>> linear.tree.size.num_parameters, linear.by_device
-    (16, {'cpu': (16, 64)})
+        MissingExtraError: if plotly is not installed.
+        InputsError: if there is nothing to show, or no path.
     """
-    on, of = device_named(device), None if dtype is None else dtype_named(dtype)
-    start = time.perf_counter()
-    target = resolve(text, overrides=overrides)
-    resolved = time.perf_counter()
-    built = build(target, dtype=of, device=on)
-    tree = read_module(built.module)
-    return Report(
-        target=text,
-        tree=tree,
-        resolve_seconds=resolved - start,
-        build_seconds=time.perf_counter() - resolved,
-        peak_rss_bytes=built.peak_rss_bytes,
-        peak_rss_increase_bytes=built.peak_rss_increase_bytes,
-        notes=target.notes,
+    if len(found) < 2 or not isinstance(found[-1], (str, os.PathLike)):
+        raise InputsError('what is last is the path of the file: report(model, inputs, "out.html")')
+    *what, path = found
+    parts = _found(what, options)
+    script = _script()
+    title, headline = _headline(parts)
+    sections = "\n".join(
+        f"<h2>{escape(name)}</h2>\n{body}" for part in parts for name, body in _sections(part)
     )
+    page = _PAGE.format(
+        title=escape(title), headline=escape(headline), script=script, sections=sections
+    )
+    return _written(page, Path(path))
+
+
+def _found(what: list[Any], options: dict[str, Any]) -> list[Any]:
+    if isinstance(what[0], nn.Module):
+        where = {key: options[key] for key in ("device", "gpu") if key in options}
+        parts = [summary(*what, **where)]
+        return [*parts, estimate(*what, **options)] if what[1:] else parts
+    if options:
+        raise InputsError(f"{', '.join(options)} go with a module, not with what was found")
+    for part in what:
+        if not isinstance(part, (Summary, Estimate, Fits, Inspection)):
+            raise InputsError(f"a {type(part).__name__} cannot be reported: give what was found")
+    return what
+
+
+def _headline(parts: list[Any]) -> tuple[str, str]:
+    """The page's title, and the line below it."""
+    title, said = "", []
+    for part in parts:
+        if isinstance(part, Inspection):
+            part = part.summary
+        if isinstance(part, Summary):
+            title = title or part.tree.class_name
+            said.append(dict(text.totals(part))["parameters"])
+        estimated = part.estimate if isinstance(part, Fits) else part
+        if isinstance(estimated, Estimate):
+            title = title or estimated.class_name
+            said.append(f"{estimated.mode}: {units.bytes_text(estimated.peak_bytes)} at the peak")
+    return title, "; ".join(said)
+
+
+def _sections(part: Any) -> Iterator[tuple[str, str]]:
+    """Headings, and what is below each."""
+    if isinstance(part, Inspection):
+        yield from _sections(part.summary)
+        memory = part.fits if part.fits is not None else part.estimate
+        yield from () if memory is None else _sections(memory)
+    elif isinstance(part, Summary):
+        yield "Modules", html.fragment(part)
+        yield "Parameters", _figure(part.plot())
+        if part.flops and sum(part.flops_of([""])):
+            yield "Operations", _figure(figures.flops_figure(part))
+    elif isinstance(part, Fits):
+        yield "Memory, and where it fits", html.fragment(part)
+        yield from _memory(part.estimate)
+    else:
+        yield "Memory", html.fragment(part)
+        yield from _memory(part)
+
+
+def _memory(estimated: Estimate) -> Iterator[tuple[str, str]]:
+    yield "Memory over time", _figure(estimated.plot())
+    yield "Memory at the peak", _figure(figures.peak_figure(estimated))
+
+
+def _figure(made: Any) -> str:
+    return str(made.to_html(full_html=False, include_plotlyjs=False))
+
+
+def _script() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingExtraError('a report needs plotly: pip install "torchfake[viz]"') from error
+    return str(get_plotlyjs())
+
+
+def _written(page: str, path: Path) -> Path:
+    """Write beside the file, then give it its name: what was there stays until then."""
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(page)
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+    return path

@@ -1,136 +1,30 @@
-"""A Report as text: rows of a table, lines of totals, and both as plain text of any width.
+"""What was found as plain text, and the lines of totals that all forms of it share.
 
-Enters: a Report. Leaves: strings; how they are coloured and where they go is the caller's affair.
-Invariant: plain text is ASCII and does not depend on a terminal. 1 GB is 10^9 bytes.
+Enters: a Summary, an Estimate, a Fits, an Inspection. Leaves: strings; how they are coloured and
+where they go is the caller's affair. Invariant: plain text is ASCII and does not depend on a
+terminal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import singledispatch
+from typing import Any
 
-from torchfake.inspect.report import Report
-from torchfake.inspect.tree import ModuleNode, Size, TensorNode
-
-HEADER = ("module", "parameters", "bytes", "buffer bytes", "tensors")
-
-
-class Row(NamedTuple):
-    """One line of the table: a module, or a row of equal blocks."""
-
-    is_last: tuple[bool, ...]  # per level above: was that the last of its siblings
-    label: str  # "(layers) 24 x BlenderbotEncoderLayer"
-    tensors: tuple[str, ...]  # "weight [8, 4]", "bias [8]"
-    parameters: str
-    bytes: str
-    buffer_bytes: str
-    is_folded: bool  # stands for several blocks
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The columns after the label, as HEADER names them."""
-        return self.parameters, self.bytes, self.buffer_bytes, ", ".join(self.tensors)
+from torchfake.inspect.check import Checked
+from torchfake.inspect.fit import Fit, Fits
+from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.memory import Estimate
+from torchfake.inspect.specs import lines_of
+from torchfake.inspect.summary import Summary
+from torchfake.inspect.table import HEADER, LEFT, footnote, rows
+from torchfake.inspect.tree import Size
+from torchfake.inspect.units import bytes_text, count_text, flops_text
 
 
-def count_text(count: int) -> str:
-    """A count as people say it.
-
-    >>> count_text(2_696_268_800), count_text(16)
-    ('2.70 billion', '16')
-    """
-    names = ("", " thousand", " million", " billion", " trillion", " quadrillion")
-    return _scaled(count, names)
-
-
-def bytes_text(size_bytes: int) -> str:
-    """Bytes in units of powers of 1000.
-
-    >>> bytes_text(10_785_075_200), bytes_text(-2048)
-    ('10.8 GB', '-2.05 kB')
-    """
-    return _scaled(size_bytes, (" B", " kB", " MB", " GB", " TB", " PB"))
-
-
-def _scaled(number: int, units: tuple[str, ...]) -> str:
-    size, power = float(abs(number)), 0
-    while size >= 999.5 and power + 1 < len(units):  # 999.5 would be shown as 1000
-        size, power = size / 1000, power + 1
-    sign = "-" if number < 0 else ""
-    digits = 0 if power == 0 or size >= 99.95 else 1 if size >= 9.995 else 2
-    return f"{sign}{size:.{digits}f}{units[power]}"
-
-
-def rows(report: Report, *, depth: int | None = None) -> list[Row]:
-    """The table, down to `depth` levels below the root."""
-    usual = _Usual(report)
-    return list(_rows(report.tree, (), depth, usual))
-
-
-class _Usual:
-    """What most tensors of a model are, which a row need not repeat."""
-
-    def __init__(self, report: Report) -> None:
-        self.dtype = next(iter(report.by_dtype), "")
-        self.device = next(iter(report.by_device), "")
-        self.trainable = report.tree.size.num_trainable > 0
-
-
-def _rows(
-    node: ModuleNode, is_last: tuple[bool, ...], depth: int | None, usual: _Usual
-) -> Iterator[Row]:
-    label, block, folded = _class_text(node), node, node.repeat > 1
-    while block.folded_block is not None:
-        block, folded = block.folded_block, True
-    if node.name:
-        label = f"({node.name}) {label}"
-    tensors = _tensor_texts(block, usual)
-    yield Row(is_last, label, tensors, *_size_cells(node.total), is_folded=folded)
-    if depth == 0:
-        return
-    for i, child in enumerate(block.children):
-        last = i + 1 == len(block.children)
-        yield from _rows(child, (*is_last, last), None if depth is None else depth - 1, usual)
-
-
-def _class_text(node: ModuleNode) -> str:
-    times = f"{node.repeat} x " if node.repeat > 1 else ""
-    block = node.folded_block
-    return times + (node.class_name if block is None else _class_text(block))
-
-
-def _size_cells(size: Size) -> tuple[str, str, str]:
-    return (
-        f"{size.num_parameters:,}" if size.num_parameters else "",
-        bytes_text(size.parameter_bytes) if size.num_parameters else "",
-        bytes_text(size.buffer_bytes) if size.num_buffer_values else "",
-    )
-
-
-def _tensor_texts(node: ModuleNode, usual: _Usual) -> tuple[str, ...]:
-    if node.shared_with is not None:
-        return (f"same module as {node.shared_with}",)
-    return tuple(_tensor_text(tensor, usual) for tensor in node.tensors)
-
-
-def _tensor_text(tensor: TensorNode, usual: _Usual) -> str:
-    if tensor.tied_to is not None:
-        return f"{tensor.name} tied to {tensor.tied_to}"
-    shape = "lazy" if tensor.shape is None else f"[{', '.join(map(str, tensor.shape))}]"
-    words = [tensor.name, shape]
-    if tensor.dtype != usual.dtype:
-        words.append(tensor.dtype)
-    if tensor.device != usual.device:
-        words.append(f"on {tensor.device}")
-    if tensor.kind == "buffer":
-        words.append("buffer" if tensor.persistent else "unsaved buffer")
-    elif not tensor.trainable and usual.trainable:
-        words.append("frozen")
-    return " ".join(words)
-
-
-def summary(report: Report) -> list[tuple[str, str]]:
+def totals(summary: Summary) -> list[tuple[str, str]]:
     """The lines under the table, each a name and what is to be said."""
-    size = report.tree.size
+    size = summary.tree.size
     lines = [("parameters", _parameters_text(size))]
     if size.num_frozen:
         lines.append(("trainable", _count_both(size.num_trainable)))
@@ -138,12 +32,20 @@ def summary(report: Report) -> list[tuple[str, str]]:
     if size.num_buffer_values:
         num_values = f"{size.num_buffer_values:,} value{'s' * (size.num_buffer_values > 1)}"
         lines.append(("buffers", f"{num_values}, {bytes_text(size.buffer_bytes)}"))
-    lines.append(("dtype", _shares(report.by_dtype)))
-    lines.append(("device", _shares(report.by_device)))
-    lines.append(("time", _time_text(report)))
-    lines.append(("peak memory", _memory_text(report)))
-    lines.extend(("note", note) for note in report.notes)
+    lines.append(("dtype", _shares(summary.by_dtype)))
+    lines.append(("device", _shares(summary.by_device)))
+    if summary.inputs is not None:
+        lines += [("input", f"{name} {said}") for name, said in lines_of(summary.inputs)]
+        flops = summary.flops_of([""])
+        backward = f", {flops_text(flops.backward)} backward" if flops.backward else ""
+        lines.append(("operations", f"{flops_text(flops.forward)} forward{backward}"))
     return lines
+
+
+def costs(inspection: Inspection) -> list[tuple[str, str]]:
+    """The lines about building a target."""
+    lines = [("time", _time_text(inspection)), ("peak memory", _memory_text(inspection))]
+    return lines + [("note", note) for note in inspection.notes]
 
 
 def _parameters_text(size: Size) -> str:
@@ -160,53 +62,137 @@ def _shares(by_name: dict[str, tuple[int, int]]) -> str:
     return ", ".join(f"{name} {bytes_text(size)}" for name, (_, size) in by_name.items()) or "none"
 
 
-def _time_text(report: Report) -> str:
+def _time_text(report: Inspection) -> str:
     return f"{report.build_seconds:.2f} s to build, {report.resolve_seconds:.2f} s to import"
 
 
-def _memory_text(report: Report) -> str:
+def _memory_text(report: Inspection) -> str:
     if report.peak_rss_bytes is None or report.peak_rss_increase_bytes is None:
         return "not known on this platform"
     increase = bytes_text(report.peak_rss_increase_bytes)
     return f"{increase} to build, {bytes_text(report.peak_rss_bytes)} in all"
 
 
-def footnote(shown: list[Row]) -> str:
-    """How to read a folded row, or nothing where there is none."""
-    if any(row.is_folded for row in shown):
-        return "An `n x` row counts all n blocks; the rows below it are those of one."
-    return ""
-
-
-def plain(report: Report, *, depth: int | None = None) -> str:
-    """The whole report as ASCII text, columns padded to what they hold.
+@singledispatch
+def plain(found: Any, *, depth: int | None = None) -> str:
+    """What was found, as ASCII text, columns padded to what they hold.
 
     Args:
-        report: what to show.
-        depth: how many levels below the root; all, if not given.
+        found: a Summary, Estimate, Fits, Checked or Inspection.
+        depth: how many levels of a tree below its root; all, if not given.
     """
-    shown = rows(report, depth=depth)
+    raise TypeError(f"there is no text for a {type(found).__name__}")
+
+
+@plain.register
+def _(found: Summary, *, depth: int | None = None) -> str:
+    return f"{_plain_tree(found, depth)}\n\n{_plain_lines(totals(found))}"
+
+
+@plain.register
+def _(found: Inspection, *, depth: int | None = None) -> str:
+    lines = totals(found.summary) + costs(found)
+    parts = [_plain_tree(found.summary, depth), _plain_lines(lines)]
+    memory = found.fits if found.fits is not None else found.estimate
+    return "\n\n".join(parts if memory is None else [*parts, plain(memory)])
+
+
+@plain.register
+def _(found: Estimate, *, depth: int | None = None) -> str:
+    return _plain_lines(estimate_lines(found))
+
+
+@plain.register
+def _(found: Fits, *, depth: int | None = None) -> str:
+    table = "\n".join(_padded([FITS_HEADER, *map(fits_cells, found)], ("GPU", "fits", "largest")))
+    return f"{plain(found.estimate)}\n\n{table}\n\n{reserved_note(found)}"
+
+
+@plain.register
+def _(found: Checked, *, depth: int | None = None) -> str:
+    return _plain_lines(checked_lines(found))
+
+
+def _plain_tree(summary: Summary, depth: int | None) -> str:
+    shown = rows(summary, depth=depth)
     table = [("  " * len(row.is_last) + row.label, *row.cells) for row in shown]
-    lines = [*_padded([HEADER, *table]), ""]
+    lines = list(_padded([HEADER, *table], LEFT))
     if note := footnote(shown):
-        lines += [note, ""]
-    names = summary(report)
-    width = max(len(name) for name, _ in names)
-    lines += [f"{name:{width}}  {text}" for name, text in names]
+        lines += ["", note]
     return "\n".join(lines)
 
 
-def kept_columns(shown: list[Row]) -> list[int]:
-    """The indices into Row.cells of the columns that hold anything."""
-    return [i for i in range(len(HEADER) - 1) if any(row.cells[i] for row in shown)]
+def _plain_lines(lines: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
 
 
-def _padded(table: list[tuple[str, ...]]) -> Iterator[str]:
-    """The module to the left, numbers to the right, tensors last and ragged."""
-    columns = [i for i in range(len(HEADER)) if i == 0 or any(line[i] for line in table[1:])]
+def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
+    """What an estimate says, each a name and what is to be said."""
+    peak = estimate.peak
+    where = estimate.device if estimate.gpu is None else f"{estimate.device}, {estimate.gpu.name}"
+    lines = [("step", f"{estimate.mode} on {where}"), ("peak", _peak_text(estimate))]
+    lines += [(f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()]
+    if peak.line:
+        lines.append(("line", peak.line))
+    if estimate.first_step_peak_bytes < estimate.peak_bytes:
+        lines.append(("first step", bytes_text(estimate.first_step_peak_bytes)))
+    lines += [(f"on {name}", bytes_text(n)) for name, n in estimate.elsewhere.items() if n]
+    return lines
+
+
+def _peak_text(estimate: Estimate) -> str:
+    peak = estimate.peak
+    doing = {"optimizer": "in the optimizer's step", "start": "before it begins"}
+    text = f"{bytes_text(peak.num_bytes)} {doing.get(peak.phase, f'going {peak.phase}')}"
+    if peak.phase in ("prefill", "decode"):
+        text = f"{bytes_text(peak.num_bytes)} at the {peak.phase}"
+    text += f", in {peak.module}" if peak.module else ""
+    return text + (f", {peak.op}" if peak.op else "")
+
+
+FITS_HEADER = ("GPU", "memory", "peak", "headroom", "fits", "largest")
+
+
+def fits_cells(fit: Fit) -> tuple[str, ...]:
+    """A fit as the columns of FITS_HEADER."""
+    return (
+        fit.gpu,
+        bytes_text(fit.total_bytes),
+        bytes_text(fit.peak_bytes),
+        bytes_text(fit.headroom_bytes),
+        "yes" if fit.fits else "no",
+        largest_text(fit),
+    )
+
+
+def largest_text(fit: Fit) -> str:
+    """The largest size that fits, and what the limit is if it is not the memory."""
+    if fit.largest is None:
+        return ""
+    why = {"model": " (the model's limit)", "search": " or more"}.get(fit.limited_by or "", "")
+    return f"{fit.vary} {fit.largest}{why}"
+
+
+def reserved_note(fits: Fits) -> str:
+    """What was left out of account."""
+    said = " or ".join(bytes_text(n) for n in sorted({fit.reserved_bytes for fit in fits}))
+    return f"Of each GPU's memory {said} is not for tensors: CUDA's context, fragmentation."
+
+
+def checked_lines(checked: Checked) -> list[tuple[str, str]]:
+    """What a check says, each a name and what is to be said."""
+    taken = [(f"input {name}".rstrip(), text) for name, text in lines_of(checked.inputs)]
+    return taken + [(f"output {name}".rstrip(), text) for name, text in lines_of(checked.output)]
+
+
+def _padded(table: list[tuple[str, ...]], left: tuple[str, ...]) -> Iterator[str]:
+    """Empty columns left out; text begins, and numbers end, at the same place."""
+    columns = [i for i in range(len(table[0])) if i == 0 or any(line[i] for line in table[1:])]
     widths = {i: max(len(line[i]) for line in table) for i in columns}
     for line in table:
         cells = [
-            line[i].rjust(widths[i]) if 0 < i < 4 else line[i].ljust(widths[i]) for i in columns
+            line[i].ljust(widths[i]) if table[0][i] in left else line[i].rjust(widths[i])
+            for i in columns
         ]
         yield "  ".join(cells).rstrip()

@@ -196,7 +196,7 @@ class _Reader:
         tensors = tuple(self.read_tensors(module, path))
         # named_children() would leave out a module registered twice
         found = [
-            self.read(child, key, _join(path, key))
+            self.read(child, key, joined(path, key))
             for key, child in module._modules.items()
             if child is not None
         ]
@@ -218,11 +218,11 @@ class _Reader:
     def read_tensors(self, module: nn.Module, path: str) -> Iterator[TensorNode]:
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                yield self.read_tensor(parameter, name, _join(path, name), "parameter", True)
+                yield self.read_tensor(parameter, name, joined(path, name), "parameter", True)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 saved = name not in module._non_persistent_buffers_set
-                yield self.read_tensor(buffer, name, _join(path, name), "buffer", saved)
+                yield self.read_tensor(buffer, name, joined(path, name), "buffer", saved)
 
     def read_tensor(
         self, tensor: torch.Tensor, name: str, path: str, kind: str, persistent: bool
@@ -248,8 +248,21 @@ class _Reader:
         return self.structures.setdefault(structure, len(self.structures))
 
 
-def _join(path: str, name: str) -> str:
+def joined(path: str, name: str) -> str:
+    """The full name of what is called `name` in the module at `path`."""
     return f"{path}.{name}" if path else name
+
+
+def with_those_above(name: str) -> Iterator[str]:
+    """A full name, and those of the modules around it; the root's, "", is last.
+
+    >>> list(with_those_above("layers.3.mlp"))
+    ['layers.3.mlp', 'layers.3', 'layers', '']
+    """
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+    yield ""
 
 
 def _size(tensors: tuple[TensorNode, ...], children: tuple[ModuleNode, ...]) -> Size:

@@ -1,0 +1,159 @@
+"""Will it fit: the largest size that does, and one more that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from architectures import made
+from torch import nn
+
+from torchfake import CudaProfile, fake_mode, profiles
+from torchfake.errors import DeviceError, InputsError
+from torchfake.inspect import estimate, example_inputs, fit, read_profiles
+
+
+def card(total_memory: int) -> CudaProfile:
+    return CudaProfile("My Card", total_memory, 8, 0, 100, "made up")
+
+
+def layers(width: int, depth: int) -> nn.Module:
+    with fake_mode():
+        return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd", "adamw"])
+@pytest.mark.parametrize("total_memory", [3 * 10**9, 10**10, 7 * 10**10])
+def test_the_largest_fits_and_the_next_does_not(optimizer: str | None, total_memory: int) -> None:
+    model = layers(4096, 4)
+    found = estimate(model, torch.empty(8, 4096), optimizer=optimizer)
+    (fitted,) = fit(found, card(total_memory))
+    assert fitted.limited_by == "memory"
+
+    def peak(batch: int) -> int:
+        with fake_mode():
+            x = torch.empty(batch, 4096)
+        return estimate(model, x, optimizer=optimizer, gpu=card(total_memory)).peak_bytes
+
+    usable = total_memory - fitted.reserved_bytes
+    assert fitted.largest is not None
+    assert peak(fitted.largest) <= usable < peak(fitted.largest + 1)
+    assert fitted.peak_bytes == peak(8)
+    assert fitted.headroom_bytes == usable - peak(8)
+    assert fitted.fits == (fitted.headroom_bytes >= 0)
+
+
+def test_what_never_fits() -> None:
+    found = estimate(layers(1 << 15, 8), torch.empty(1, 1 << 15), optimizer="adamw")
+    (fitted,) = fit(found, "t4-16gb")
+    assert (fitted.fits, fitted.largest, fitted.limited_by) == (False, 0, "memory")
+    assert fitted.headroom_bytes < -(10**11)
+
+
+def test_the_longest_sequence_by_memory_and_by_model() -> None:
+    model, inputs = made("gpt2")  # 64 positions
+    (short,) = fit(estimate(model, inputs, optimizer="adamw"), "t4-16gb", vary="seq")
+    assert (short.vary, short.size, short.largest, short.limited_by) == ("seq", 16, 64, "model")
+    model, inputs = made("llama")
+    (long,) = fit(estimate(model, inputs, optimizer="adamw"), card(2 * 10**9), vary="seq")
+    assert long.limited_by == "memory"
+    assert long.largest > 1000
+
+
+def test_inputs_of_example_inputs_are_made_anew() -> None:
+    model, _ = made("t5")
+    inputs = example_inputs(model, batch=2, seq=8, labels=True)
+    (fitted,) = fit(estimate(model, inputs, optimizer="sgd"), card(2 * 10**9))
+    assert fitted.size == 2
+    assert fitted.largest > 100
+
+
+def test_all_profiles_and_an_estimate_on_the_cpu() -> None:
+    model, inputs = made("vit")
+    found = fit(estimate(model, inputs, optimizer="adamw"), vary=None)
+    assert [f.gpu for f in found] == list(profiles())
+    assert all(f.fits and f.largest is None for f in found)
+    on_gpu = estimate(model, inputs, optimizer="adamw", gpu="h100-80gb")
+    assert {f.gpu: f.peak_bytes for f in found}["h100-80gb"] == on_gpu.peak_bytes
+    assert "h200-141gb" in str(found)
+    assert "h200-141gb" in found._repr_html_()
+    assert len(found.to_dict()["fits"]) == len(profiles())
+
+
+def test_what_is_wrong_is_said() -> None:
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3))
+    with pytest.raises(DeviceError, match="no CUDA device profile 'h100'; there are"):
+        fit(found, "h100")
+    with pytest.raises(InputsError, match="vary='tokens'"):
+        fit(found, "t4-16gb", vary="tokens")
+    with pytest.raises(InputsError, match="no input has a seq"):
+        fit(found, "t4-16gb", vary="seq")
+    model, inputs = made("llama")
+    generated = estimate(model, inputs["input_ids"], decode=(4, 4))
+    with pytest.raises(InputsError, match="decode="):
+        fit(generated, "t4-16gb", vary="seq")
+    (fitted,) = fit(generated, card(2 * 10**9))
+    assert fitted.largest > 2
+
+
+TOML = """
+[my-card]
+total_memory = "24 GiB"
+name = "My Card"
+major = 8
+minor = 9
+
+["plain.card"]
+total_memory = 16_000_000_000
+"""
+
+
+def test_profiles_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.toml"
+    path.write_text(TOML)
+    found = read_profiles(path)
+    assert found["my-card"].total_memory == 24 * 2**30
+    assert found["my-card"].name == "My Card"
+    assert found["plain.card"] == replace_name(found["plain.card"], "plain.card")
+    assert (found["plain.card"].total_memory, found["plain.card"].major) == (16 * 10**9, 8)
+    with fake_mode(fake_cuda=found["my-card"]):
+        assert torch.cuda.get_device_properties(0).total_memory == 24 * 2**30
+        assert torch.cuda.get_device_capability() == (8, 9)
+    model, inputs = made("vit")
+    assert fit(estimate(model, inputs), found["my-card"], vary=None)[0].gpu == "My Card"
+
+
+def replace_name(profile: CudaProfile, name: str) -> CudaProfile:
+    return profile._replace(name=name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no profiles"),
+        ("x = [", "is not TOML"),
+        ("card = 3", "not a table"),
+        ("[card]", "lacks total_memory"),
+        ("[card]\ntotal_memory = '24 XB'", "not a number of bytes"),
+        ("[card]\ntotal_memory = true", "not a number of bytes|no possible"),
+        ("[card]\ntotal_memory = -3", "no possible number"),
+        ("[card]\ntotal_memory = 1\nmemory = 2", "has no use for memory; there are: name"),
+        ("[card]\ntotal_memory = 1\nmajor = 8.9", "major = 8.9 is not a whole number"),
+    ],
+)
+def test_files_that_are_no_profiles(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "gpus.toml"
+    path.write_text(text)
+    with pytest.raises(DeviceError, match=said) as caught:
+        read_profiles(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="No such file"):
+        read_profiles(tmp_path / "none.toml")
+
+
+def test_every_profile_has_a_source() -> None:
+    assert all(p.source and p.total_memory > 10**9 for p in profiles().values())

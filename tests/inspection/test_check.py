@@ -143,8 +143,8 @@ def test_a_branch_on_an_unknown_value_is_not_the_inputs_fault() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x if (x * torch.rand(3)).sum() > 0 else -x
 
-    with pytest.raises(UnknownValueError):
-        check(Branches(), torch.ones(3))
+    with pytest.raises(UnknownValueError, match=r"^in 0 \(Branches\): "):
+        check(nn.Sequential(Branches()), torch.ones(3))
 
 
 def test_nothing_is_changed() -> None:

@@ -77,8 +77,8 @@ def check(
     try:
         with twin.mode(), slot.open(), calls:
             output = _run(twin, backward)
-    except TorchFakeError:
-        raise
+    except TorchFakeError as error:  # what fakes cannot do is not the inputs' fault
+        raise type(error)(f"in {_part(subject, running)}: {error}") from error
     except Exception as error:
         raise _failure(subject, running, calls, slot, error) from error
     taken = [*twin.args] if twin.args else dict(twin.kwargs)
@@ -142,24 +142,29 @@ class _Failing(FakeDispatch):
             raise
 
 
+def _part(subject: Subject, running: Running) -> str:
+    """The module that was running, by its full name and class."""
+    name = running.name
+    part = type(subject.module.get_submodule(name)).__name__
+    return f"{name or 'its own forward'} ({part})"
+
+
 def _failure(
     subject: Subject, running: Running, calls: _Calls, slot: _Failing, error: Exception
 ) -> CheckError:
     """The error for what went wrong, from the innermost that is known of it."""
-    name = running.name
-    part = type(subject.module.get_submodule(name)).__name__
     function, operator = (
         failed if failed is not None and failed.led_to(error) else None
         for failed in (calls.failed, slot.failed)
     )
     found = CheckError("")
-    found.module = name
+    found.module = running.name
     found.function = "" if function is None else _function_name(function.func)
     found.op, found.arguments = _operation(operator, function)
     found.line, found.source = _line_of(error.__traceback__)
     found.args = (
         f"{type(subject.module).__name__} does not run on these inputs: in "
-        f"{name or 'its own forward'} ({part})"
+        f"{_part(subject, running)}"
         + (f", {found.op}({found.arguments})" if found.op else "")
         + (f" called by {found.function}" if found.function and operator else "")
         + f": {' '.join(str(error).split()) or type(error).__name__}"

@@ -210,6 +210,8 @@ def test_labels_of_a_classifier_by_its_problem(
     ("name", "said"),
     [
         ("BertModel", "gives no loss for labels that are known here"),
+        ("ViTModel", "gives no loss"),  # takes what to mask
+        ("ViTMAEModel", "gives no loss"),
         ("YolosForObjectDetection", "matches its output to the labels by value"),
     ],
 )

@@ -23,6 +23,7 @@ from torchfake.fake import fake_mode as fake_mode
 from torchfake.fake import is_fake as is_fake
 from torchfake.fake import meta_like as meta_like
 from torchfake.inspect import check as check
+from torchfake.inspect import diff as diff
 from torchfake.inspect import estimate as estimate
 from torchfake.inspect import example_inputs as example_inputs
 from torchfake.inspect import fit as fit
@@ -40,6 +41,7 @@ __all__ = [
     "deferred_init",
     "deferred_mode",
     "dematerialize_module",
+    "diff",
     "errors",
     "estimate",
     "example_inputs",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
 from torchfake import _fx_twins
@@ -124,8 +125,6 @@ def make_fx(
     call_function aten.addmm.default
     output output
     """
-    from torch.fx.experimental import proxy_tensor  # slow to import
-
     _check_callable(function)
     tensors = _fx_twins.tensors_in(function, inputs, kwargs)
     with _errors("make_fx", function), _fx_twins.faking(tensors):

@@ -82,9 +82,11 @@ def estimates(rounds: int) -> None:
                 ("plain", plain_pass(model, device)),
                 (
                     "estimate",
-                    lambda device=device: torchfake.estimate(  # type: ignore[misc]
-                        model, inputs(), optimizer="adamw", device=device
-                    ).peak,
+                    lambda device=device: (
+                        torchfake.estimate(  # type: ignore[misc]
+                            model, inputs(), optimizer="adamw", device=device
+                        ).peak
+                    ),
                 ),
             ],
             rounds,

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import inspecting
 import materialize
 import measure
 import models
@@ -23,7 +24,6 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import deferred
-import inspecting
 import torchfake
 from torchfake import _cache
 

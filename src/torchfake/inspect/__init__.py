@@ -11,6 +11,8 @@ from torchfake.inspect.build import device_named as device_named
 from torchfake.inspect.build import dtype_named as dtype_named
 from torchfake.inspect.check import Checked as Checked
 from torchfake.inspect.check import check as check
+from torchfake.inspect.diff import Diff as Diff
+from torchfake.inspect.diff import diff as diff
 from torchfake.inspect.fit import Fit as Fit
 from torchfake.inspect.fit import Fits as Fits
 from torchfake.inspect.fit import fit as fit
@@ -39,6 +41,7 @@ from torchfake.inspect.tree import read_module as read_module
 __all__ = [
     "Built",
     "Checked",
+    "Diff",
     "Estimate",
     "ExampleInputs",
     "Fit",
@@ -57,6 +60,7 @@ __all__ = [
     "build",
     "check",
     "device_named",
+    "diff",
     "dtype_named",
     "estimate",
     "example_inputs",

@@ -17,6 +17,7 @@ from torchfake.inspect.build import dtype_named
 from torchfake.inspect.contents import Contents, NamedTensor, Source, contents
 from torchfake.inspect.folding import folded
 from torchfake.inspect.renames import renamed
+from torchfake.inspect.shown import Shown
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Diff:
+class Diff(Shown):
     """What differs between A and B."""
 
     a: Contents
@@ -95,8 +96,6 @@ class Diff:
         lines += ["", f"alike ({self.num_equal:,})"]
         lines += [f"note  {note}" for note in self.notes]
         return "\n".join(lines).encode("ascii", "backslashreplace").decode()
-
-    __str__ = __repr__ = plain
 
 
 def diff(

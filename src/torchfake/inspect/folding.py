@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchfake.inspect.tree import _ranges as ranges
+from torchfake.inspect.tree import ranges
 
 Numbers = tuple[str, ...]
 

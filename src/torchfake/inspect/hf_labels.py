@@ -19,6 +19,20 @@ from torchfake.inspect.hf_sizes import Sizes
 Maker = Callable[[Sizes, dict[str, Any]], torch.Tensor]
 
 
+_MATCHED = (
+    "ForObjectDetection", "ForSegmentation", "ForInstanceSegmentation",
+    "ForUniversalSegmentation", "ForVideoSegmentation",
+)  # fmt: skip
+_TRANSCRIBED = ("ForCTC", "ForRNNT", "ForTDT")
+_WITH_HEADS = ("LMHeadModel", "DoubleHeadsModel", "EncoderDecoderModel")
+_WITHOUT_LOSS = (
+    "ForRetrieval", "FlavaForPreTraining", "GradiumPhononTTSForConditionalGeneration",
+    "HiggsAudioV2ForConditionalGeneration", "PocketTTSForConditionalGeneration",
+    "ShieldGemma2ForImageClassification", "SplinterForPreTraining", "VisualBertForPreTraining",
+)  # fmt: skip
+"""Heads that take labels, and give no loss for those alone."""
+
+
 def labels_for(sizes: Sizes, inputs: dict[str, Any]) -> dict[str, Any]:
     """The arguments beside `inputs` for which the output has a loss.
 
@@ -32,7 +46,7 @@ def labels_for(sizes: Sizes, inputs: dict[str, Any]) -> dict[str, Any]:
             f"the loss of {name} matches its output to the labels by value, and fakes have no "
             "values: leave the labels out, and make a loss of the output, such as its sum"
         )
-    if (not known and not sizes.takes("noise")) or sizes.is_a(*_WITHOUT_LOSS):
+    if not _has_loss(sizes, known):
         raise InputsError(
             f"{name} gives no loss for labels that are known here: name a model with a head for a "
             "task, or make a loss of the output, such as its sum"
@@ -41,6 +55,14 @@ def labels_for(sizes: Sizes, inputs: dict[str, Any]) -> dict[str, Any]:
     if sizes.is_a(*_TRANSCRIBED) and "input_features" in inputs:
         labels["attention_mask"] = spectrogram_mask(sizes)
     return labels
+
+
+def _has_loss(sizes: Sizes, known: list[str]) -> bool:
+    """Heads have one, models that compare texts too; one that draws its own noise masks itself."""
+    if sizes.is_a(*_WITHOUT_LOSS):
+        return False
+    is_head = sizes.is_a(*_WITH_HEADS) or not sizes.is_a("Model")
+    return "return_loss" in known or (is_head and (bool(known) or sizes.takes("noise")))
 
 
 def _labels(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
@@ -151,48 +173,21 @@ LABELS: dict[str, Callable[[Sizes, dict[str, Any]], Any]] = {
 }
 """The arguments that a loss is made from."""
 
-_TRANSCRIBED = ("ForCTC", "ForRNNT", "ForTDT")
-_WITHOUT_LOSS = (
-    "ForRetrieval", "FlavaForPreTraining", "GradiumPhononTTSForConditionalGeneration",
-    "HiggsAudioV2ForConditionalGeneration", "PocketTTSForConditionalGeneration",
-    "ShieldGemma2ForImageClassification", "SplinterForPreTraining", "VisualBertForPreTraining",
-)  # fmt: skip
-"""Heads that take labels and give no loss for them alone."""
-
-
+_MUSIC = ("MusicgenFor", "MusicgenMelodyFor")
 HEADS: dict[tuple[str, ...], Maker] = {
     ("KyutaiSpeechToTextForConditionalGeneration",): text_words,
-    tuple(
-        f"Musicgen{m}For{h}" for m in ("", "Melody") for h in ("CausalLM", "ConditionalGeneration")
-    ): code_words,
+    tuple(f"{name}CausalLM" for name in _MUSIC): code_words,
+    tuple(f"{name}ConditionalGeneration" for name in _MUSIC): code_words,
     ("SpeechT5ForTextToSpeech", "SpeechT5ForSpeechToSpeech"): mels,
     ("ForTokenClassification",): tags,
-    (
-        "ForMultipleChoice",
-        "ForNextSentencePrediction",
-        "ForXVector",
-        "LxmertForQuestionAnswering",
-    ): one,
+    ("ForMultipleChoice", "ForNextSentencePrediction", "ForXVector"): one,
+    ("LxmertForQuestionAnswering",): one,
     ("ViltForQuestionAnswering", "VisualBertForQuestionAnswering"): scores,
     ("ForAudioFrameClassification",): frame_scores,
     _TRANSCRIBED: transcripts,
     ("ForSemanticSegmentation",): pixel_classes,
     ("ForDepthEstimation",): depths,
-    (
-        "Classification",
-        "ClassificationLearned",
-        "ClassificationFourier",
-        "ClassificationConvProcessing",
-        "VisualReasoning",
-        "ImagesAndTextClassification",
-    ): classes,
+    ("Classification", "ClassificationLearned", "ClassificationFourier"): classes,
+    ("ClassificationConvProcessing", "VisualReasoning"): classes,
 }
 """What ``labels`` are, by the end of a class's name; words where none fits and there is a text."""
-
-_MATCHED = (
-    "ForObjectDetection",
-    "ForSegmentation",
-    "ForInstanceSegmentation",
-    "ForUniversalSegmentation",
-    "ForVideoSegmentation",
-)

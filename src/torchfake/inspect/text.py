@@ -12,6 +12,7 @@ from functools import singledispatch
 from typing import Any
 
 from torchfake.inspect.check import Checked
+from torchfake.inspect.diff import Diff
 from torchfake.inspect.fit import Fit, Fits
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory import Estimate
@@ -111,6 +112,11 @@ def _(found: Fits, *, depth: int | None = None) -> str:
 @plain.register
 def _(found: Checked, *, depth: int | None = None) -> str:
     return _plain_lines(checked_lines(found))
+
+
+@plain.register
+def _(found: Diff, *, depth: int | None = None) -> str:
+    return found.plain()
 
 
 def _plain_tree(summary: Summary, depth: int | None) -> str:

@@ -293,10 +293,10 @@ def _folded(parent: nn.Module, found: list[tuple[ModuleNode, int]]) -> tuple[Mod
 
 def _fold(nodes: list[ModuleNode]) -> ModuleNode:
     names = tuple(node.name for node in nodes)
-    return replace(nodes[0], name=_ranges(names), names=names)
+    return replace(nodes[0], name=ranges(names), names=names)
 
 
-def _ranges(names: tuple[str, ...]) -> str:
+def ranges(names: tuple[str, ...]) -> str:
     """``0-23``, ``1, 3, ... 47`` or ``0-2, 5``: names in short; `names` has them all."""
     if len(names) == 1 or not all(name.isdecimal() for name in names):
         return ", ".join(names)

@@ -91,7 +91,7 @@ def profile(name: str | CudaProfile) -> CudaProfile:
         return name
     try:
         return PROFILES[name]
-    except KeyError:
+    except (KeyError, TypeError):
         known = ", ".join(PROFILES)
         raise DeviceError(f"no CUDA device profile {name!r}; there are: {known}") from None
 

@@ -39,6 +39,8 @@ _needs_override = AboutCode(_may_need_override)
 
 def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
     """``__torch_function__`` of a fake."""
+    if not all(issubclass(cls, torch.Tensor) for cls in types_):
+        return NotImplemented  # a proxy of torch.fx: it records the call
     kwargs = kwargs or {}
     in_a_mode = _state.current() is not None or _private.current_fake_mode() is not None
     if in_a_mode or not _state.recording.is_used:

@@ -23,7 +23,7 @@ from torchfake._fx_values import TorchFakes
 from torchfake._tensor import FakeTensor, is_deferred_fake
 from torchfake.deferred import deferred_mode
 from torchfake.errors import TraceError
-from torchfake.fake import Twins, _all_tensors, fake_like, fake_mode
+from torchfake.fake import Twins, all_tensors, fake_like, fake_mode
 
 
 def tensors_in(*trees: Any) -> list[torch.Tensor]:
@@ -33,7 +33,7 @@ def tensors_in(*trees: Any) -> list[torch.Tensor]:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
         elif isinstance(leaf, nn.Module):
-            found += _all_tensors(leaf, set())
+            found += all_tensors(leaf, set())
     return found
 
 
@@ -148,7 +148,7 @@ def fake_twin(function: Any) -> tuple[Any, Foreign]:
     with _copying(function):
         twin = twins.of_module(function)
     names = {id(t): name for name, t in reversed(list(_named(function)))}
-    originals = list(_all_tensors(function, set()))
+    originals = list(all_tensors(function, set()))
     return twin, Foreign((names.get(id(t), ""), t, twins.by_tensor[id(t)]) for t in originals)
 
 
@@ -166,7 +166,7 @@ def symbolic_twin(module: nn.Module) -> nn.Module:
     """
     memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
     with _copying(module):
-        for tensor in _all_tensors(module, set()):
+        for tensor in all_tensors(module, set()):
             if not tensor.is_leaf:  # which cannot be copied with its history
                 memo[id(tensor)] = tensor.detach().clone()
         return copy.deepcopy(module, memo)
@@ -198,7 +198,7 @@ class TorchTwins:
         return pytree.tree_map_only(torch.Tensor, self.of, tree)
 
     def of_module(self, module: nn.Module) -> nn.Module:
-        memo = {id(tensor): self.of(tensor) for tensor in _all_tensors(module, set())}
+        memo = {id(tensor): self.of(tensor) for tensor in all_tensors(module, set())}
         with _copying(module):
             return copy.deepcopy(module, memo)
 

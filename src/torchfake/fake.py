@@ -11,6 +11,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -56,7 +57,7 @@ class fake_mode:
 
     _mark = PLAIN
 
-    def __init__(self, *, fake_cuda: bool | int | str | CudaProfile = False) -> None:
+    def __init__(self, *, fake_cuda: bool | int | str | CudaProfile | FakeCuda = False) -> None:
         self._fake_cuda = fake_cuda
         _machine(fake_cuda)  # refuse what is wrong here, not at the door
 
@@ -100,7 +101,9 @@ class fake_mode:
         return inside  # type: ignore[return-value]
 
 
-def _machine(fake_cuda: bool | int | str | CudaProfile) -> FakeCuda | None:
+def _machine(fake_cuda: bool | int | str | CudaProfile | FakeCuda) -> FakeCuda | None:
+    if isinstance(fake_cuda, FakeCuda):  # ours: several of a kind
+        return replace(fake_cuda)
     if isinstance(fake_cuda, (str, CudaProfile)):
         return FakeCuda(profile=_cuda.profile(fake_cuda), num_devices=1)
     if not isinstance(fake_cuda, int):
@@ -192,7 +195,7 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
     >>> fake_like(torch.nn.Linear(2, 3), device="cuda:1").bias.device
     device(type='cuda', index=1)
     """
-    target = None if device is None else _any_device(device)
+    target = None if device is None else any_device(device)
     if isinstance(real, torch.Tensor):
         return Twins(target).of(real)
     if isinstance(real, torch.nn.Module):
@@ -200,7 +203,7 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
     raise TypeError(f"fake_like takes a tensor or a module, not {type(real).__name__}")
 
 
-def _any_device(device: torch.device | str | int) -> torch.device:
+def any_device(device: torch.device | str | int) -> torch.device:
     """The device named, whatever this machine or mode has."""
     named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     return _device.decode(_device.carrier(named))
@@ -250,7 +253,7 @@ class Twins:
 
     def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """A deep copy of `module` that finds twins where it would copy data."""
-        for tensor in _all_tensors(module, set()):
+        for tensor in all_tensors(module, set()):
             self.of(tensor)
         return copy.deepcopy(module, dict(self.by_tensor))
 
@@ -266,7 +269,7 @@ def _remember(storage: Storage, original: torch.Tensor) -> None:
         _values.remember_tensor(storage, original)
 
 
-def _all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+def all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     """Tensors in a module and in the containers it holds, registered or not."""
     if id(obj) in seen:
         return
@@ -275,10 +278,10 @@ def _all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
         yield obj
     elif isinstance(obj, torch.nn.Module):
         for value in obj.__dict__.values():
-            yield from _all_tensors(value, seen)
+            yield from all_tensors(value, seen)
     elif isinstance(obj, dict):
         for value in obj.values():
-            yield from _all_tensors(value, seen)
+            yield from all_tensors(value, seen)
     elif isinstance(obj, (list, tuple, set)):
         for value in obj:
-            yield from _all_tensors(value, seen)
+            yield from all_tensors(value, seen)

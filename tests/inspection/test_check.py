@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import MODELS, made
 from expecttest import assert_expected_inline as expect
+from small_models import MODELS, made
 from torch import nn
 
 from torchfake import deferred_init, fake_mode
@@ -180,3 +180,27 @@ output 1.0-1  float32[1, 2, 4] on cpu""",
         "device": "cpu",
     }
     assert "float32[5, 2, 4]" in found._repr_html_()
+
+
+def test_nothing_in_and_nothing_out() -> None:
+    class Empty(nn.Module):
+        def forward(self) -> list[Any]:
+            return []
+
+    assert str(check(Empty())) == ""
+
+
+def test_the_module_after_one_whose_error_was_caught() -> None:
+    class Then(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(5, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(RuntimeError):
+                self.inner(x)
+            return x + torch.ones(7)
+
+    with pytest.raises(CheckError, match=r"in its own forward \(Then\), aten.add") as caught:
+        check(Then(), torch.ones(2, 3))
+    assert caught.value.module == ""

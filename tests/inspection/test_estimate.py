@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from architectures import MODELS, made
 from counting import Counting, counted_forward, counted_training
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import MODELS, made
 from torch import nn
 
 from torchfake import deferred_init, fake_like, fake_mode, profiles
@@ -387,3 +388,83 @@ def test_fakes_on_two_devices() -> None:
     found = estimate(Across(), torch.ones(4, 64), optimizer="sgd")
     assert found.device == "cuda:1"
     assert found.elsewhere["cpu"] >= 4 * (64 * 8 + 8)
+
+
+def test_real_tensors_get_no_fake_gradients() -> None:
+    head, net = nn.Linear(3, 1), nn.Linear(3, 3)
+    with pytest.raises(InputsError, match=r"shape \[1, 3\] that requires a gradient"):
+        estimate(net, torch.ones(2, 3), optimizer="sgd", loss=lambda out: head(out).sum())
+    assert head.weight.grad is None
+    inner = net.forward
+    net.forward = lambda x: inner(x) * 2  # a closure over the real parameters
+    with pytest.raises(InputsError, match=r"shape \[3, 3\] that requires a gradient"):
+        estimate(net, torch.ones(2, 3), optimizer="sgd")
+    assert net.weight.grad is None
+
+
+def test_the_callers_switches_do_not_matter() -> None:
+    model, x = nn.Linear(3, 3), torch.ones(2, 3)
+    peak = estimate(model, x, optimizer="adamw").peak_bytes
+    for context in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
+        with context:
+            assert estimate(model, x, optimizer="adamw").peak_bytes == peak
+
+
+def test_optimizers_are_alike_however_they_are_given() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    ways = [
+        "adamw",
+        torch.optim.AdamW,
+        torch.optim.AdamW(model.parameters()),
+        partial(torch.optim.AdamW, lr=1e-4),
+    ]
+    x = torch.ones(2, 64)
+    assert len({estimate(model, x, optimizer=o, gpu="a100-40gb").peak_bytes for o in ways}) == 1
+
+
+def test_the_gpu_asked_for_is_the_one_there_is() -> None:
+    class Asks(nn.Linear):
+        names: ClassVar[list[str]] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.names.append(torch.cuda.get_device_name(x.device))
+            return super().forward(x)
+
+    estimate(Asks(3, 3), torch.ones(2, 3), gpu="h100-80gb", device="cuda:1")
+    assert Asks.names == ["NVIDIA H100 80GB HBM3"]
+
+
+def test_a_module_whose_error_was_caught_is_not_charged() -> None:
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(5, 6)
+            self.weight = nn.Parameter(torch.ones(3, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(RuntimeError):
+                self.inner(x)
+            return x @ self.weight
+
+    found = estimate(Tries(), torch.ones(2, 3), mode="forward")
+    assert found.by_module[""]["activations"] == 2 * 4 * 4
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "muon"])
+def test_optimizers_that_cannot_be(name: str) -> None:
+    with pytest.raises(InputsError, match=r"LBFGS|cannot be made of these parameters"):
+        estimate(nn.Linear(3, 3), torch.ones(2, 3), optimizer=name)
+
+
+@pytest.mark.parametrize(
+    "options", [{"round_to": 0}, {"round_to": "512"}, {"workspace_bytes": -1}, {"loss": "ce"}]
+)
+def test_options_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises(InputsError, match=next(iter(options))):
+        estimate(nn.Linear(3, 3), torch.ones(2, 3), **options)
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:999"])
+def test_devices_that_are_none(device: str) -> None:
+    with pytest.raises(DeviceError):
+        estimate(nn.Linear(3, 3), torch.ones(2, 3), device=device)

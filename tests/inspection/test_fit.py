@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from architectures import made
+from small_models import made
 from torch import nn
 
-from torchfake import CudaProfile, fake_mode, profiles
+from torchfake import CudaProfile, fake_like, fake_mode, profiles
 from torchfake.errors import DeviceError, InputsError
-from torchfake.inspect import estimate, example_inputs, fit, read_profiles
+from torchfake.inspect import Estimate, estimate, example_inputs, fit, read_profiles
 
 
 def card(total_memory: int) -> CudaProfile:
@@ -157,3 +157,77 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_every_profile_has_a_source() -> None:
     assert all(p.source and p.total_memory > 10**9 for p in profiles().values())
+
+
+class Pairs(nn.Module):
+    """Runs on even batches alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(1000, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = self.inner(x).chunk(2)
+        return a + b
+
+
+def test_a_model_that_runs_at_some_sizes_alone() -> None:
+    model = Pairs()
+    (fitted,) = fit(estimate(model, torch.ones(4, 1000), optimizer="sgd"), card(5 * 10**9))
+    assert fitted.limited_by == "memory"
+
+    def peak(batch: int) -> int:
+        with fake_mode():
+            x = torch.empty(batch, 1000)
+        return estimate(model, x, optimizer="sgd", gpu=card(5 * 10**9)).peak_bytes
+
+    usable = 5 * 10**9 - fitted.reserved_bytes
+    assert peak(fitted.largest // 4 * 4) <= usable < peak(fitted.largest // 4 * 4 + 4)
+
+
+@pytest.mark.parametrize("batch", [3, 4, 7, 8, 32])
+def test_one_size_that_does_not_run_is_no_limit(batch: int) -> None:
+    model = nn.Sequential(nn.Linear(100, 100), nn.BatchNorm1d(100))  # refuses a batch of 1
+
+    def found(batch: int) -> Estimate:
+        return estimate(model, torch.ones(batch, 100), optimizer="sgd", gpu=card(1))
+
+    exact = card(found(2).peak_bytes)
+    (fitted,) = fit(found(batch), exact, reserved_bytes=0)
+    assert (fitted.largest, fitted.limited_by) == (2, "memory")
+
+
+def test_the_options_of_the_estimate_hold() -> None:
+    found = estimate(
+        layers(64, 2), torch.ones(2, 64), gpu="a100-40gb", round_to=1 << 20, workspace_bytes=10**9
+    )
+    assert fit(found, "a100-40gb", vary=None)[0].peak_bytes == found.peak_bytes
+
+
+def test_wrong_arguments() -> None:
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3))
+    with pytest.raises(TypeError, match="fit takes what estimate gives, not a Linear"):
+        fit(nn.Linear(3, 4), "t4-16gb")
+    with pytest.raises(DeviceError, match="no CUDA device profile"):
+        fit(found, ["t4-16gb"])
+    with pytest.raises(InputsError, match="reserved_bytes='1GB'"):
+        fit(found, "t4-16gb", reserved_bytes="1GB")
+
+    class Across(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = fake_like(nn.Linear(3, 3), device="cuda:0")
+            self.b = fake_like(nn.Linear(3, 3), device="cuda:1")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x.cuda()).to("cuda:1"))
+
+    with pytest.raises(InputsError, match="on several GPUs"):
+        fit(estimate(Across(), torch.ones(2, 3)), "t4-16gb")
+
+
+def test_why_it_does_not_run_there() -> None:
+    target = torch.ones(2, 4)
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3), loss=lambda out: (out - target).sum())
+    with pytest.raises(InputsError, match="does not run on t4-16gb: RuntimeError: Expected all"):
+        fit(found, "t4-16gb")

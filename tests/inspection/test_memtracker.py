@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import MODELS, made
 from counting import loss_of
+from small_models import MODELS, made
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from torchfake import estimate

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from architectures import made
+from small_models import made
 from torch import nn
 
 from torchfake.errors import InputsError
@@ -87,6 +87,8 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         report(summary(nn.Linear(3, 4)), tmp_path / "a.html", optimizer="sgd")
     with pytest.raises(OSError, match="No such file"):
         report(summary(nn.Linear(3, 4)), tmp_path / "none" / "a.html")
+    with pytest.raises(InputsError, match="optimizer: give the module's inputs too"):
+        report(nn.Linear(3, 4), tmp_path / "a.html", optimizer="sgd")
     assert not list(tmp_path.iterdir())
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import MODELS, made
 from expecttest import assert_expected_inline as expect
 from rich.console import Console
+from small_models import MODELS, made
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -239,3 +239,19 @@ def test_json_and_pandas() -> None:
 def test_a_module_without_gradients_has_no_backward() -> None:
     layer = nn.Linear(3, 4).requires_grad_(False)
     assert summary(layer, torch.ones(2, 3)).flops[""] == (48, 0)
+
+
+def test_inference_mode_inside_a_module() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.head = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.inference_mode():
+                encoded = self.encoder(x)
+            return self.head(encoded.clone())
+
+    found = summary(Frozen(), torch.ones(2, 8)).flops
+    assert found[""] == (512, 256)
+    assert found["encoder"] == (256, 0)

@@ -22,7 +22,7 @@ from torchfake.inspect.bounds import check_indices
 from torchfake.inspect.running import Running
 from torchfake.inspect.shown import Shown
 from torchfake.inspect.specs import call_text, described, plain_structure
-from torchfake.inspect.steps import default_loss
+from torchfake.inspect.steps import default_loss, refuse_strangers
 from torchfake.inspect.subject import Subject, Twin, subject_of
 
 
@@ -78,7 +78,8 @@ def check(
         with twin.mode(), slot.open(), calls:
             output = _run(twin, backward)
     except TorchFakeError as error:  # what fakes cannot do is not the inputs' fault
-        raise type(error)(f"in {_part(subject, running)}: {error}") from error
+        where = _failed_part(subject, running, error)[1]
+        raise type(error)(f"in {where}: {error}") from error
     except Exception as error:
         raise _failure(subject, running, calls, slot, error) from error
     taken = [*twin.args] if twin.args else dict(twin.kwargs)
@@ -90,7 +91,9 @@ def _run(twin: Twin, backward: bool) -> Any:
         with torch.no_grad():
             return twin()
     output = twin()
-    default_loss(output).backward()
+    loss = default_loss(output)
+    refuse_strangers(loss)
+    loss.backward()
     return output
 
 
@@ -104,11 +107,14 @@ class Failed(NamedTuple):
 
     def led_to(self, error: BaseException | None) -> bool:
         """Whether it is why `error` was raised; a model may have caught it and gone on."""
-        while error is not None:
-            if error is self.error:
-                return True
-            error = error.__cause__ or error.__context__
-        return False
+        return is_behind(id(self.error), error)
+
+
+def is_behind(first: int, error: BaseException | None) -> bool:
+    """Whether an error, known by its id, is `error` or what that was raised from."""
+    while error is not None and id(error) != first:
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 class _Calls(TorchFunctionMode):
@@ -142,11 +148,13 @@ class _Failing(FakeDispatch):
             raise
 
 
-def _part(subject: Subject, running: Running) -> str:
-    """The module that was running, by its full name and class."""
+def _failed_part(subject: Subject, running: Running, error: Exception) -> tuple[str, str]:
+    """The full name of the module that failed, and how a message names it."""
     name = running.name
+    if running.failure is not None and is_behind(running.failure[0], error):
+        name = running.failure[1]
     part = type(subject.module.get_submodule(name)).__name__
-    return f"{name or 'its own forward'} ({part})"
+    return name, f"{name or 'its own forward'} ({part})"
 
 
 def _failure(
@@ -158,13 +166,13 @@ def _failure(
         for failed in (calls.failed, slot.failed)
     )
     found = CheckError("")
-    found.module = running.name
+    found.module, where = _failed_part(subject, running, error)
     found.function = "" if function is None else _function_name(function.func)
     found.op, found.arguments = _operation(operator, function)
     found.line, found.source = _line_of(error.__traceback__)
     found.args = (
         f"{type(subject.module).__name__} does not run on these inputs: in "
-        f"{_part(subject, running)}"
+        f"{where}"
         + (f", {found.op}({found.arguments})" if found.op else "")
         + (f" called by {found.function}" if found.function and operator else "")
         + f": {' '.join(str(error).split()) or type(error).__name__}"

@@ -6,7 +6,7 @@ of a GPU was run on fakes of that GPU; nothing is extrapolated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torchfake._cuda import CudaProfile, profile, profiles
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.memory import Estimate, run_step
+from torchfake.inspect.overrides import one_line
 from torchfake.inspect.resizing import BATCH, SEQ, resized, size_of
 from torchfake.inspect.shown import Shown
 
@@ -36,8 +37,8 @@ class Fit:
     peak_bytes: int  # of the step, at the sizes it was estimated for
     vary: str | None  # "batch" or "seq"
     size: int | None  # that it was estimated for
-    largest: int | None  # that fits; 0: not even 1
-    limited_by: str | None  # "memory", "model" (it runs on no larger) or "search" (MAX_SIZE)
+    largest: int | None  # that fits; 0: none does
+    limited_by: str | None  # "memory", "model" (it does not run beyond) or "search" (MAX_SIZE)
 
     @property
     def fits(self) -> bool:
@@ -105,10 +106,16 @@ def fit(
     >>> found.fits, found.largest > 100_000
     (True, True)
     """
+    if not isinstance(estimate, Estimate):
+        raise TypeError(f"fit takes what estimate gives, not a {type(estimate).__name__}")
+    if not isinstance(reserved_bytes, int):
+        raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
     if vary not in (None, BATCH, SEQ):
         raise InputsError(f"vary={vary!r} is not 'batch', 'seq' or None")
     if vary == SEQ and estimate.step.decode is not None:
         raise InputsError("with decode= the lengths are its own: vary='batch', or None")
+    if len(estimate.subject.cuda_devices()) > 1:
+        raise InputsError("the step runs on several GPUs; fit says of one whether all of it fits")
     named = {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in gpus} or profiles()
     size = None if vary is None else size_of(estimate.subject, vary)
     runs = _Runs(estimate, vary)
@@ -121,11 +128,11 @@ def fit(
 def _fit(name: str, gpu: CudaProfile, runs: _Runs, size: int | None, reserved_bytes: int) -> Fit:
     peak = runs.peak(gpu, size)
     if peak is None:
-        raise InputsError("the step does not run on these inputs; check() says where")
+        raise InputsError(f"the step does not run on {name}: {one_line(runs.failure)}")
     fitted = Fit(name, gpu.total_memory, reserved_bytes, peak, runs.vary, size, None, None)
     if size is None:
         return fitted
-    largest, by = _largest(runs, gpu, gpu.total_memory - reserved_bytes)
+    largest, by = _Search(runs, gpu, gpu.total_memory - reserved_bytes, size).run()
     return replace(fitted, largest=largest, limited_by=by)
 
 
@@ -134,6 +141,7 @@ class _Runs:
 
     def __init__(self, estimate: Estimate, vary: str | None) -> None:
         self.vary = vary
+        self.failure: Exception = RuntimeError("it was not run")  # the last
         self._estimate = estimate
         self._peaks: dict[int, dict[int | None, int | None]] = {}
 
@@ -162,38 +170,70 @@ class _Runs:
             return run_step(subject, self._estimate.step).peak_bytes
         except TorchFakeError:
             raise
-        except Exception:
+        except Exception as error:
+            self.failure = error
             return None
 
 
-def _largest(runs: _Runs, gpu: CudaProfile, usable: int) -> tuple[int, str]:
-    """The largest size that fits, and what forbids the next.
+class _Search:
+    """For the largest size that fits.
 
     Bisection, by turns with a guess: where the line through the two bounds meets the limit. Memory
-    grows evenly with the batch from where activations outweigh the optimizer.
+    grows evenly with the batch from where activations outweigh the optimizer. A model that does not
+    run at a size, but does at a multiple of the one it was given near it, runs at such multiples;
+    then only they are tried.
     """
-    guesses = True
-    while True:
-        known = {n: peak for n, peak in runs.known(gpu).items() if n is not None}
-        fits = {0: 0} | {n: p for n, p in known.items() if p is not None and p <= usable}
-        over = {n: p for n, p in known.items() if n not in fits}
-        low, high = max(fits), min(over, default=MAX_SIZE + 1)
-        if low + 1 >= high:
-            by = "search" if high not in over else "memory" if over[high] else "model"
-            return low, by
-        tried = _guess(low, fits[low], high, over.get(high), usable) if guesses else None
-        runs.peak(gpu, tried or _middle(low, high, known))
-        guesses = not guesses
 
+    def __init__(self, runs: _Runs, gpu: CudaProfile, usable: int, size: int) -> None:
+        self.runs, self.gpu, self.usable, self.size = runs, gpu, usable, size
+        self.grain = 1
 
-def _guess(low: int, at_low: int, high: int, at_high: int | None, usable: int) -> int | None:
-    """Where a line meets the limit; nothing where there is no line yet, or no room for a guess."""
-    if not at_low or not at_high or at_high <= at_low:
+    def run(self) -> tuple[int, str]:
+        """The largest size that fits, and what forbids the next."""
+        guesses = True
+        while True:
+            low, high, by = self._bounds()
+            guess = self._guess(low, high) if guesses else None
+            tried = self._untried(low, high, guess or self._middle(low, high, by))
+            if tried is None:
+                return low, by
+            guesses = not guesses
+            if self.runs.peak(self.gpu, tried) is None and self.grain == 1:
+                multiple = tried // self.size * self.size
+                if low < multiple < tried and self.runs.peak(self.gpu, multiple) is not None:
+                    self.grain = self.size
+
+    def _known(self) -> dict[int, int | None]:
+        return {n: peak for n, peak in self.runs.known(self.gpu).items() if n is not None}
+
+    def _bounds(self) -> tuple[int, int, str]:
+        """The largest known to fit, the smallest known not to, and why not."""
+        known = self._known()
+        ran = {n: peak for n, peak in known.items() if peak is not None}
+        low = max((n for n, peak in ran.items() if peak <= self.usable), default=0)
+        over = [n for n, peak in ran.items() if peak > self.usable and n > low]
+        fails = [n for n in known if n > max(ran) and n not in ran and n % self.grain == 0]
+        high = min([*over, *fails], default=MAX_SIZE + 1)
+        return low, high, "memory" if high in over else "model" if high in fails else "search"
+
+    def _guess(self, low: int, high: int) -> int | None:
+        """Where a line meets the limit; nothing where there is no line yet."""
+        at_low, at_high = self._known().get(low), self._known().get(high)
+        if not at_low or not at_high or at_high <= at_low:
+            return None
+        return low + int((high - low) * (self.usable - at_low) / (at_high - at_low))
+
+    def _middle(self, low: int, high: int, by: str) -> int:
+        """Half way; while nothing is too large as yet, far beyond."""
+        return (low + high) // 2 if by != "search" else max(8 * low, 1)
+
+    def _untried(self, low: int, high: int, wanted: int) -> int | None:
+        """The size nearest to the wanted one that lies between and was not tried."""
+        known, grain = self._known(), self.grain
+        first, last = low // grain + 1, (high - 1) // grain
+        near = min(max(wanted // grain, first), last)
+        for step in range(max(near - first, last - near) + 1):
+            for number in (near + step, near - step):
+                if first <= number <= last and number * grain not in known:
+                    return number * grain
         return None
-    meets = low + int((high - low) * (usable - at_low) / (at_high - at_low))
-    return min(max(meets, low + 1), high - 1)
-
-
-def _middle(low: int, high: int, known: Mapping[int, Any]) -> int:
-    """Half way; while nothing is too large as yet, far beyond."""
-    return (low + high) // 2 if high in known else min(max(low, 1) * 8 if low else 1, high - 1)

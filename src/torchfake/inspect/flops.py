@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchfake import _private
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake.errors import InputsError
 from torchfake.inspect.running import Running
-from torchfake.inspect.steps import default_loss
+from torchfake.inspect.steps import default_loss, refuse_strangers
 from torchfake.inspect.subject import Twin
 from torchfake.inspect.tree import with_those_above
 
@@ -81,6 +82,9 @@ class _Counting(FakeDispatch):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and _private.is_taken_apart(func):
+            with self.open():
+                return func.decompose(*args, **kwargs)
         result = dispatch(self, func, types, args, kwargs)
         formula = self.formulas.get(getattr(func, "_overloadpacket", None))
         if formula is not None:
@@ -99,8 +103,12 @@ def count_flops(twin: Twin, running: Running) -> dict[str, Flops]:
     with twin.mode(), counting.open():
         output = twin()
         counting.phase = "backward"
+        loss = None
         with contextlib.suppress(InputsError):  # nothing has a gradient
-            default_loss(output).backward()
+            loss = default_loss(output)
+        if loss is not None:
+            refuse_strangers(loss)
+            loss.backward()
     return _summed(counting.counts)
 
 

@@ -249,10 +249,15 @@ class Sizes:
     def bins(self) -> int:
         """Numbers in a frame of a spectrogram."""
         layer = self.first_layer
-        folds = any(isinstance(module, nn.Conv2d) for module in self.model.modules())
-        if isinstance(layer, nn.Linear) and not folds and not self.takes("input_ids"):
+        if isinstance(layer, nn.Linear) and not self.takes("input_ids") and not self._stacks:
             return layer.in_features  # of several frames, where the model takes them so
         return self.number(*_BINS, of="sound", default=80)
+
+    @property
+    def _stacks(self) -> bool:
+        """Whether the model puts several frames into one itself."""
+        convolves = any(isinstance(module, nn.Conv2d) for module in self.model.modules())
+        return convolves or self.find("subsampling_factor") is not None
 
     @cached_property
     def is_bins_first(self) -> bool:

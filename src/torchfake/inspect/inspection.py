@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchfake._cuda import CudaProfile
+from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.build import Built, build, device_named, dtype_named
 from torchfake.inspect.check import check
 from torchfake.inspect.fit import Fits, fit
 from torchfake.inspect.inputs import example_inputs
 from torchfake.inspect.memory import Estimate, estimate
+from torchfake.inspect.overrides import one_line
 from torchfake.inspect.shown import Shown
 from torchfake.inspect.summary import Summary, summary
 from torchfake.inspect.targets import resolve
@@ -134,15 +136,20 @@ def _answers(built: Built, question: Question) -> dict[str, Any]:
     inputs = example_inputs(module, batch=question.batch or 1, seq=question.seq, labels=trains)
     gpus = question.gpus
     check(module, inputs)
-    found = estimate(
-        module,
-        inputs,
-        optimizer=question.optimizer,
-        mode="training" if trains else None,
-        autocast=question.autocast,
-        decode=question.decode,
-        gpu=gpus[0] if gpus else None,
-    )
+    try:
+        found = estimate(
+            module,
+            inputs,
+            optimizer=question.optimizer,
+            mode="training" if trains else None,
+            autocast=question.autocast,
+            decode=question.decode,
+            gpu=gpus[0] if gpus else None,
+        )
+    except TorchFakeError:
+        raise
+    except Exception as error:  # of the backward pass, or the optimizer
+        raise InputsError(f"the step does not run: {one_line(error)}") from error
     return {
         "summary": summary(module, inputs),
         "estimate": found,

@@ -279,11 +279,10 @@ def estimate(
     ('optimizer', 8388612)
     """
     subject = subject_of(module, inputs, device=device, gpu=gpu)
-    step = Step(
-        _mode(mode, optimizer, loss, decode), optimizer, loss, _autocast(autocast, subject), decode
-    )
-    _check_decode(decode)
-    return run_step(subject, step, round_to, workspace_bytes)
+    mode = _mode(mode, optimizer, loss, decode)
+    _check_options(decode, loss, round_to, workspace_bytes)
+    cast = _autocast(autocast, subject)
+    return run_step(subject, Step(mode, optimizer, loss, cast, decode, round_to, workspace_bytes))
 
 
 def _mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:
@@ -299,7 +298,12 @@ def _mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:
     return mode or ("training" if trains or loss is not None else "inference")
 
 
-def _check_decode(decode: Any) -> None:
+def _check_options(decode: Any, loss: Any, round_to: Any, workspace_bytes: Any) -> None:
+    if loss is not None and not callable(loss):
+        raise InputsError(f"loss={loss!r} is not a function of the output")
+    for name, value, least in (("round_to", round_to, 1), ("workspace_bytes", workspace_bytes, 0)):
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise InputsError(f"{name}={value!r} is not a whole number of {least} or more")
     if decode is None:
         return
     is_pair = isinstance(decode, tuple) and len(decode) == 2
@@ -326,9 +330,7 @@ def main_device(module: nn.Module) -> torch.device:
     return max(sizes, key=lambda device: sizes[device]) if sizes else torch.device("cpu")
 
 
-def run_step(
-    subject: Subject, step: Step, round_to: int | None = None, workspace_bytes: int | None = None
-) -> Estimate:
+def run_step(subject: Subject, step: Step) -> Estimate:
     """Run a step on a copy of its subject, and read the books."""
     twin = subject.twin()
     ledger = Ledger(Running(twin.module))
@@ -343,10 +345,8 @@ def run_step(
         mode=step.mode,
         device=str(device),
         gpu=profile,
-        round_to=round_to or (CUDA_ROUNDING if profile else 1),
-        workspace_bytes=_workspaces(profile, ledger, step)
-        if workspace_bytes is None
-        else workspace_bytes,
+        round_to=step.round_to or (CUDA_ROUNDING if profile else 1),
+        workspace_bytes=_workspaces(profile, ledger, step),
         elsewhere=_elsewhere(lives, str(device)),
         lives=lives.rows(here),
         subject=subject,
@@ -356,6 +356,8 @@ def run_step(
 
 def _workspaces(profile: CudaProfile | None, ledger: Ledger, step: Step) -> int:
     """One for the thread that goes forward, one for autograd's: each has a handle of its own."""
+    if step.workspace_bytes is not None:
+        return step.workspace_bytes
     if profile is None or not any(_is_product(op) for op in ledger.ops):
         return 0
     handles = 2 if step.mode == "training" else 1

@@ -6,14 +6,13 @@ Invariant: an optimizer that was given is not touched.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from torchfake.errors import InputsError
+from torchfake.inspect.overrides import one_line
 from torchfake.inspect.subject import Twin
 
 
@@ -30,22 +29,35 @@ def optimizer_of(given: Any, twin: Twin) -> Optimizer | None:
     """
     if given is None:
         return None
-    if isinstance(given, Optimizer):
-        return _remade(given, twin)
-    parameters = [p for p in twin.module.parameters() if p.requires_grad]
-    if not parameters:
+    if not any(p.requires_grad for p in twin.module.parameters()):
         raise InputsError("no parameter requires a gradient, so there is nothing to optimize")
-    if isinstance(given, str):
-        given = _named(given)
-    if isinstance(given, type) and issubclass(given, Optimizer):
-        return given(parameters, **_as_on_device(given, parameters))
-    made = given(parameters) if callable(given) else None
+    try:
+        made = _made(given, twin)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputsError):
+            raise
+        raise InputsError(
+            f"optimizer={given!r} cannot be made of these parameters: {one_line(error)}"
+        ) from error
     if not isinstance(made, Optimizer):
         raise InputsError(
             f"optimizer={given!r} is none: give a name such as 'adamw', a class of torch.optim, a "
             "function of the parameters, or an optimizer"
         )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InputsError("LBFGS runs the model as often as it likes, which no step shows")
+    _run_as_on_cuda(made)
     return made
+
+
+def _made(given: Any, twin: Twin) -> Any:
+    if isinstance(given, Optimizer):
+        make: Any = type(given)
+        return make(_same_groups(given, twin))
+    make = _named(given) if isinstance(given, str) else given
+    return (
+        make([p for p in twin.module.parameters() if p.requires_grad]) if callable(make) else None
+    )
 
 
 def _named(name: str) -> type[Optimizer]:
@@ -59,19 +71,19 @@ def _named(name: str) -> type[Optimizer]:
     return known[name.lower()]
 
 
-def _as_on_device(cls: type[Optimizer], parameters: list[nn.Parameter]) -> dict[str, Any]:
+def _run_as_on_cuda(optimizer: Optimizer) -> None:
     """Torch runs an optimizer on all tensors at once where they are on CUDA, which takes memory.
 
     It decides by the class of the parameters too, and does not know ours.
     """
-    takes = inspect.signature(cls).parameters
-    if "foreach" not in takes or parameters[0].device.type != "cuda":
-        return {}
-    return {"foreach": True}
+    for group in optimizer.param_groups:
+        undecided = group.get("foreach", True) is None and not group.get("fused")
+        if undecided and group["params"] and group["params"][0].device.type == "cuda":
+            group["foreach"] = True
 
 
-def _remade(given: Optimizer, twin: Twin) -> Optimizer:
-    """The same optimizer, fresh, of the twin's parameters."""
+def _same_groups(given: Optimizer, twin: Twin) -> list[dict[str, Any]]:
+    """The groups of an optimizer, of the twin's parameters."""
     groups: list[dict[str, Any]] = []
     for group in given.param_groups:
         parameters = [twin.by_tensor.get(id(p)) for p in group["params"]]
@@ -81,8 +93,4 @@ def _remade(given: Optimizer, twin: Twin) -> Optimizer:
                 "module.parameters()"
             )
         groups.append({**group, "params": parameters})
-    for group in groups:
-        on_cuda = group["params"] and group["params"][0].device.type == "cuda"
-        if group.get("foreach", True) is None and on_cuda and not group.get("fused"):
-            group["foreach"] = True
-    return type(given)(groups)  # type: ignore[call-arg]
+    return groups

@@ -6,6 +6,7 @@ or not there, and asks nothing of the network.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ def report(*found: Any, **options: Any) -> Path:
     if len(found) < 2 or not isinstance(found[-1], (str, os.PathLike)):
         raise InputsError('what is last is the path of the file: report(model, inputs, "out.html")')
     *what, path = found
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     parts = _found(what, options)
     script = _script()
     title, headline = _headline(parts)
@@ -74,6 +77,8 @@ def report(*found: Any, **options: Any) -> Path:
 def _found(what: list[Any], options: dict[str, Any]) -> list[Any]:
     if isinstance(what[0], nn.Module):
         where = {key: options[key] for key in ("device", "gpu") if key in options}
+        if not what[1:] and options:
+            raise InputsError(f"{', '.join(options)}: give the module's inputs too, to run it")
         parts = [summary(*what, **where)]
         return [*parts, estimate(*what, **options)] if what[1:] else parts
     if options:

@@ -9,6 +9,7 @@ they are made, so the module that was running when its number was given is the m
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from functools import partial
 from typing import Any
@@ -22,23 +23,30 @@ from torchfake import _private
 class Running:
     """The modules that are running, innermost last.
 
-    A module that raised is never left: the names that remain are those of the failure. Those of one
-    whose error was caught are dropped when the module around it is left.
+    A module is left when it raises, too. `failure` is then the error's id and the innermost module's
+    name, until a module is entered or left in peace: an error that is kept would keep tensors alive.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.stack: list[str] = []
+        self.failure: tuple[int, str] | None = None
         self._numbers: list[int] = []  # of the first node made since the name beside it was current
         self._names: list[str] = []
         for name, part in module.named_modules():
             part.register_forward_pre_hook(partial(self._entered, name), prepend=True)
-            part.register_forward_hook(partial(self._left, name))
+            part.register_forward_hook(partial(self._left, name), always_call=True)
 
     def _entered(self, name: str, module: nn.Module, args: Any) -> None:
         self.stack.append(name)
+        self.failure = None
         self._mark(name)
 
     def _left(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is None:
+            self.failure = None
+        elif self.failure is None or self.failure[0] != id(error):
+            self.failure = id(error), name
         while self.stack and self.stack.pop() != name:
             pass
         self._mark(self.stack[-1] if self.stack else "")

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchfake._tensor import FakeTensor
 from torchfake.errors import InputsError
 from torchfake.inspect.generation import generate
 from torchfake.inspect.ledger import Ledger
@@ -29,11 +30,13 @@ Named = list[tuple[str, torch.Tensor]]
 class Step:
     """What is done with a module, beside its inputs."""
 
-    mode: str  # "training", "forward" or "inference"
+    mode: str  # "training", "forward", "inference" or "generation"
     optimizer: Any = None
     loss: Loss | None = None
     autocast: torch.dtype | None = None
     decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
+    round_to: int | None = None  # bytes; as the device has it, if None
+    workspace_bytes: int | None = None  # the same
 
     def run(self, twin: Twin, ledger: Ledger) -> None:
         """Run it on a twin, and keep the books of it."""
@@ -109,6 +112,7 @@ def _train(twin: Twin, ledger: Ledger, step: Step, named: Owners) -> None:
             output = twin()
             loss = (step.loss or default_loss)(output)
         _check_loss(loss)
+        refuse_strangers(loss)
         ledger.end_of_forward()
         ledger.begin("backward")
         loss.backward()
@@ -139,6 +143,28 @@ def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss)
         raise InputsError(f"a loss is a tensor of one number, not {found}: give another loss=")
+
+
+def refuse_strangers(loss: torch.Tensor) -> None:
+    """Refuse a graph with leaves that are real: a backward pass would write fake gradients to them.
+
+    Raises:
+        InputsError: naming the first.
+    """
+    seen, nodes = set(), [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and not isinstance(leaf, FakeTensor):
+            raise InputsError(
+                f"a real tensor of shape {list(leaf.shape)} that requires a gradient takes part "
+                "and is not the module's, so its gradient would be fake: make it a parameter of "
+                "the module (a loss's own layers too), or use it under torch.no_grad()"
+            )
+        nodes += [below for below, _ in node.next_functions]
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ nobody else's. Invariant: what was given is never run, written or recorded on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +17,9 @@ from torch.utils import _pytree as pytree
 
 from torchfake import _cuda
 from torchfake._cuda import CudaProfile
-from torchfake.errors import InputsError
-from torchfake.fake import Twins, fake_mode
+from torchfake._state import FakeCuda
+from torchfake.errors import DeviceError, InputsError
+from torchfake.fake import Twins, any_device, fake_mode
 from torchfake.inspect.overrides import one_line
 
 
@@ -37,7 +39,7 @@ class Subject:
         Raises:
             InputsError: if the module cannot be copied.
         """
-        with fake_mode(fake_cuda=self.machine()):
+        with self.mode():
             twins = Twins(self.device, known=True)
             try:
                 module = twins.of_module(self.module)
@@ -55,19 +57,29 @@ class Subject:
             kwargs = {name: pytree.tree_map(made, value) for name, value in self.kwargs.items()}
         return Twin(module, args, kwargs, self, twins.by_tensor)
 
-    def machine(self) -> int | CudaProfile:
+    def machine(self) -> FakeCuda | bool:
         """What ``fake_mode`` takes for a machine on which all of it can be."""
-        num_devices = 1 + max((device.index or 0 for device in self._devices()), default=-1)
-        if num_devices > 1:
-            return num_devices
-        return self.profile if num_devices else 0
+        num_devices = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
+        return FakeCuda(self.profile, num_devices) if num_devices else False
+
+    @contextlib.contextmanager
+    def mode(self) -> Iterator[None]:
+        """A fake mode, in which the caller's switches of autograd and autocast are at rest."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(fake_mode(fake_cuda=self.machine()))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            yield
 
     @property
     def profile(self) -> CudaProfile:
         """What a CUDA device is."""
         return self.gpu or _cuda.profile(_cuda.DEFAULT_PROFILE)
 
-    def _devices(self) -> set[torch.device]:
+    def cuda_devices(self) -> set[torch.device]:
         """The CUDA devices that take part."""
         found = {t.device for t in (*self.module.parameters(), *self.module.buffers())}
         found |= {t.device for t in tensors_in((self.args, dict(self.kwargs)))}
@@ -86,9 +98,9 @@ class Twin:
     subject: Subject
     by_tensor: dict[int, Any]  # the copy of each original, by the original's id
 
-    def mode(self) -> fake_mode:
+    def mode(self) -> contextlib.AbstractContextManager[None]:
         """The mode to run it in."""
-        return fake_mode(fake_cuda=self.subject.machine())
+        return self.subject.mode()
 
     def __call__(self) -> Any:
         """What the module gives for the inputs."""
@@ -99,7 +111,7 @@ def subject_of(
     module: nn.Module,
     inputs: tuple[Any, ...],
     *,
-    device: torch.device | str | None = None,
+    device: torch.device | str | int | None = None,
     gpu: str | CudaProfile | None = None,
 ) -> Subject:
     """The subject that the arguments of a public function name.
@@ -120,7 +132,7 @@ def subject_of(
     if gpu is not None:
         device = "cuda" if device is None else device
     profile = None if gpu is None else _cuda.profile(gpu)
-    on = None if device is None else _settled(torch.device(device))
+    on = None if device is None else _named(device)
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         return Subject(module, kwargs=inputs[0], device=on, gpu=profile)
     return Subject(module, args=inputs, device=on, gpu=profile)
@@ -132,11 +144,12 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _settled(device: torch.device) -> torch.device:
-    """With the index that tensors report."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", 0)
-    return device
+def _named(device: torch.device | str | int) -> torch.device:
+    """The device, with the index that tensors report."""
+    try:
+        return any_device(device)
+    except RuntimeError as error:
+        raise DeviceError(f"there is no device {device!r}; give cpu, cuda or cuda:N") from error
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

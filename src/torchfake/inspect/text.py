@@ -1,8 +1,8 @@
 """What was found as plain text, and the lines of totals that all forms of it share.
 
 Enters: a Summary, an Estimate, a Fits, an Inspection. Leaves: strings; how they are coloured and
-where they go is the caller's affair. Invariant: plain text is ASCII and does not depend on a
-terminal.
+where they go is the caller's affair. Invariant: plain text does not depend on a terminal, and is
+ASCII but for names that are not.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _plain_tree(summary: Summary, depth: int | None) -> str:
 
 
 def _plain_lines(lines: list[tuple[str, str]]) -> str:
-    width = max(len(name) for name, _ in lines)
+    width = max((len(name) for name, _ in lines), default=0)
     return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
 
 

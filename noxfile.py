@@ -90,6 +90,13 @@ def sweep(session: nox.Session) -> None:
 
 
 @nox.session
+def sweep_inputs(session: nox.Session) -> None:
+    """How much of transformers runs on the inputs that example_inputs makes."""
+    install(session, CHECKED_TORCH)
+    session.run("python", "tests/bench/inputs_sweep.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Ratios against the meta device, FakeTensorMode and eager, from one run."""
     install(session, CHECKED_TORCH)

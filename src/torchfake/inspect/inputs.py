@@ -104,9 +104,15 @@ def example_inputs(
             f"inputs can be made up for models of transformers, not for a {type(model).__name__}: "
             "make them yourself; inside fake_mode() they cost nothing"
         )
-    on = next((p.device for p in model.parameters()), "cpu") if device is None else device
+    on = _device_of(model) if device is None else device
     sizes = Sizes(model, batch=batch, seq=seq)
     return ExampleInputs(sizes, labels=labels, device=device_named(str(on)))
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    """Where its first parameter is; on the CPU, if that is on meta."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return torch.device("cpu") if device.type == "meta" else device
 
 
 def _num_cuda(device: torch.device) -> int:

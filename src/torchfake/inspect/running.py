@@ -23,8 +23,9 @@ from torchfake import _private
 class Running:
     """The modules that are running, innermost last.
 
-    A module is left when it raises, too. `failure` is then the error's id and the innermost module's
-    name, until a module is entered or left in peace: an error that is kept would keep tensors alive.
+    A module is left when it raises, too. `failure` is then the error's id and the innermost
+    module's name, until a module is entered or left in peace: an error that is kept would keep
+    tensors alive.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -330,8 +330,15 @@ def test_what_nothing_can_be_made_up_for() -> None:
         example_inputs(session)
 
 
-def test_fakes_cannot_be_on_meta() -> None:
+def test_a_model_on_meta() -> None:
+    """Its twin is on the CPU, and so are its inputs."""
     with torch.device("meta"):
         model = real_model("GPT2LMHeadModel")
-    with pytest.raises(DeviceError, match="meta"):
-        example_inputs(model)
+    inputs = example_inputs(model)
+    assert {value.device.type for value in inputs.values()} == {"cpu"}
+    assert run(fake_like(model), inputs).logits.device.type == "cpu"
+
+
+def test_fakes_cannot_be_everywhere() -> None:
+    with pytest.raises(DeviceError, match="fakes cannot be on 'meta'"):
+        example_inputs(real_model("GPT2LMHeadModel"), device="meta")

@@ -45,9 +45,8 @@ MAY_IMPORT = {
     "cli.py": {"rich", "typer"},
     "inspect/figures.py": {"plotly"},
     "inspect/hf.py": {"transformers", "huggingface_hub"},
-    "inspect/memory.py": {"pandas"},
     "inspect/report.py": {"plotly"},
-    "inspect/summary.py": {"pandas"},
+    "inspect/shown.py": {"pandas"},
     "inspect/terminal.py": {"rich"},
 }
 

@@ -44,15 +44,6 @@ class _Replacement:
             setattr(self.owner, self.name, self.original)
 
 
-def _depth() -> int:
-    """How many contexts this thread is in."""
-    return int(vars(_state.thread).get("num_patchers", 0))
-
-
-def _enter(step: int) -> None:
-    vars(_state.thread)["num_patchers"] = _depth() + step
-
-
 # Constructors.
 
 
@@ -62,7 +53,7 @@ def _on_meta(original: Any, _: _Replacement) -> Any:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        if _depth():
+        if _state.thread.num_patchers:
             if len(args) > position:
                 args = (*args[:position], META, *args[position + 1 :])
             else:
@@ -82,7 +73,7 @@ def _of_meta_data(original: Any, _: _Replacement) -> Any:
 
     @functools.wraps(make)
     def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if _depth():
+        if _state.thread.num_patchers:
             data = torch.empty(0, device=META) if data is None else data
             is_there = not isinstance(data, torch.Tensor) or data.is_meta
             data = data if is_there else data.detach().to(META)
@@ -190,7 +181,7 @@ class MetaAwareMethodsPatcher:
                     replaced.release()
                 raise
             self._holds_forwards = True
-        _enter(1)
+        _state.thread.num_patchers += 1
         return self
 
     def __exit__(
@@ -199,7 +190,7 @@ class MetaAwareMethodsPatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _enter(-1)
+        _state.thread.num_patchers -= 1
         with _lock:
             for replaced in _CONSTRUCTORS:
                 replaced.release()

@@ -59,6 +59,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []
         self.draws = Draws()
+        self.num_patchers = 0  # contexts of torchfake.fx in which parameters are made on meta
         self.step: types.FrameType | None = None  # an initialiser's call that is recorded already
 
     torch_function: Any = None

@@ -67,7 +67,7 @@ def build(
         DeviceError: if fakes cannot be on `device`.
     """
     device = device or torch.device("cpu")
-    mode = (deferred_mode if deferred else fake_mode)(fake_cuda=_num_cuda(device))
+    mode = (deferred_mode if deferred else fake_mode)(fake_cuda=num_cuda(device))
     peak_before = _peak_rss_bytes()
     start = time.perf_counter()
     try:
@@ -128,7 +128,8 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def _num_cuda(device: torch.device) -> int:
+def num_cuda(device: torch.device) -> int:
+    """How many CUDA devices a mode has that has this one."""
     return (device.index or 0) + 1 if device.type == "cuda" else 0
 
 

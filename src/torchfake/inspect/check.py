@@ -22,7 +22,7 @@ from torchfake.inspect.bounds import check_indices
 from torchfake.inspect.running import Running
 from torchfake.inspect.shown import Shown
 from torchfake.inspect.specs import call_text, described, plain_structure
-from torchfake.inspect.steps import default_loss, refuse_strangers
+from torchfake.inspect.steps import default_loss, run_backward
 from torchfake.inspect.subject import Subject, Twin, subject_of
 
 
@@ -82,8 +82,7 @@ def check(
         raise type(error)(f"in {where}: {error}") from error
     except Exception as error:
         raise _failure(subject, running, calls, slot, error) from error
-    taken = [*twin.args] if twin.args else dict(twin.kwargs)
-    return Checked(type(module).__name__, described(taken), described(output))
+    return Checked(type(module).__name__, described(twin.inputs), described(output))
 
 
 def _run(twin: Twin, backward: bool) -> Any:
@@ -91,9 +90,7 @@ def _run(twin: Twin, backward: bool) -> Any:
         with torch.no_grad():
             return twin()
     output = twin()
-    loss = default_loss(output)
-    refuse_strangers(loss)
-    loss.backward()
+    run_backward(default_loss(output))
     return output
 
 

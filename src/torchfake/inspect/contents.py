@@ -20,6 +20,7 @@ from torchfake import _load, _transformers
 from torchfake.errors import CheckpointError, TargetError
 from torchfake.inspect.build import build
 from torchfake.inspect.overrides import one_line
+from torchfake.inspect.specs import dtype_name
 from torchfake.inspect.targets import resolve
 from torchfake.inspect.tree import joined
 
@@ -184,11 +185,9 @@ def _named(name: str, tensor: torch.Tensor, first: dict[Any, str]) -> NamedTenso
     place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
     where = first.setdefault(place, name) if tensor.numel() else name
     tied = None if where == name else where
-    return NamedTensor(name, tuple(tensor.shape), _dtype(tensor), tensor.nbytes, None, None, tied)
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return NamedTensor(
+        name, tuple(tensor.shape), dtype_name(tensor.dtype), tensor.nbytes, None, None, tied
+    )
 
 
 def _of_module(module: nn.Module, text: str, notes: Sequence[str]) -> Contents:
@@ -227,7 +226,7 @@ def _of_tensor(name: str, tensor: torch.Tensor, kind: str, first: dict[int, str]
     return NamedTensor(
         name,
         None if lazy else tuple(tensor.shape),
-        _dtype(tensor),
+        dtype_name(tensor.dtype),
         0 if lazy else tensor.numel() * tensor.dtype.itemsize,
         kind,
         tensor.requires_grad if kind == "parameter" else False,

@@ -19,7 +19,7 @@ from torchfake import _private
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake.errors import InputsError
 from torchfake.inspect.running import Running
-from torchfake.inspect.steps import default_loss, refuse_strangers
+from torchfake.inspect.steps import default_loss, run_backward
 from torchfake.inspect.subject import Twin
 from torchfake.inspect.tree import with_those_above
 
@@ -107,8 +107,7 @@ def count_flops(twin: Twin, running: Running) -> dict[str, Flops]:
         with contextlib.suppress(InputsError):  # nothing has a gradient
             loss = default_loss(output)
         if loss is not None:
-            refuse_strangers(loss)
-            loss.backward()
+            run_backward(loss)
     return _summed(counting.counts)
 
 

@@ -84,9 +84,8 @@ def _(found: Checked) -> str:
 @fragment.register
 def _(found: Inspection) -> str:
     lines = text.totals(found.summary) + text.costs(found)
-    memory = found.fits if found.fits is not None else found.estimate
     tree = _tree(table.rows(found.summary)) + _lines(lines)
-    return _framed(tree) + ("" if memory is None else fragment(memory))
+    return _framed(tree) + ("" if found.memory is None else fragment(found.memory))
 
 
 def _framed(body: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from torchfake._transformers import is_its_model
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode
-from torchfake.inspect.build import device_named
+from torchfake.inspect.build import device_named, num_cuda
 from torchfake.inspect.hf_inputs import made
 from torchfake.inspect.hf_labels import labels_for
 from torchfake.inspect.hf_sizes import Sizes
@@ -31,7 +31,7 @@ class ExampleInputs(dict[str, Any]):
     seq: int | None
 
     def __init__(self, sizes: Sizes, *, labels: bool, device: torch.device) -> None:
-        with fake_mode(fake_cuda=_num_cuda(device)), device:
+        with fake_mode(fake_cuda=num_cuda(device)), device:
             super().__init__(made(sizes))
             if labels:
                 self.update(labels_for(sizes, self))
@@ -113,10 +113,6 @@ def _device_of(model: torch.nn.Module) -> torch.device:
     """Where its first parameter is; on the CPU, if that is on meta."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     return torch.device("cpu") if device.type == "meta" else device
-
-
-def _num_cuda(device: torch.device) -> int:
-    return (device.index or 0) + 1 if device.type == "cuda" else 0
 
 
 def _check_size(name: str, size: int) -> None:

@@ -44,6 +44,11 @@ class Inspection(Shown):
         return self.summary.tree
 
     @property
+    def memory(self) -> Fits | Estimate | None:
+        """What is known of its memory: fits have the estimate they are of."""
+        return self.fits if self.fits is not None else self.estimate
+
+    @property
     def by_device(self) -> dict[str, tuple[int, int]]:
         """Values and bytes of parameters and buffers by device, the largest first."""
         return self.summary.by_device

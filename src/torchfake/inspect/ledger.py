@@ -150,7 +150,6 @@ class Ledger(FakeDispatch):
     def begin(self, phase: str) -> None:
         """What comes now is of `phase`."""
         self.phase = phase
-        self.running.stack.clear()  # what checkpointing broke off is not left
 
     def end_of_forward(self) -> None:
         """What is alive now and was made since is activations."""
@@ -185,6 +184,13 @@ class Lives(NamedTuple):
     op: tuple[str, ...]  # "" of what was there at the start
     place: tuple[Place | None, ...]
     num_events: int
+
+    def held(self, born: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Bytes held after each event, int64 [events], if they were born then and are so large."""
+        changes = np.zeros(self.num_events + 1, dtype=np.int64)
+        np.add.at(changes, born, sizes)
+        np.subtract.at(changes, self.died, sizes)
+        return np.cumsum(changes[:-1])
 
     def rows(self, which: np.ndarray[Any, Any]) -> Lives:
         """Those that `which` marks."""

@@ -17,11 +17,11 @@ from torch import nn
 
 from torchfake._cuda import CudaProfile
 from torchfake._origin import Origin
-from torchfake.errors import InputsError, MissingExtraError
+from torchfake.errors import InputsError
 from torchfake.inspect.build import dtype_named
 from torchfake.inspect.ledger import CATEGORIES, PHASES, Ledger, Lives
 from torchfake.inspect.running import Running
-from torchfake.inspect.shown import Shown
+from torchfake.inspect.shown import Shown, data_frame
 from torchfake.inspect.steps import Loss, Step
 from torchfake.inspect.subject import Subject, subject_of
 
@@ -117,10 +117,7 @@ class Estimate(Shown):
     ) -> np.ndarray[Any, Any]:
         """Bytes held after each event by the storages that `which` marks, int64 [events]."""
         sizes = self.sizes if which is None else np.where(which, self.sizes, 0)
-        changes = np.zeros(self.lives.num_events + 1, dtype=np.int64)
-        np.add.at(changes, born, sizes)
-        np.subtract.at(changes, self.lives.died, sizes)
-        return np.cumsum(changes[:-1])
+        return self.lives.held(born, sizes)
 
     @cached_property
     def peak(self) -> Peak:
@@ -204,12 +201,8 @@ class Estimate(Shown):
         Raises:
             MissingExtraError: if pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtraError("to_pandas needs pandas: pip install pandas") from error
         lives = self.lives
-        return pandas.DataFrame(
+        return data_frame(
             {
                 "num_bytes": self.sizes,
                 "born": self.born,
@@ -373,8 +366,5 @@ def _elsewhere(lives: Lives, device: str) -> dict[str, int]:
     peaks: dict[str, int] = {}
     for name in sorted({*lives.device} - {device}):
         there = lives.rows(np.array([other == name for other in lives.device], dtype=bool))
-        changes = np.zeros(lives.num_events + 1, dtype=np.int64)
-        np.add.at(changes, there.born, there.num_bytes)
-        np.subtract.at(changes, there.died, there.num_bytes)
-        peaks[name] = int(np.cumsum(changes[:-1]).max(initial=0))
+        peaks[name] = int(there.held(there.born, there.num_bytes).max(initial=0))
     return peaks

@@ -109,8 +109,7 @@ def _sections(part: Any) -> Iterator[tuple[str, str]]:
     """Headings, and what is below each."""
     if isinstance(part, Inspection):
         yield from _sections(part.summary)
-        memory = part.fits if part.fits is not None else part.estimate
-        yield from () if memory is None else _sections(memory)
+        yield from () if part.memory is None else _sections(part.memory)
     elif isinstance(part, Summary):
         yield "Modules", html.fragment(part)
         yield "Parameters", _figure(part.plot())

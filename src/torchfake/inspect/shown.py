@@ -9,6 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torchfake.errors import MissingExtraError
+
+
+def data_frame(rows: Any) -> Any:
+    """A pandas DataFrame of `rows`, in any form that it takes.
+
+    Raises:
+        MissingExtraError: if pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError("to_pandas needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows)
+
 
 class Shown:
     """What a Summary, an Estimate, a Fits, a Checked, a Diff and an Inspection have in common."""

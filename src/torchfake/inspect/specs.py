@@ -27,10 +27,18 @@ class TensorSpec(NamedTuple):
         return {"shape": list(self.shape), "dtype": self.dtype, "device": self.device}
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype, without "torch.".
+
+    >>> dtype_name(torch.bfloat16)
+    'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """The spec of one tensor."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return TensorSpec(tuple(tensor.shape), dtype, str(tensor.device))
+    return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), str(tensor.device))
 
 
 def described(value: Any) -> Any:

@@ -112,10 +112,9 @@ def _train(twin: Twin, ledger: Ledger, step: Step, named: Owners) -> None:
             output = twin()
             loss = (step.loss or default_loss)(output)
         _check_loss(loss)
-        refuse_strangers(loss)
         ledger.end_of_forward()
         ledger.begin("backward")
-        loss.backward()
+        run_backward(loss)
         ledger.reassign(named.gradients(), "gradients")
         if optimizer is not None:
             ledger.begin("optimizer")
@@ -145,8 +144,9 @@ def _check_loss(loss: Any) -> None:
         raise InputsError(f"a loss is a tensor of one number, not {found}: give another loss=")
 
 
-def refuse_strangers(loss: torch.Tensor) -> None:
-    """Refuse a graph with leaves that are real: a backward pass would write fake gradients to them.
+def run_backward(loss: torch.Tensor) -> None:
+    """The backward pass, of a graph whose leaves are all fake: real ones would be given fake
+    gradients.
 
     Raises:
         InputsError: naming the first.
@@ -165,6 +165,7 @@ def refuse_strangers(loss: torch.Tensor) -> None:
                 "the module (a loss's own layers too), or use it under torch.no_grad()"
             )
         nodes += [below for below, _ in node.next_functions]
+    loss.backward()
 
 
 @contextlib.contextmanager

@@ -98,6 +98,11 @@ class Twin:
     subject: Subject
     by_tensor: dict[int, Any]  # the copy of each original, by the original's id
 
+    @property
+    def inputs(self) -> list[Any] | dict[str, Any]:
+        """What the module is given, by position or by name."""
+        return [*self.args] if self.args else self.kwargs
+
     def mode(self) -> contextlib.AbstractContextManager[None]:
         """The mode to run it in."""
         return self.subject.mode()

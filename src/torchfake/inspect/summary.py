@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake.errors import MissingExtraError
 from torchfake.inspect.flops import Flops, count_flops
 from torchfake.inspect.running import Running
-from torchfake.inspect.shown import Shown
+from torchfake.inspect.shown import Shown, data_frame
 from torchfake.inspect.specs import described, plain_structure
 from torchfake.inspect.subject import subject_of
 from torchfake.inspect.tree import ModuleNode, count_by, joined, read_module
@@ -68,11 +67,7 @@ class Summary(Shown):
         Raises:
             MissingExtraError: if pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtraError("to_pandas needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self._records(self.tree, ""))
+        return data_frame(self._records(self.tree, ""))
 
     def _records(self, node: ModuleNode, above: str) -> Iterator[dict[str, Any]]:
         name = joined(above, node.names[0])
@@ -129,8 +124,7 @@ def summary(
     for name, part in twin.module.named_modules():
         part.register_forward_hook(partial(_note_output, outputs, name))
     flops = count_flops(twin, Running(twin.module))
-    taken = [*twin.args] if twin.args else dict(twin.kwargs)
-    return Summary(tree, described(taken), outputs, flops)
+    return Summary(tree, described(twin.inputs), outputs, flops)
 
 
 def _note_output(

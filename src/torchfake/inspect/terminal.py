@@ -70,10 +70,9 @@ def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[Re
 def _(found: Inspection, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
     yield from _tree(found.summary, console, depth)
     yield _lines(text.totals(found.summary) + text.costs(found))
-    memory = found.fits if found.fits is not None else found.estimate
-    if memory is not None:
+    if found.memory is not None:
         yield Text("")
-        yield from renderables(memory, console)
+        yield from renderables(found.memory, console)
 
 
 def _tree(summary: Summary, console: Console, depth: int | None) -> Iterator[RenderableType]:

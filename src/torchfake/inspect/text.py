@@ -94,8 +94,7 @@ def _(found: Summary, *, depth: int | None = None) -> str:
 def _(found: Inspection, *, depth: int | None = None) -> str:
     lines = totals(found.summary) + costs(found)
     parts = [_plain_tree(found.summary, depth), _plain_lines(lines)]
-    memory = found.fits if found.fits is not None else found.estimate
-    return "\n\n".join(parts if memory is None else [*parts, plain(memory)])
+    return "\n\n".join(parts if found.memory is None else [*parts, plain(found.memory)])
 
 
 @plain.register

@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from torchfake.inspect.specs import dtype_name
+
 
 @dataclass(frozen=True)
 class Size:
@@ -235,7 +237,7 @@ class _Reader:
             name=name,
             kind=kind,
             shape=None if lazy else tuple(tensor.shape),
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype_name(dtype),
             device=str(tensor.device),
             num_values=num_values,
             size_bytes=num_values * dtype.itemsize,

@@ -10,10 +10,16 @@ from typing import TypeVar
 
 import torch
 
-from torchfake import _materialize, _replay, _state
+from torchfake import _materialize, _ranks, _replay, _shards, _state
+from torchfake._members import (
+    check_recorded,
+    deferred_attributes,
+    deferred_shards,
+    deferred_tensors,
+)
 from torchfake._metadata import DEFERRED_AS_META
 from torchfake._tensor import FakeTensor
-from torchfake.deferred import check_recorded, deferred_attributes, deferred_mode, deferred_tensors
+from torchfake.deferred import deferred_mode
 from torchfake.errors import NotDeferredError
 
 _T = TypeVar("_T", torch.Tensor, torch.nn.Module)
@@ -66,8 +72,12 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
         raise NotDeferredError(f"materialize takes a tensor or a module, not {type(obj).__name__}")
     if isinstance(obj, torch.nn.Module):
         module: torch.nn.Module = obj
-        found = [*deferred_tensors(module), *deferred_attributes(module)]
-        _materialize.make_real(found, keep=keep_cache)
+        shards = deferred_shards(module)
+        _ranks.check_agreement(shards)
+        with _shards.becoming_real(shards):
+            found = [*deferred_tensors(module), *deferred_attributes(module)]
+            _materialize.make_real(found, keep=keep_cache)
+        _shards.tell_fsdp(module)
     elif isinstance(obj, FakeTensor):
         check_recorded("the tensor", obj)
         _materialize.make_real([("the tensor", obj)], keep=keep_cache)

@@ -37,6 +37,7 @@ class OpPlan(NamedTuple):
     asks_values: bool  # its outcome is values, or a matter of values, for all or some arguments
     gives_tensors: bool  # has tensors among its results
     overwrites: bool  # writes the whole of its first argument, whatever was there
+    is_collective: bool  # exchanges values between ranks
 
 
 _MIXES_DEVICES = {
@@ -105,6 +106,8 @@ _RANDOM_WITHOUT_TAG = frozenset(
      "aten::_sample_dirichlet", "aten::poisson", "aten::binomial"}
 )  # fmt: skip
 
+_COLLECTIVE = ("c10d::", "_c10d_functional::", "c10d_functional::")
+
 _VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
@@ -146,6 +149,7 @@ def _read_schema(func: Any) -> OpPlan:
         asks_values=_asks_values(func, packet, arguments),
         gives_tensors=_gives_tensors(func),
         overwrites=packet in _OVERWRITES,
+        is_collective=packet.startswith(_COLLECTIVE),
     )
 
 

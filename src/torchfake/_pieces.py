@@ -85,6 +85,11 @@ def step_of(op: Op) -> Step | None:
     return Step(op, length, start, stop, views, run, words)
 
 
+def is_factory(op: Op) -> bool:
+    """Whether `op`, which is a step, looks at no values, and at most at the shape of a tensor."""
+    return _BUILDERS.get(plan_of(op.func).name) in _FACTORIES
+
+
 def _is_simple(arg: Any) -> bool:
     if type(arg) is External:
         return arg.tensor.dim() == 0 and arg.tensor.device.type == "cpu"

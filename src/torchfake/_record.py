@@ -30,10 +30,13 @@ from torchfake._metadata import (
 )
 from torchfake._ops import LIFTS, TAKES_MASKS, OpPlan, plan_of
 from torchfake._rules import has_rule
+from torchfake._spmd import copies_of, result_of
 from torchfake._tensor import FakeTensor, fake_twin, is_deferred_fake
 from torchfake.errors import RecordError
 
 Run = Callable[[Any, Args, Kwargs], Any]
+
+_COPY = torch.ops.aten.copy_.default
 
 
 def concerns(args: Args, kwargs: Kwargs) -> bool:
@@ -60,6 +63,10 @@ def record(
         if isinstance(result, FakeTensor):
             _defer(result, None, mode_mark, _where()[0])  # there is nothing to do for it
         return result
+    if plan.is_collective:
+        for pair in copies_of(plan.packet, args):
+            record(_COPY, plan_of(_COPY), pair, {}, run, mode_mark)
+        return result_of(args)
     if plan.is_random and len(args) > 1:
         args, kwargs = _generator_by_name(func, args, kwargs)
     given = _Given(args, kwargs, mode_mark)

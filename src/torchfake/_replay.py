@@ -23,6 +23,7 @@ from torchfake._execute import Storages, execute
 from torchfake._graph import Cell, Contents, Deferred, Op, history
 from torchfake._memory import new_storage, view_of
 from torchfake._metadata import Metadata
+from torchfake._narrow import narrowed
 from torchfake._positions import Generators, Known
 from torchfake._schedule import cells_of, schedule
 from torchfake._workers import Workers
@@ -76,7 +77,7 @@ def replay(
         return
     by_cell = {contents.cell: contents for contents in wanted}
     with _private.as_eager():
-        plan = schedule(ops)
+        plan = schedule(narrowed(ops, by_cell))
     Workers(
         plan,
         set(by_cell),

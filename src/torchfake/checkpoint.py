@@ -17,11 +17,11 @@ import torch
 
 from torchfake import _private, _replay, _transformers
 from torchfake._digest import digest_of_contents, digest_of_record, digest_of_values, packed
+from torchfake._members import check_recorded
 from torchfake._progress import progress_bar
 from torchfake._safetensors import check_dtypes, incomplete_name, remove_incomplete
 from torchfake._save import Advance, recorded_of, write_file
 from torchfake._tensor import FakeTensor
-from torchfake.deferred import check_recorded
 from torchfake.errors import CheckpointError, MissingExtraError, NotDeferredError
 
 _INDEX = "model.safetensors.index.json"

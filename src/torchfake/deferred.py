@@ -6,8 +6,7 @@ real. Invariant: what is made real has the bits that eager construction would ha
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -16,22 +15,31 @@ from torchfake import (
     _generators,
     _load,
     _materialize,
-    _private,
+    _ranks,
     _record,
     _replay,
+    _shards,
     _state,
 )
 from torchfake._graph import Cell, Deferred
+from torchfake._members import (
+    Check,
+    check_recorded,
+    deferred_attributes,
+    deferred_shards,
+    deferred_tensors,
+    is_or_holds_deferred,
+    tensors_of_chosen,
+)
 from torchfake._metadata import DEFERRED, Storage
 from torchfake._progress import progress_bar
-from torchfake._tensor import FakeTensor, is_deferred_fake
-from torchfake.errors import ChangedValueError, MaterializeError, NotDeferredError
+from torchfake._tensor import FakeTensor
+from torchfake.errors import ChangedValueError, NotDeferredError
 from torchfake.fake import fake_mode, tensors_of
 
 _T = TypeVar("_T")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 _Module = TypeVar("_Module", bound=torch.nn.Module)
-_Check = Callable[[torch.nn.Module], bool]
 
 
 class deferred_mode(fake_mode):
@@ -101,16 +109,10 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
         NotDeferredError: (a ValueError) for anything else.
     """
     if isinstance(obj, torch.Tensor):
-        return _is_or_holds_deferred(obj)
+        return is_or_holds_deferred(obj)
     if isinstance(obj, torch.nn.Module):
-        return any(map(_is_or_holds_deferred, tensors_of(obj)))
+        return any(map(is_or_holds_deferred, tensors_of(obj)))
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
-
-
-def _is_or_holds_deferred(tensor: torch.Tensor) -> bool:
-    if is_deferred_fake(tensor):
-        return True
-    return any(_is_or_holds_deferred(inner) for inner in _private.tensors_inside(tensor))
 
 
 def materialize_tensor(tensor: _Tensor) -> _Tensor:
@@ -134,19 +136,10 @@ def materialize_tensor(tensor: _Tensor) -> _Tensor:
     return tensor
 
 
-def check_recorded(name: str, fake: FakeTensor) -> None:
-    """Refuse a fake that has no record, by name."""
-    if not is_deferred_fake(fake):
-        raise NotDeferredError(
-            f"{name} is fake and was not recorded: it was made in fake_mode(), or computed from a "
-            "fake that was. Make it inside deferred_init() or deferred_mode()"
-        )
-
-
 def materialize_module(
     module: _Module,
     buffers_only: bool = False,
-    check_fn: Callable[[torch.nn.Module], bool] | None = None,
+    check_fn: Check | None = None,
     *,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
@@ -196,13 +189,16 @@ def materialize_module(
         raise NotDeferredError(f"materialize_module takes a module, not {type(module).__name__}")
     _replay.check_threads(threads)
     target = None if device is None else _real_device(device)
-    with _materialize.lock:
-        chosen = list(deferred_tensors(module, buffers_only, check_fn))
+    which = buffers_only, check_fn
+    shards = deferred_shards(module, *which)
+    _ranks.check_agreement(shards)
+    with _materialize.lock, _shards.becoming_real(shards, target):
+        chosen = list(deferred_tensors(module, *which))
         if not buffers_only:
             chosen += deferred_attributes(module, check_fn)
         values: list[_load.Value] = []
         if checkpoint is not None:
-            ids = _ids_of_chosen(module, buffers_only, check_fn)
+            ids = {id(tensor) for _, tensor in tensors_of_chosen(module, *which)}
             values = _load.values_for(module, checkpoint, ids, strict=strict)
         if dtype is not None or values:
             _materialize.check(chosen)  # before anything is cast
@@ -213,18 +209,8 @@ def materialize_module(
         num_bytes = sum(fake._fake_meta.num_bytes for _, fake in chosen)
         with progress_bar(num_bytes, progress) as advance:
             _materialize.make_real(chosen, device=target, each=advance, num_threads=threads)
+    _shards.tell_fsdp(module)
     return module
-
-
-def _ids_of_chosen(
-    module: torch.nn.Module, buffers_only: bool, check_fn: _Check | None
-) -> set[int]:
-    """Of the chosen parameters and buffers, real ones too."""
-    chosen: set[int] = set()
-    for _, submodule in _chosen(module, check_fn):
-        own = [] if buffers_only else list(submodule.parameters(recurse=False))
-        chosen.update(map(id, [*own, *submodule.buffers(recurse=False)]))
-    return chosen
 
 
 def _real_device(device: torch.device | str | int) -> torch.device:
@@ -232,90 +218,6 @@ def _real_device(device: torch.device | str | int) -> torch.device:
     if named.type == "cuda" and named.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return named
-
-
-def _chosen(module: torch.nn.Module, check: _Check | None) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The submodules that `check` is true of, with what the names of their tensors begin with."""
-    for path, submodule in module.named_modules():
-        if check is None or check(submodule):
-            yield f"{path}." if path else "", submodule
-
-
-def deferred_tensors(
-    module: torch.nn.Module,
-    buffers_only: bool = False,
-    check_fn: Callable[[torch.nn.Module], bool] | None = None,
-) -> Iterator[tuple[str, FakeTensor]]:
-    """Names and deferred tensors, each once: see :func:`materialize_module`."""
-    seen: set[int] = set()
-    for prefix, submodule in _chosen(module, check_fn):
-        own = [] if buffers_only else list(submodule.named_parameters(recurse=False))
-        for name, tensor in [*own, *submodule.named_buffers(recurse=False)]:
-            full = prefix + name
-            if isinstance(tensor, FakeTensor) and id(tensor) not in seen:
-                seen.add(id(tensor))
-                check_recorded(full, tensor)
-                yield full, tensor
-            elif not isinstance(tensor, FakeTensor) and _is_or_holds_deferred(tensor):
-                raise MaterializeError(
-                    f"{full} is a {type(tensor).__name__} of a deferred tensor, which cannot "
-                    "become real in place yet: call materialize_module before it is sharded"
-                )
-
-
-def deferred_attributes(
-    module: torch.nn.Module, check_fn: _Check | None = None
-) -> list[tuple[str, FakeTensor]]:
-    """Deferred tensors that modules hold as plain attributes, in lists and dicts too: tables of
-    positions, and what ``weight_norm`` and pruning compute of their parameters.
-
-    The latter have a history, which cannot be made real, and whose graph would keep the parameters
-    from becoming real. It is let go; torch's own hooks compute them again in each forward pass.
-    """
-    found: list[tuple[str, FakeTensor]] = []
-    for prefix, submodule in _chosen(module, check_fn):
-        _refuse_script(prefix.rstrip("."), submodule)
-        for name, value in vars(submodule).items():
-            if name not in _OF_MODULES:
-                found += [(prefix + name, t) for t in _deferred_inside(value)]
-    for full, fake in found:
-        if fake.grad_fn is not None:
-            _let_go_of_history(full, fake, module)
-    return found
-
-
-_OF_MODULES = frozenset(vars(torch.nn.Module()))
-
-
-def _deferred_inside(value: Any) -> Iterator[FakeTensor]:
-    if isinstance(value, FakeTensor):
-        if is_deferred_fake(value):
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _deferred_inside(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _deferred_inside(item)
-
-
-def _let_go_of_history(name: str, fake: FakeTensor, module: torch.nn.Module) -> None:
-    owner = module.get_submodule(name.rpartition(".")[0])
-    if not owner._forward_pre_hooks:
-        warnings.warn(
-            f"{name} was computed from parameters, and is real without that history: gradients "
-            "will not flow through it. Compute it in forward()",
-            stacklevel=4,
-        )
-    _materialize.forget_history(fake)
-
-
-def _refuse_script(path: str, module: torch.nn.Module) -> None:
-    if isinstance(module, torch.jit.ScriptModule):
-        raise MaterializeError(
-            f"{path or 'the module'} is scripted: C++ holds its tensors, which cannot become real "
-            "in place. Call materialize_module before torch.jit.script"
-        )
 
 
 def _cast(fakes: list[FakeTensor], dtype: torch.dtype) -> None:
@@ -326,9 +228,7 @@ def _cast(fakes: list[FakeTensor], dtype: torch.dtype) -> None:
                 fake.data = fake.detach().to(dtype)
 
 
-def dematerialize_module(
-    module: _Module, check_fn: Callable[[torch.nn.Module], bool] | None = None
-) -> _Module:
+def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
     """Give back the memory of a module that was materialized: it is deferred again, in place.
 
     Its values are compared with what the record gives, tensor by tensor, so that another
@@ -343,7 +243,8 @@ def dematerialize_module(
             recorded, or was never recorded. Nothing has changed then.
     """
     with _materialize.lock:
-        real = list(_all_real(module, check_fn))
+        tensors = tensors_of_chosen(module, check=check_fn)
+        real = [(name, t) for name, t in tensors if not isinstance(t, FakeTensor)]
         for name, tensor in real:
             _materialize.check_can_be_deferred(name, tensor)
             _check_unchanged(name, tensor)
@@ -351,20 +252,6 @@ def dematerialize_module(
         for _, tensor in real:
             _make_deferred(tensor, storages)
     return module
-
-
-def _all_real(
-    module: torch.nn.Module, check_fn: Callable[[torch.nn.Module], bool] | None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    seen: set[int] = set()
-    for prefix, submodule in _chosen(module, check_fn):
-        for name, tensor in [
-            *submodule.named_parameters(recurse=False),
-            *submodule.named_buffers(recurse=False),
-        ]:
-            if not isinstance(tensor, FakeTensor) and id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield prefix + name, tensor
 
 
 def _check_unchanged(name: str, tensor: torch.Tensor) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "MissingExtraError",
     "NotDeferredError",
     "NotFakeError",
+    "RankMismatchError",
     "RealTensorWriteError",
     "RecordError",
     "ReplayError",
@@ -202,6 +203,20 @@ class CheckpointError(TorchFakeError, ValueError):
 
     Of what is written: the directory holds another model, or a tensor is of a kind that safetensors
     files do not have.
+    """
+
+
+class RankMismatchError(TorchFakeError, RuntimeError):
+    """The ranks of a mesh have not recorded the same program.
+
+    Each rank makes its shards of a sharded module from its own record, so all must have built the
+    same model from the same random state. The message names the ranks that differ from the most,
+    and the first parameter that does; all ranks raise it, and no weight has been made::
+
+        torch.manual_seed(dist.get_rank())   # the same number everywhere instead
+        model = deferred_init(Model, config)
+        fully_shard(model, mesh=mesh)
+        materialize_module(model)            # RankMismatchError
     """
 
 

@@ -1,0 +1,64 @@
+"""Run by torchrun on gloo: what happens if one of the ranks is not as the others.
+
+Takes cases as ``what:rank``, and prints ``what: rank: message`` for each, on all ranks.
+"""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import models
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from torchfake import deferred_init, is_deferred, materialize_module
+from torchfake.errors import RankMismatchError
+
+TIMEOUT = timedelta(seconds=20)
+
+
+def build(case, is_odd):
+    """A sharded deferred module that is not the same on the odd rank."""
+    torch.manual_seed(1 if case == "seed" and is_odd else 0)
+    if case == "draw" and is_odd:
+        torch.rand(1)
+    width = 52 if case == "width" and is_odd else 48
+    layers = 1 if case == "layers" and is_odd else 2
+    module = deferred_init(models.Net, width=width, layers=layers)
+    if case == "edit" and is_odd:
+        module.layers[1].down.bias.data.add_(1)
+    return module
+
+
+def materialize(module, case):
+    rank = dist.get_rank()
+    begun = time.monotonic()
+    try:
+        materialize_module(module)
+    except RankMismatchError as error:
+        assert all(map(is_deferred, module.parameters()))
+        print(f"{case}: {rank}: {error}", flush=True)
+    except Exception as error:
+        assert time.monotonic() - begun < 3 * TIMEOUT.seconds
+        print(f"{case}: {rank}: {type(error).__name__}", flush=True)
+
+
+def main(cases):
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for case in cases:
+        name, odd = case.split(":")
+        is_odd = dist.get_rank() == int(odd)
+        module = models.fsdp(build(name, is_odd), mesh)
+        if name == "dies" and is_odd:
+            os.kill(os.getpid(), signal.SIGKILL)
+        materialize(module, name)
+    sys.stdout.flush()
+    os._exit(0)  # past what waits for those that are gone
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from torchfake import _chains, _narrow, _positions, _replay, _workers
+from torchfake import _chains, _narrow, _positions, _replay, _wanted, _workers
 
 
 @contextmanager
@@ -24,7 +24,8 @@ def tiny_pieces(piece: int = 32, num_scratch_bytes: int = 1000) -> Iterator[None
 
 def make_tiny(patch: pytest.MonkeyPatch, piece: int, num_scratch_bytes: int) -> None:
     patch.setattr(_replay, "SMALL_BYTES", -1)
-    patch.setattr(_narrow, "MIN_BYTES", -1)
+    patch.setattr(_wanted, "MIN_BYTES", -1)
+    patch.setattr(_narrow, "BLOCK", piece * 4)
     patch.setattr(_workers, "MIN_PORTION", piece * 3 // 2)
     patch.setattr(_workers, "MAX_PORTION", piece * 5)
     patch.setattr(_workers, "MAX_SCRATCH_BYTES", num_scratch_bytes)

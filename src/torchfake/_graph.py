@@ -126,7 +126,7 @@ class Op:
     digest: bytes | None = None  # of what it does: see torchfake._digest
 
     def __init__(self, func: Any, args: Any, kwargs: Any, place: Place | None) -> None:
-        self.number = next(_numbers)
+        self.number: float = next(_numbers)  # parts of one are numbered in between
         self.func = func
         self.args = args
         self.kwargs = kwargs
@@ -256,7 +256,7 @@ def history(wanted: Iterable[Op | None], *, all_of_it: bool = False) -> list[Op]
     With `all_of_it`, all that `wanted` depend on, whatever is at hand by now; but what is behind an
     operation whose digest is known.
     """
-    found: dict[int, Op] = {}
+    found: dict[float, Op] = {}
     waiting = [op for op in wanted if op is not None]
     while waiting:
         op = waiting.pop()

@@ -19,9 +19,9 @@ import torch
 from torchfake import _private_distributed as _distributed
 from torchfake._digest import digest_of_contents, packed
 from torchfake._graph import Contents, Op, Read
-from torchfake._narrow import copied
 from torchfake._ops import plan_of
 from torchfake._pieces import is_factory
+from torchfake._wanted import copied
 from torchfake.errors import RankMismatchError
 
 

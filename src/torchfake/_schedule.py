@@ -90,7 +90,7 @@ class _Plan:
         self.tasks: set[Task] = set()
         self.first: dict[Cell, Task] = {}
         self.last: dict[Cell, Task] = {}
-        self._drawing: dict[int, Task] = {}  # by the operation's number: lone ones that draw
+        self._drawing: dict[float, Task] = {}  # by the operation's number: lone ones that draw
 
     def add(self, op: Op) -> None:
         cells = set(cells_of(op))

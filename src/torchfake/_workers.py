@@ -105,7 +105,8 @@ class Workers:
         for task in tasks:
             for other in task.after:
                 self._followers.setdefault(other, []).append(task)
-        self._lone = deque(task for task in tasks if isinstance(task, Lone))
+        self._lone: list[Lone] = []  # that can be done now, in order
+        self._freeing: list[Lone] = []  # the same that need no memory, and may let go of some
         self._line: list[_Progress] = []  # of chains that can be done now, in order
         self._done: deque[Cell] = deque()  # to be handed over
         self._num_running = 0  # portions and lone tasks
@@ -188,8 +189,9 @@ class Workers:
         if self._done:
             return self._done.popleft()
         for anyway in (False, self._is_idle()):
-            if self._can_begin_lone(anyway):
-                return self._begin_lone()
+            lone = self._next_lone(anyway)
+            if lone is not None:
+                return self._begin_lone(lone)
             portions = self._portions(anyway)
             if portions:
                 return portions
@@ -208,6 +210,9 @@ class Workers:
     def _line_up(self, task: Task) -> None:
         if isinstance(task, Chain):
             bisect.insort(self._line, _Progress(task), key=lambda chain: chain.task.number)
+        elif isinstance(task, Lone):
+            ready = self._lone if self._needed(task) else self._freeing
+            bisect.insort(ready, task, key=lambda lone: lone.number)
 
     def _portions(self, anyway: bool = False) -> list[Portion]:
         """The next elements in line: more than a few, and less than would keep others waiting. With
@@ -260,13 +265,15 @@ class Workers:
         whole = {cell: self._storages.of(cell) for cell in task.cells - inner}
         return Layout(whole, sinks, _chains.block_of(self._num_threads))
 
-    def _can_begin_lone(self, anyway: bool) -> bool:
-        if not self._lone or self._waits[self._lone[0]]:
-            return False
-        return anyway or _fits(self._bytes, self._needed(self._lone[0]))
+    def _next_lone(self, anyway: bool) -> Lone | None:
+        """What frees memory goes first: all else may be waiting for that."""
+        if self._freeing:
+            return self._freeing.pop(0)
+        if self._lone and (anyway or _fits(self._bytes, self._needed(self._lone[0]))):
+            return self._lone.pop(0)
+        return None
 
-    def _begin_lone(self) -> Lone:
-        task = self._lone.popleft()
+    def _begin_lone(self, task: Lone) -> Lone:
         self._bytes += self._needed(task)
         self._num_running += 1
         return task

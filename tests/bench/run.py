@@ -20,6 +20,7 @@ import inspecting
 import materialize
 import measure
 import models
+import sharded
 import torch
 from torch._subclasses import FakeTensorMode
 
@@ -246,6 +247,7 @@ def main() -> None:
     parser.add_argument("--only-deferred", action="store_true", help="deferred init alone")
     parser.add_argument("--only-inspect", action="store_true", help="summary, estimate, fit alone")
     parser.add_argument("--only-materialize", action="store_true", help="making real alone")
+    parser.add_argument("--only-sharded", action="store_true", help="shards of one rank alone")
     options = parser.parse_args()
     print(machine())
     if options.only_ops:
@@ -256,6 +258,8 @@ def main() -> None:
         return inspecting.report(options.rounds)
     if options.only_materialize:
         return materialize.report(options.rounds)
+    if options.only_sharded:
+        return sharded.report(options.rounds)
     import_time()
     construction(options.rounds, eager=not options.no_eager)
     single_ops(options.rounds)
@@ -269,6 +273,7 @@ def main() -> None:
     inspecting.report(options.rounds)
     if not options.no_eager:
         materialize.report(options.rounds)
+    sharded.report(options.rounds)
 
 
 if __name__ == "__main__":

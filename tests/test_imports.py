@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "torchfake"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-FACES = {"__init__.py", "inspect/__init__.py"}
+FACES = {"__init__.py", "distributed/__init__.py", "inspect/__init__.py"}
 """Public faces: lists of names, which may import from anywhere below them."""
 
 LATE = {
@@ -63,7 +63,7 @@ def listed() -> list[str]:
     page = (ROOT / "docs" / "design.md").read_text()
     layout = re.search(r"## Layout\n.*?```text\n(.*?)```", page, re.DOTALL)
     assert layout is not None, "docs/design.md has no list under '## Layout'"
-    return re.findall(r"^\s*((?:inspect/)?\w+\.py)\b", layout.group(1), re.MULTILINE)
+    return re.findall(r"^\s*((?:inspect/|distributed/)?\w+\.py)\b", layout.group(1), re.MULTILINE)
 
 
 @cache

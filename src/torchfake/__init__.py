@@ -18,6 +18,7 @@ from torchfake.deferred import dematerialize_module as dematerialize_module
 from torchfake.deferred import is_deferred as is_deferred
 from torchfake.deferred import materialize_module as materialize_module
 from torchfake.deferred import materialize_tensor as materialize_tensor
+from torchfake.distributed import plan as plan
 from torchfake.fake import fake_like as fake_like
 from torchfake.fake import fake_mode as fake_mode
 from torchfake.fake import is_fake as is_fake
@@ -58,6 +59,7 @@ __all__ = [
     "materialize_tensor",
     "meta_init",
     "meta_like",
+    "plan",
     "profiles",
     "read_profiles",
     "report",

@@ -15,6 +15,7 @@ import torch
 
 from torchfake._graph import Cell, Contents, External, Op, Read, history
 from torchfake._metadata import Metadata, bytes_spanned
+from torchfake._private_distributed import dtensor_class, shard_of
 from torchfake._tensor import FakeTensor
 from torchfake.errors import NotDeferredError
 
@@ -155,7 +156,7 @@ def graph(tensor: torch.Tensor) -> Graph:
     """The record that a deferred tensor will be made by; print it to read it.
 
     Args:
-        tensor: deferred, of any shape.
+        tensor: deferred, of any shape; of a DTensor it is the record of this rank's shard.
 
     Raises:
         NotDeferredError: (a ValueError) for anything else, and for a tensor that is real already.
@@ -166,6 +167,8 @@ def graph(tensor: torch.Tensor) -> Graph:
     >>> print(graph(weight).lines[-1].op)
     aten.mul
     """
+    if isinstance(tensor, dtensor_class()):
+        tensor = shard_of(tensor)
     recorded = tensor._fake_storage.recorded if isinstance(tensor, FakeTensor) else None
     if recorded is None:
         raise NotDeferredError(f"graph takes a deferred tensor, not {type(tensor).__name__}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _device, _graph, _origin, _private, _state, _values
+from torchfake import _collectives, _device, _graph, _origin, _private, _state, _values
 from torchfake._call import Args, Kwargs
 from torchfake._checks import check_fill
 from torchfake._follow import is_known, value_argument
@@ -341,3 +341,7 @@ def refuse_quantized(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @handles(aten.record_stream.default)
 def record_stream(func: Any, args: Args, kwargs: Kwargs) -> None:
     """Tells the CUDA allocator about a stream; there is neither."""
+
+
+handles(*_collectives.operators())(_collectives.collective)
+handles(*_collectives.waits())(_collectives.wait)

@@ -1,23 +1,22 @@
-"""Checkpoints, opened and held against a module.
+"""Checkpoints, opened.
 
-Enters: a directory, a file or a state dict, and the tensors of a module by name. Leaves: the values
-that go to them. Invariant: all that is wrong is found before anything is changed, and no code from
-a file runs.
+Enters: a directory, a file or a state dict. Leaves: its tensors by name, mapped. Invariant: nothing
+of them is read before somebody looks at it, and no code from a file runs.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from torchfake import _private, _transformers
-from torchfake._graph import MAX_EXTERNAL_BYTES
+from torchfake import _load_distributed
+from torchfake import _private_distributed as _distributed
+from torchfake._parts import Part, part_of
 from torchfake._safetensors import DTYPES, INCOMPLETE
 from torchfake._tensor import FakeTensor
 from torchfake.errors import CheckpointError, MissingExtraError
@@ -32,6 +31,30 @@ class Entry(NamedTuple):
     read: Callable[[], torch.Tensor]  # mapped, where the file allows it
     is_complex: bool = False
     trouble: str | None = None  # why it cannot be read
+    read_part: Callable[[Part], torch.Tensor] | None = None  # into new memory, if not mapped
+    sharded: Any = None  # a DTensor of a state dict
+
+
+def is_distributed(source: Source) -> bool:
+    """Whether `source` is a directory of ``torch.distributed.checkpoint``."""
+    return not isinstance(source, Mapping) and _load_distributed.is_one(source)
+
+
+def open_distributed(source: Any, known: Set[str]) -> dict[str, Entry]:
+    """Its tensors: of several things in it, those by most of the names that are `known`.
+
+    Raises:
+        CheckpointError: if it is damaged, or it cannot be told which.
+    """
+    saved = _load_distributed.open_directory(source, known)
+    return {name: _entry_of_saved(each) for name, each in saved.items()}
+
+
+def _entry_of_saved(saved: _load_distributed.Saved) -> Entry:
+    def read() -> torch.Tensor:
+        return saved.read(part_of("", torch.empty(saved.shape, device="meta")))
+
+    return Entry(saved.shape, read, saved.dtype.is_complex, None, saved.read)
 
 
 def open_checkpoint(source: Source) -> dict[str, Entry]:
@@ -39,7 +62,7 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
 
     Args:
         source: a directory, a ``.safetensors`` file, an index, a file of ``torch.save``, or a state
-            dict.
+            dict; no directory of ``torch.distributed.checkpoint``.
 
     Raises:
         CheckpointError: if it is none of these, or damaged.
@@ -61,7 +84,7 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
     return _read_file(path)
 
 
-def _not_read(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
+def entries_not_read(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
     """What another reader has left out."""
     return {
         name: Entry(shape, torch.Tensor, trouble=f"is {list(shape)} there, and was left out")
@@ -80,7 +103,7 @@ def _file_in(folder: Path) -> Path:
     for name in _NAMES:
         if (folder / name).exists():
             return folder / name
-    unfinished = any(folder.glob(f"*{INCOMPLETE}"))
+    unfinished = any(any(folder.glob(made)) for made in (f"*{INCOMPLETE}", "*-of-*.safetensors"))
     raise CheckpointError(
         f"{folder} has none of {', '.join(_NAMES)}"
         + ("; it is left over from a save that was interrupted" if unfinished else "")
@@ -147,12 +170,13 @@ def _entries_of(origin: str, state: Mapping[str, Any]) -> dict[str, Entry]:
 
 def _entry_of_tensor(value: torch.Tensor) -> Entry:
     trouble = None
-    if isinstance(value, FakeTensor) or value.is_meta:
+    if isinstance(_distributed.held(value), FakeTensor) or value.is_meta:
         trouble = "has no values: it is fake, or on meta"
     elif value.layout != torch.strided or value.is_nested or value.is_quantized:
         trouble = "is sparse, nested or quantized: convert it to a plain tensor"
     shape = () if trouble else tuple(value.shape)
-    return Entry(shape, lambda: value, value.is_complex(), trouble)
+    sharded = value if isinstance(value, _distributed.dtensor_class()) else None
+    return Entry(shape, lambda: value, value.is_complex(), trouble, sharded=sharded)
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
@@ -185,115 +209,3 @@ def _weight_map(path: Path) -> dict[str, Any]:
         return dict(content["weight_map"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(path, error) from error
-
-
-# Against a module.
-
-
-class Value(NamedTuple):
-    """What goes where."""
-
-    name: str
-    target: torch.Tensor
-    entry: Entry
-
-
-def values_for(
-    module: torch.nn.Module, checkpoint: Source, chosen: set[int], *, strict: bool
-) -> list[Value]:
-    """What a checkpoint has for the tensors of a module's state that are `chosen`, by identity.
-
-    Args:
-        module: whose names count; those of its other tensors may be there, and are left alone.
-        checkpoint: see :func:`open_checkpoint`.
-        chosen: identities of parameters and buffers.
-        strict: whether it is an error if more is there, or does not fit; otherwise a warning.
-
-    Raises:
-        CheckpointError: with all that is wrong.
-    """
-    state = module.state_dict(keep_vars=True)
-    buffers = (name for name, _ in module.named_buffers(remove_duplicate=False))
-    known = {*state, *buffers}
-    targets = {name: tensor for name, tensor in state.items() if id(tensor) in chosen}
-    entries = _entries_for(module, checkpoint, known)
-    found = [Value(name, t, entries[name]) for name, t in targets.items() if name in entries]
-    troubles = {value.name: _trouble(value.entry, value.target) for value in found}
-    unknown = sorted(set(entries) - known)
-    others = [f"{name} {trouble}" for name, trouble in troubles.items() if trouble]
-    nothing = bool(targets) and not found
-    if unknown or others or nothing:
-        text = _complaint(unknown, others, nothing=nothing)
-        if strict:
-            raise CheckpointError(f"{text}. strict=False takes what fits. Nothing was changed")
-        warnings.warn(f"{text}: left out", stacklevel=3)
-    return [value for value in found if not troubles[value.name]]
-
-
-def _entries_for(module: torch.nn.Module, checkpoint: Source, known: set[str]) -> dict[str, Entry]:
-    """Those of the checkpoint, by the module's names."""
-    entries = open_checkpoint(checkpoint)
-    if isinstance(checkpoint, Mapping) or known >= set(entries) or not os.path.isdir(checkpoint):
-        return entries
-    if not _transformers.is_its_model(module) or not _transformers.converts(module):
-        return entries
-    read, others = _transformers.read_pretrained(module, checkpoint)
-    return {**open_checkpoint(read), **_not_read(others)}
-
-
-def _trouble(entry: Entry, target: torch.Tensor) -> str | None:
-    """Why an entry cannot go to its target."""
-    if entry.trouble is not None:
-        return entry.trouble
-    if torch.nn.parameter.is_lazy(target):
-        return "has no shape here yet: run a forward pass first"
-    if entry.shape != tuple(target.shape):
-        return f"is {list(entry.shape)} there and {list(target.shape)} here"
-    if entry.is_complex and not target.is_complex():
-        return f"is complex there and {target.dtype} here"
-    if any(step == 0 and n > 1 for step, n in zip(target.stride(), target.shape, strict=True)):
-        return "is expanded here: its elements share memory"
-    if target.is_inference() and not isinstance(target, FakeTensor):
-        return "is a real inference tensor here, which cannot be written"
-    return None
-
-
-def _complaint(unknown: list[str], others: list[str], *, nothing: bool) -> str:
-    parts = []
-    if unknown:
-        parts.append(f"the module does not have {_listed(unknown)} of the checkpoint")
-    if nothing:
-        parts.append("the two have no name in common (is there a prefix?)")
-    if others:
-        parts.append(f"these do not fit: {_listed(others)}")
-    return "; ".join(parts)
-
-
-def _listed(items: list[str]) -> str:
-    shown = ", ".join(items[:_MAX_SHOWN])
-    return shown if len(items) <= _MAX_SHOWN else f"{shown} and {len(items) - _MAX_SHOWN} more"
-
-
-_MAX_SHOWN = 20
-
-
-def copy(values: list[Value]) -> None:
-    """Write the values: recorded for those that are deferred, at once for those that are real.
-
-    Raises:
-        CheckpointError: if a file cannot be read after all. Nothing has changed then.
-    """
-    with _private.as_eager():
-        read = [_value_of(value.name, value.entry) for value in values]
-    with torch.no_grad():
-        for value, tensor in zip(values, read, strict=True):
-            value.target.copy_(tensor)
-
-
-def _value_of(name: str, entry: Entry) -> torch.Tensor:
-    """Mapped; but what the record keeps for another time must not go with its file."""
-    try:
-        value = entry.read().detach()
-    except Exception as error:  # a file's contents decide
-        raise CheckpointError(f"{name} cannot be read: {error}. Nothing was changed") from error
-    return value.clone() if value.nbytes <= MAX_EXTERNAL_BYTES else value

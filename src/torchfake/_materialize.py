@@ -154,7 +154,12 @@ def _check_can_swap(name: str, fake: FakeTensor) -> None:
             f"{name} is the result of {node.name()}, whose history cannot be made real. "
             "Materialize what it was computed from and compute it again, or detach() it"
         )
-    if _private.is_in_a_graph(fake):
+    check_no_graph(name, fake)
+
+
+def check_no_graph(name: str, tensor: torch.Tensor) -> None:
+    """Refuse what a graph of autograd holds, which would go on to hold it."""
+    if _private.is_in_a_graph(tensor):
         raise MaterializeError(
             f"{name} cannot become real in place: the graph of a forward pass holds it. Delete the "
             "outputs of that pass, or run it in torch.no_grad()"

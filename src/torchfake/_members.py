@@ -7,7 +7,7 @@ sharded parameter, its shard. Invariant: what cannot become real in place is ref
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -60,10 +60,17 @@ def deferred_tensors(
     module: torch.nn.Module, buffers_only: bool = False, check: Check | None = None
 ) -> Iterator[tuple[str, FakeTensor]]:
     """Names and deferred parameters and buffers; of those that are sharded, the shards."""
-    for name, tensor in tensors_of_chosen(module, buffers_only, check):
-        held = tensor
-        if isinstance(tensor, _distributed.dtensor_class()):
-            held = _distributed.shard_of(tensor)
+    return deferred_among(tensors_of_chosen(module, buffers_only, check))
+
+
+def deferred_among(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, FakeTensor]]:
+    """Those that are deferred, of sharded ones the shards.
+
+    Raises:
+        MaterializeError: for what holds a deferred tensor and is no DTensor.
+    """
+    for name, tensor in named:
+        held = _distributed.shard_of(tensor) if _is_sharded(tensor) else tensor
         if isinstance(held, FakeTensor):
             check_recorded(name, held)
             yield name, held
@@ -78,12 +85,20 @@ def deferred_shards(
     module: torch.nn.Module, buffers_only: bool = False, check: Check | None = None
 ) -> list[tuple[str, torch.Tensor]]:
     """Names and parameters and buffers that are DTensors of deferred shards."""
-    kind = _distributed.dtensor_class()
+    return shards_among(tensors_of_chosen(module, buffers_only, check))
+
+
+def shards_among(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """Those that are DTensors of deferred shards."""
     return [
         (name, tensor)
-        for name, tensor in tensors_of_chosen(module, buffers_only, check)
-        if isinstance(tensor, kind) and is_deferred_fake(_distributed.shard_of(tensor))
+        for name, tensor in named
+        if _is_sharded(tensor) and is_deferred_fake(_distributed.shard_of(tensor))
     ]
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, _distributed.dtensor_class())
 
 
 def deferred_attributes(

@@ -7,6 +7,7 @@ whose mode has no fake CUDA, each is the original; none of them starts CUDA.
 from __future__ import annotations
 
 import functools
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,10 +72,44 @@ def _supports_bf16(machine: FakeCuda, including_emulation: bool = True) -> bool:
     return including_emulation or _capability(machine)[0] >= 8
 
 
-class _Stream:
-    """The one stream of a machine that is not there: always done, never capturing."""
+_numbers = itertools.count(1)  # of streams; 0 is the default one
 
-    cuda_stream = 0
+
+class _Stream:
+    """A stream of a machine that is not there: always done, never capturing."""
+
+    priority = 0
+    device_type = 1  # CUDA, by c10::DeviceType
+
+    def __init__(self, device: torch.device, number: int = 0) -> None:
+        self.device, self.cuda_stream = device, number
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """What ``isinstance`` is told, as it is of a real one."""
+        return torch.cuda.Stream
+
+    @property
+    def stream_id(self) -> int:
+        return self.cuda_stream
+
+    @property
+    def device_index(self) -> int:
+        return self.device.index or 0
+
+    def __eq__(self, other: Any) -> bool:
+        return type(other) is _Stream and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[torch.device, int]:
+        return self.device, self.cuda_stream
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *error: Any) -> None: ...
 
     def is_capturing(self) -> bool:
         return False
@@ -86,10 +121,46 @@ class _Stream:
 
     def wait_stream(self, stream: Any) -> None: ...
 
+    def wait_event(self, event: Any) -> None: ...
+
+    def record_event(self, event: Any = None) -> Any:
+        return torch.cuda.Event() if event is None else event
+
+
+class _Event:
+    """A moment on such a machine: it has passed."""
+
+    cuda_event = 0
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return torch.cuda.Event
+
+    def record(self, stream: Any = None) -> None: ...
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: Any) -> float:
+        return 0.0
+
 
 def _stream(machine: FakeCuda, device: Any = None) -> _Stream:
-    _device.resolve(_index(machine, device))
-    return _Stream()
+    return _Stream(_device.resolve(_index(machine, device)))
+
+
+def _new_stream(
+    machine: FakeCuda, cls: type, device: Any = None, priority: int = 0, **_options: Any
+) -> _Stream:
+    return _Stream(_stream(machine, device).device, next(_numbers))
+
+
+def _new_event(machine: FakeCuda, cls: type, *_flags: Any, **_options: Any) -> _Event:
+    return _Event()
 
 
 def _nothing(machine: FakeCuda, *args: Any, **kwargs: Any) -> None:
@@ -112,6 +183,7 @@ _ANSWERS: dict[str, Any] = {
     "set_rng_state": _nothing,
     "current_stream": _stream,
     "default_stream": _stream,
+    "set_stream": _nothing,
     "is_current_stream_capturing": lambda machine: False,
     "synchronize": _nothing,
     "empty_cache": _nothing,
@@ -151,9 +223,21 @@ def _answering(answer: Any) -> Any:
     return make
 
 
+def _making(answer: Any) -> Any:
+    """The same for a class's ``__new__``: what it makes is not of the class."""
+
+    def make(original: Any) -> Any:
+        return staticmethod(_answering(answer)(original.__func__))
+
+    return make
+
+
 PATCHES = [
     Patch(owner, name, _answering(answer))
     for owner, answers in ((torch.cuda, _ANSWERS), (torch.accelerator, _ACCELERATOR_ANSWERS))
     for name, answer in answers.items()
     if hasattr(owner, name)
+] + [
+    Patch(torch.cuda.Stream, "__new__", _making(_new_stream)),
+    Patch(torch.cuda.Event, "__new__", _making(_new_event)),
 ]

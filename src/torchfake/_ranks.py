@@ -11,6 +11,7 @@ were cut from: the digest of a shard's own record would differ by rank.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -29,12 +30,10 @@ class _Whole(NamedTuple):
     """A parameter that is sharded, as all ranks should have it."""
 
     what: str  # dtype and shape
-    digest: bytes
+    digest: bytes  # empty: this rank cannot tell
 
-    def difference(self, other: _Whole) -> str:
-        if self.what != other.what:
-            return f"{self.what} there and {other.what} on the others"
-        return "of other values: another seed, other draws before it, or changed otherwise since"
+
+Wholes = dict[str, _Whole]
 
 
 def check_agreement(shards: list[tuple[str, torch.Tensor]]) -> None:
@@ -47,7 +46,7 @@ def check_agreement(shards: list[tuple[str, torch.Tensor]]) -> None:
         RankMismatchError: on all ranks alike, naming those that differ from the most, and the first
             parameter.
     """
-    meshes: dict[Any, dict[str, _Whole]] = {}
+    meshes: dict[Any, Wholes] = {}
     for name, dtensor in shards:
         mesh: Any = dtensor.device_mesh  # type: ignore[attr-defined]
         if _distributed.can_exchange(mesh):
@@ -55,23 +54,26 @@ def check_agreement(shards: list[tuple[str, torch.Tensor]]) -> None:
     for mesh, wholes in meshes.items():
         digests = _distributed.exchange(mesh, packed(sorted(wholes.items())))
         if len(set(digests.values())) > 1:
-            raise RankMismatchError(_complaint(_distributed.exchange(mesh, wholes), digests))
+            _compare(_distributed.exchange(mesh, wholes))
 
 
 def _whole(dtensor: torch.Tensor) -> _Whole:
     what = f"{str(dtensor.dtype).removeprefix('torch.')}{list(dtensor.shape)}"
     shard: Any = _distributed.shard_of(dtensor)
     recorded = shard._fake_storage.recorded
-    if recorded.real is not None:
+    if recorded.real is not None or not shard.numel():
         return _Whole(what, b"")
-    return _Whole(what, _digest(recorded.contents))
+    return _Whole(what, _digest(recorded.contents, dtensor.numel()))
 
 
-def _digest(contents: Contents) -> bytes:
-    """Of what these were cut from."""
+def _digest(contents: Contents, num_elements: int) -> bytes:
+    """Of the whole, of `num_elements`, that a shard was cut from.
+
+    What was done to the shard itself is left out: it says how large that is, which differs by rank.
+    """
     op = contents.op
     while op is not None:
-        source = _cut_from(op)
+        source = _cut_from(op) or _changed(op, num_elements)
         if source is None:
             return digest_of_contents(contents)
         contents = source.contents
@@ -80,8 +82,8 @@ def _digest(contents: Contents) -> bytes:
 
 
 def _cut_from(op: Op) -> Read | None:
-    """Where the elements that `op` makes come from, if they are changed in place alone: copies of a
-    part, padding, and memory made for that, of which an empty shard has no more.
+    """Where the elements that `op` makes come from, if they are those of its argument: copies of a
+    part, padding, and memory made for that.
     """
     pair = copied(op)
     if pair is not None:
@@ -94,34 +96,73 @@ def _cut_from(op: Op) -> Read | None:
     return None
 
 
-def _complaint(wholes: dict[int, dict[str, _Whole]], digests: dict[int, bytes]) -> str:
-    """Which ranks differ from the most, and in what first."""
-    (most, _), *_ = Counter(digests.values()).most_common(1)
-    usual = next(rank for rank in sorted(digests) if digests[rank] == most)
-    odd = sorted(rank for rank in digests if digests[rank] != most)
-    one = odd[0]
-    return (
-        f"{_listed(odd)} recorded another program than rank {usual}"
-        f"{' and the others' if len(digests) - len(odd) > 1 else ''}: on rank {one}, "
-        f"{_first_difference(wholes[one], wholes[usual])}. Build the model from the same config on "
-        "all ranks, with torch.manual_seed of the same number just before. Nothing was made"
+def _changed(op: Op, num_elements: int) -> Read | None:
+    """What `op` looks at, if that is less than the whole."""
+    reads = list(op.reads())
+    records = [read.record for read in reads] + [made.record for made in op.made]
+    if not reads or any(math.prod(record.size) >= num_elements for record in records):
+        return None
+    return next((read for read in reads if read.contents.op is not None), reads[0])
+
+
+# What differs.
+
+
+def _compare(by_rank: dict[int, Wholes]) -> None:
+    usual = _usual(by_rank)
+    odd = {
+        rank: found
+        for rank in sorted(by_rank)
+        if (found := _difference(by_rank[rank], usual)) is not None
+    }
+    if not odd:
+        return
+    usual_ranks = [rank for rank in sorted(by_rank) if rank not in odd]
+    others = f"rank {usual_ranks[0]}" if usual_ranks else "the others"
+    if len(usual_ranks) > 1:
+        others += " and the others"
+    rank, difference = next(iter(odd.items()))
+    raise RankMismatchError(
+        f"{_listed(list(odd))} recorded another program than {others}: on rank {rank}, "
+        f"{difference}. Build the model from the same config on all ranks, with torch.manual_seed "
+        "of the same number just before. Nothing was made"
     )
 
 
-def _first_difference(mine: dict[str, _Whole], others: dict[str, _Whole]) -> str:
+def _usual(by_rank: dict[int, Wholes]) -> Wholes:
+    """What most ranks have; of as many, what the first of them have."""
+    found: dict[str, list[_Whole]] = {}
+    for rank in sorted(by_rank):
+        for name, whole in by_rank[rank].items():
+            found.setdefault(name, []).append(whole)
+    usual = {}
+    for name, wholes in found.items():
+        if 2 * len(wholes) > len(by_rank) or name in by_rank[min(by_rank)]:
+            digests = Counter(whole.digest for whole in wholes if whole.digest)
+            what = Counter(whole.what for whole in wholes).most_common(1)[0][0]
+            digest = digests.most_common(1)[0][0] if digests else b""
+            usual[name] = _Whole(what, digest)
+    return usual
+
+
+def _difference(mine: Wholes, usual: Wholes) -> str | None:
     """What tells most: another model is seen by its shapes, and has other values everywhere."""
-    for name in others:
+    for name in usual:
         if name not in mine:
             return f"{name} is missing"
     for name in mine:
-        if name not in others:
+        if name not in usual:
             return f"{name} is there, which the others do not have"
-    differ = [name for name in others if mine[name] != others[name]]
-    if not differ:
-        return "the same parameters were sharded in another way"
-    reshaped = [name for name in differ if mine[name].what != others[name].what]
-    name = (reshaped or differ)[0]
-    return f"{name} is {mine[name].difference(others[name])}"
+    for name, whole in usual.items():
+        if mine[name].what != whole.what:
+            return f"{name} is {mine[name].what} there and {whole.what} on the others"
+    for name, whole in usual.items():
+        if mine[name].digest and whole.digest and mine[name].digest != whole.digest:
+            return (
+                f"{name} is of other values: another seed, other draws before it, or changed "
+                "otherwise since"
+            )
+    return None
 
 
 def _listed(ranks: list[int]) -> str:

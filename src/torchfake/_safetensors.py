@@ -86,20 +86,28 @@ class Writer:
         path: its name.
         tensors: the metadata of what will be in it, by name; their dtypes were checked.
         metadata: strings for the header.
+        begun: its name until then, if another process has begun it, of the same tensors.
     """
 
     def __init__(
-        self, path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
+        self,
+        path: Path,
+        tensors: dict[str, torch.Tensor],
+        metadata: dict[str, str],
+        *,
+        begun: Path | None = None,
     ) -> None:
         self._path = path
         self._lock = threading.Lock()
         header, self._places = _header(tensors, metadata)
         self._begin = len(header)
         self._num_bytes = self._begin + sum(tensor.nbytes for tensor in tensors.values())
-        self._incomplete = incomplete_name(path)
-        self._file = open(self._incomplete, "xb", buffering=0)  # noqa: SIM115
-        self._file.write(header)
-        self._file.truncate(self._num_bytes)
+        self.incomplete = incomplete_name(path) if begun is None else begun
+        mode = "xb" if begun is None else "r+b"
+        self._file = open(self.incomplete, mode, buffering=0)  # noqa: SIM115
+        if begun is None:
+            self._file.write(header)
+            self._file.truncate(self._num_bytes)
 
     def __enter__(self) -> Writer:
         return self
@@ -112,17 +120,24 @@ class Writer:
     ) -> None:
         """Give the file its name; remove it, if something went wrong."""
         if kind is None:
-            os.fsync(self._file.fileno())
-        self._file.close()
-        if kind is None:
-            os.replace(self._incomplete, self._path)
+            self.finish()
+            os.replace(self.incomplete, self._path)
         else:
-            self._incomplete.unlink(missing_ok=True)
+            self._file.close()
+            self.incomplete.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Have on the disk what was written, and let go of the file."""
+        os.fsync(self._file.fileno())
+        self._file.close()
 
     def write(self, name: str, start_bytes: int, values: torch.Tensor) -> None:
         """Write `values` from a byte of the tensor `name` on."""
         raw: Any = raw_bytes(values).numpy()
-        data = memoryview(raw)
+        self.write_bytes(name, start_bytes, memoryview(raw))
+
+    def write_bytes(self, name: str, start_bytes: int, data: memoryview) -> None:
+        """The same of bytes."""
         place = self._begin + self._places[name] + start_bytes
         while data:
             step = self._write_at(place, data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -59,11 +59,28 @@ def write_file(
         advance: told of each lot of bytes, from any thread.
     """
     with Writer(path, tensors, metadata) as writer:
-        _File(writer, advance or (lambda _: None)).write(tensors, num_threads)
+        write_tensors(writer, tensors, num_threads=num_threads, advance=advance)
+
+
+class Taker(Protocol):
+    """Takes the bytes of tensors, in any order and from any thread."""
+
+    def write(self, name: str, start_bytes: int, values: torch.Tensor) -> None: ...
+
+
+def write_tensors(
+    writer: Taker,
+    tensors: dict[str, torch.Tensor],
+    *,
+    num_threads: int | None = None,
+    advance: Advance | None = None,
+) -> None:
+    """Write the values of `tensors`, in order of their elements, to what takes them."""
+    _File(writer, advance or (lambda _: None)).write(tensors, num_threads)
 
 
 class _File:
-    def __init__(self, writer: Writer, advance: Advance) -> None:
+    def __init__(self, writer: Taker, advance: Advance) -> None:
         self._writer = writer
         self._advance = advance
         self._places: dict[Contents, list[_Place]] = {}

@@ -16,6 +16,7 @@ import torch
 from torchfake import _private
 from torchfake import _private_distributed as _distributed
 from torchfake._graph import Deferred
+from torchfake._materialize import check_no_graph
 from torchfake._metadata import Metadata
 from torchfake._tensor import FakeTensor
 from torchfake.errors import MaterializeError
@@ -32,10 +33,12 @@ def becoming_real(shards: Named, device: torch.device | None = None) -> Iterator
         device: where their shards will be; None: where they were recorded.
 
     Raises:
-        MaterializeError: if a shard would not be where its mesh is. Nothing has changed then.
+        MaterializeError: if a shard would not be where its mesh is, or a graph holds it. Nothing
+            has changed then.
     """
     for name, dtensor in shards:
         _check_device(name, dtensor, device)
+        check_no_graph(name, dtensor)
     _give_own_memory([_shard(dtensor) for _, dtensor in shards])
     try:
         yield
@@ -43,6 +46,15 @@ def becoming_real(shards: Named, device: torch.device | None = None) -> Iterator
         for _, dtensor in shards:
             if not isinstance(_shard(dtensor), FakeTensor):
                 _wrap_anew(dtensor)
+
+
+def check_is_whole(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a DTensor that is to be deferred again."""
+    if isinstance(tensor, _distributed.dtensor_class()):
+        raise MaterializeError(
+            f"{name} is sharded, and a shard cannot be deferred again: leave it out with check_fn, "
+            "or build and shard the module anew"
+        )
 
 
 def _shard(dtensor: torch.Tensor) -> torch.Tensor:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 import threading
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import torch
 
 from torchfake import _private, _replay, _transformers
+from torchfake import _private_distributed as _distributed
+from torchfake import _save_distributed as _shared
 from torchfake._digest import digest_of_contents, digest_of_record, digest_of_values, packed
 from torchfake._members import check_recorded
 from torchfake._progress import progress_bar
@@ -48,9 +53,12 @@ def save_materialized(
 
     A call that was interrupted is continued by the same call, from the last whole file on.
 
+    Of a sharded module the same files are written, by all ranks together: each writes what belongs
+    to it, at its place. All ranks of the process group have to call this.
+
     Args:
-        module: deferred, in parts or as a whole.
-        directory: made, if it is not there.
+        module: deferred, in parts or as a whole, or real; sharded or not.
+        directory: made, if it is not there; of a sharded module, one that all ranks share.
         max_shard_size: of a file, in bytes, or as in ``"200MB"`` and ``"1GiB"``; a tensor that is
             larger is alone in its file.
         threads: how many make values; None: ``torch.get_num_threads()``.
@@ -63,18 +71,18 @@ def save_materialized(
         ValueError: if `threads` is less than 1.
         MissingExtraError: without huggingface_hub, of a module that is not of transformers.
         ReplayError: if what was recorded cannot be done.
+        RankMismatchError: if ranks have other tensors than others.
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"save_materialized takes a module, not {type(module).__name__}")
     _replay.check_threads(threads)
     shard_bytes = _num_bytes_of(max_shard_size)
     folder = Path(directory)
-    if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file: give a directory")
     tensors = _tensors_of(module)
+    if _shared.is_sharded(tensors):
+        _save_shards(module, tensors, folder, shard_bytes, threads, progress)
+        return
     run = _Run(folder, digest_of(tensors), threads)
-    run.check_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     run.begin()
     num_bytes = sum(t.nbytes for t in tensors.values())
     with progress_bar(num_bytes, progress, "Writing") as advance:
@@ -109,8 +117,10 @@ def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
                 f"{name} is a {type(tensor).__name__}: safetensors files have tensors alone. Save "
                 "it beside them"
             )
-        if isinstance(tensor, FakeTensor):
-            check_recorded(name, tensor)
+        sharded = isinstance(tensor, _distributed.dtensor_class())
+        held = _distributed.shard_of(tensor) if sharded else tensor
+        if isinstance(held, FakeTensor):
+            check_recorded(name, held)
     check_dtypes(tensors)
     return tensors
 
@@ -151,7 +161,16 @@ class _Run:
         self.advance: Advance | None = None
         self._names: set[str] = set()  # of the files that belong to it
 
-    def check_folder(self) -> None:
+    def begin(self) -> None:
+        """Have no index until all is written: files are about to change."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise CheckpointError(f"{self.folder} is a file: give a directory")
+        self._check_folder()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_incomplete(self.folder)
+        (self.folder / _INDEX).unlink(missing_ok=True)
+
+    def _check_folder(self) -> None:
         """Refuse a directory that holds another model."""
         for path in sorted(self.folder.glob("*.safetensors")):
             if not self._made(_header_of(path)):
@@ -159,11 +178,6 @@ class _Run:
                     f"{path} is of another model, of another seed, or of this one before it was "
                     "changed or made real: remove it, or give another directory"
                 )
-
-    def begin(self) -> None:
-        """Have no index until all is written: files are about to change."""
-        remove_incomplete(self.folder)
-        (self.folder / _INDEX).unlink(missing_ok=True)
 
     def remove_others(self) -> None:
         """Remove files of this model that a call with another size had made."""
@@ -173,24 +187,38 @@ class _Run:
 
     def write(self, tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
         """Write a file, unless it is there."""
-        self._names.add(path.name)
-        header = _header_of(path)
-        if self._made(header) and set(header) - {"__metadata__"} == set(tensors):
+        if self.is_there(path, set(tensors)):
             if self.advance is not None:
                 self.advance(sum(t.nbytes for t in tensors.values()))
             return
-        metadata = {**metadata, _DIGEST: self.digest}
+        metadata = self.with_digest(metadata)
         write_file(path, tensors, metadata, num_threads=self.threads, advance=self.advance)
 
+    def is_there(self, path: Path, names: set[str]) -> bool:
+        """Whether a file of this call, one of its own from now on, is whole already."""
+        self._names.add(path.name)
+        header = _header_of(path)
+        return self._made(header) and set(header) - {"__metadata__"} == names
+
+    def with_digest(self, metadata: dict[str, str]) -> dict[str, str]:
+        return {**metadata, _DIGEST: self.digest}
+
     def write_json(self, name: str, content: Any) -> None:
+        self.write_bytes(name, _as_json(content))
+
+    def write_bytes(self, name: str, content: bytes) -> None:
         path = incomplete_name(self.folder / name)
-        path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        path.write_bytes(content)
         os.replace(path, self.folder / name)
 
     def _made(self, header: dict[str, Any]) -> bool:
         """Whether a file with that header is of this call, or one like it."""
         metadata = header.get("__metadata__")
         return isinstance(metadata, dict) and metadata.get(_DIGEST) == self.digest
+
+
+def _as_json(content: Any) -> bytes:
+    return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
 
 
 def _header_of(path: Path) -> dict[str, Any]:
@@ -207,10 +235,76 @@ def _header_of(path: Path) -> dict[str, Any]:
 _MAX_HEADER_BYTES = 100_000_000  # what the library takes
 
 
+# Of several ranks.
+
+
+def _save_shards(
+    module: torch.nn.Module,
+    tensors: dict[str, torch.Tensor],
+    folder: Path,
+    shard_bytes: int,
+    threads: int | None,
+    progress: bool | None,
+) -> None:
+    """What the first rank plans, all of them write."""
+    _shared.check_same(tensors)
+    run = _Run(folder, _shared.digest_of_shards(tensors, _digest_of), threads)
+    files, others = _shared.by_first(lambda: _planned(module, tensors, run, shard_bytes))
+    shared = _shared.SharedFiles(folder, tensors, threads)
+    is_first = _distributed.rank_and_world()[0] == 0
+    with progress_bar(shared.num_bytes, progress if is_first else False, "Writing") as advance:
+        shared.advance = _locked(advance)
+        for file in files:
+            is_there = partial(run.is_there, folder / file.name, set(file.sources))
+            if not _shared.by_first(is_there):
+                shared.write(file._replace(metadata=run.with_digest(file.metadata)))
+            elif shared.advance is not None:
+                shared.advance(shared.num_bytes_of(file.sources.values()))
+    _shared.by_first(lambda: _finish(run, others))
+
+
+def _planned(
+    module: torch.nn.Module, tensors: dict[str, torch.Tensor], run: _Run, shard_bytes: int
+) -> tuple[list[_shared.PlannedFile], dict[str, bytes]]:
+    """What goes to which file, and the contents of all that is no file of tensors."""
+    run.begin()
+    fakes = _shared.stand_ins(tensors)
+    if not _transformers.is_its_model(module):
+        planning = _shared.Planning(run.folder, fakes)
+        _save_plain(dict(fakes), planning, shard_bytes)
+        return planning.files, {name: _as_json(each) for name, each in planning.others.items()}
+    with tempfile.TemporaryDirectory() as place:
+        planning = _shared.Planning(Path(place), fakes)
+        its_own: Any = module.save_pretrained
+        whole = SimpleNamespace(save_pretrained=partial(its_own, state_dict=dict(fakes)))
+        _transformers.save_pretrained(whole, planning.folder, shard_bytes, planning.write)
+        paths = sorted(path for path in planning.folder.iterdir() if path.is_file())
+        return planning.files, {path.name: path.read_bytes() for path in paths}
+
+
+def _finish(run: _Run, others: dict[str, bytes]) -> None:
+    """Write all else, the index last."""
+    for name in sorted(others, key=lambda name: (name.endswith(".index.json"), name)):
+        run.write_bytes(name, others[name])
+    run.remove_others()
+
+
 # Any other module.
 
 
-def _save_plain(tensors: dict[str, torch.Tensor], run: _Run, shard_bytes: int) -> None:
+class _Files(Protocol):
+    """Where files are written to, or noted."""
+
+    folder: Path
+
+    def write(
+        self, tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]
+    ) -> None: ...
+
+    def write_json(self, name: str, content: Any) -> None: ...
+
+
+def _save_plain(tensors: dict[str, torch.Tensor], run: _Files, shard_bytes: int) -> None:
     kept, dropped = _without_ties(tensors)
     split = _split(kept, shard_bytes)
     for name, names in split.filename_to_tensors.items():

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from torchfake import (
+    _assign,
     _generators,
     _load,
     _materialize,
@@ -24,11 +25,12 @@ from torchfake import (
 from torchfake._graph import Cell, Deferred
 from torchfake._members import (
     Check,
-    check_recorded,
+    deferred_among,
     deferred_attributes,
     deferred_shards,
     deferred_tensors,
     is_or_holds_deferred,
+    shards_among,
     tensors_of_chosen,
 )
 from torchfake._metadata import DEFERRED, Storage
@@ -118,7 +120,8 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
 def materialize_tensor(tensor: _Tensor) -> _Tensor:
     """Make a deferred tensor real, in place, and return it: all references to it are real with it.
 
-    A real tensor comes back as it is.
+    A real tensor comes back as it is. Of a DTensor this rank's shard becomes real; all ranks of its
+    mesh have to call this.
 
     Args:
         tensor: of any shape.
@@ -126,13 +129,16 @@ def materialize_tensor(tensor: _Tensor) -> _Tensor:
     Raises:
         NotDeferredError: (a ValueError) if it is a fake that was not recorded, or no tensor.
         MaterializeError: if torch or another reference forbids it.
+        RankMismatchError: if other ranks have recorded something else.
         ReplayError: if what was recorded cannot be done.
     """
     if not isinstance(tensor, torch.Tensor):
         raise NotDeferredError(f"materialize_tensor takes a tensor, not {type(tensor).__name__}")
-    if isinstance(tensor, FakeTensor):
-        check_recorded("the tensor", tensor)
-        _materialize.make_real([("the tensor", tensor)])
+    members = [("the tensor", tensor)]
+    shards = shards_among(members)
+    _ranks.check_agreement(shards)
+    with _shards.becoming_real(shards):
+        _materialize.make_real(deferred_among(members))
     return tensor
 
 
@@ -161,9 +167,10 @@ def materialize_module(
             was recorded.
         dtype: what floating tensors are cast to, as ``module.to(dtype)`` would.
         checkpoint: values to take instead of those that were recorded, by the names of
-            ``state_dict()``, cast to the module's dtypes: a directory, a file (safetensors, or
-            ``torch.save``'s, read with ``weights_only=True``), or a state dict. What it lacks is
-            replayed, so that it gets the values that eager would have given it.
+            ``state_dict()``, cast to the module's dtypes: a directory (of safetensors, or of
+            ``torch.distributed.checkpoint``), a file (safetensors, or ``torch.save``'s, read with
+            ``weights_only=True``), or a state dict. Of what is sharded each rank reads its part.
+            What it lacks is replayed, so that it gets the values that eager would have given it.
         strict: whether it is an error if the checkpoint has what the module has not, or in another
             shape; otherwise that is left out, with a warning.
         threads: how many make values; None: ``torch.get_num_threads()``.
@@ -196,16 +203,16 @@ def materialize_module(
         chosen = list(deferred_tensors(module, *which))
         if not buffers_only:
             chosen += deferred_attributes(module, check_fn)
-        values: list[_load.Value] = []
+        values: list[_assign.Value] = []
         if checkpoint is not None:
             ids = {id(tensor) for _, tensor in tensors_of_chosen(module, *which)}
-            values = _load.values_for(module, checkpoint, ids, strict=strict)
+            values = _assign.values_for(module, checkpoint, ids, strict=strict)
         if dtype is not None or values:
             _materialize.check(chosen)  # before anything is cast
         if dtype is not None:
             _cast([fake for _, fake in chosen], dtype)
         if values:
-            _load.copy(values)
+            _assign.copy(values, target)
         num_bytes = sum(fake._fake_meta.num_bytes for _, fake in chosen)
         with progress_bar(num_bytes, progress) as advance:
             _materialize.make_real(chosen, device=target, each=advance, num_threads=threads)
@@ -241,11 +248,13 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     Raises:
         ChangedValueError: (a ValueError) naming the tensor that holds other values than were
             recorded, or was never recorded. Nothing has changed then.
+        MaterializeError: if a tensor is sharded, or held by a graph. The same goes.
     """
     with _materialize.lock:
         tensors = tensors_of_chosen(module, check=check_fn)
         real = [(name, t) for name, t in tensors if not isinstance(t, FakeTensor)]
         for name, tensor in real:
+            _shards.check_is_whole(name, tensor)
             _materialize.check_can_be_deferred(name, tensor)
             _check_unchanged(name, tensor)
         storages: dict[int, Storage] = {}

@@ -20,6 +20,7 @@ import inspecting
 import materialize
 import measure
 import models
+import plan
 import sharded
 import torch
 from torch._subclasses import FakeTensorMode
@@ -259,7 +260,8 @@ def main() -> None:
     if options.only_materialize:
         return materialize.report(options.rounds)
     if options.only_sharded:
-        return sharded.report(options.rounds)
+        sharded.report(options.rounds)
+        return plan.report(options.rounds)
     import_time()
     construction(options.rounds, eager=not options.no_eager)
     single_ops(options.rounds)
@@ -274,6 +276,7 @@ def main() -> None:
     if not options.no_eager:
         materialize.report(options.rounds)
     sharded.report(options.rounds)
+    plan.report(options.rounds)
 
 
 if __name__ == "__main__":

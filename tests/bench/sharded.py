@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -74,7 +75,7 @@ def one_rank(how: str, rank: int) -> None:
         torch.manual_seed(0)
         model = torchfake.deferred_init(transformers.LlamaForCausalLM, config)
         shard(model, mesh)
-        open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts anew
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
         before, start = resident("VmRSS"), time.process_time()
         torchfake.materialize_module(model, progress=False)
         seconds, peak = time.process_time() - start, resident("VmHWM") - before
@@ -84,7 +85,7 @@ def one_rank(how: str, rank: int) -> None:
 
 
 def resident(what: str) -> int:
-    return int(open("/proc/self/status").read().split(f"{what}:")[1].split()[0]) * 1024
+    return int(Path("/proc/self/status").read_text().split(f"{what}:")[1].split()[0]) * 1024
 
 
 def whole(model: Any, mesh: Any) -> None:

@@ -17,7 +17,8 @@ DIFFERENT = {
 
 
 def test_ranks_that_differ_are_named() -> None:
-    done = torchrun("worker_failures.py", 3, *DIFFERENT)
+    done = torchrun("worker_failures.py", 3, "same:0", *DIFFERENT)
+    assert sorted(re.findall(r"same: (\d)", done.stdout)) == ["0", "1", "2"], done.stderr[-3000:]
     for case, (who, what) in DIFFERENT.items():
         name = case.split(":")[0]
         lines = re.findall(rf"{name}: (\d): ([^\n]*?Nothing was made)", done.stdout)

@@ -7,13 +7,14 @@ import json
 import pytest
 from launch import printed
 
-EAGER = "fsdp"  # of one rank
-BIT_FOR_BIT = ("fsdp, not resharded", "fsdp along the last dimension", "fsdp, offloaded", "ddp")
+ALONE = "alone"  # the eager model in a process of its own
+MAIN = ("fsdp", "fsdp of odd sizes", "tensor parallel", "fsdp x tp")
+LIKE_FSDP = {"fsdp, not resharded", "fsdp along the last dimension", "fsdp, offloaded"}
 
 
 @pytest.fixture(scope="module")
 def losses_of_one() -> dict[str, list[float]]:
-    return losses(1)
+    return losses(1, "large")
 
 
 def losses(num_ranks: int, *args: str) -> dict[str, list[float]]:
@@ -21,24 +22,31 @@ def losses(num_ranks: int, *args: str) -> dict[str, list[float]]:
     return dict(json.loads(line) for line in lines if line.startswith("["))
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 8])
-def test_any_mesh(num_ranks: int, losses_of_one: dict[str, list[float]]) -> None:
+@pytest.mark.parametrize(("num_ranks", "ways"), [(2, ()), (4, ()), (8, MAIN)], ids=["2", "4", "8"])
+def test_any_mesh(
+    num_ranks: int, ways: tuple[str, ...], losses_of_one: dict[str, list[float]]
+) -> None:
     """Bits of weights, buffers and generators, and the losses of torch's own sharding of the eager
     module, are asserted by the script on each rank.
     """
-    found = losses(num_ranks, "tiny")
-    assert len(found) == (11 if num_ranks == 2 else 14)
-    for name in BIT_FOR_BIT[:3]:
-        assert found[name] == found[EAGER]
+    found = losses(num_ranks, "tiny", *ways)
+    assert len(found) == (len(ways) or {2: 11, 4: 14}[num_ranks])
+    for name in found.keys() & LIKE_FSDP:
+        assert found[name] == found["fsdp"]
     for name, values in found.items():
         if values is None:
             continue
-        low_precision = name == "fsdp, mixed precision"
-        expected = losses_of_one[name if name in losses_of_one else EAGER]
-        assert values == pytest.approx(expected, rel=1e-3 if low_precision else 1e-5), name
+        tolerance = 1e-3 if name == "fsdp, mixed precision" else 1e-5
+        alone = losses_of_one[f"{ALONE}, of odd sizes" if "odd sizes" in name else ALONE]
+        assert values == pytest.approx(alone, rel=tolerance), name
 
 
 def test_one_rank(losses_of_one: dict[str, list[float]]) -> None:
-    assert len(losses_of_one) == 8
-    for name in BIT_FOR_BIT:
-        assert losses_of_one[name] == losses_of_one[EAGER]
+    assert len(losses_of_one) == 10
+    for name in ("fsdp", "ddp", *LIKE_FSDP):
+        assert losses_of_one[name] == losses_of_one[ALONE]
+    assert losses_of_one["fsdp of odd sizes"] == losses_of_one[f"{ALONE}, of odd sizes"]
+
+
+def test_stages_of_a_pipeline() -> None:
+    assert printed("worker_pipeline.py", 2) == ["equal"]

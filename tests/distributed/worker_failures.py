@@ -13,6 +13,7 @@ import models
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from torchfake import deferred_init, is_deferred, materialize_module
 from torchfake.errors import RankMismatchError
@@ -33,6 +34,30 @@ def build(case, is_odd):
     return module
 
 
+class Few(torch.nn.Module):
+    """Fewer rows than ranks, so that there are shards of nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(17, 5, padding_idx=3)
+        self.head = torch.nn.Linear(5, 2)
+
+
+def changed_after_it_was_sharded(mesh):
+    """Each rank changes its own shard, of its own size: that is no difference."""
+    torch.manual_seed(0)
+    module = fully_shard(deferred_init(Few), mesh=mesh)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(2)
+        torch.nn.init.normal_(module.head.bias)
+        module.embed.weight.copy_(module.embed.weight + 1)
+    materialize_module(module)
+    torch.manual_seed(0)
+    assert torch.equal(module.embed.weight.full_tensor(), Few().embed.weight * 2 + 1)
+    print(f"same: {dist.get_rank()}", flush=True)
+
+
 def materialize(module, case):
     rank = dist.get_rank()
     begun = time.monotonic()
@@ -51,6 +76,9 @@ def main(cases):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for case in cases:
         name, odd = case.split(":")
+        if name == "same":
+            changed_after_it_was_sharded(mesh)
+            continue
         is_odd = dist.get_rank() == int(odd)
         module = models.fsdp(build(name, is_odd), mesh)
         if name == "dies" and is_odd:

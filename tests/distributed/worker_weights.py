@@ -1,8 +1,10 @@
 """Run by torchrun on gloo: every way to shard a deferred model gives the weights of the eager one.
 
 Prints one line of JSON for each way: its name, and the losses of three training steps. They equal
-those of the eager module sharded by torch in the same way, bit for bit. With an argument, shards
-are made piece by piece, however small.
+those of the eager module sharded by torch in the same way, bit for bit.
+
+Arguments: ``tiny``, for shards to be made piece by piece, however small, or ``large``; and names of
+ways, if not all.
 """
 
 import functools
@@ -30,17 +32,20 @@ BATCH, LENGTH = 8, 16
 def main():
     dist.init_process_group("gloo")
     world = dist.get_world_size()
+    how, *names = sys.argv[1:]
     for name, (model, shape, shard, splits_batch) in ways(world).items():
+        if names and name not in names:
+            continue
         torch.manual_seed(0)
         eager = model()
         state = torch.get_rng_state()
         torch.manual_seed(0)
         module = deferred_init(model)
-        names = ("dp", "tp")[: len(shape)]
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        axes = ("dp", "tp")[: len(shape)]
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=axes)
         sharded(module, mesh, shard)
         assert is_deferred(module), name
-        with tiny_pieces() if len(sys.argv) > 1 else nullcontext():
+        with tiny_pieces() if how == "tiny" else nullcontext():
             assert materialize_module(module) is module
         check(name, module, eager, state)
         losses = None
@@ -79,6 +84,9 @@ def ways(world):
         "distributed by hand": (net, (world,), by_hand, None),
         "ddp": (net, (world,), lambda module, mesh: module, True),
     }  # fmt: skip
+    if world == 1:
+        found["alone"] = (net, (1,), lambda module, mesh: module, False)
+        found["alone, of odd sizes"] = (odd, (1,), lambda module, mesh: module, False)
     if world > 1:
         found["tensor parallel"] = (net, (world,), models.tensor_parallel, False)
         found["sequence parallel"] = (net, (world,), models.sequence_parallel, False)

@@ -145,7 +145,7 @@ def _run_doctest(block: Block, namespace: dict[str, Any], path: Path) -> None:
 
 @contextlib.contextmanager
 def torch_as_it_was() -> Iterator[None]:
-    """Seeded, and with its generator and default dtype restored afterwards."""
+    """Seeded; afterwards with its generator and default dtype restored, and no process group."""
     state, dtype = torch.get_rng_state(), torch.get_default_dtype()
     torch.manual_seed(0)
     try:
@@ -153,6 +153,8 @@ def torch_as_it_was() -> Iterator[None]:
     finally:
         torch.set_rng_state(state)
         torch.set_default_dtype(dtype)
+        if torch.distributed.is_initialized():  # a page that stopped half-way
+            torch.distributed.destroy_process_group()
 
 
 def run_command(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -17,9 +17,8 @@ from torch import nn
 
 from torchfake._cuda import CudaProfile
 from torchfake._origin import Origin
-from torchfake.errors import InputsError
-from torchfake.inspect.build import dtype_named
 from torchfake.inspect.ledger import CATEGORIES, PHASES, Ledger, Lives
+from torchfake.inspect.options import main_device, step_of
 from torchfake.inspect.running import Running
 from torchfake.inspect.shown import Shown, data_frame
 from torchfake.inspect.steps import Loss, Step
@@ -272,55 +271,8 @@ def estimate(
     ('optimizer', 8388612)
     """
     subject = subject_of(module, inputs, device=device, gpu=gpu)
-    mode = _mode(mode, optimizer, loss, decode)
-    _check_options(decode, loss, round_to, workspace_bytes)
-    cast = _autocast(autocast, subject)
-    return run_step(subject, Step(mode, optimizer, loss, cast, decode, round_to, workspace_bytes))
-
-
-def _mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:
-    if mode not in (None, "training", "forward", "inference"):
-        raise InputsError(f"mode={mode!r} is not training, forward or inference")
-    trains = optimizer is not None or mode == "training"
-    if decode is not None and (trains or loss is not None or mode == "forward"):
-        raise InputsError("decode= is inference: leave out optimizer=, loss= and mode=")
-    if optimizer is not None and mode not in (None, "training"):
-        raise InputsError(f"an optimizer is for training: leave out optimizer= or mode={mode!r}")
-    if decode is not None:
-        return "generation"
-    return mode or ("training" if trains or loss is not None else "inference")
-
-
-def _check_options(decode: Any, loss: Any, round_to: Any, workspace_bytes: Any) -> None:
-    if loss is not None and not callable(loss):
-        raise InputsError(f"loss={loss!r} is not a function of the output")
-    for name, value, least in (("round_to", round_to, 1), ("workspace_bytes", workspace_bytes, 0)):
-        if value is not None and (not isinstance(value, int) or value < least):
-            raise InputsError(f"{name}={value!r} is not a whole number of {least} or more")
-    if decode is None:
-        return
-    is_pair = isinstance(decode, tuple) and len(decode) == 2
-    if not is_pair or not all(isinstance(n, int) and n > 0 for n in decode):
-        raise InputsError(f"decode={decode!r}: give (prompt, new_tokens), two lengths of 1 or more")
-
-
-def _autocast(wanted: torch.dtype | str | bool | None, subject: Subject) -> torch.dtype | None:
-    if wanted is None or wanted is False:
-        return None
-    if isinstance(wanted, str):
-        return dtype_named(wanted)
-    if isinstance(wanted, torch.dtype):
-        return wanted
-    device = subject.device or main_device(subject.module)
-    return torch.get_autocast_dtype(device.type)
-
-
-def main_device(module: nn.Module) -> torch.device:
-    """The device that most bytes of its parameters and buffers are on."""
-    sizes: dict[torch.device, int] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
-    return max(sizes, key=lambda device: sizes[device]) if sizes else torch.device("cpu")
+    step = step_of(subject, mode, optimizer, loss, autocast, decode, round_to, workspace_bytes)
+    return run_step(subject, step)
 
 
 def run_step(subject: Subject, step: Step) -> Estimate:
@@ -339,15 +291,15 @@ def run_step(subject: Subject, step: Step) -> Estimate:
         device=str(device),
         gpu=profile,
         round_to=step.round_to or (CUDA_ROUNDING if profile else 1),
-        workspace_bytes=_workspaces(profile, ledger, step),
-        elsewhere=_elsewhere(lives, str(device)),
+        workspace_bytes=workspaces(profile, ledger, step),
+        elsewhere=peaks_elsewhere(lives, str(device)),
         lives=lives.rows(here),
         subject=subject,
         step=step,
     )
 
 
-def _workspaces(profile: CudaProfile | None, ledger: Ledger, step: Step) -> int:
+def workspaces(profile: CudaProfile | None, ledger: Ledger, step: Step) -> int:
     """One for the thread that goes forward, one for autograd's: each has a handle of its own."""
     if step.workspace_bytes is not None:
         return step.workspace_bytes
@@ -362,7 +314,8 @@ def _is_product(op: Any) -> bool:
     return name in MATRIX_PRODUCTS
 
 
-def _elsewhere(lives: Lives, device: str) -> dict[str, int]:
+def peaks_elsewhere(lives: Lives, device: str) -> dict[str, int]:
+    """The peaks on other devices, in bytes."""
     peaks: dict[str, int] = {}
     for name in sorted({*lives.device} - {device}):
         there = lives.rows(np.array([other == name for other in lives.device], dtype=bool))

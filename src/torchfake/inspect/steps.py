@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchfake._private_distributed import held_by
 from torchfake._tensor import FakeTensor
 from torchfake.errors import InputsError
 from torchfake.inspect.generation import generate
@@ -158,7 +159,7 @@ def run_backward(loss: torch.Tensor) -> None:
             continue
         seen.add(node)
         leaf = getattr(node, "variable", None)
-        if leaf is not None and not isinstance(leaf, FakeTensor):
+        if leaf is not None and not isinstance(held_by(leaf), FakeTensor):
             raise InputsError(
                 f"a real tensor of shape {list(leaf.shape)} that requires a gradient takes part "
                 "and is not the module's, so its gradient would be fake: make it a parameter of "

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from torchfake import _cuda
 from torchfake._cuda import CudaProfile
+from torchfake._private_distributed import is_fsdp
 from torchfake._state import FakeCuda
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import Twins, any_device, fake_mode
@@ -39,6 +40,11 @@ class Subject:
         Raises:
             InputsError: if the module cannot be copied.
         """
+        if any(map(is_fsdp, self.module.modules())):
+            raise InputsError(
+                f"{type(self.module).__name__} is sharded by FSDP2, and cannot be run aside: ask "
+                "before it is sharded, or have torchfake.plan build, shard and run it"
+            )
         with self.mode():
             twins = Twins(self.device, known=True)
             try:

@@ -87,30 +87,30 @@ def plain(found: Any, *, depth: int | None = None) -> str:
 
 @plain.register
 def _(found: Summary, *, depth: int | None = None) -> str:
-    return f"{_plain_tree(found, depth)}\n\n{_plain_lines(totals(found))}"
+    return f"{_plain_tree(found, depth)}\n\n{plain_lines(totals(found))}"
 
 
 @plain.register
 def _(found: Inspection, *, depth: int | None = None) -> str:
     lines = totals(found.summary) + costs(found)
-    parts = [_plain_tree(found.summary, depth), _plain_lines(lines)]
+    parts = [_plain_tree(found.summary, depth), plain_lines(lines)]
     return "\n\n".join(parts if found.memory is None else [*parts, plain(found.memory)])
 
 
 @plain.register
 def _(found: Estimate, *, depth: int | None = None) -> str:
-    return _plain_lines(estimate_lines(found))
+    return plain_lines(estimate_lines(found))
 
 
 @plain.register
 def _(found: Fits, *, depth: int | None = None) -> str:
-    table = "\n".join(_padded([FITS_HEADER, *map(fits_cells, found)], ("GPU", "fits", "largest")))
+    table = "\n".join(padded([FITS_HEADER, *map(fits_cells, found)], ("GPU", "fits", "largest")))
     return f"{plain(found.estimate)}\n\n{table}\n\n{reserved_note(found)}"
 
 
 @plain.register
 def _(found: Checked, *, depth: int | None = None) -> str:
-    return _plain_lines(checked_lines(found))
+    return plain_lines(checked_lines(found))
 
 
 @plain.register
@@ -121,13 +121,13 @@ def _(found: Diff, *, depth: int | None = None) -> str:
 def _plain_tree(summary: Summary, depth: int | None) -> str:
     shown = rows(summary, depth=depth)
     table = [("  " * len(row.is_last) + row.label, *row.cells) for row in shown]
-    lines = list(_padded([HEADER, *table], LEFT))
+    lines = list(padded([HEADER, *table], LEFT))
     if note := footnote(shown):
         lines += ["", note]
     return "\n".join(lines)
 
 
-def _plain_lines(lines: list[tuple[str, str]]) -> str:
+def plain_lines(lines: list[tuple[str, str]]) -> str:
     width = max((len(name) for name, _ in lines), default=0)
     return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
 
@@ -191,7 +191,7 @@ def checked_lines(checked: Checked) -> list[tuple[str, str]]:
     return taken + [(f"output {name}".rstrip(), text) for name, text in lines_of(checked.output)]
 
 
-def _padded(table: list[tuple[str, ...]], left: tuple[str, ...]) -> Iterator[str]:
+def padded(table: list[tuple[str, ...]], left: tuple[str, ...]) -> Iterator[str]:
     """Empty columns left out; text begins, and numbers end, at the same place."""
     columns = [i for i in range(len(table[0])) if i == 0 or any(line[i] for line in table[1:])]
     widths = {i: max(len(line[i]) for line in table) for i in columns}

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from torchfake._private_distributed import device_of
 from torchfake.inspect.specs import dtype_name
 
 
@@ -238,7 +239,7 @@ class _Reader:
             kind=kind,
             shape=None if lazy else tuple(tensor.shape),
             dtype=dtype_name(dtype),
-            device=str(tensor.device),
+            device=str(device_of(tensor)),
             num_values=num_values,
             size_bytes=num_values * dtype.itemsize,
             trainable=kind == "parameter" and tensor.requires_grad,

@@ -1,0 +1,101 @@
+"""A plan of a Llama of 70 billion parameters on 512 ranks: part of ``nox -s bench``.
+
+The figure is of a fresh process, with its imports and all memory that it ever had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+ALLOWED_SECONDS, ALLOWED_BYTES = 20, 2e9
+
+
+def report(rounds: int) -> None:
+    found = [measured() for _ in range(max(1, rounds // 3))]
+    seconds, plan_seconds = (
+        statistics.median(each[name] for each in found) for name in ("all", "plan")
+    )
+    peak = max(each["peak"] for each in found)
+    print(
+        "\n`plan` of a Llama of 70 billion parameters, FSDP2 x tensor parallelism on 64 x 8 ranks, "
+        "forward, backward, AdamW\n"
+    )
+    print("| | measured | allowed |")
+    print("|---|---|---|")
+    print(f"| `plan`, s | {plan_seconds:.1f} | {ALLOWED_SECONDS} |")
+    print(f"| with imports, s | {seconds:.1f} | {ALLOWED_SECONDS} |")
+    print(f"| peak memory of the process, GB | {peak / 1e9:.2f} | {ALLOWED_BYTES / 1e9:.0f} |")
+
+
+def measured() -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, os.path.abspath(__file__)], capture_output=True, text=True, check=True
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+# In the process that is measured.
+
+
+def main() -> None:
+    start = time.perf_counter()
+    import torch
+    import transformers
+
+    from torchfake.distributed import plan
+
+    config = transformers.LlamaConfig(
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, vocab_size=128256,
+        num_attention_heads=64, num_key_value_heads=8, use_cache=False,
+    )  # fmt: skip
+
+    def build() -> Any:
+        return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+
+    def inputs() -> dict[str, torch.Tensor]:
+        tokens = torch.zeros(1, 4096, dtype=torch.int64)
+        return {"input_ids": tokens, "labels": tokens}
+
+    begin = time.perf_counter()
+    found = plan(
+        build,
+        mesh_shape=(64, 8),
+        parallelize=shard,
+        inputs=inputs,
+        optimizer="adamw",
+        gpu="h100-80gb",
+    )
+    end = time.perf_counter()
+    assert found.layout.num_ranks == 512
+    assert len(str(found).splitlines()) > 10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"plan": end - begin, "all": end - start, "peak": peak}))
+
+
+def shard(model: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
+               "mlp.up_proj")  # fmt: skip
+    styles: dict[str, Any] = {name: ColwiseParallel() for name in columns}
+    styles |= {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh["tp"], styles)
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+
+
+if __name__ == "__main__":
+    main()

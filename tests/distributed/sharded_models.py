@@ -1,0 +1,181 @@
+"""Small models and how they are sharded over four ranks: what a plan and a real run are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    """Heads are as many as there are in the local shards."""
+
+    def __init__(self, width: int, head_width: int) -> None:
+        super().__init__()
+        self.head_width = head_width
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        q, k, v = (
+            layer(x).view(batch, length, -1, self.head_width).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(y.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, 8)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Model(nn.Module):
+    """A decoder; its loss is its output."""
+
+    def __init__(self, vocabulary: int = 64, width: int = 32, inner: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(Block(width, inner) for _ in range(3))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+
+
+def uneven() -> nn.Module:
+    """No size of it is a multiple of four."""
+    return Model(vocabulary=63, width=40, inner=61)
+
+
+def fsdp(model: Any, mesh: Any, **options: Any) -> None:
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
+
+
+def fsdp_keeping(model: Any, mesh: Any) -> None:
+    """Unsharded parameters are kept from the forward to the backward pass."""
+    fsdp(model, mesh, reshard_after_forward=False)
+
+
+def fsdp_mixed(model: Any, mesh: Any) -> None:
+    fsdp(model, mesh, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+
+
+def fsdp_checkpointed(model: Any, mesh: Any) -> None:
+    for i, layer in enumerate(model.layers):
+        model.layers[i] = checkpoint_wrapper(layer)
+    fsdp(model, mesh)
+
+
+_TENSOR = {
+    "attention.q": ColwiseParallel,
+    "attention.k": ColwiseParallel,
+    "attention.v": ColwiseParallel,
+    "attention.o": RowwiseParallel,
+    "up": ColwiseParallel,
+    "down": RowwiseParallel,
+}
+
+
+def tensor(model: Any, mesh: Any) -> None:
+    for layer in model.layers:
+        parallelize_module(layer, mesh, {name: style() for name, style in _TENSOR.items()})
+
+
+def vocabulary(model: Any, mesh: Any) -> None:
+    """The embedding and the head too."""
+    tensor(model, mesh)
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "embedding": RowwiseParallel(input_layouts=Replicate()),
+            "head": ColwiseParallel(output_layouts=Replicate()),
+        },
+    )
+
+
+def sequence(model: Any, mesh: Any) -> None:
+    """Between the layers each rank has a part of the sequence."""
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        },
+    )
+    for layer in model.layers:
+        styles: dict[str, Any] = {name: style() for name, style in _TENSOR.items()}
+        styles |= {
+            "norm1": SequenceParallel(),
+            "norm2": SequenceParallel(),
+            "attention": PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+            ),
+            "attention.o": RowwiseParallel(output_layouts=Shard(1)),
+            "up": ColwiseParallel(input_layouts=Shard(1)),
+            "down": RowwiseParallel(output_layouts=Shard(1)),
+        }
+        parallelize_module(layer, mesh, styles)
+
+
+def two_dimensional(model: Any, mesh: Any) -> None:
+    tensor(model, mesh["tp"])
+    fsdp(model, mesh["dp"])
+
+
+class Case(NamedTuple):
+    """A model, how it is sharded over four ranks, and a step."""
+
+    shape: tuple[int, ...]
+    parallelize: Callable[[Any, Any], Any]
+    build: Callable[[], nn.Module] = Model
+    optimizer: str = "AdamW"
+
+
+CASES = {
+    "fsdp": Case((4,), fsdp),
+    "fsdp of uneven sizes": Case((4,), fsdp, uneven),
+    "fsdp that keeps": Case((4,), fsdp_keeping),
+    "fsdp in mixed precision": Case((4,), fsdp_mixed),
+    "fsdp with checkpoints": Case((4,), fsdp_checkpointed),
+    "hybrid": Case((2, 2), fsdp, uneven, "SGD"),
+    "tensor parallel": Case((4,), tensor),
+    "vocabulary parallel": Case((4,), vocabulary),
+    "sequence parallel": Case((4,), sequence),
+    "both": Case((2, 2), two_dimensional),
+    "both of uneven sizes": Case((2, 2), two_dimensional, lambda: Model(63, 32, 66)),
+}
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    """Of one rank."""
+    return {"tokens": torch.randint(60, (2, 12)), "labels": torch.randint(60, (2, 12))}

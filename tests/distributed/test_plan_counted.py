@@ -1,0 +1,68 @@
+"""A plan is what four real processes count: bytes and messages of every rank, on gloo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch import printed
+from sharded_models import CASES, Case, inputs
+
+from torchfake.distributed import RankPlan, plan
+
+IN_SUITE = [
+    "fsdp in mixed precision",
+    "fsdp with checkpoints",
+    "hybrid",
+    "sequence parallel",
+    "both of uneven sizes",
+]
+"""Of CASES, which has more; torchrun and these take ten seconds."""
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, Any]]:
+    """What each rank has counted of a case."""
+    folder = tmp_path_factory.mktemp("counted")
+    printed("worker_counted.py", 4, str(folder), *IN_SUITE)
+    found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(4)]
+    return lambda name, rank: found[rank][name]
+
+
+def planned(case: Case) -> Any:
+    return plan(
+        case.build,
+        mesh_shape=case.shape,
+        parallelize=case.parallelize,
+        inputs=inputs,
+        optimizer=case.optimizer,
+        device="cpu",
+    )
+
+
+def as_counted(found: RankPlan) -> dict[str, Any]:
+    """A rank's plan in the terms of worker_counted.py."""
+    messages: dict[str, list[int]] = {}
+    for row in found.traffic:
+        sums = messages.setdefault(row.collective, [0, 0])
+        sums[0] += row.num_calls
+        sums[1] += row.num_bytes
+    return {
+        "parameters": found.parameter_bytes,
+        "gradients": found.gradient_bytes,
+        "optimizer state": found.optimizer_bytes,
+        "first peak": found.estimate.first_step_peak_bytes,
+        "peak": found.peak_bytes,
+        "messages": messages,
+    }
+
+
+@pytest.mark.parametrize("name", IN_SUITE)
+def test_every_rank_is_as_counted(name: str, counted: Callable[[str, int], dict[str, Any]]) -> None:
+    found = planned(CASES[name])
+    assert found.layout.num_ranks == 4
+    for rank in range(4):
+        assert as_counted(found.of_rank(rank)) == counted(name, rank), rank

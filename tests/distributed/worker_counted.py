@@ -1,0 +1,152 @@
+"""Four processes, gloo: real steps, every storage and message counted. Run by torchrun.
+
+Its arguments are a folder, into which each rank writes what it has counted, and names of cases.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharded_models import CASES, Case, inputs
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+PAYLOADS = {
+    "_allgather_base_": ("all_gather", lambda args: args[0].nbytes),
+    "_reduce_scatter_base_": ("reduce_scatter", lambda args: args[1].nbytes),
+    "allreduce_": ("all_reduce", lambda args: sum(t.nbytes for t in args[0])),
+    "all_reduce": ("all_reduce", lambda args: args[0].nbytes),
+    "all_gather_into_tensor": ("all_gather", lambda args: args[0].nbytes * args[1]),
+    "reduce_scatter_tensor": ("reduce_scatter", lambda args: args[0].nbytes),
+    "broadcast": ("broadcast", lambda args: args[0].nbytes),
+}
+
+
+NO_MESSAGES = ("wait_tensor", "_wrap_tensor_autograd")
+
+
+class Counting(TorchDispatchMode):
+    """Bytes of the storages that are alive, and of the messages, of this process alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = self.peak_bytes = 0
+        self.messages: dict[str, list[int]] = {}
+        self._alive: dict[int, list[Any]] = {}
+
+    def saw(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        known = self._alive.get(key)
+        if known is None:
+            self._alive[key] = [weakref.ref(storage, lambda _: self.died(key)), 0]
+        before = self._alive[key][1]
+        self.num_bytes += size if size != before else 0  # resized: for a moment there are both
+        self.peak_bytes = max(self.peak_bytes, self.num_bytes)
+        self.num_bytes -= before if size != before else 0
+        self._alive[key][1] = size
+
+    def died(self, key: int) -> None:
+        self.num_bytes -= self._alive.pop(key)[1]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(cls, DTensor) or "Async" in cls.__name__ for cls in types):
+            return NotImplemented
+        name = func.overloadpacket.__name__
+        if func.namespace in ("c10d", "_c10d_functional") and name not in NO_MESSAGES:
+            collective, payload = PAYLOADS[name]
+            sums = self.messages.setdefault(collective, [0, 0])
+            sums[0] += 1
+            sums[1] += payload(args)
+        result = func(*args, **(kwargs or {}))
+        settle(func, result)
+        for tensor in pytree.tree_leaves(result):
+            if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+                storage = tensor.untyped_storage()
+                if storage._cdata in self._alive or func is not torch.ops.aten.split.Tensor:
+                    self.saw(storage)  # else it is gloo's own: it reduces a copy, and splits that
+        return result
+
+
+def settle(func: Any, result: Any) -> None:
+    """Wait until gloo's thread has let go of what it sent, which it does a little late."""
+    if func.namespace == "c10d":
+        dist.Work.unbox(result[-1]).wait()
+    if func.namespace == "c10d" or func.overloadpacket.__name__ == "wait_tensor":
+        time.sleep(0.002)
+
+
+def locals_of(tensors: Any) -> list[torch.Tensor]:
+    return [t._local_tensor if isinstance(t, DTensor) else t for t in tensors if t is not None]
+
+
+def sum_bytes(tensors: Any) -> int:
+    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in locals_of(tensors)}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
+
+
+def counted(case: Case) -> dict[str, Any]:
+    names = ("dp", "tp")[: len(case.shape)]
+    mesh = init_device_mesh("cpu", case.shape, mesh_dim_names=names)
+    model = case.build()
+    model = case.parallelize(model, mesh) or model
+    optimizer = getattr(torch.optim, case.optimizer)(model.parameters())
+    given = inputs()
+    counting = Counting()
+    for tensor in locals_of([*model.parameters(), *model.buffers(), *given.values()]):
+        counting.saw(tensor.untyped_storage())
+    original = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        original(storage, size)
+        if storage._cdata in counting._alive:
+            counting.saw(storage)
+        return storage
+
+    def step() -> None:
+        model.zero_grad()
+        output = model(**given)
+        loss = output.sum()
+        loss.backward()
+        optimizer.step()
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+    try:
+        with counting:
+            step()
+            first, counting.peak_bytes, counting.messages = counting.peak_bytes, 0, {}
+            step()
+    finally:
+        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+    return {
+        "parameters": sum_bytes(model.parameters()),
+        "gradients": sum_bytes(p.grad for p in model.parameters()),
+        "optimizer state": sum_bytes(state_of(optimizer)),
+        "first peak": first,
+        "peak": counting.peak_bytes,
+        "messages": counting.messages,
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    chosen = sys.argv[2:] or list(CASES)
+    found = {name: counted(CASES[name]) for name in chosen}
+    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()

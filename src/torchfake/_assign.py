@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -60,19 +61,27 @@ def values_for(
     """
     state = module.state_dict(keep_vars=True)
     targets = {name: tensor for name, tensor in state.items() if id(tensor) in chosen}
-    try:
+    with _told_to_others(targets.values()):
         values = _fitting(module, checkpoint, {*state}, targets, strict=strict)
+    with _told_to_others(targets.values()):  # shards of a state dict may have to be exchanged
         found = [_with_values(value) for value in values]
-    except Exception as error:
-        _tell_others(targets.values(), error)
-        raise
-    _tell_others(targets.values(), None)
     uses = Counter(id(_storage_of(t)) for t in {id(t): t for t in state.values()}.values())
     return [value._replace(is_alone=uses[id(_storage_of(value.target))] == 1) for value in found]
 
 
 def _storage_of(tensor: Any) -> Any:
-    return getattr(_distributed.held(tensor), "_fake_storage", tensor)
+    return getattr(_distributed.held_by(tensor), "_fake_storage", tensor)
+
+
+@contextmanager
+def _told_to_others(tensors: Iterable[Any]) -> Iterator[None]:
+    """Context whose error is one of all ranks that share these tensors."""
+    try:
+        yield
+    except Exception as error:
+        _tell_others(tensors, error)
+        raise
+    _tell_others(tensors, None)
 
 
 def _tell_others(tensors: Iterable[Any], error: Exception | None) -> None:
@@ -137,7 +146,7 @@ def _trouble(value: Value) -> str | None:
         return f"is complex there and {target.dtype} here"
     if entry.sharded is not None:
         return _trouble_of_shards(entry.sharded, target)
-    held = _distributed.held(target)
+    held = _distributed.held_by(target)
     if any(step == 0 and n > 1 for step, n in zip(held.stride(), held.shape, strict=True)):
         return "is expanded here: its elements share memory"
     if held.is_inference() and not isinstance(held, FakeTensor):
@@ -207,7 +216,7 @@ def copy(values: list[Value], device: torch.device | None = None) -> None:
     """
     with torch.no_grad():
         for value in {id(value.target): value for value in values}.values():
-            held = _distributed.held(value.target)
+            held = _distributed.held_by(value.target)
             assert value.read is not None
             if not held.numel():
                 continue

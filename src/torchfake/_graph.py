@@ -124,6 +124,7 @@ class Op:
     refusal: str | None = None  # why it cannot be done again
     kept: dict[Cell, torch.UntypedStorage] | None = None  # its results, if they were kept
     digest: bytes | None = None  # of what it does: see torchfake._digest
+    is_sharding = False  # torch has done it to cut, to pad, or to compute with shards
 
     def __init__(self, func: Any, args: Any, kwargs: Any, place: Place | None) -> None:
         self.number: float = next(_numbers)  # parts of one are numbered in between

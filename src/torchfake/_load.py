@@ -170,7 +170,7 @@ def _entries_of(origin: str, state: Mapping[str, Any]) -> dict[str, Entry]:
 
 def _entry_of_tensor(value: torch.Tensor) -> Entry:
     trouble = None
-    if isinstance(_distributed.held(value), FakeTensor) or value.is_meta:
+    if isinstance(_distributed.held_by(value), FakeTensor) or value.is_meta:
         trouble = "has no values: it is fake, or on meta"
     elif value.layout != torch.strided or value.is_nested or value.is_quantized:
         trouble = "is sparse, nested or quantized: convert it to a plain tensor"

@@ -48,7 +48,18 @@ class AboutCode:
         self._alive.pop(key, None)
 
 
+_SHARDING_ROOTS = tuple(
+    os.path.join(_LIBRARY_ROOTS[0], "distributed", folder) + os.sep
+    for folder in ("fsdp", "tensor", "_composable")
+)
+
+is_sharding = AboutCode(lambda code: code.co_filename.startswith(_SHARDING_ROOTS))
+"""Whether code is of torch's functions that shard, or of what computes with shards. Asked of all
+code of libraries when that is first met."""
+
+
 def _is_librarys(code: types.CodeType) -> bool:
+    is_sharding(code)
     name = code.co_filename
     return name.startswith(_LIBRARY_ROOTS) or name.startswith("<frozen")
 

@@ -134,11 +134,6 @@ def exchange(mesh: Any, value: Any) -> dict[int, Any]:
     return known
 
 
-def held(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor: of a DTensor the shard."""
-    return shard_of(tensor) if isinstance(tensor, dtensor_class()) else tensor
-
-
 class Cut(NamedTuple):
     """What one axis of a mesh does to a tensor."""
 

@@ -11,18 +11,14 @@ were cut from: the digest of a shard's own record would differ by rank.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
 
 from torchfake import _private_distributed as _distributed
+from torchfake._cut import whole_of
 from torchfake._digest import digest_of_contents, packed
-from torchfake._graph import Contents, Op, Read
-from torchfake._ops import plan_of
-from torchfake._pieces import is_factory
-from torchfake._wanted import copied
 from torchfake.errors import RankMismatchError
 
 
@@ -57,52 +53,13 @@ def check_agreement(shards: list[tuple[str, torch.Tensor]]) -> None:
             _compare(_distributed.exchange(mesh, wholes))
 
 
-def _whole(dtensor: torch.Tensor) -> _Whole:
+def _whole(dtensor: Any) -> _Whole:
     what = f"{str(dtensor.dtype).removeprefix('torch.')}{list(dtensor.shape)}"
-    shard: Any = _distributed.shard_of(dtensor)
-    recorded = shard._fake_storage.recorded
-    if recorded.real is not None or not shard.numel():
+    whole = whole_of(dtensor)
+    if whole is None:
         return _Whole(what, b"")
-    return _Whole(what, _digest(recorded.contents, dtensor.numel()))
-
-
-def _digest(contents: Contents, num_elements: int) -> bytes:
-    """Of the whole, of `num_elements`, that a shard was cut from.
-
-    What was done to the shard itself is left out: it says how large that is, which differs by rank.
-    """
-    op = contents.op
-    while op is not None:
-        source = _cut_from(op) or _changed(op, num_elements)
-        if source is None:
-            return digest_of_contents(contents)
-        contents = source.contents
-        op = contents.op
-    return packed("nothing")
-
-
-def _cut_from(op: Op) -> Read | None:
-    """Where the elements that `op` makes come from, if they are those of its argument: copies of a
-    part, padding, and memory made for that.
-    """
-    pair = copied(op)
-    if pair is not None:
-        return pair[1]
-    if not hasattr(op.func, "_schema"):
-        return None
-    takes_shape = is_factory(op) and plan_of(op.func).packet.startswith("aten::new_")
-    if takes_shape or plan_of(op.func).packet == "aten::constant_pad_nd":
-        return op.args[0] if type(op.args[0]) is Read else None
-    return None
-
-
-def _changed(op: Op, num_elements: int) -> Read | None:
-    """What `op` looks at, if that is less than the whole."""
-    reads = list(op.reads())
-    records = [read.record for read in reads] + [made.record for made in op.made]
-    if not reads or any(math.prod(record.size) >= num_elements for record in records):
-        return None
-    return next((read for read in reads if read.contents.op is not None), reads[0])
+    place = whole.offset, tuple(dtensor.stride())
+    return _Whole(what, packed(digest_of_contents(whole.contents), place))
 
 
 # What differs.

@@ -78,7 +78,7 @@ def record(
     if not given.has_deferred and (given.mark == PLAIN or given.has_real):
         if not _makes_deferred(plan, given):
             return _on_real_ones(func, args, kwargs, run)
-    place, frame = _where()
+    place, frame, is_sharding = _where()
     if frame is not None:
         return _in_step(frame, func, args, kwargs, run)
     _state.thread.step = None
@@ -91,6 +91,7 @@ def record(
     if _asks_for_values(func, plan, args, given):
         return _now(func, args, kwargs, given, place)
     op = _op(func, plan, args, kwargs, place)
+    op.is_sharding = is_sharding
     return _write_down(op, plan, run(func, args, kwargs), given, args, kwargs)
 
 
@@ -169,20 +170,25 @@ def _on_real_ones(func: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
 # Initialisers that are recorded as one step.
 
 
-def _where() -> tuple[_origin.Place | None, types.FrameType | None]:
-    """The line of the user's code, and the call of an initialiser between here and there."""
+def _where() -> tuple[_origin.Place | None, types.FrameType | None, bool]:
+    """The line of the user's code, the call of an initialiser between here and there, and whether
+    there is something of torch's between that shards.
+    """
     frame: types.FrameType | None = sys._getframe(2)
     steps = _private.init_steps()
-    known = _origin.is_library.known
+    known, sharding = _origin.is_library.known, _origin.is_sharding.known
+    is_sharding = False
     while frame is not None:
         code = frame.f_code
         key = id(code)
         if not (known[key] if key in known else _origin.is_library(code)):
-            return (code, frame.f_lasti), None
-        if key in steps and _may_be_step(frame):
-            return None, frame
+            return (code, frame.f_lasti), None, is_sharding
+        if sharding[key]:
+            is_sharding = True
+        elif key in steps and _may_be_step(frame):
+            return None, frame, False
         frame = frame.f_back
-    return None, None
+    return None, None, is_sharding
 
 
 def _may_be_step(frame: types.FrameType) -> bool:

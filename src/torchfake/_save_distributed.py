@@ -19,17 +19,15 @@ import torch
 
 from torchfake import _private
 from torchfake import _private_distributed as _distributed
+from torchfake._cut import record_of, whole_of
 from torchfake._digest import digest_of_contents, digest_of_record, packed
-from torchfake._graph import Contents
 from torchfake._members import shards_among
 from torchfake._memory import raw_bytes
-from torchfake._metadata import intern
 from torchfake._parts import Part, part_of
 from torchfake._ranks import check_agreement
 from torchfake._safetensors import Writer
 from torchfake._save import Advance, recorded_of, write_tensors
 from torchfake._tensor import FakeTensor
-from torchfake._wanted import copied
 from torchfake.errors import CheckpointError, RankMismatchError
 from torchfake.fake import fake_mode
 
@@ -136,25 +134,19 @@ def digest_of_shards(
             own.append((name, digest_of(shard)))
     owns = _distributed.from_all(packed(own))
     digest = packed(wholes)
-    return (packed(digest, owns) if own else digest).hex()
+    nothing = packed([])
+    is_known = all(each == nothing for each in owns)
+    # The first rank has a part of all there is.
+    return str(_distributed.from_first((digest if is_known else packed(digest, owns)).hex()))
 
 
 def _digest_of_whole(dtensor: Any) -> bytes | None:
     """Of a deferred tensor that was cut, as if it had not been; None if it is not known."""
-    shard: Any = _distributed.shard_of(dtensor)
-    recorded = recorded_of(shard)
-    if recorded is None or recorded.real is not None:
+    whole = whole_of(dtensor)
+    record = None if whole is None else record_of(dtensor, whole)
+    if whole is None or record is None:
         return None
-    num_bytes = dtensor.numel() * dtensor.dtype.itemsize
-    contents: Contents | None = recorded.contents
-    while contents is not None and contents.cell.num_bytes < num_bytes:
-        pair = copied(contents.op) if contents.op is not None else None
-        contents = None if pair is None else pair[1].contents
-    if contents is None:
-        return None
-    place = tuple(dtensor.shape), tuple(dtensor.stride()), 0, dtensor.dtype
-    record = intern(*place, shard._fake_meta.device)
-    return packed(digest_of_contents(contents), digest_of_record(record))
+    return packed(digest_of_contents(whole.contents), digest_of_record(record))
 
 
 def stand_ins(tensors: dict[str, torch.Tensor]) -> dict[str, FakeTensor]:

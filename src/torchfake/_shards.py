@@ -82,6 +82,7 @@ def _give_own_memory(fakes: list[Any]) -> None:
                 place = recorded, record
                 if place not in copies:
                     copies[place] = fake.detach().clone()
+                    copies[place]._fake_storage.recorded.contents.op.is_sharding = True  # type: ignore[attr-defined]
                 fake.data = copies[place]
 
 

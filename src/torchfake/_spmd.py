@@ -29,7 +29,9 @@ def copies_of(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor]]:
         outputs, inputs, group = args[:3]
         parts = inputs[0] if inputs else _private.list_of_mesh_scatter()
         if parts is not None:
-            return [(outputs[0], parts[_private.rank_in(group)])]
+            part = parts[_private.rank_in(group)]
+            is_split = part.is_complex() and not outputs[0].is_complex()
+            return [(outputs[0], torch.view_as_real(part) if is_split else part)]
         raise RecordError(
             "torch.distributed.scatter of deferred tensors: this rank does not have what the other "
             "one sends. Shard with distribute_tensor, or take this rank's part of its own tensor"

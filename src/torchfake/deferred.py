@@ -198,7 +198,6 @@ def materialize_module(
     target = None if device is None else _real_device(device)
     which = buffers_only, check_fn
     shards = deferred_shards(module, *which)
-    _ranks.check_agreement(shards)
     with _materialize.lock, _shards.becoming_real(shards, target):
         chosen = list(deferred_tensors(module, *which))
         if not buffers_only:
@@ -207,6 +206,8 @@ def materialize_module(
         if checkpoint is not None:
             ids = {id(tensor) for _, tensor in tensors_of_chosen(module, *which)}
             values = _assign.values_for(module, checkpoint, ids, strict=strict)
+        given = {id(value.target) for value in values}
+        _ranks.check_agreement([pair for pair in shards if id(pair[1]) not in given])
         if dtype is not None or values:
             _materialize.check(chosen)  # before anything is cast
         if dtype is not None:

@@ -132,7 +132,7 @@ def test_uneven_on_two_axes() -> None:
     with one_of(8, 7):  # DTensor says that this one has no word
         mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
         module = materialize_module(both(deferred_init(small), mesh), checkpoint=state)
-        shards = {key: _distributed.held(t) for key, t in module.state_dict().items()}
+        shards = {key: _distributed.held_by(t) for key, t in module.state_dict().items()}
     columns = state["layers.0.down.weight"].chunk(2, 1)[1]
     expected = {
         "embed.weight": chunk(chunk(state["embed.weight"], 2, 1), 4, 3),

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import sharded_models as models
 import torch
@@ -13,9 +14,10 @@ import torch.distributed as dist
 from expecttest import assert_expected_inline
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from torchfake import errors, estimate, fake_mode, is_fake
+from torchfake import deferred_init, errors, estimate, fake_mode, is_fake, materialize_module
 from torchfake._metadata import FakeUntypedStorage
 from torchfake._private import bindings
 from torchfake.distributed import Plan, plan
@@ -248,7 +250,7 @@ InputsError: module_fn gave 3, not a torch.nn.Module
 InputsError: parallelize fails on rank 0 (dp 0) of the mesh dp 4: ValueError: no such axis
 InputsError: parallelize gave 5: it returns the module, or None
 InputsError: the step fails in its own forward on rank 0 (dp 0) of the mesh dp 4: TypeError: Model.forward() missing 1 required positional argument: 'labels'
-InputsError: ranks=[4]: give ranks from 0 to 3
+InputsError: ranks=[4]: give several, such as [0, 3], from 0 to 3
 DeviceError: device='cuda:1': each rank has one GPU of its own; give cuda
 DeviceError: gpu='h100-80gb' and device='cpu': give one of them
 InputsError: module_fn gave a module that has real tensors: build it in module_fn, where they are fake
@@ -353,3 +355,31 @@ def test_meta_modules_and_other_passes() -> None:
     assert passed.peak_bytes < planned(models.Model, "forward").peak_bytes
     assert {row.phase for row in passed.traffic} == {"forward"}
     assert not passed.highest.gradient_bytes
+
+
+@pytest.mark.parametrize("ranks", [3, [0, "a"], [True], [], [9], [-1]])
+def test_ranks_that_are_none(ranks: Any) -> None:
+    with pytest.raises(errors.InputsError, match=r"^ranks=.*: give several, such as \[0, 3\]"):
+        plan(lambda: nn.Linear(4, 4), mesh_shape=4, inputs=torch.ones(1, 4), ranks=ranks)
+
+
+def test_ranks_of_numpy() -> None:
+    found = plan(lambda: nn.Linear(4, 4), mesh_shape=4, inputs=torch.ones(1, 4), ranks=np.arange(2))
+    assert [each.ranks for each in found.by_ranks] == [(0,), (1,)]
+    for stranger in (True, 1.0, 3):
+        with pytest.raises(errors.InputsError, match="is none of the plan's"):
+            found.of_rank(stranger)
+
+
+def test_a_program_that_makes_values() -> None:
+    def shard(module: Any, mesh: Any) -> Any:
+        return materialize_module(fully_shard(module, mesh=mesh))
+
+    with pytest.raises(errors.InputsError, match="parallelize gave a module that has real"):
+        plan(
+            lambda: deferred_init(nn.Linear, 4, 4),
+            mesh_shape=2,
+            parallelize=shard,
+            inputs=torch.ones(1, 4),
+            device="cpu",
+        )

@@ -17,8 +17,10 @@ DIFFERENT = {
 
 
 def test_ranks_that_differ_are_named() -> None:
-    done = torchrun("worker_failures.py", 3, "same:0", *DIFFERENT)
-    assert sorted(re.findall(r"same: (\d)", done.stdout)) == ["0", "1", "2"], done.stderr[-3000:]
+    done = torchrun("worker_failures.py", 3, "same:0", "otherwise:1", *DIFFERENT)
+    for name in ("same", "part", "rounded", "turned"):
+        ranks = sorted(re.findall(rf"{name}: (\d)", done.stdout))
+        assert ranks == ["0", "1", "2"], (name, done.stderr[-3000:])
     for case, (who, what) in DIFFERENT.items():
         name = case.split(":")[0]
         lines = re.findall(rf"{name}: (\d): ([^\n]*?Nothing was made)", done.stdout)

@@ -162,6 +162,16 @@ def test_a_shard_has_memory_of_its_own(mesh: DeviceMesh) -> None:
     assert len(addresses) == 1
 
 
+@pytest.mark.parametrize("src_data_rank", [0, None])
+def test_complex(mesh: DeviceMesh, src_data_rank: int | None) -> None:
+    torch.manual_seed(0)
+    eager = torch.randn(8, 2, dtype=torch.complex64)
+    torch.manual_seed(0)
+    weight = deferred_init(torch.randn, 8, 2, dtype=torch.complex64)
+    shard = distribute_tensor(weight, mesh, [Shard(0)], src_data_rank=src_data_rank)
+    assert torch.equal(materialize_tensor(shard).to_local(), eager[2:4])
+
+
 def test_an_interrupt_leaves_shards_deferred_or_real(mesh: DeviceMesh) -> None:
     module = models.fsdp(deferred_net(), mesh)
     original = _chains.Section._do

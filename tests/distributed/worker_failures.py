@@ -43,19 +43,69 @@ class Few(torch.nn.Module):
         self.head = torch.nn.Linear(5, 2)
 
 
-def changed_after_it_was_sharded(mesh):
-    """Each rank changes its own shard, of its own size: that is no difference."""
+class Of(torch.nn.Module):
+    """A parameter that `make` makes."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.weight = torch.nn.Parameter(make())
+
+
+def sharded(mesh, build):
     torch.manual_seed(0)
-    module = fully_shard(deferred_init(Few), mesh=mesh)
+    return fully_shard(deferred_init(build), mesh=mesh)
+
+
+def changed_by_all(mesh):
+    """Each rank changes its own shard, of its own size: that is no difference."""
+    module = sharded(mesh, Few)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(2)
-        torch.nn.init.normal_(module.head.bias)
+        torch.nn.init.ones_(module.head.bias)
         module.embed.weight.copy_(module.embed.weight + 1)
     materialize_module(module)
     torch.manual_seed(0)
     assert torch.equal(module.embed.weight.full_tensor(), Few().embed.weight * 2 + 1)
+
+    def on_shards(module):
+        module.weight.to_local().mul_(2)
+
+    for change in (
+        lambda module: torch.nn.init.zeros_(module.weight),
+        lambda module: torch.nn.init.constant_(module.bias, 3),
+        lambda module: torch._foreach_mul_([module.weight, module.bias], 2.0),
+        on_shards,
+    ):
+        module = sharded(mesh, lambda: torch.nn.Linear(6, 10))
+        with torch.no_grad():
+            change(module)
+        materialize_module(module)
     print(f"same: {dist.get_rank()}", flush=True)
+
+
+def built_otherwise(mesh):
+    """What differs before it is sharded is found, wherever it is."""
+    odd = dist.get_rank() == 1
+
+    def part():
+        flat = torch.empty(600).normal_()
+        return flat[300 * odd : 300 * odd + 300].view(30, 10)
+
+    def rounded():
+        weight = torch.randn(20, 20)
+        return weight.half().float() if odd else weight
+
+    def turned():
+        weight = torch.randn(20, 20)
+        return weight.t().contiguous() if odd else weight
+
+    for make in (part, rounded, turned):
+        module = sharded(mesh, lambda make=make: Of(make))
+        try:
+            materialize_module(module)
+        except RankMismatchError:
+            print(f"{make.__name__}: {dist.get_rank()}", flush=True)
 
 
 def materialize(module, case):
@@ -76,8 +126,8 @@ def main(cases):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for case in cases:
         name, odd = case.split(":")
-        if name == "same":
-            changed_after_it_was_sharded(mesh)
+        if name in ("same", "otherwise"):
+            (changed_by_all if name == "same" else built_otherwise)(mesh)
             continue
         is_odd = dist.get_rank() == int(odd)
         module = models.fsdp(build(name, is_odd), mesh)

@@ -85,7 +85,9 @@ def layout_of(mesh_shape: Any, axes: Any) -> Layout:
     if axes is None:
         axes = DEFAULT_AXES.get(len(shape)) or tuple(f"axis{i}" for i in range(len(shape)))
     names = (axes,) if isinstance(axes, str) else axes
-    is_named = isinstance(names, (tuple, list)) and all(isinstance(name, str) for name in names)
+    is_named = isinstance(names, (tuple, list)) and all(
+        isinstance(name, str) and name for name in names
+    )
     if not is_named or len(set(names)) != len(shape) or len(names) != len(shape):
         raise InputsError(
             f"mesh_dim_names={axes!r} does not name the {len(shape)} axes of mesh_shape="

@@ -7,6 +7,7 @@ holds shards of the same sizes throughout.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,7 +73,7 @@ class Plan(Shown):
             InputsError: if the plan is not about that rank.
         """
         for found in self.by_ranks:
-            if rank in found.ranks:
+            if type(rank) is int and rank in found.ranks:
                 return found
         raise InputsError(f"rank {rank!r} is none of the plan's")
 
@@ -222,7 +223,7 @@ def _check_functions(module_fn: Any, parallelize: Any, reserved_bytes: Any) -> N
         )
     if parallelize is not None and not callable(parallelize):
         raise InputsError(f"parallelize={parallelize!r} is not a function of a module and a mesh")
-    if not isinstance(reserved_bytes, int):
+    if not isinstance(reserved_bytes, int) or reserved_bytes < 0:
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
 
 
@@ -256,10 +257,13 @@ def _run_all(job: Job) -> list[RankPlan]:
 
 
 def _run_some(job: Job, ranks: Iterable[int]) -> list[RankPlan]:
-    wanted = sorted(set(ranks))
-    strangers = [r for r in wanted if not isinstance(r, int) or not 0 <= r < job.layout.num_ranks]
-    if strangers or not wanted:
-        raise InputsError(f"ranks={wanted!r}: give ranks from 0 to {job.layout.num_ranks - 1}")
+    last = job.layout.num_ranks - 1
+    try:
+        wanted = sorted({operator.index(rank) for rank in ranks if not isinstance(rank, bool)})
+    except TypeError:
+        wanted = []
+    if not wanted or wanted[0] < 0 or wanted[-1] > last:
+        raise InputsError(f"ranks={ranks!r}: give several, such as [0, {last}], from 0 to {last}")
     return [_plan_of(run_rank(job, rank), [rank]) for rank in wanted]
 
 

@@ -112,13 +112,15 @@ class _Rank:
             module = self.job.module_fn()
         if not isinstance(module, nn.Module):
             raise InputsError(f"module_fn gave {module!r:.40}, not a torch.nn.Module")
-        for tensor in tensors_of(module):
-            if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
-                raise InputsError(
-                    "module_fn gave a module that has real tensors: build it in module_fn, where "
-                    "they are fake"
-                )
+        self._refuse_real(
+            module, "module_fn gave a module that has real tensors: build it in module_fn, where"
+        )
         return module
+
+    def _refuse_real(self, module: nn.Module, what: str) -> None:
+        held = (local for tensor in tensors_of(module) for local in local_tensors(tensor))
+        if not all(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in held):
+            raise InputsError(f"{what} they are fake")
 
     def _parallelized(self, module: nn.Module) -> nn.Module:
         if self.job.parallelize is None:
@@ -127,6 +129,11 @@ class _Rank:
             module = self.job.parallelize(module, self.mesh) or module
         if not isinstance(module, nn.Module):
             raise InputsError(f"parallelize gave {module!r:.40}: it returns the module, or None")
+        self._refuse_real(
+            module,
+            "parallelize gave a module that has real tensors: leave out what makes it real "
+            "(materialize_module), for a plan runs it where",
+        )
         if any(t.is_meta for tensor in tensors_of(module) for t in local_tensors(tensor)):
             module = module.to_empty(device=self.job.device)
         return module

@@ -6,6 +6,19 @@ nox.options.sessions = ["tests", "lint", "types"]
 nox.options.reuse_existing_virtualenvs = True
 
 CHECKED_TORCH = "torch==2.13.0"
+OLDEST_TORCH = "torch==2.11.0"
+
+SWEEPS = ("tests/opinfo", "tests/behaviour")
+"""Torch's databases of operators and modules, and other people's models."""
+
+CACHED = ("tests/_cache", "tests/_core", "tests/_operators", "tests/_patches", "tests/_tensor",
+          "tests/behaviour", "tests/property")  # fmt: skip
+"""What runs operations of all kinds, again and again: what the cache could get wrong."""
+
+DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_files",
+            "tests/test_checkpoint.py", "tests/test_deferred.py",
+            "tests/test_meta_init.py")  # fmt: skip
+"""What materializes deferred modules."""
 
 
 def install(session: nox.Session, torch: str, extra: str = "test") -> None:
@@ -14,50 +27,70 @@ def install(session: nox.Session, torch: str, extra: str = "test") -> None:
     session.install("-e", f".[{extra}]")
 
 
+def run_pytest(session: nox.Session, *arguments: str, **environment: str) -> None:
+    """Run tests on two processes, with what stands behind ``--`` on the command line."""
+    session.run(
+        "pytest", "-n", "2", "--dist", "worksteal", *arguments, *session.posargs, env=environment
+    )
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """The suite on the checked torch."""
     install(session, CHECKED_TORCH)
-    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
+    run_pytest(session)
 
 
 @nox.session
 def tests_newest(session: nox.Session) -> None:
     """The suite on the newest torch of the registry."""
     install(session, "torch")
-    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs)
+    run_pytest(session)
 
 
 @nox.session
-@nox.parametrize("cache", ["cold", "warm"])
-def remembered(session: nox.Session, cache: str) -> None:
-    """Torch's operator and module databases and the models, from an empty cache and a full one."""
-    install(session, CHECKED_TORCH)
-    suites = ("tests/opinfo", "tests/test_module_db.py", "tests/test_models.py")
-    session.run("pytest", "-n", "2", f"--cache={cache}", *suites, *session.posargs)
+def tests_oldest(session: nox.Session) -> None:
+    """The suite on the oldest torch that pyproject.toml admits."""
+    install(session, OLDEST_TORCH)
+    run_pytest(session)
 
 
 @nox.session
-def pieces(session: nox.Session) -> None:
-    """All tests of deferred modules, made real piece by piece on threads, however small."""
+def exhaustive(session: nox.Session) -> None:
+    """The suite's sweeps once more, in other ways: before a release, and every week.
+
+    From an empty cache and from a full one; every cached outcome compared with its kernel; every
+    deferred module materialized tile by tile, on threads, however small it is.
+    """
     install(session, CHECKED_TORCH)
-    session.run("pytest", "tests/deferred", "-n", "2", "--pieces", *session.posargs)
+    for cache in ("cold", "warm"):
+        run_pytest(session, f"--cache={cache}", *SWEEPS)
+    run_pytest(session, *CACHED, *SWEEPS, TORCHFAKE_CHECK_CACHE="1")
+    run_pytest(session, "--pieces", *DEFERRED)
+
+
+@nox.session
+def checked(session: nox.Session) -> None:
+    """What depends on cached outcomes, with every one of them compared with its kernel."""
+    install(session, CHECKED_TORCH)
+    run_pytest(session, *CACHED, TORCHFAKE_CHECK_CACHE="1")
 
 
 @nox.session(name="property")
 def property_(session: nox.Session) -> None:
     """The generated programs, many more of them."""
     install(session, CHECKED_TORCH)
-    programs = ("tests/property", "tests/deferred/test_init_programs.py")
+    programs = ("tests/property", "tests/_replay/test_init_programs.py")
     session.run("pytest", *programs, "-n", "2", "--hypothesis-profile=long", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and formatting."""
-    session.install("ruff")
+    """Style, formatting, and which package may import which."""
+    session.install("ruff", "import-linter")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports", env={"PYTHONPATH": "src"})
 
 
 @nox.session

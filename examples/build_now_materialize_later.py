@@ -1,4 +1,4 @@
-"""Build a model without its memory, edit it, make it real in parts: the bits are eager's.
+"""Build a model without its memory, edit it, materialize it in parts: the bits are eager's.
 
 Run it: ``python examples/build_now_materialize_later.py``. It needs transformers.
 """

@@ -24,9 +24,9 @@ def main() -> None:
     )
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
-    twin = fake_like(model, device="cuda:3")
+    fake = fake_like(model, device="cuda:3")
     sizes: list[tuple[str, int]] = []
-    for module in twin:
+    for module in fake:
         module.register_forward_hook(
             lambda module, _, output: sizes.append(
                 (type(module).__name__, output.numel() * output.element_size())
@@ -35,7 +35,7 @@ def main() -> None:
 
     with fake_mode(fake_cuda=4):
         images = torch.empty(BATCH, 3, 224, 224, device="cuda:3")
-        scores = twin(images)
+        scores = fake(images)
         scores.sum().backward()
 
     for name, size in sizes:
@@ -43,9 +43,9 @@ def main() -> None:
 
     assert scores.shape == (BATCH, 1000)
     assert scores.device == torch.device("cuda:3")
-    assert twin[0].weight.grad.device == torch.device("cuda:3")
+    assert fake[0].weight.grad.device == torch.device("cuda:3")
     assert max(size for _, size in sizes) == BATCH * 64 * 112 * 112 * 4  # 26 GB
-    # The real model has noticed nothing.
+    # The real model is unchanged.
     assert not is_fake(model)
     assert all(p.grad is None for p in model.parameters())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())

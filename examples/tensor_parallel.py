@@ -1,4 +1,4 @@
-"""Split the matrices of a model over ranks before they exist; each rank makes its part.
+"""Split the matrices of a model over ranks before they exist; each rank makes its slices.
 
 Run it: ``torchrun --nproc-per-node 2 examples/tensor_parallel.py``. It needs transformers, and no
 GPU.
@@ -50,7 +50,7 @@ plan = {
 for layer in model.model.layers:
     parallelize_module(layer, mesh, plan)
 
-# No weight was sent to split it: what is recorded is this rank's part of its own.
+# No weight was sent to split it: what is recorded is this rank's slice of its own.
 up = model.model.layers[0].mlp.up_proj.weight
 if dist.get_rank() == 0:
     print(graph(up.to_local()))

@@ -16,9 +16,10 @@ import torch
 from _pytest.runner import runtestprotocol
 from torch.utils import _pytree as pytree
 
-from tiny_pieces import make_tiny
-from torchfake import _cache, fake_mode, is_fake
+from tests.tiny_tiles import make_tiny
+from torchfake import fake_mode, is_fake
 from torchfake.__main__ import main
+from torchfake._cache import cache
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,18 +32,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--pieces",
         action="store_true",
-        help="deferred tensors are made real piece by piece on threads, however small",
+        help="deferred tensors are materialized tile by tile on threads, however small",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--pieces"):
-        make_tiny(pytest.MonkeyPatch(), piece=1024, num_scratch_bytes=100_000)
+        make_tiny(pytest.MonkeyPatch(), tile_elements=1024, num_scratch_bytes=100_000)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.config.getoption("--cache") == "cold":
-        _cache.clear()
+        cache.clear()
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:

@@ -1,4 +1,4 @@
-"""What errors say, to the letter, and which families they are of."""
+"""Messages of exceptions, to the letter, and their base classes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from torchfake.errors import (
     UnsupportedOpError,
 )
 
-FAMILIES = {
+BASES = {
     TorchFakeError: Exception,
     NotFakeError: ValueError,
     UnknownValueError: ValueError,
@@ -59,7 +59,7 @@ FAMILIES = {
 
 
 def message(program: Callable[[], Any], kind: type[Exception]) -> str:
-    """What `program` raises, with the place in this file and torch's version masked."""
+    """The message that `program` raises; the line in this file and torch's version are masked."""
     with pytest.raises(kind) as caught:
         program()
     assert type(caught.value) is kind
@@ -69,18 +69,18 @@ def message(program: Callable[[], Any], kind: type[Exception]) -> str:
 
 def test_every_class_is_listed() -> None:
     classes = {c for _, c in inspect.getmembers(errors, inspect.isclass)}
-    assert classes == set(FAMILIES)
+    assert classes == set(BASES)
     assert {c.__name__ for c in classes} == set(errors.__all__)
 
 
-@pytest.mark.parametrize("kind", FAMILIES, ids=lambda kind: kind.__name__)
-def test_family_and_docs(kind: type[Exception]) -> None:
+@pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
+def test_base_class_and_docstring(kind: type[Exception]) -> None:
     assert issubclass(kind, TorchFakeError)
-    assert issubclass(kind, FAMILIES[kind])
+    assert issubclass(kind, BASES[kind])
     assert kind.__name__.endswith("Error")
-    words = inspect.getdoc(kind)
-    assert words is not None
-    assert len(words.split()) > 8
+    page = inspect.getdoc(kind)
+    assert page is not None
+    assert len(page.split()) > 8
 
 
 def test_unknown_value() -> None:
@@ -112,10 +112,10 @@ torch.arange(...)), or skip it for fakes with torchfake.is_fake(tensor)""",
     )
 
 
-def test_unknown_value_of_a_twin() -> None:
-    twin = fake_like(torch.ones(2))
+def test_unknown_value_of_a_fake_copy() -> None:
+    fake = fake_like(torch.ones(2))
     expect(
-        message(twin.numpy, UnknownValueError),
+        message(fake.numpy, UnknownValueError),
         """\
 numpy() needs the value of a fake tensor, and it is not known: float32[2] on cpu. Fakes
 keep the values of small tensors computed from host data only. Give this branch a host
@@ -158,7 +158,7 @@ def test_real_tensor_write() -> None:
         message(lambda: real.add_(fake), RealTensorWriteError),
         """\
 aten.add_.Tensor would write fake values into a real tensor of shape [2, 3] and dtype
-torch.float32. Write out of place (the result is a fake), or into its fake twin:
+torch.float32. Write out of place (the result is a fake), or into its fake copy:
 torchfake.fake_like(tensor)""",
     )
 
@@ -184,7 +184,7 @@ def test_wrong_device() -> None:
     fake = fake_like(torch.ones(1))
     expect(
         message(lambda: fake.to("mps"), DeviceError),
-        """a fake tensor cannot be on 'mps': fakes live on cpu and cuda""",
+        """a fake tensor cannot be on 'mps': fakes are on cpu or cuda""",
     )
 
 
@@ -198,7 +198,7 @@ h200-141gb, b200-180gb""",
     )
 
 
-def test_wrong_number_of_devices() -> None:
+def test_too_many_devices() -> None:
     expect(
         message(lambda: fake_mode(fake_cuda=1000), DeviceError),
         """fake_cuda=1000: a mode has 0 to 120 CUDA devices""",
@@ -223,7 +223,7 @@ def test_wrong_types() -> None:
     )  # type: ignore[type-var]
 
 
-def test_the_cause_is_kept() -> None:
+def test_the_exception_of_torch_is_the_cause() -> None:
     with pytest.raises(UnsupportedOpError) as caught:
         fake_like(torch.eye(2)).to_sparse()
     assert isinstance(caught.value.__cause__, NotImplementedError)

@@ -1,15 +1,18 @@
-"""Fake tensors for PyTorch: the public names, nothing else."""
+"""Fake tensors for PyTorch: the public names, nothing else.
 
-from torchfake import _composites as _composites  # registers its kernels
+``distributed`` and its ``plan`` are imported when they are first used.
+"""
+
+import importlib as _importlib
+import typing as _typing
+
 from torchfake import errors as errors
-from torchfake._cuda import CudaProfile as CudaProfile
-from torchfake._cuda import profiles as profiles
-from torchfake._graph_text import graph as graph
-from torchfake._meta_init import clear_meta_init_cache as clear_meta_init_cache
-from torchfake._meta_init import is_meta_init as is_meta_init
-from torchfake._meta_init import materialize as materialize
-from torchfake._meta_init import meta_init as meta_init
-from torchfake._tensor import FakeTensor as FakeTensor
+from torchfake._core.gpu_profiles import CudaProfile as CudaProfile
+from torchfake._core.gpu_profiles import profiles as profiles
+from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
+from torchfake._recording.graph_text import graph as graph
+from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pickles
+from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
 from torchfake.checkpoint import save_materialized as save_materialized
 from torchfake.compat import install_as_torchdistx as install_as_torchdistx
 from torchfake.deferred import deferred_init as deferred_init
@@ -18,7 +21,6 @@ from torchfake.deferred import dematerialize_module as dematerialize_module
 from torchfake.deferred import is_deferred as is_deferred
 from torchfake.deferred import materialize_module as materialize_module
 from torchfake.deferred import materialize_tensor as materialize_tensor
-from torchfake.distributed import plan as plan
 from torchfake.fake import fake_like as fake_like
 from torchfake.fake import fake_mode as fake_mode
 from torchfake.fake import is_fake as is_fake
@@ -31,6 +33,14 @@ from torchfake.inspect import fit as fit
 from torchfake.inspect import read_profiles as read_profiles
 from torchfake.inspect import report as report
 from torchfake.inspect import summary as summary
+from torchfake.meta_init import clear_meta_init_cache as clear_meta_init_cache
+from torchfake.meta_init import is_meta_init as is_meta_init
+from torchfake.meta_init import materialize as materialize
+from torchfake.meta_init import meta_init as meta_init
+
+if _typing.TYPE_CHECKING:
+    from torchfake import distributed as distributed
+    from torchfake.distributed import plan as plan
 
 __version__ = "0.1.0"
 
@@ -66,3 +76,14 @@ __all__ = [
     "save_materialized",
     "summary",
 ]
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in ("distributed", "plan"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    distributed = _importlib.import_module("torchfake.distributed")
+    return distributed if name == "distributed" else distributed.plan
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "distributed"})

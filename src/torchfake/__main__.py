@@ -1,7 +1,7 @@
-"""The ``torchfake`` command, also as ``python -m torchfake``.
+"""The entry point of the ``torchfake`` command and of ``python -m torchfake``.
 
-Enters: ``sys.argv``. Leaves: an exit code. Invariant: without the packages of the ``cli`` extra
-the answer is the one line that installs them.
+Input: ``sys.argv``. Output: an exit code. Invariant: without the packages of the ``cli`` extra the
+only output is one line with the command that installs them. Called by: the console script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> int:
     except MissingExtraError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    except KeyboardInterrupt:  # while importing; the command itself tells its own
+    except KeyboardInterrupt:  # during an import; the command itself handles its own
         sys.stderr.write("error: interrupted\n")
         return 130
     return 0

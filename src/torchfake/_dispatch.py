@@ -1,8 +1,11 @@
-"""The one entrance of every operation on fakes.
+"""The dispatcher of torchfake: every operation on fakes comes through here.
 
-Enters: what torch hands to ``__torch_dispatch__``, from a mode or from a fake. Leaves: the result:
-from a recipe where the cache has one, else from a handler or the interpreter. Invariant: tensors of
-classes that are not ours have their own say first.
+Input: what torch hands to ``__torch_dispatch__``, from a mode or from a fake: an operator, the
+classes of its arguments, the arguments. Output: the result: made from a recipe if the cache has
+one, else by a special operator's handler or the interpreter, or recorded if it is deferred.
+Invariant: tensors of classes that are not ours run their own ``__torch_dispatch__`` first. Called
+by: torch, for ``FakeTensor`` and for the modes that :mod:`torchfake.fake` puts into torch's FAKE
+slot.
 """
 
 from __future__ import annotations
@@ -15,28 +18,33 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake import _cache, _device, _origin, _private, _recipes, _state
-from torchfake._call import Args, Kwargs, tensors_in
-from torchfake._handlers import HANDLERS
-from torchfake._interpret import interpret
-from torchfake._keys import form_of
-from torchfake._metadata import DEFERRED, DEFERRED_AS_META, Storage
-from torchfake._ops import plan_of
-from torchfake._recipes import Recipe
-from torchfake._record import concerns, record
-from torchfake._tensor import FakeTensor
+from torchfake._cache import cache
+from torchfake._cache.apply import apply_fill, apply_recipe
+from torchfake._cache.guards import guards_hold
+from torchfake._cache.keys import signature_of
+from torchfake._cache.recipes import Recipe
+from torchfake._core import devices, modes, source_location
+from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META
+from torchfake._core.schemas import traits_of
+from torchfake._core.storage import Storage
+from torchfake._operators.interpreter import interpret
+from torchfake._operators.operator_call import Args, Kwargs, tensors_in
+from torchfake._operators.special_operators import HANDLERS
+from torchfake._recording.arguments import has_deferred_arguments
+from torchfake._recording.record import record
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import dispatcher, subclass
 
-_forms = _cache.forms
-_make_wrapper = _private.make_wrapper
+_tables = cache.tables
+_make_wrapper = subclass.make_wrapper
 _default_dtype = torch.get_default_dtype
 _in_inference_mode = torch.is_inference_mode_enabled
-_fills = _recipes.fills
 _getframe = sys._getframe
-_here = _origin.here
-_is_librarys = _origin.is_library.known
+_caller_location = source_location.caller_location
+_is_library_code = source_location.is_library_code.cached
 
 
-_NONE = Recipe(outcome=None)
+_NO_RECIPE = Recipe(outcome=None)
 
 
 def dispatch(
@@ -44,31 +52,33 @@ def dispatch(
 ) -> Any:
     """Run one operator. `owner` is the mode or the class that torch calls it on.
 
-    This is the hot path, in one piece because a Python call costs 2 % of a hit. A call of classes
-    that are not ours never gets past its key: they have no record.
+    This is the hot path, in one piece because a Python call costs 2 % of a hit. A call with an
+    argument of a class that is not ours never gets past its key: such arguments have no metadata
+    record.
     """
     try:
-        form = _forms[id(func)][(len(args), *kwargs) if kwargs else len(args)]
-        key_of, recipes, _ = form
+        table = _tables[id(func)][(len(args), *kwargs) if kwargs else len(args)]
+        key_of, recipes, _ = table
         recipe = recipes[key_of(args, kwargs)]
     except (KeyError, TypeError):
-        recipe = _NONE  # and out of here: an error raised here would show this one as its context
-    short = recipe.short
-    if short is None:
-        same, fill = recipe.same, recipe.fill
-        if same is None or (fill is not None and not _fills(fill, args[same])):
-            return _warm(recipe, func, types, args, kwargs or {})
-        return args[same]
-    record, device, wrapper, base, dtype, num_bytes, value = short
-    if dtype is not None and dtype is not _default_dtype():
-        return _cold(func, types, args, kwargs or {})
+        recipe = _NO_RECIPE  # and on below: an error raised here would show this as its context
+    fast = recipe.fast
+    if fast is None:
+        returned, fill = recipe.returned_argument, recipe.fill
+        if returned is None or (fill is not None and not apply_fill(fill, args[returned])):
+            return _slow_hit(recipe, func, types, args, kwargs or {})
+        return args[returned]
+    record, device, wrapper, base, default_dtype, num_bytes, value = fast
+    if default_dtype is not None and default_dtype is not _default_dtype():
+        return _miss(func, types, args, kwargs or {})
     if base is None:
         frame = _getframe(1)
         code = frame.f_code
-        place = _here(2) if _is_librarys.get(id(code), True) else (code, frame.f_lasti)
-        storage = Storage(num_bytes, device, func, place, value)
+        is_library = _is_library_code.get(id(code), True)
+        location = _caller_location(2) if is_library else (code, frame.f_lasti)
+        storage = Storage(num_bytes, device, func, location, value)
     elif _in_inference_mode():
-        return _warm(recipe, func, types, args, kwargs or {})
+        return _slow_hit(recipe, func, types, args, kwargs or {})
     else:
         storage = args[base]._fake_storage
     fake = _make_wrapper(*wrapper)
@@ -77,45 +87,47 @@ def dispatch(
     return fake
 
 
-def _warm(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A hit that takes more than one new wrapper, or no hit."""
-    if recipe is _NONE or not _recipes.holds(recipe):
-        return _cold(func, types, args, kwargs)
+def _slow_hit(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A hit that takes more than one new wrapper, or a miss."""
+    if recipe is _NO_RECIPE or not guards_hold(recipe):
+        return _miss(func, types, args, kwargs)
     if recipe.is_recorded:
-        return record(func, plan_of(func), args, kwargs, _unrecorded)
-    return _made(recipe, func, args, kwargs)
+        return record(func, traits_of(func), args, kwargs, _run_unrecorded)
+    return _apply(recipe, func, args, kwargs)
 
 
-def _made(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _apply(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
     if _is_view_of_normal_tensor(func, args):
         with torch.inference_mode(False):
-            return _recipes.make(recipe, func, args, kwargs)
-    return _recipes.make(recipe, func, args, kwargs)
+            return apply_recipe(recipe, func, args, kwargs)
+    return apply_recipe(recipe, func, args, kwargs)
 
 
-def _cold(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Nothing is remembered of such a call, or it never is."""
-    if _have_their_say(types):
+def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    """No outcome of such a call is cached yet, or it never is."""
+    if _has_foreign_class(types):
         return NotImplemented
-    if concerns(args, kwargs):
-        return record(func, plan_of(func), args, kwargs, _unrecorded)
-    return _learned(func, args, kwargs)
+    if has_deferred_arguments(args, kwargs):
+        return record(func, traits_of(func), args, kwargs, _run_unrecorded)
+    return _run_and_cache(func, args, kwargs)
 
 
-def _have_their_say(types: Any) -> bool:
-    """Whether there are classes of others, as DTensor: they come back with what they wrap."""
+def _has_foreign_class(types: Any) -> bool:
+    """Whether there are classes of others, as DTensor, that handle the operation first. They come
+    back here with the tensors that they wrap.
+    """
     for cls in types:
         own = cls.__torch_dispatch__
-        if not issubclass(cls, FakeTensor) and own is not _private.disabled_torch_dispatch:
+        if not issubclass(cls, FakeTensor) and own is not subclass.disabled_torch_dispatch:
             return True
     return False
 
 
-def _learned(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _run_and_cache(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if _is_view_of_normal_tensor(func, args):
         with torch.inference_mode(False):
-            return _cache.run_and_remember(_run, func, args, kwargs)
-    return _cache.run_and_remember(_run, func, args, kwargs)
+            return cache.run_and_cache(_run, func, args, kwargs)
+    return cache.run_and_cache(_run, func, args, kwargs)
 
 
 def _is_view_of_normal_tensor(func: Any, args: Args) -> bool:
@@ -125,53 +137,54 @@ def _is_view_of_normal_tensor(func: Any, args: Args) -> bool:
     """
     if not _in_inference_mode() or not args or not isinstance(args[0], torch.Tensor):
         return False
-    return not args[0].is_inference() and plan_of(func).is_view
+    return not args[0].is_inference() and traits_of(func).is_view
 
 
 def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The kernel's own way."""
-    known = HANDLERS.get(id(func))
-    if known is not None:
-        return known[1](func, args, kwargs)
+    """Run the operator without the cache."""
+    found = HANDLERS.get(id(func))
+    if found is not None:
+        return found[1](func, args, kwargs)
     return interpret(func, args, kwargs)
 
 
-# Deferred.
+# Deferred modes.
 
 
 def dispatch_deferred(
     owner: Any, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
 ) -> Any:
-    """The same in a deferred mode, where all that is made is recorded."""
-    plan = plan_of(func)
-    if plan.only_looks:
+    """The same in a deferred mode, where every operation that makes a tensor is recorded."""
+    traits = traits_of(func)
+    if traits.is_metadata_only:
         return dispatch(owner, func, types, args, kwargs)
-    if _have_their_say(types):
+    if _has_foreign_class(types):
         return NotImplemented
-    mode = _state.thread.modes[-1]
+    mode = modes.thread.modes[-1]
     kwargs = kwargs or {}
-    if mode.mark == DEFERRED_AS_META and kwargs.get("device") == _device.META:
-        kwargs = {**kwargs, "device": _device.CPU}  # what a fake that shows meta says it is on
-    return record(func, plan, args, kwargs, _unrecorded, mode.mark)
+    if mode.mark == DEFERRED_AS_META and kwargs.get("device") == devices.META:
+        # a fake that reports meta was asked for its device
+        kwargs = {**kwargs, "device": devices.CPU}
+    return record(func, traits, args, kwargs, _run_unrecorded, mode.mark)
 
 
-def _unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The result of an operation alone, from a recipe where there is one."""
+def _run_unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result of an operation, from a recipe where there is one; nothing is recorded."""
     try:
-        key_of, recipes, _ = _forms[id(func)][form_of(args, kwargs)]
+        key_of, recipes, _ = _tables[id(func)][signature_of(args, kwargs)]
         recipe = recipes[key_of(args, kwargs)]
     except (KeyError, TypeError):
-        recipe = _NONE
-    if recipe is _NONE or not _recipes.holds(recipe):
-        return _learned(func, args, kwargs)
-    short, same = recipe.unrecorded
-    if same is not None:
-        return args[same]
-    if short is None or short.base is not None:
-        return _made(recipe, func, args, kwargs)
-    fake = _make_wrapper(*short.wrapper)
-    fake._fake_meta = short.record
-    fake._fake_storage = Storage(short.num_bytes, short.device, func)  # its line is known above
+        recipe = _NO_RECIPE
+    if recipe is _NO_RECIPE or not guards_hold(recipe):
+        return _run_and_cache(func, args, kwargs)
+    fast, returned = recipe.unrecorded
+    if returned is not None:
+        return args[returned]
+    if fast is None or fast.base is not None:
+        return _apply(recipe, func, args, kwargs)
+    fake = _make_wrapper(*fast.wrapper)
+    fake._fake_meta = fast.record
+    fake._fake_storage = Storage(fast.num_bytes, fast.device, func)  # `record` sets its origin
     return fake
 
 
@@ -179,9 +192,9 @@ FakeTensor.__torch_dispatch__ = classmethod(dispatch)  # type: ignore[assignment
 
 
 class FakeDispatch(TorchDispatchMode):
-    """What sits in torch's FAKE slot while a mode is on, so that factories are seen too."""
+    """The mode in torch's FAKE slot while a fake mode is on: factories are dispatched to it."""
 
-    _mode_key = _private.FAKE_SLOT
+    _mode_key = dispatcher.FAKE_SLOT
     __torch_dispatch__ = dispatch
 
     def __init__(self) -> None:
@@ -198,34 +211,36 @@ class FakeDispatch(TorchDispatchMode):
         return False
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Context: in the place of the mode's own, for those who want to see what is dispatched."""
-        previous = _private.swap_fake_mode(self)
+    def active(self) -> Iterator[None]:
+        """Context: this is in the FAKE slot, and sees what is dispatched."""
+        previous = dispatcher.swap_fake_mode(self)
         try:
             yield
         finally:
-            _private.swap_fake_mode(previous)
+            dispatcher.swap_fake_mode(previous)
 
 
-class Watch(FakeDispatch):
-    """While a torch function runs on a deferred fake outside of all modes: see _function."""
+class FactoryWatch(FakeDispatch):
+    """Records factories that C++ calls while a torch function runs on a deferred fake outside all
+    modes: see ``_tensor/torch_function``.
+    """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         device = (kwargs or {}).get("device")
-        is_for_a_fake = device is not None and _device.decode(device) != device
-        if is_for_a_fake and not tensors_in(args, kwargs or {}):
-            return record(func, plan_of(func), args, kwargs or {}, _unrecorded, DEFERRED)
+        is_carrier = device is not None and devices.decode(device) != device
+        if is_carrier and not tensors_in(args, kwargs or {}):
+            return record(func, traits_of(func), args, kwargs or {}, _run_unrecorded, DEFERRED)
         if any(issubclass(cls, FakeTensor) for cls in types):
             return dispatch(self, func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
 
 
-_state.recording.watch = Watch()
+modes.recording.factory_mode = FactoryWatch()
 
 
 class DeferredDispatch(FakeDispatch):
-    """The same while a deferred mode is on."""
+    """The mode in the FAKE slot while a deferred mode is on."""
 
     __torch_dispatch__ = dispatch_deferred

@@ -1,8 +1,9 @@
-"""The command line. The only file that prints.
+"""The ``torchfake`` command: inspect, fit, diff and init. The only file that prints.
 
-Enters: arguments. Leaves: text on stdout, one line on stderr for what is wrong, and an exit code:
-0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument or a model that cannot be built
-or run, 130 interrupted.
+Input: arguments of the command line. Output: text on stdout, one line on stderr for an error, and
+an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument or a model that
+cannot be built or run, 130 interrupted. Invariant: stdout has the answer only; what other code
+prints while it runs goes to stderr. Called by: ``__main__``.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ import typer
 from rich.console import Console
 
 import torchfake
-from torchfake._cuda import CudaProfile, profiles
+from torchfake._core.gpu_profiles import CudaProfile, profiles
 from torchfake.errors import InputsError, TorchFakeError
-from torchfake.inspect import terminal, text
+from torchfake.inspect.base_record import plain_text, renderables
+from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.diff import diff
-from torchfake.inspect.gpus import read_profiles
-from torchfake.inspect.init import init_target
+from torchfake.inspect.gpu_files import read_profiles
 from torchfake.inspect.inspection import Question, inspect_target
-from torchfake.inspect.report import report
-from torchfake.inspect.units import bytes_text
+from torchfake.inspect.show.report import report
+from torchfake.inspect.targets.initialize import init_target
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,8 +39,8 @@ app = typer.Typer(
 )
 
 
-def _complete_gpu(begun: str) -> list[str]:
-    return [name for name in profiles() if name.startswith(begun)]
+def _complete_gpu(prefix: str) -> list[str]:
+    return [name for name in profiles() if name.startswith(prefix)]
 
 
 Target = Annotated[
@@ -98,8 +99,8 @@ ShowTraceback = Annotated[
 ]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"torchfake {torchfake.__version__}")
         raise typer.Exit
 
@@ -147,19 +148,25 @@ def inspect_command(
     With --batch, --seq or any option after them the model is run as well, on fakes of inputs that
     are made up, and outputs, operations and the memory of the step are shown.
     """
-    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
         found = inspect_target(
             target,
             overrides=config or (),
             dtype=dtype,
             device=device,
             question=Question(
-                batch, seq, train, optimizer, autocast, _pair(decode), _gpus(gpu, profiles_file)
+                batch,
+                seq,
+                train,
+                optimizer,
+                autocast,
+                _parse_decode(decode),
+                _parse_gpus(gpu, profiles_file),
             ),
         )
         if html is not None:
             report(found, html)
-    _say(found, as_json, depth)
+    _print_record(found, as_json, depth)
 
 
 @app.command("fit")
@@ -186,7 +193,7 @@ def fit_command(
 
     Without --gpu all are tried that torchfake knows. Exits with 1 if it fits on none.
     """
-    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
         found = inspect_target(
             target,
             overrides=config or (),
@@ -197,15 +204,15 @@ def fit_command(
                 train,
                 optimizer,
                 autocast,
-                _pair(decode),
-                _gpus(gpu, profiles_file) or (),
+                _parse_decode(decode),
+                _parse_gpus(gpu, profiles_file) or (),
                 None if vary == "none" else vary,
             ),
         )
         if html is not None:
             report(found, html)
     assert found.fits is not None
-    _say(found.fits, as_json)
+    _print_record(found.fits, as_json)
     if not any(fit.fits for fit in found.fits):
         raise typer.Exit(1)
 
@@ -221,15 +228,15 @@ def diff_command(
 
     Of checkpoints only the headers are read. Exits with 1 if anything differs.
     """
-    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
         found = diff(a, b)
-    _say(found, as_json)
+    _print_record(found, as_json)
     if not found.is_equal:
         raise typer.Exit(1)
 
 
-def _pair(text: str | None) -> tuple[int, int] | None:
-    """``PROMPT,NEW`` as two numbers."""
+def _parse_decode(text: str | None) -> tuple[int, int] | None:
+    """The two numbers of ``PROMPT,NEW``."""
     if text is None:
         return None
     prompt, _, new = text.partition(",")
@@ -239,8 +246,8 @@ def _pair(text: str | None) -> tuple[int, int] | None:
         raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256") from error
 
 
-def _gpus(names: list[str] | None, file: Path | None) -> tuple[str | CudaProfile, ...] | None:
-    """The GPUs named, some of which may be in a file; all of the file if none is named."""
+def _parse_gpus(names: list[str] | None, file: Path | None) -> tuple[str | CudaProfile, ...] | None:
+    """The named GPUs, some of which may be in a file; all GPUs of the file if none is named."""
     own = {} if file is None else read_profiles(file)
     if names is None:
         return tuple(own.values()) or None
@@ -271,7 +278,7 @@ def init_command(
     model is never in memory as a whole; from_pretrained reads the result. Run again after an
     interruption, it goes on from the last whole file.
     """
-    with _failing_in_one_line(show_traceback), _quiet(show_traceback):
+    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
         written = init_target(
             target,
             out,
@@ -290,7 +297,7 @@ def init_command(
 
 
 @contextlib.contextmanager
-def _failing_in_one_line(show_traceback: bool) -> Iterator[None]:
+def _errors_on_one_line(show_traceback: bool) -> Iterator[None]:
     try:
         yield
     except (TorchFakeError, OSError) as error:
@@ -309,11 +316,11 @@ def _fail(message: str, code: int) -> None:
 
 
 @contextlib.contextmanager
-def _quiet(loud: bool) -> Iterator[None]:
-    """Keep stdout ours while others' code runs, and unless `loud` drop its warnings and logs."""
+def _quiet_stdout(show_warnings: bool) -> Iterator[None]:
+    """Redirect what other code prints to stderr; drop its warnings and logs, unless requested."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        if not loud:
+        if not show_warnings:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
             stack.callback(logging.disable, logging.root.manager.disable)
@@ -321,14 +328,14 @@ def _quiet(loud: bool) -> Iterator[None]:
         yield
 
 
-def _say(found: Any, as_json: bool, depth: int | None = None) -> None:
-    """What was found, as JSON, in colour on a terminal, or as plain text."""
+def _print_record(found: Any, as_json: bool, depth: int | None = None) -> None:
+    """Print a record: as JSON, in colour on a terminal, or as plain text."""
     if as_json:
-        shown = found.to_dict() if depth is None else found.to_dict(depth=depth)
-        print(json.dumps(shown, indent=2))
+        data = found.to_dict() if depth is None else found.to_dict(depth=depth)
+        print(json.dumps(data, indent=2))
     elif sys.stdout.isatty():
         console = Console(highlight=False)
-        for part in terminal.renderables(found, console, depth=depth):
+        for part in renderables(found, console, depth=depth):
             console.print(part)
     else:
-        print(text.plain(found, depth=depth))
+        print(plain_text(found, depth=depth))

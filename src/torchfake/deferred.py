@@ -1,7 +1,8 @@
-"""The public face of deferred initialisation.
+"""The public functions of deferred initialisation.
 
-Enters: the user. Leaves: modules that are recorded and not computed, and the same modules made
-real. Invariant: what is made real has the bits that eager construction would have given it.
+Input: what builds a module. Output: the module, its tensors recorded and not computed; and the same
+module, materialized. Invariant: a materialized tensor has the bits that eager construction would
+have given it. Called by: users; ``meta_init.py`` and ``compat.py`` are other views of it.
 """
 
 from __future__ import annotations
@@ -11,33 +12,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import (
-    _assign,
-    _generators,
-    _load,
-    _materialize,
-    _ranks,
-    _record,
-    _replay,
-    _shards,
-    _state,
-)
-from torchfake._graph import Cell, Deferred
-from torchfake._members import (
-    Check,
-    deferred_among,
-    deferred_attributes,
-    deferred_shards,
-    deferred_tensors,
-    is_or_holds_deferred,
-    shards_among,
-    tensors_of_chosen,
-)
-from torchfake._metadata import DEFERRED, Storage
-from torchfake._progress import progress_bar
-from torchfake._tensor import FakeTensor
-from torchfake.errors import ChangedValueError, NotDeferredError
-from torchfake.fake import fake_mode, tensors_of
+from torchfake._core import modes
+from torchfake._core.metadata import DEFERRED
+from torchfake._files.load import Source
+from torchfake._materialize import pipeline
+from torchfake._materialize.collect import Check, Selection, collect
+from torchfake._materialize.dematerialize import dematerialize
+from torchfake._recording import generator_sync, initializers
+from torchfake._replay import replay
+from torchfake._sharding.local_tensors import is_or_holds_deferred
+from torchfake.errors import NotDeferredError
+from torchfake.fake import fake_mode, parameters_and_buffers
 
 _T = TypeVar("_T")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
@@ -45,9 +30,9 @@ _Module = TypeVar("_Module", bound=torch.nn.Module)
 
 
 class deferred_mode(fake_mode):
-    """A context in which every tensor that is made is fake, and how it is made is recorded.
+    """A context in which every new tensor is fake, and the operations that make it are recorded.
 
-    As :class:`torchfake.fake_mode` in all else, `fake_cuda` included. When the outermost one is
+    In all else it is :class:`torchfake.fake_mode`, `fake_cuda` included. When the outermost one is
     left, torch's generators are where eager code would have left them, if all draws can be counted.
 
     >>> with deferred_mode():
@@ -59,26 +44,26 @@ class deferred_mode(fake_mode):
     _mark = DEFERRED
 
     def __enter__(self) -> deferred_mode:
-        _state.recording.is_used = True
+        modes.recording.is_used = True
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        drawn_from = _state.thread.modes[-1].drawn_from
+        drawn_generators = modes.thread.modes[-1].drawn_generators
         super().__exit__(*error)
-        _record.end_step()
-        outer = _state.current()
+        initializers.release_frame()
+        outer = modes.current()
         if outer is not None and outer.mark:
-            outer.drawn_from.update(drawn_from)
+            outer.drawn_generators.update(drawn_generators)
         else:
-            for generator in drawn_from:
-                _generators.settle(generator)
+            for generator in drawn_generators:
+                generator_sync.synchronize(generator)
 
 
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
-    """What ``module_fn(*args, **kwargs)`` gives, its tensors deferred: no memory, no values yet.
+    """Call ``module_fn(*args, **kwargs)`` with all its tensors deferred: no memory, no values yet.
 
-    What is done to such tensors later is recorded too, as long as they are deferred.
+    Operations on such tensors are recorded as long as they are deferred, after this call too.
 
     Args:
         module_fn: a module class, or anything that returns modules or tensors.
@@ -86,7 +71,7 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
         **kwargs: for `module_fn`.
 
     Raises:
-        RecordError: if something cannot be kept until it is done for real.
+        RecordError: if an operation cannot be recorded for a later replay.
         TypeError: if `module_fn` is a module already, or cannot be called.
 
     Source: torchdistx.deferred_init of 2022, whose place this takes.
@@ -113,15 +98,15 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     if isinstance(obj, torch.Tensor):
         return is_or_holds_deferred(obj)
     if isinstance(obj, torch.nn.Module):
-        return any(map(is_or_holds_deferred, tensors_of(obj)))
+        return any(map(is_or_holds_deferred, parameters_and_buffers(obj)))
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
 
 
 def materialize_tensor(tensor: _Tensor) -> _Tensor:
-    """Make a deferred tensor real, in place, and return it: all references to it are real with it.
+    """Materialize a deferred tensor in place, and return it. All references to it are real then.
 
-    A real tensor comes back as it is. Of a DTensor this rank's shard becomes real; all ranks of its
-    mesh have to call this.
+    A real tensor is returned as it is. Of a DTensor this rank's shard is materialized; all ranks of
+    its mesh have to call this.
 
     Args:
         tensor: of any shape.
@@ -130,15 +115,12 @@ def materialize_tensor(tensor: _Tensor) -> _Tensor:
         NotDeferredError: (a ValueError) if it is a fake that was not recorded, or no tensor.
         MaterializeError: if torch or another reference forbids it.
         RankMismatchError: if other ranks have recorded something else.
-        ReplayError: if what was recorded cannot be done.
+        ReplayError: if a recorded operation cannot be replayed.
     """
     if not isinstance(tensor, torch.Tensor):
         raise NotDeferredError(f"materialize_tensor takes a tensor, not {type(tensor).__name__}")
-    members = [("the tensor", tensor)]
-    shards = shards_among(members)
-    _ranks.check_agreement(shards)
-    with _shards.becoming_real(shards):
-        _materialize.make_real(deferred_among(members))
+    with pipeline.lock:
+        pipeline.run(Selection([("the tensor", tensor)]), pipeline.Request())
     return tensor
 
 
@@ -149,42 +131,42 @@ def materialize_module(
     *,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
-    checkpoint: _load.Source | None = None,
+    checkpoint: Source | None = None,
     strict: bool = True,
     threads: int | None = None,
     progress: bool | None = None,
 ) -> _Module:
-    """Make the deferred parameters and buffers of a module real, in place, and return it.
+    """Materialize the deferred parameters and buffers of a module in place, and return it.
 
-    What takes long is done on several cores, with the bits of one.
+    Large modules are computed on several cores, with the bits of a single one.
 
     Args:
         module: with its submodules.
         buffers_only: leave parameters deferred.
-        check_fn: ``check_fn(submodule)``: whether the tensors that belong to that submodule itself
-            (not to those in it) are made real.
-        device: where to, instead of where they were recorded. Draws are those of the device that
-            was recorded.
-        dtype: what floating tensors are cast to, as ``module.to(dtype)`` would.
+        check_fn: ``check_fn(submodule)``, called once for each: whether the tensors that belong to
+            that submodule itself (not to those in it) are materialized.
+        device: where to put them, instead of where they were recorded. Random numbers are those of
+            the device that was recorded.
+        dtype: what floating point tensors are cast to, as ``module.to(dtype)`` does.
         checkpoint: values to take instead of those that were recorded, by the names of
             ``state_dict()``, cast to the module's dtypes: a directory (of safetensors, or of
             ``torch.distributed.checkpoint``), a file (safetensors, or ``torch.save``'s, read with
-            ``weights_only=True``), or a state dict. Of what is sharded each rank reads its part.
-            What it lacks is replayed, so that it gets the values that eager would have given it.
-        strict: whether it is an error if the checkpoint has what the module has not, or in another
-            shape; otherwise that is left out, with a warning.
-        threads: how many make values; None: ``torch.get_num_threads()``.
+            ``weights_only=True``), or a state dict. Of sharded tensors each rank reads its part.
+            Tensors that it lacks are replayed, and get the values that eager would have given them.
+        strict: whether it is an error if the checkpoint has tensors that the module does not have,
+            or has in another shape; otherwise these are left out, with a warning.
+        threads: the number of threads that compute values; None: ``torch.get_num_threads()``.
         progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds and
             tqdm is there.
 
     Raises:
         NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
-        MaterializeError: if a tensor cannot become real, by name; nothing has changed then.
+        MaterializeError: if a tensor cannot be materialized, by name; nothing has changed then.
         CheckpointError: (a ValueError) if `checkpoint` cannot be read or does not fit; nothing has
             changed then.
         ValueError: if `threads` is less than 1.
-        ReplayError: if what was recorded cannot be done. What was made real before stays so, and
-            another call goes on from there.
+        ReplayError: if a recorded operation cannot be replayed. Tensors that were materialized
+            before stay so, and another call goes on from there.
 
     >>> torch.manual_seed(0) and None
     >>> layer = materialize_module(deferred_init(torch.nn.Linear, 3, 4))
@@ -194,30 +176,18 @@ def materialize_module(
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"materialize_module takes a module, not {type(module).__name__}")
-    _replay.check_threads(threads)
-    target = None if device is None else _real_device(device)
-    which = buffers_only, check_fn
-    shards = deferred_shards(module, *which)
-    with _materialize.lock, _shards.becoming_real(shards, target):
-        chosen = list(deferred_tensors(module, *which))
-        if not buffers_only:
-            chosen += deferred_attributes(module, check_fn)
-        values: list[_assign.Value] = []
-        if checkpoint is not None:
-            ids = {id(tensor) for _, tensor in tensors_of_chosen(module, *which)}
-            values = _assign.values_for(module, checkpoint, ids, strict=strict)
-        given = {id(value.target) for value in values}
-        _ranks.check_agreement([pair for pair in shards if id(pair[1]) not in given])
-        if dtype is not None or values:
-            _materialize.check(chosen)  # before anything is cast
-        if dtype is not None:
-            _cast([fake for _, fake in chosen], dtype)
-        if values:
-            _assign.copy(values, target)
-        num_bytes = sum(fake._fake_meta.num_bytes for _, fake in chosen)
-        with progress_bar(num_bytes, progress) as advance:
-            _materialize.make_real(chosen, device=target, each=advance, num_threads=threads)
-    _shards.tell_fsdp(module)
+    replay.check_threads(threads)
+    request = pipeline.Request(
+        device=None if device is None else _real_device(device),
+        dtype=dtype,
+        checkpoint=checkpoint,
+        strict=strict,
+        num_threads=threads,
+        progress=progress,
+    )
+    with pipeline.lock:
+        selection = collect(module, buffers_only=buffers_only, check=check_fn)
+        pipeline.run(selection, request, module)
     return module
 
 
@@ -228,61 +198,21 @@ def _real_device(device: torch.device | str | int) -> torch.device:
     return named
 
 
-def _cast(fakes: list[FakeTensor], dtype: torch.dtype) -> None:
-    with torch.no_grad():
-        for fake in fakes:
-            own = fake._fake_meta.dtype
-            if (own.is_floating_point or own.is_complex) and own != dtype:
-                fake.data = fake.detach().to(dtype)
-
-
 def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
-    """Give back the memory of a module that was materialized: it is deferred again, in place.
+    """Free the memory of a module that was materialized: it is deferred again, in place.
 
     Its values are compared with what the record gives, tensor by tensor, so that another
-    materialization has the same bits.
+    materialization gives the same bits.
 
     Args:
         module: with its submodules.
-        check_fn: ``check_fn(submodule)``: whether the tensors of that submodule are given back.
+        check_fn: ``check_fn(submodule)``: whether the tensors of that submodule are deferred again.
 
     Raises:
         ChangedValueError: (a ValueError) naming the tensor that holds other values than were
             recorded, or was never recorded. Nothing has changed then.
         MaterializeError: if a tensor is sharded, or held by a graph. The same goes.
     """
-    with _materialize.lock:
-        tensors = tensors_of_chosen(module, check=check_fn)
-        real = [(name, t) for name, t in tensors if not isinstance(t, FakeTensor)]
-        for name, tensor in real:
-            _shards.check_is_whole(name, tensor)
-            _materialize.check_can_be_deferred(name, tensor)
-            _check_unchanged(name, tensor)
-        storages: dict[int, Storage] = {}
-        for _, tensor in real:
-            _make_deferred(tensor, storages)
+    with pipeline.lock:
+        dematerialize(collect(module, check=check_fn).tensors)
     return module
-
-
-def _check_unchanged(name: str, tensor: torch.Tensor) -> None:
-    source = _materialize.source_of(tensor)
-    if source is None:
-        raise ChangedValueError(
-            f"{name} has no record of how it was made: it was never deferred, was given other "
-            "memory since, or was loaded from real tensors. Leave it out with check_fn"
-        )
-    if not _materialize.equals_its_source(tensor, source):
-        raise ChangedValueError(
-            f"{name} was changed since it was materialized: its values could not be had again. "
-            "Save them first (state_dict()), or leave it out with check_fn"
-        )
-
-
-def _make_deferred(tensor: torch.Tensor, storages: dict[int, Storage]) -> None:
-    source: Any = _materialize.source_of(tensor)
-    storage = storages.get(id(source))
-    if storage is None:
-        cell: Cell = source.contents.cell
-        storage = storages[id(source)] = Storage(cell.num_bytes, cell.device)
-        storage.recorded = Deferred(source.contents, source.mark)
-    _materialize.make_deferred(tensor, storage)

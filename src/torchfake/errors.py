@@ -1,8 +1,9 @@
-"""Every error torchfake raises on purpose.
+"""The exceptions that torchfake raises.
 
-Enters: nothing. Leaves: the exception tree. Invariant: each class's docstring is the page a
-user needs: what happened, why, and the code that mends it. Errors that eager torch would raise
-itself (wrong shapes, two devices in one operation) are not here: they are raised in torch's words.
+Input: nothing. Output: the exception classes. Invariant: the docstring of each class says what
+happened, why, and which code avoids it. Errors that eager torch would raise itself (wrong shapes,
+two devices in one operation) are not here: they are raised with torch's classes and messages.
+Called by: all packages.
 """
 
 from __future__ import annotations
@@ -31,96 +32,93 @@ __all__ = [
 
 
 class TorchFakeError(Exception):
-    """The root of the tree: ``except TorchFakeError`` catches all that follows."""
+    """The base class of the exceptions: ``except TorchFakeError`` catches all of them."""
 
 
 class NotFakeError(TorchFakeError, ValueError):
-    """A function that describes fakes was given something that is not one.
+    """A function that takes fake tensors was given something else.
 
     ::
 
         meta_like(torch.ones(3))             # NotFakeError: a real tensor has no fake metadata
 
-    Check with :func:`torchfake.is_fake` first, or make the twin::
+    Check with :func:`torchfake.is_fake` first, or make a fake copy::
 
         meta_like(fake_like(torch.ones(3)))
     """
 
 
 class NotDeferredError(TorchFakeError, ValueError):
-    """A function for deferred tensors was given something that is not one.
+    """A function that takes deferred tensors was given something else.
 
-    Tensors made in :func:`torchfake.fake_mode` have no record of how they were made, so they cannot
-    become real::
+    Operations in :func:`torchfake.fake_mode` are not recorded, so its tensors cannot be
+    materialized::
 
         with fake_mode():
             layer = torch.nn.Linear(3, 4)
         materialize_module(layer)            # NotDeferredError
 
-    Build with :func:`torchfake.deferred_init` instead. Real tensors are never refused: they are
-    what they would become.
+    Build with :func:`torchfake.deferred_init` instead. Real tensors are accepted, and returned as
+    they are.
     """
 
 
 class UnknownValueError(TorchFakeError, ValueError):
-    """The program asked for a number that a fake tensor does not hold.
+    """The program reads the value of a fake tensor, and the value is not known.
 
-    A fake has shape, strides, dtype and device, but no data. Small tensors computed from plain
-    host data (``torch.arange(8)``) keep their values; weights, activations and random
-    floats do not, so a branch on them cannot be answered::
+    A fake has shape, strides, dtype and device, but no data. Small tensors computed from host data
+    (``torch.arange(8)``) have known values; weights, activations and random floats have not, so the
+    program cannot branch on them::
 
         with fake_mode():
             x = torch.randn(8)
             if x.sum() > 0:                  # UnknownValueError
                 ...
 
-    Take the branch out of the code being inspected, give it a host value
-    (``torch.tensor(1.0)``), or skip that function while inspecting
-    (``if not is_fake(x): ...``).
+    Remove the branch from the code that is inspected, give it a host value
+    (``torch.tensor(1.0)``), or skip it for fakes (``if not is_fake(x): ...``).
     """
 
 
 class RealTensorWriteError(TorchFakeError, ValueError):
-    """An operation with a fake among its inputs would have written a real tensor.
+    """An operation with a fake among its arguments would write into a real tensor.
 
-    The values to write do not exist, so the real tensor would be spoiled::
+    The values to write do not exist, so the values of the real tensor would be lost::
 
         real = torch.zeros(3)
         real.add_(fake)                      # RealTensorWriteError
 
-    Write out of place (``real + fake`` is a fake), or write into the fake twin::
+    Write out of place (``real + fake`` is a fake), or write into the fake copy::
 
         fake_like(real).add_(fake)
     """
 
 
 class UnsupportedOpError(TorchFakeError, NotImplementedError):
-    """No rule says what metadata an operation gives.
+    """The metadata of an operator's results cannot be computed.
 
-    torch has neither a meta kernel nor a decomposition for it. A custom operator gains one with
-    ``torch.library.register_fake("mylib::op")``; docs/adding_an_op.md shows how to add a rule to
-    torchfake itself.
+    torch has neither a meta kernel nor a decomposition for it. Register a meta kernel for a custom
+    operator with ``torch.library.register_fake("mylib::op")``; docs/adding_an_op.md shows how to
+    add a rule to torchfake itself.
     """
 
 
 class DeviceError(TorchFakeError, ValueError):
-    """A device was named that fakes cannot report, or a device profile that is not known.
+    """A device that fakes cannot report, or an unknown device profile, was requested.
 
-    Fakes live on ``cpu`` and ``cuda``. Profiles are listed by
-    :func:`torchfake.profiles`.
+    Fakes are on ``cpu`` or ``cuda``. :func:`torchfake.profiles` lists the profiles.
     """
 
 
 class MissingExtraError(TorchFakeError, ImportError):
     """A part of torchfake needs a package that is not installed.
 
-    The message is the one command that installs it, for instance
-    ``pip install "torchfake[cli]"``.
+    The message has the command that installs it, for instance ``pip install "torchfake[cli]"``.
     """
 
 
 class TargetError(TorchFakeError, ValueError):
-    """The command line could not turn its TARGET into a model.
+    """The command line cannot build a model from its TARGET.
 
     TARGET is ``transformers:ClassName``, the path of a ``config.json``, or
     ``package.module:callable``.
@@ -128,92 +126,92 @@ class TargetError(TorchFakeError, ValueError):
 
 
 class CacheError(TorchFakeError, AssertionError):
-    """A remembered outcome of an operation is not what its kernel gives now.
+    """A cached result of an operation differs from the result of its kernel.
 
-    Raised only while ``TORCHFAKE_CHECK_CACHE=1`` is set, which runs every operation and compares.
-    It is a bug of torchfake, or of a kernel whose results depend on more than its arguments.
-    ``TORCHFAKE_CACHE=0`` runs without the cache.
+    Raised only while ``TORCHFAKE_CHECK_CACHE=1`` is set, which runs the kernel on each cache hit
+    and compares. It is a bug of torchfake, or of a kernel whose results depend on more than its
+    arguments. ``TORCHFAKE_CACHE=0`` switches the cache off.
     """
 
 
 class RecordError(TorchFakeError, ValueError):
     """An operation on a deferred tensor cannot be recorded.
 
-    What is recorded must be there when it is done, later: a number, a dtype, a tensor. An open file
-    or a handle of some library is not. Real tensors are kept by reference, and a write to one is
-    noticed by its version; inference tensors have none, and large ones are refused::
+    Its arguments must still exist when it is replayed, as numbers, dtypes and tensors do. An open
+    file or a handle of some library may not. Real tensors are kept by reference, and a write to one
+    is detected by its version counter; inference tensors have none, and large ones are refused::
 
         with torch.inference_mode():
             table = torch.randn(1 << 20)     # real
-        weight.copy_(table)                  # RecordError; table.clone() made outside is taken
+        weight.copy_(table)                  # RecordError; table.clone() made outside is accepted
 
-    A deferred tensor cannot be pickled either, since its record would be lost: materialize it
-    first.
+    A deferred tensor cannot be pickled either, since what was recorded would be lost: materialize
+    it first.
     """
 
 
 class ReplayError(TorchFakeError, RuntimeError):
-    """What was recorded cannot be done for real.
+    """A recorded operation cannot be replayed.
 
-    The message names the operation and the line that recorded it. The kernel failed (no memory is
-    left), a real tensor that took part was written since, or values are asked for that never were:
-    a deferred tensor was written from a plain fake, as running statistics are in a forward pass on
-    fake inputs::
+    The message names the operation, and the line of your code that called it. Either its kernel
+    failed (out of memory); or a real tensor among its arguments was written since; or it depends on
+    values that never existed: a plain fake was written into a deferred tensor, as a forward pass on
+    fake inputs does with running statistics::
 
         with fake_mode():
             model(torch.ones(2, 3, 8, 8))    # writes running_mean, in training
         materialize_module(model)            # ReplayError
 
-    Call ``model.eval()`` before such a pass, or run it on a ``copy.deepcopy`` of the model. What
-    was materialized before the error stays real, and the rest stays deferred.
+    Call ``model.eval()`` before such a pass, or run it on a ``copy.deepcopy`` of the model. Tensors
+    that were materialized before the error stay real, and the others stay deferred.
     """
 
 
 class MaterializeError(TorchFakeError, RuntimeError):
-    """A deferred tensor cannot become real in place.
+    """A deferred tensor cannot be materialized in place.
 
-    Every reference to the tensor becomes real with it. A graph of autograd that is alive would go
-    on to hold the fake, and lose its gradients::
+    All references to the tensor refer to the real one afterwards. But a live autograd graph would
+    still hold the fake, and its gradients would be lost::
 
         output = model(inputs)
         materialize_module(model)            # MaterializeError: del output first
 
-    The same goes for the result of a differentiable operation, whose history cannot be made real
-    (detach it), and for a device that this machine does not have (pass ``device=``).
+    Nor can the result of a differentiable operation, whose autograd history cannot be materialized
+    (detach it), or a tensor on a device that this machine does not have (pass ``device=``).
     """
 
 
 class ChangedValueError(TorchFakeError, ValueError):
-    """A module cannot be made fake again, for what it holds is not what was recorded.
+    """A module cannot be dematerialized: its values are not those that were recorded.
 
-    ``dematerialize_module`` gives memory back only if the same bits can be had again. A trained
-    weight cannot: save it first, or leave it out with ``check_fn``.
+    ``dematerialize_module`` frees memory only if a replay gives the same bits again. That is not so
+    for a trained weight: save it first, or exclude it with ``check_fn``.
     """
 
 
 class CheckpointError(TorchFakeError, ValueError):
-    """A checkpoint cannot be read into a module, or written.
+    """A checkpoint cannot be read into a module, or cannot be written.
 
-    Of what is read, all that is wrong is said at once, by name: tensors of another shape, and those
-    that the module does not have; or that the file is cut short, is no checkpoint, or would run
-    code to be read. Nothing has changed then::
+    On reading, the message lists all problems at once, by name: tensors of another shape, and
+    tensors that the module does not have; or that the file is truncated, is no checkpoint, or would
+    run code when read. The module has not been changed::
 
         materialize_module(model, checkpoint="model.safetensors")  # CheckpointError
-        materialize_module(model, checkpoint="model.safetensors", strict=False)  # what fits
+        materialize_module(model, checkpoint="model.safetensors", strict=False)  # all that fits
 
-    Of what is written: the directory holds another model, or a tensor is of a kind that safetensors
-    files do not have.
+    On writing: the directory contains another model, or safetensors files cannot store a tensor.
     """
 
 
 class RankMismatchError(TorchFakeError, RuntimeError):
-    """The ranks of a mesh have not recorded the same program.
+    """The ranks of a mesh have not recorded the same operations.
 
-    Each rank makes its shards of a sharded module from its own record, so all must have built the
-    same model from the same random state. The message names the ranks that differ from the most,
-    and the first parameter that does; all ranks raise it, and no weight has been made::
+    Each rank materializes its shards of a module from what it has recorded, so all ranks must build
+    the same model from the same random state. The message names the ranks that differ from the
+    majority, and the first parameter that differs. It is raised on all ranks, before any parameter
+    is materialized::
 
-        torch.manual_seed(dist.get_rank())   # the same number everywhere instead
+        torch.manual_seed(dist.get_rank())   # use the same seed on all ranks
         model = deferred_init(Model, config)
         fully_shard(model, mesh=mesh)
         materialize_module(model)            # RankMismatchError
@@ -221,29 +219,30 @@ class RankMismatchError(TorchFakeError, RuntimeError):
 
 
 class CheckError(TorchFakeError, ValueError):
-    """A module does not run on the inputs it was given.
+    """A module does not run on the given inputs.
 
-    The message names the module that was running, the operation, its arguments with shape, dtype
-    and device, and the line; they are its attributes too. The cause is the error itself::
+    The message names the submodule that was running, the operation, its arguments with shape, dtype
+    and device, and the line of code; these are attributes of the exception too. Its cause is the
+    original exception::
 
         check(model, torch.ones(2, 5))       # CheckError: in layers.3.mlp: linear(...)
 
-    It is the error of a real run: mend the inputs, or the module.
+    A real run raises the same error: correct the inputs, or the module.
     """
 
-    module = ""  # the full name of the one that was running
-    op = ""  # the operator, else the function of torch, that raised; "" if none did
+    module = ""  # the full name of the submodule that was running
+    op = ""  # the operator or torch function that raised; "" if neither did
     function = ""  # the function of torch that the program called
     arguments = ""  # of the operation, with shape, dtype and device
-    line = ""  # "file:number", the innermost that is neither torch's nor ours
-    source = ""  # what that line says
+    line = ""  # "file:number": the innermost line outside torch and torchfake
+    source = ""  # the text of that line
 
 
 class InputsError(TorchFakeError, ValueError):
-    """Inputs for a module cannot be made up, or do not fit the question.
+    """Example inputs for a module cannot be made, or options do not fit the inputs.
 
-    ``example_inputs`` knows the models of transformers. For any other module, make the inputs; as
-    fakes they cost nothing::
+    ``example_inputs`` supports models of transformers. For any other module, make the inputs
+    yourself; as fakes they take no memory::
 
         example_inputs(torch.nn.Linear(3, 4))          # InputsError
         with fake_mode():
@@ -254,7 +253,7 @@ class InputsError(TorchFakeError, ValueError):
 class TraceError(TorchFakeError, RuntimeError):
     """A module cannot be traced to a graph.
 
-    The message has what the tracer said, of which the cause is all. A branch on a value is what
-    tracers refuse most: take it out, or trace with another of ``symbolic_trace``, ``make_fx`` and
+    The message quotes the tracer, and the cause is the tracer's exception. The most frequent reason
+    is a branch on a value: remove it, or use another of ``symbolic_trace``, ``make_fx`` and
     ``export``.
     """

@@ -1,7 +1,9 @@
-"""The public face of fake tensors: ``fake_mode``, ``is_fake``, ``meta_like``, ``fake_like``.
+"""The public functions of fake tensors: ``fake_mode``, ``is_fake``, ``meta_like``, ``fake_like``.
 
-Enters: the user. Leaves: modes entered and left, fakes made and described. Invariant: however a
-mode is left, torch is as it was when the mode was entered.
+Input: the user's calls. Output: modes entered and left; fakes made from real tensors and modules,
+and described. Invariant: however a mode is left, torch is as it was when the mode was entered.
+Called by: the user, through :mod:`torchfake`; ``deferred``, ``_tracing``, ``inspect`` and
+``distributed``, which make fake copies of modules.
 """
 
 from __future__ import annotations
@@ -17,12 +19,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _cuda, _device, _dispatch, _function, _patches, _private, _state, _values
-from torchfake._cuda import CudaProfile
-from torchfake._interpret import meta_twin
-from torchfake._metadata import PLAIN, Storage, metadata_of
-from torchfake._state import FakeCuda, ModeState
-from torchfake._tensor import FakeTensor, fake_class, new_fake
+from torchfake import _dispatch
+from torchfake._core import devices, gpu_profiles, modes
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.metadata import PLAIN, metadata_of
+from torchfake._core.modes import FakeCuda, ModeState
+from torchfake._core.storage import Storage
+from torchfake._operators.interpreter import meta_counterpart
+from torchfake._patches.install import install_patches, uninstall_patches
+from torchfake._tensor import known_values, torch_function
+from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake
+from torchfake._torch import dispatcher, subclass
 from torchfake.errors import (
     DeviceError,
     NotFakeError,
@@ -59,21 +66,21 @@ class fake_mode:
 
     def __init__(self, *, fake_cuda: bool | int | str | CudaProfile | FakeCuda = False) -> None:
         self._fake_cuda = fake_cuda
-        _machine(fake_cuda)  # refuse what is wrong here, not at the door
+        _fake_cuda_machine(fake_cuda)  # raise here for a wrong argument, not on entry
 
     def __enter__(self) -> fake_mode:
-        state = ModeState(cuda=_machine(self._fake_cuda), mark=self._mark)
+        state = ModeState(cuda=_fake_cuda_machine(self._fake_cuda), mark=self._mark)
         dispatch = _dispatch.DeferredDispatch() if self._mark else _dispatch.FakeDispatch()
-        with contextlib.ExitStack() as undo:  # what was done is undone if the rest fails
+        with contextlib.ExitStack() as undo:  # undone if a later step fails
             has_cuda = state.cuda is not None
-            _patches.enter(fake_cuda=has_cuda)
-            undo.callback(_patches.leave, fake_cuda=has_cuda)
-            undo.callback(_private.swap_only_lift_cpu, _private.swap_only_lift_cpu(True))
-            undo.callback(_private.swap_fake_mode, _private.swap_fake_mode(dispatch))
-            _state.forget_draws()
-            state.undo = undo.pop_all()
-            _state.push(state)
-        _function.autocast_changed()
+            install_patches(fake_cuda=has_cuda)
+            undo.callback(uninstall_patches, fake_cuda=has_cuda)
+            undo.callback(dispatcher.swap_only_lift_cpu, dispatcher.swap_only_lift_cpu(True))
+            undo.callback(dispatcher.swap_fake_mode, dispatcher.swap_fake_mode(dispatch))
+            modes.discard_forked_generator()
+            state.exit_stack = undo.pop_all()
+            modes.push(state)
+        torch_function.update_override()
         return self
 
     def __exit__(
@@ -82,8 +89,8 @@ class fake_mode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _state.pop().undo.close()
-        _function.autocast_changed()
+        modes.pop().exit_stack.close()
+        torch_function.update_override()
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function):
@@ -94,29 +101,33 @@ class fake_mode:
             )
 
         @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def decorated(*args: Any, **kwargs: Any) -> Any:
             with type(self)(fake_cuda=self._fake_cuda):
                 return function(*args, **kwargs)
 
-        return inside  # type: ignore[return-value]
+        return decorated  # type: ignore[return-value]
 
 
-def _machine(fake_cuda: bool | int | str | CudaProfile | FakeCuda) -> FakeCuda | None:
-    if isinstance(fake_cuda, FakeCuda):  # ours: several of a kind
+def _fake_cuda_machine(fake_cuda: bool | int | str | CudaProfile | FakeCuda) -> FakeCuda | None:
+    if isinstance(fake_cuda, FakeCuda):  # internal: several devices of a profile
         return replace(fake_cuda)
     if isinstance(fake_cuda, (str, CudaProfile)):
-        return FakeCuda(profile=_cuda.profile(fake_cuda), num_devices=1)
+        return FakeCuda(profile=gpu_profiles.profile(fake_cuda), num_devices=1)
     if not isinstance(fake_cuda, int):
         raise TypeError(
             "fake_cuda is True or False, a number of devices, or a profile or its name, not "
             f"{fake_cuda!r}"
         )
     num_devices = int(fake_cuda)
-    if not 0 <= num_devices <= _device.MAX_CUDA_DEVICES:
+    if not 0 <= num_devices <= devices.MAX_CUDA_DEVICES:
         raise DeviceError(
-            f"fake_cuda={fake_cuda!r}: a mode has 0 to {_device.MAX_CUDA_DEVICES} CUDA devices"
+            f"fake_cuda={fake_cuda!r}: a mode has 0 to {devices.MAX_CUDA_DEVICES} CUDA devices"
         )
-    return FakeCuda(_cuda.profile(_cuda.DEFAULT_PROFILE), num_devices) if num_devices else None
+    return (
+        FakeCuda(gpu_profiles.profile(gpu_profiles.DEFAULT_PROFILE), num_devices)
+        if num_devices
+        else None
+    )
 
 
 def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
@@ -134,12 +145,12 @@ def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
     if isinstance(obj, torch.Tensor):
         return isinstance(obj, FakeTensor)
     if isinstance(obj, torch.nn.Module):
-        return any(isinstance(t, FakeTensor) for t in tensors_of(obj))
+        return any(isinstance(t, FakeTensor) for t in parameters_and_buffers(obj))
     raise TypeError(f"is_fake takes a tensor or a module, not {type(obj).__name__}")
 
 
-def tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Its parameters and buffers."""
+def parameters_and_buffers(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters and buffers of a module."""
     yield from module.parameters()
     yield from module.buffers()
 
@@ -161,15 +172,15 @@ def meta_like(fake: torch.Tensor) -> torch.Tensor:
     ((1, 4), device(type='meta'))
     """
     if not isinstance(fake, FakeTensor):
-        raise NotFakeError(f"meta_like takes a fake tensor, not {_kind(fake)}; see is_fake()")
-    previous = _private.swap_fake_mode(None)
+        raise NotFakeError(f"meta_like takes a fake tensor, not {_kind_of(fake)}; see is_fake()")
+    previous = dispatcher.swap_fake_mode(None)
     try:
-        return meta_twin(fake)
+        return meta_counterpart(fake)
     finally:
-        _private.swap_fake_mode(previous)
+        dispatcher.swap_fake_mode(previous)
 
 
-def _kind(obj: Any) -> str:
+def _kind_of(obj: Any) -> str:
     if isinstance(obj, torch.Tensor):
         return f"a real tensor on {obj.device}"
     return f"a {type(obj).__name__}"
@@ -179,14 +190,15 @@ _T = TypeVar("_T", torch.Tensor, torch.nn.Module)
 
 
 def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T:
-    """The fake twin of a real tensor or module, its values unknown.
+    """The fake copy of a real tensor or module, with unknown values.
 
-    A module's twin has twins of all its tensors; those that share memory or are one object in the
-    module do and are in the twin. Attributes of parameters, hooks and ``training`` are kept.
+    The copy of a module has fake copies of all its tensors. Tensors that share memory, or are one
+    object, in the module do so in the copy. Attributes of parameters, hooks and ``training`` are
+    kept.
 
     Args:
         real: a tensor of any shape, or a module.
-        device: where the twin is to be; where `real` is, if not given. No such device is needed.
+        device: the device of the copy; that of `real` if not given. The machine need not have it.
 
     Raises:
         TypeError: if `real` is neither a tensor nor a module.
@@ -195,26 +207,26 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
     >>> fake_like(torch.nn.Linear(2, 3), device="cuda:1").bias.device
     device(type='cuda', index=1)
     """
-    target = None if device is None else any_device(device)
+    target = None if device is None else parse_device(device)
     if isinstance(real, torch.Tensor):
-        return Twins(target).of(real)
+        return FakeCopies(target).of(real)
     if isinstance(real, torch.nn.Module):
-        return Twins(target).of_module(real)
+        return FakeCopies(target).of_module(real)
     raise TypeError(f"fake_like takes a tensor or a module, not {type(real).__name__}")
 
 
-def any_device(device: torch.device | str | int) -> torch.device:
-    """The device named, whatever this machine or mode has."""
+def parse_device(device: torch.device | str | int) -> torch.device:
+    """The device that is named; this machine or mode need not have it."""
     named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    return _device.decode(_device.carrier(named))
+    return devices.decode(devices.carrier(named))
 
 
-class Twins:
-    """Twins made together: one per tensor, one storage per storage.
+class FakeCopies:
+    """Fake copies that are made together: one for each tensor, one storage for each storage.
 
     Args:
-        device: where they are to be; where each original is, if not given.
-        known: small tensors keep their values, but for parameters.
+        device: the device of all copies; that of each original if not given.
+        known: copies of small tensors get their values, but those of parameters do not.
     """
 
     def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
@@ -224,53 +236,54 @@ class Twins:
         self.by_storage: dict[int, Storage] = {}
 
     def of(self, real: torch.Tensor) -> FakeTensor:
-        known = self.by_tensor.get(id(real))
-        if known is not None:
-            return known  # type: ignore[no-any-return]
+        copied = self.by_tensor.get(id(real))
+        if copied is not None:
+            return copied  # type: ignore[no-any-return]
         if real.layout != torch.strided:
             raise UnsupportedOpError(f"a fake is strided; this tensor has layout {real.layout}")
-        device = self.device or (_device.CPU if real.is_meta else real.device)
+        device = self.device or (devices.CPU if real.is_meta else real.device)
         untyped = real.untyped_storage()
-        key = _private.storage_key(untyped)
+        key = subclass.storage_key(untyped)
         storage = self.by_storage.get(key)
         if storage is None:
             storage = self.by_storage[key] = Storage(untyped.nbytes(), device)
             if self.known and not isinstance(real, torch.nn.Parameter):
-                _remember(storage, real)
-        twin = new_fake(metadata_of(real, device), storage, fake_class(type(real)))
-        self.by_tensor[id(real)] = twin
-        self._copy_state(real, twin)
-        return twin
+                _store_known_value(storage, real)
+        fake = new_fake(metadata_of(real, device), storage, fake_class(type(real)))
+        self.by_tensor[id(real)] = fake
+        self._copy_state(real, fake)
+        return fake
 
-    def _copy_state(self, real: torch.Tensor, twin: FakeTensor) -> None:
+    def _copy_state(self, real: torch.Tensor, fake: FakeTensor) -> None:
         if isinstance(real, torch.nn.Parameter):
-            twin.__dict__["_is_param"] = True
-        own = twin.__dict__
+            fake.__dict__["_is_param"] = True
+        own = fake.__dict__
         own.update({k: v for k, v in real.__dict__.items() if k not in own})
-        twin.requires_grad_(real.requires_grad)
+        fake.requires_grad_(real.requires_grad)
         if real.is_leaf and real.grad is not None:
-            twin.grad = self.of(real.grad)
+            fake.grad = self.of(real.grad)
 
     def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """A deep copy of `module` that finds twins where it would copy data."""
+        """A deep copy of `module` with fake copies of its tensors."""
         for tensor in all_tensors(module, set()):
             self.of(tensor)
         return copy.deepcopy(module, dict(self.by_tensor))
 
 
-def _remember(storage: Storage, original: torch.Tensor) -> None:
-    """Let the storage of a twin know the value of its original, where that is small and known."""
-    if not _values.fits(storage.num_bytes, original.dtype) or original.is_meta:
+def _store_known_value(storage: Storage, original: torch.Tensor) -> None:
+    """Give the storage of a fake copy the value of its original, if that is small and known."""
+    if not known_values.keeps_value(storage.num_bytes, original.dtype) or original.is_meta:
         return
     if isinstance(original, FakeTensor):
         with contextlib.suppress(UnknownValueError, ReplayError):
-            _values.remember_tensor(storage, _values.read(original, "its twin"))
+            value = known_values.read_value(original, "its fake copy")
+            known_values.store_tensor_value(storage, value)
     elif original.device.type == "cpu":
-        _values.remember_tensor(storage, original)
+        known_values.store_tensor_value(storage, original)
 
 
 def all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
-    """Tensors in a module and in the containers it holds, registered or not."""
+    """The tensors in a module and in the containers that it holds, registered or not."""
     if id(obj) in seen:
         return
     seen.add(id(obj))

@@ -1,8 +1,8 @@
-"""Tracing: graphs of modules that are fake, deferred, on ``meta`` or real, and none is changed.
+"""Tracing: graphs of modules that are fake, deferred, on ``meta`` or real.
 
-Enters: the user, with a module and inputs. Leaves: torch's own graph modules and exported programs,
-which hold the module's own tensors. Invariant: the module is afterwards what it was; what is run is
-a twin of it.
+Input: a module or function, and inputs. Output: torch's own graph modules and exported programs,
+which hold the module's own tensors. Invariant: the module is not changed; what a tracer runs is a
+fake copy of it. Called by: the user; nothing else in torchfake imports this module.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
-from torchfake import _fx_twins
-from torchfake._fx_cuda import decode_graphs, fake_cuda_in_torch
-from torchfake._fx_patcher import MetaAwareMethodsPatcher as MetaAwareMethodsPatcher
-from torchfake._fx_proxies import Foreign, ForeignTensors
-from torchfake._fx_values import TorchFakes, in_order, propagate
+from torchfake._tracing import fake_copies, trace_modes
+from torchfake._tracing.bound_call import BoundCall, signature_of
+from torchfake._tracing.captured_tensors import CapturedTensors, CaptureMode
+from torchfake._tracing.export_without_cuda import decode_graphs, torch_fakes_without_cuda
+from torchfake._tracing.meta_patcher import MetaAwareMethodsPatcher as MetaAwareMethodsPatcher
+from torchfake._tracing.shape_propagation import graph_inputs, propagate
+from torchfake._tracing.torch_fakes import TorchFakes
 from torchfake.errors import TraceError
 
 __all__ = ["MetaAwareMethodsPatcher", "export", "make_fx", "symbolic_trace"]
@@ -37,8 +39,8 @@ def symbolic_trace(
 
     Args:
         root: a module, or a function.
-        inputs: what to call it with to learn the shapes, real or fake; without any, nodes have
-            none. Values are never looked at.
+        inputs: what to call it with to find the shapes, real or fake; without any, nodes have no
+            shapes. Values are never read.
         concrete_args: as in torch: arguments to fix, by name.
         kwargs: more inputs, by name.
 
@@ -62,31 +64,32 @@ def symbolic_trace(
     """
     _check_callable(root)
     with _errors("symbolic_trace", root):
-        tensors = _fx_twins.tensors_in(root, inputs, kwargs)
-        with _fx_twins.making_constants(tensors):
-            traced = _symbolic(root, concrete_args)
+        tensors = trace_modes.tensors_in(root, inputs, kwargs)
+        with trace_modes.mode_for_constants(tensors):
+            traced = _trace_symbolically(root, concrete_args)
         if inputs or kwargs:
-            given = _fx_twins.signature_of(root).bind_partial(*inputs, **kwargs).arguments
+            given = signature_of(root).bind_partial(*inputs, **kwargs).arguments
             arguments = {**(concrete_args or {}), **given}
-            values = in_order(traced, _fx_twins.fakes_of(arguments))
-            twin, _ = _fx_twins.fake_twin(traced)
-            with _fx_twins.faking(tensors):
-                propagate(traced, twin, values)
+            values = graph_inputs(traced, fake_copies.fake_inputs(arguments))
+            copied, _ = fake_copies.fake_copy(traced)
+            with trace_modes.unrecorded_fake_mode(tensors):
+                propagate(traced, copied, values)
     return traced
 
 
-def _symbolic(root: Any, concrete_args: dict[str, Any] | None) -> GraphModule:
-    """A twin's graph, with the module's own layers in it."""
+def _trace_symbolically(root: Any, concrete_args: dict[str, Any] | None) -> GraphModule:
+    """The graph of a copy of `root`, with the layers and tensors of `root` itself."""
     if not isinstance(root, nn.Module):
-        with _fx_twins.proxies_decide():
+        with trace_modes.prefer_proxies():
             return torch.fx.symbolic_trace(root, concrete_args)
-    tracer, twin = torch.fx.Tracer(), _fx_twins.symbolic_twin(root)
-    with _fx_twins.proxies_decide():
-        graph = tracer.trace(twin, concrete_args)
-    holder = nn.Module()  # what the graph names is the module's, but for constants it made
-    made = {name: v for name, v in vars(tracer.root).items() if name not in vars(root)}
-    vars(holder).update({**made, **vars(root)})
-    return GraphModule(holder, graph, type(root).__name__)
+    tracer, copied = torch.fx.Tracer(), fake_copies.copy_for_symbolic_trace(root)
+    with trace_modes.prefer_proxies():
+        graph = tracer.trace(copied, concrete_args)
+    # The attributes of the graph are those of `root`, and the constants that the tracer added.
+    attributes = nn.Module()
+    added = {name: v for name, v in vars(tracer.root).items() if name not in vars(root)}
+    vars(attributes).update({**added, **vars(root)})
+    return GraphModule(attributes, graph, type(root).__name__)
 
 
 def make_fx(
@@ -101,8 +104,8 @@ def make_fx(
         function: a module, a method of one, or a function. Tensors that a function refers to, of
             modules too, become attributes of the graph.
         inputs: what to call it with, real or fake. Arguments that hold tensors are the graph's
-            inputs, in the order in which `function` names them; their values are unknown. All
-            others are fixed.
+            inputs, in the order of the signature of `function`; their values are unknown. All
+            other arguments are fixed.
         decomposition_table: as in torch.
         kwargs: more inputs, by name.
 
@@ -110,7 +113,7 @@ def make_fx(
         The graph module. Its parameters and buffers are those of `function`, by their names.
 
     Raises:
-        TraceError: if it does not run on the inputs, or asks for a value that is not known.
+        TraceError: if it does not run on the inputs, or reads a value that is not known.
         TypeError: if `function` cannot be called.
 
     >>> from torchfake import fake_mode
@@ -126,38 +129,38 @@ def make_fx(
     output output
     """
     _check_callable(function)
-    tensors = _fx_twins.tensors_in(function, inputs, kwargs)
-    with _errors("make_fx", function), _fx_twins.faking(tensors):
-        twin, foreign = _fx_twins.fake_twin(function)
-        call = _fx_twins.Call(twin, *_fx_twins.fakes_of((inputs, kwargs)))
+    tensors = trace_modes.tensors_in(function, inputs, kwargs)
+    with _errors("make_fx", function), trace_modes.unrecorded_fake_mode(tensors):
+        copied, captured = fake_copies.fake_copy(function)
+        call = BoundCall(copied, *fake_copies.fake_inputs((inputs, kwargs)))
         names = [name for name, value in call.values.items() if _holds_tensors(value)]
-        traced_call = call.function_of(names, ForeignTensors(foreign))
-        with TorchFakes().for_values():
+        traced_call = call.as_function_of(names, CaptureMode(captured))
+        with TorchFakes().as_tracing_mode():
             traced = proxy_tensor.make_fx(traced_call, decomposition_table)(
                 *(call.values[name] for name in names)
             )
-    return _rerooted(traced, function, foreign)
+    return _with_originals(traced, function, captured)
 
 
 def _holds_tensors(value: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
-def _rerooted(traced: GraphModule, function: Any, foreign: Foreign) -> GraphModule:
-    """The same graph, with originals for twins, under the names they have in the module."""
-    root: dict[str, Any] = {}
+def _with_originals(traced: GraphModule, function: Any, captured: CapturedTensors) -> GraphModule:
+    """The same graph, with the originals of fake copies, by their names in the module."""
+    attributes: dict[str, Any] = {}
     for node in traced.graph.nodes:
         if node.op == "get_attr":
-            held = _attribute(traced, node.target)
-            original = foreign.originals.get(id(held), held)
-            name = foreign.names.get(id(held), node.target)
-            while root.setdefault(name, original) is not original:
+            value = _attribute(traced, node.target)
+            original = captured.originals.get(id(value), value)
+            name = captured.names.get(id(value), node.target)
+            while attributes.setdefault(name, original) is not original:
                 name += "_"
             node.target = name
     class_name = type(function).__name__ if isinstance(function, nn.Module) else "GraphModule"
-    made = GraphModule(root, traced.graph, class_name)
-    made.training = getattr(function, "training", True)
-    return made
+    result = GraphModule(attributes, traced.graph, class_name)
+    result.training = getattr(function, "training", True)
+    return result
 
 
 def _attribute(module: nn.Module, path: str) -> Any:
@@ -175,24 +178,25 @@ def export(
     decompose: bool | dict[Any, Callable[..., Any]] = False,
     **options: Any,
 ) -> torch.export.ExportedProgram:
-    """``torch.export.export``, for modules without weights and devices that are not there.
+    """``torch.export.export``, for modules without weights, on devices this machine may lack.
 
     Args:
         mod: the module.
         args: what to call it with, real or fake.
-        kwargs: more of that, by name.
+        kwargs: more inputs, by name.
         dynamic_shapes: as in torch.
         strict: as in torch.
-        decompose: whether to call ``run_decompositions()`` on the program, or what with. Without
-            CUDA, the process may abort where that is done later with a program on fake CUDA.
-        options: torch's other ones.
+        decompose: ``True``: call ``run_decompositions()`` on the program; a dict: with this
+            decomposition table. Without CUDA, calling it later on a program on fake CUDA may
+            abort the process.
+        options: the other options of ``torch.export.export``.
 
     Returns:
         The exported program. Its parameters, buffers and constants are the module's own.
 
     Raises:
         TraceError: if torch cannot export it, or it does not run on the inputs.
-        TypeError: if `mod` is no module.
+        TypeError: if `mod` is not a module.
 
     >>> from torchfake import fake_mode
     >>> with fake_mode(fake_cuda=True):
@@ -206,42 +210,41 @@ def export(
     """
     if not isinstance(mod, nn.Module):
         raise TypeError(f"export takes a module, not {type(mod).__name__}")
-    with _errors("torch.export", mod), _fx_twins.outside_modes():
-        twins, of_inputs = _fx_twins.TorchTwins(), _fx_twins.TorchTwins()
-        twin = twins.of_module(mod)
-        # Inputs of the module's mode would be taken to have the sizes that they have.
-        inputs = (twins if strict else of_inputs).of_tree((args, kwargs))
-        has_cuda = twins.has_cuda or of_inputs.has_cuda
-        cuda = fake_cuda_in_torch() if has_cuda else contextlib.nullcontext()
-        with cuda, twins.fakes.for_values():
+    with _errors("torch.export", mod), trace_modes.without_modes():
+        copies, input_copies = fake_copies.TorchFakeCopies(), fake_copies.TorchFakeCopies()
+        copied = copies.of_module(mod)
+        # In a non-strict export, inputs of the module's fake mode would have static sizes.
+        inputs = (copies if strict else input_copies).of_tree((args, kwargs))
+        has_cuda = copies.has_cuda or input_copies.has_cuda
+        cuda_context = torch_fakes_without_cuda() if has_cuda else contextlib.nullcontext()
+        with cuda_context, copies.fakes.as_tracing_mode():
             program = torch.export.export(
-                twin, *inputs, dynamic_shapes=dynamic_shapes, strict=strict, **options
+                copied, *inputs, dynamic_shapes=dynamic_shapes, strict=strict, **options
             )
             if decompose is not False:
                 program = program.run_decompositions(None if decompose is True else decompose)
         if has_cuda:
             decode_graphs(program.graph_module)
         for table in (program.state_dict, program.constants):
-            twins.give_back(table)
+            copies.restore_originals(table)
         program.example_inputs = (tuple(args), kwargs or {})
     return program
 
 
 # Errors.
 
-_OTHERS = {
+_ADVICE = {
     "symbolic_trace": "make_fx and export trace with fake tensors, so shapes, dtypes and None are "
     "known there; here, fix an argument with concrete_args",
-    "make_fx": "it runs the code on fake tensors: a branch on a value has to be taken out, or "
-    "written with torch.where",
-    "torch.export": "a branch on a value has to be taken out, or written with torch.where or "
-    "torch.cond",
+    "make_fx": "it runs the code on fake tensors: remove a branch on a value, or write it with "
+    "torch.where",
+    "torch.export": "remove a branch on a value, or write it with torch.where or torch.cond",
 }
 
 
 @contextlib.contextmanager
 def _errors(tracer: str, function: Any) -> Iterator[None]:
-    """Context: what a tracer raises is the cause of a TraceError."""
+    """Context: an error of a tracer becomes the cause of a TraceError, which gives advice."""
     try:
         yield
     except TraceError:
@@ -249,10 +252,10 @@ def _errors(tracer: str, function: Any) -> Iterator[None]:
     except Exception as error:
         is_module = isinstance(function, nn.Module)
         name = type(function).__name__ if is_module else getattr(function, "__name__", "function")
-        said = f"{type(error).__name__}: {error}".rstrip(". ")
+        cause = f"{type(error).__name__}: {error}".rstrip(". ")
         raise TraceError(
-            f"{name} cannot be traced by {tracer}: {said}. If that is not an error of the inputs: "
-            f"{_OTHERS[tracer]}"
+            f"{name} cannot be traced by {tracer}: {cause}. If the inputs are not the problem: "
+            f"{_ADVICE[tracer]}"
         ) from error
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import measure
 import models
-
 import torchfake
-from torchfake._graph import history
+from torchfake._graph.operations import dependencies
 
 
 def report(rounds: int) -> None:
@@ -56,6 +55,6 @@ def bytes_per_operation() -> None:
     fake, model = held(lambda: faked(models.llama))
     deferred, model = held(lambda: torchfake.deferred_init(models.llama))
     tensors = [*model.parameters(), *model.buffers()]
-    contents = [t._fake_storage.recorded.contents.op for t in tensors]
-    count = len(history(contents))
+    contents = [t._fake_storage.deferred.contents.op for t in tensors]
+    count = len(dependencies(contents))
     print(f"\nBytes of record for each of {count} operations: {(deferred - fake) / count:,.0f}")

@@ -24,7 +24,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from torchfake import fake_mode
-from torchfake.inspect.inputs import example_inputs
+from torchfake.inspect.inputs.example_inputs import example_inputs
 
 RUNS = "runs"
 

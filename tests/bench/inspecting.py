@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import measure
-import models
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
+import measure
+import models
 import torchfake
 
 LENGTH = 2048

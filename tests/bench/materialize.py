@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import measure
-import models
 import torch
 
+import measure
+import models
 import torchfake
-from torchfake import _chains
+from torchfake._replay import tile_loop
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -53,20 +53,20 @@ def real(build: Callable[[], Any], threads: int | None = None) -> Any:
 
 @contextlib.contextmanager
 def seconds_in_kernels() -> Iterator[list[float]]:
-    """Context: how long each of torch's kernels took that wrote a piece, first touch included."""
+    """Context: how long each kernel of torch took that wrote a tile, first touch included."""
     found: list[float] = []
-    original = _chains.Section._do
+    original = tile_loop.TileLoop._run_op
 
     def do(self: Any, *args: Any) -> None:
         start = time.perf_counter()
         original(self, *args)
         found.append(time.perf_counter() - start)
 
-    _chains.Section._do = do  # type: ignore[method-assign]
+    tile_loop.TileLoop._run_op = do  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        _chains.Section._do = original  # type: ignore[method-assign]
+        tile_loop.TileLoop._run_op = original  # type: ignore[method-assign]
 
 
 def against_eager(rounds: int) -> None:

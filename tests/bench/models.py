@@ -39,3 +39,19 @@ def tiny() -> Any:
         hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8
     )
     return transformers.LlamaForCausalLM(config)
+
+
+def llama_parallelized(model: Any, mesh: Any) -> None:
+    """Tensor parallelism of the layers of a Llama: what widens by columns, what narrows by rows."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
+               "mlp.up_proj")  # fmt: skip
+    styles: dict[str, Any] = {name: ColwiseParallel() for name in columns}
+    styles |= {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh, styles)

@@ -81,18 +81,11 @@ def main() -> None:
 
 def shard(model: Any, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
 
-    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
-               "mlp.up_proj")  # fmt: skip
-    styles: dict[str, Any] = {name: ColwiseParallel() for name in columns}
-    styles |= {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+    import models
+
+    models.llama_parallelized(model, mesh["tp"])
     for layer in model.model.layers:
-        parallelize_module(layer, mesh["tp"], styles)
         fully_shard(layer, mesh=mesh["dp"])
     fully_shard(model, mesh=mesh["dp"])
 

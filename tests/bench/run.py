@@ -16,18 +16,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch._subclasses import FakeTensorMode
+
+import deferred
 import inspecting
 import materialize
 import measure
 import models
 import plan
 import sharded
-import torch
-from torch._subclasses import FakeTensorMode
-
-import deferred
 import torchfake
-from torchfake import _cache
+from torchfake._cache import cache
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 OURS, META, THEIRS, EAGER = "torchfake", "meta", "FakeTensorMode", "eager"
@@ -161,12 +161,12 @@ def cold(rounds: int) -> None:
 
 def with_cache(run: Callable[[], Any], enabled: bool) -> Callable[[], Any]:
     def emptied() -> None:
-        _cache.clear()
-        _cache.settings.enabled = enabled
+        cache.clear()
+        cache.settings.enabled = enabled
         try:
             run()
         finally:
-            _cache.settings.enabled = True
+            cache.settings.enabled = True
 
     return emptied
 

@@ -113,12 +113,9 @@ def tensor_parallel(model: Any, mesh: Any) -> None:
         parallelize_module,
     )
 
-    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
-               "mlp.up_proj")  # fmt: skip
-    plan: dict[str, Any] = {name: ColwiseParallel() for name in columns}
-    plan |= {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
-    for layer in model.model.layers:
-        parallelize_module(layer, mesh, plan)
+    import models
+
+    models.llama_parallelized(model, mesh)
     ends = {"model.embed_tokens": RowwiseParallel(), "lm_head": ColwiseParallel()}
     parallelize_module(model, mesh, ends)
 

@@ -1,4 +1,4 @@
-"""Plans: ranks that were not run are as those that were, and nothing is left behind."""
+"""Plans: ranks that were not run have the numbers of those that were; torch is left unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sharded_models as models
 import torch
 import torch.distributed as dist
 from expecttest import assert_expected_inline
@@ -17,9 +16,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from tests.distributed import sharded_models as models
 from torchfake import deferred_init, errors, estimate, fake_mode, is_fake, materialize_module
-from torchfake._metadata import FakeUntypedStorage
-from torchfake._private import bindings
+from torchfake._core.storage import FakeUntypedStorage
+from torchfake._torch.backends import bindings
 from torchfake.distributed import Plan, plan
 from torchfake.distributed import layout as layouts
 
@@ -41,7 +41,7 @@ UNEVEN = {
 
 
 @pytest.mark.parametrize("name", UNEVEN)
-def test_ranks_that_were_not_run(name: str) -> None:
+def test_ranks_that_are_inferred_equal_those_that_are_run(name: str) -> None:
     shape, parallelize, build, device = UNEVEN[name]
 
     def planned(ranks: Any) -> Plan:
@@ -71,8 +71,8 @@ def test_ranks_that_were_not_run(name: str) -> None:
     assert some.peak_rank == each.peak_rank
 
 
-def test_parameters_are_split() -> None:
-    """FSDP2 pads shards of uneven sizes, and holds what it pads."""
+def test_parameter_bytes_of_all_ranks_add_up() -> None:
+    """FSDP2 pads uneven shards, and holds the padding."""
     for build, padded in ((models.Model, 0), (models.uneven, 2000)):
         found = plan(build, mesh_shape=4, parallelize=models.fsdp, inputs=models.inputs, round_to=1)
         whole = sum(p.nbytes for p in build().parameters())
@@ -97,8 +97,8 @@ def test_a_mesh_of_one_is_an_estimate(device: str) -> None:
 
 
 def test_the_optimizer_on_lists_of_dtensors() -> None:
-    """Done on shards, it takes what DTensor would take: the same by another way."""
-    from torchfake.distributed import elementwise
+    """Run on shards, its operators need the same memory as if DTensor ran them."""
+    from torchfake.distributed import foreach_ops
 
     def peaks() -> list[Any]:
         made = plan(
@@ -115,7 +115,7 @@ def test_the_optimizer_on_lists_of_dtensors() -> None:
     ours = peaks()
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:
-        patched.setattr(elementwise, "ELEMENTWISE", frozenset())
+        patched.setattr(foreach_ops, "FOREACH_OPS", frozenset())
         theirs = peaks()
     assert ours == theirs
 
@@ -145,8 +145,8 @@ def test_phases_and_axes() -> None:
     assert ("optimizer", "all_reduce", "model") not in rows
 
 
-def left_as_it_was() -> dict[str, Any]:
-    """What a plan changes, and puts back."""
+def global_state() -> dict[str, Any]:
+    """What a plan changes, and restores."""
     return {
         "initialized": dist.is_initialized(),
         "hook": sys.excepthook,
@@ -162,7 +162,7 @@ def left_as_it_was() -> dict[str, Any]:
 
 
 class Stopped(BaseException):
-    """As Ctrl-C."""
+    """An interrupt, such as Ctrl-C."""
 
 
 def raising(error: BaseException) -> Any:
@@ -174,26 +174,26 @@ def raising(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("part", ["module_fn", "parallelize", "inputs", "loss", "nothing"])
 @pytest.mark.parametrize("error", [ValueError("bad"), Stopped()], ids=["error", "ctrl-c"])
-def test_all_is_left_as_it_was(part: str, error: BaseException) -> None:
+def test_global_state_is_restored(part: str, error: BaseException) -> None:
     arguments: dict[str, Any] = {
         "module_fn": models.Model,
         "parallelize": models.fsdp,
         "inputs": models.inputs,
         "loss": lambda output: output,
     }
-    before = left_as_it_was()
+    before = global_state()
     if part == "nothing":
         plan(mesh_shape=4, optimizer="adamw", **arguments)
     else:
         arguments[part] = raising(error)
-        wanted = Stopped if isinstance(error, Stopped) else errors.InputsError
-        with pytest.raises(wanted):
+        expected = Stopped if isinstance(error, Stopped) else errors.InputsError
+        with pytest.raises(expected):
             plan(mesh_shape=4, optimizer="adamw", **arguments)
-    assert left_as_it_was() == before
+    assert global_state() == before
 
 
-def test_a_rank_of_its_own_comes_after() -> None:
-    """Nothing that DTensor remembers of the plan's ranks is taken for another's."""
+def test_a_process_group_can_be_initialised_afterwards() -> None:
+    """What DTensor cached for the ranks of the plan is not used for another rank."""
     plan(models.uneven, mesh_shape=4, parallelize=models.fsdp, inputs=models.inputs, device="cpu")
     dist.init_process_group("fake", rank=3, world_size=4)
     try:
@@ -220,7 +220,7 @@ def refused(**changed: Any) -> str:
 
 
 def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [
+    messages = [
         refused(mesh_shape=(4, 0)),
         refused(mesh_shape=(4, 2), mesh_dim_names=("dp",)),
         refused(module_fn=nn.Linear(2, 2)),
@@ -233,15 +233,15 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         refused(device="cpu", gpu="h100-80gb"),
     ]
     real = nn.Linear(2, 2)
-    said.append(refused(module_fn=lambda: real))
+    messages.append(refused(module_fn=lambda: real))
     dist.init_process_group("fake", rank=0, world_size=2)
-    said.append(refused())
+    messages.append(refused())
     assert dist.is_initialized()
     dist.destroy_process_group()
     monkeypatch.setattr(dist, "is_available", lambda: False)
-    said.append(refused())
+    messages.append(refused())
     assert_expected_inline(
-        "\n".join(said),
+        "\n".join(messages),
         """\
 InputsError: mesh_shape=(4, 0) is no shape of a mesh: give sizes of 1 or more, such as (64, 8)
 InputsError: mesh_dim_names=('dp',) does not name the 2 axes of mesh_shape=(4, 2), each by a name of its own
@@ -305,7 +305,7 @@ backward  reduce_scatter  dp        2      4  69.3 kB  34.6 kB""",
 
 
 def test_it_does_not_fit() -> None:
-    """Fifty copies of a billion parameters do, sharded; not on each."""
+    """Eight billion parameters fit if they are sharded, but not as copies on each rank."""
 
     def build() -> nn.Module:
         return nn.Sequential(*(nn.Linear(32768, 32768, bias=False) for _ in range(8)))
@@ -358,7 +358,7 @@ def test_meta_modules_and_other_passes() -> None:
 
 
 @pytest.mark.parametrize("ranks", [3, [0, "a"], [True], [], [9], [-1]])
-def test_ranks_that_are_none(ranks: Any) -> None:
+def test_ranks_that_do_not_exist(ranks: Any) -> None:
     with pytest.raises(errors.InputsError, match=r"^ranks=.*: give several, such as \[0, 3\]"):
         plan(lambda: nn.Linear(4, 4), mesh_shape=4, inputs=torch.ones(1, 4), ranks=ranks)
 
@@ -366,12 +366,12 @@ def test_ranks_that_are_none(ranks: Any) -> None:
 def test_ranks_of_numpy() -> None:
     found = plan(lambda: nn.Linear(4, 4), mesh_shape=4, inputs=torch.ones(1, 4), ranks=np.arange(2))
     assert [each.ranks for each in found.by_ranks] == [(0,), (1,)]
-    for stranger in (True, 1.0, 3):
+    for other in (True, 1.0, 3):
         with pytest.raises(errors.InputsError, match="is none of the plan's"):
-            found.of_rank(stranger)
+            found.of_rank(other)
 
 
-def test_a_program_that_makes_values() -> None:
+def test_a_program_that_materializes_is_refused() -> None:
     def shard(module: Any, mesh: Any) -> Any:
         return materialize_module(fully_shard(module, mesh=mesh))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import printed
-from sharded_models import CASES, Case, inputs
 
+from tests.distributed.sharded_models import CASES, Case, inputs
+from tests.ranks import Launch, finished, once_per_session, run_launches
 from torchfake.distributed import RankPlan, plan
 
 IN_SUITE = [
@@ -20,15 +20,24 @@ IN_SUITE = [
     "sequence parallel",
     "both of uneven sizes",
 ]
-"""Of CASES, which has more; torchrun and these take ten seconds."""
+"""Of CASES, which has more."""
+
+
+Counted = Callable[[str, int], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, Any]]:
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Counted:
     """What each rank has counted of a case."""
-    folder = tmp_path_factory.mktemp("counted")
-    printed("worker_counted.py", 4, str(folder), *IN_SUITE)
-    found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(4)]
+
+    def count(folder: Path) -> None:
+        folder.mkdir()
+        args = str(folder), *IN_SUITE
+        run_launches([Launch("tests.distributed.worker_counted", 4, args)], folder)
+
+    folder = once_per_session(tmp_path_factory, "counted", count)
+    finished(folder, 0).printed()
+    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
     return lambda name, rank: found[rank][name]
 
 
@@ -61,7 +70,7 @@ def as_counted(found: RankPlan) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", IN_SUITE)
-def test_every_rank_is_as_counted(name: str, counted: Callable[[str, int], dict[str, Any]]) -> None:
+def test_every_rank_is_as_counted(name: str, counted: Counted) -> None:
     found = planned(CASES[name])
     assert found.layout.num_ranks == 4
     for rank in range(4):

@@ -1,4 +1,4 @@
-"""Four processes, gloo: real steps, every storage and message counted. Run by torchrun.
+"""Run on four ranks: real steps, every storage and message counted.
 
 Its arguments are a folder, into which each rank writes what it has counted, and names of cases.
 """
@@ -6,7 +6,6 @@ Its arguments are a folder, into which each rank writes what it has counted, and
 from __future__ import annotations
 
 import json
-import sys
 import time
 import warnings
 import weakref
@@ -15,11 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sharded_models import CASES, Case, inputs
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.distributed.sharded_models import CASES, Case, inputs
 
 PAYLOADS = {
     "_allgather_base_": ("all_gather", lambda args: args[0].nbytes),
@@ -141,12 +141,8 @@ def counted(case: Case) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
+def main(folder: str, *names: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    chosen = sys.argv[2:] or list(CASES)
-    found = {name: counted(CASES[name]) for name in chosen}
-    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    found = {name: counted(CASES[name]) for name in names}
+    Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(found))

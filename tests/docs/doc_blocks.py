@@ -1,15 +1,15 @@
 """The code in a Markdown page, and how it is run.
 
-Enters: the text of a page. Leaves: its blocks, and what running them printed. The convention:
+Input: the text of a page. Output: its blocks, and what running them printed. The convention:
 
 - a ``python`` block is run; the blocks of a page share one namespace, in order;
-- an ``output`` block right after it is all that it prints. If its last paragraph is
+- an ``output`` block right after it holds all that it prints. If its last paragraph is
   ``SomeError: message``, the block must end by raising that. A ``python`` block without an
   ``output`` block prints nothing and raises nothing;
 - a ``python`` block that begins with ``>>>`` is a doctest;
 - a ``console`` block holds commands after ``$``, each followed by its output. Those that begin
   with ``torchfake`` are run; a command without output under it is only required to succeed;
-- in outputs, ``[...]`` stands for any text, and white space may be laid out otherwise.
+- in outputs, ``[...]`` stands for any text, and differences in white space do not count.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FENCE = re.compile(r"^( *)```(\w*)[ \t]*\n(.*?)^\1```[ \t]*$", re.MULTILINE | r
 
 
 def blocks(page: str) -> list[Block]:
-    """The fenced blocks of a page, outputs joined to what they are the output of."""
+    """The fenced blocks of a page, with each output in the block that prints it."""
     found: list[Block] = []
     end_of_last = 0
     for match in _FENCE.finditer(page):
@@ -73,7 +73,7 @@ def blocks(page: str) -> list[Block]:
         if language == "output":
             between = page[end_of_last : match.start()]
             assert not between.strip(), f"line {line}: an output stands right after its block"
-            assert found[-1].language == "python", f"line {line}: the output of what?"
+            assert found[-1].language == "python", f"line {line}: an output of no python block"
             found[-1] = found[-1]._replace(output=text)
         else:
             found.append(Block(language, text, line))
@@ -93,22 +93,22 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
-def matches(wanted: str, printed: str) -> bool:
-    """Whether `printed` is `wanted`, whose elisions stand for any text."""
-    parts = [re.escape(" ".join(part.split())) for part in wanted.split(ELISION)]
+def matches(expected: str, printed: str) -> bool:
+    """Whether `printed` is `expected`, whose elisions stand for any text."""
+    parts = [re.escape(" ".join(part.split())) for part in expected.split(ELISION)]
     pattern = r"\s*.*?\s*".join(parts)
     return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
 
 
 def run(block: Block, namespace: dict[str, Any], path: Path) -> None:
-    """Run a python block; raise AssertionError if it does not do what the page says."""
+    """Run a python block; raise AssertionError if it does not print what the page shows."""
     if block.text.startswith(">>>"):
         _run_doctest(block, namespace, path)
         return
     printed = _printed(block, namespace, path)
     if not matches(block.output or "", printed):
         raise AssertionError(
-            f"{path}:{block.line} says\n{block.output or '(nothing)'}\nand prints\n{printed}"
+            f"{path}:{block.line} shows\n{block.output or '(nothing)'}\nand prints\n{printed}"
         )
 
 
@@ -123,13 +123,9 @@ def _printed(block: Block, namespace: dict[str, Any], path: Path) -> str:
         except Exception as error:
             if block.output is None:
                 raise
-            said = "".join(traceback.format_exception_only(error))
-            printed.write(said.removeprefix(_module(error)))
+            message = "".join(traceback.format_exception_only(error))
+            printed.write(message.removeprefix(f"{type(error).__module__}."))
     return printed.getvalue()
-
-
-def _module(error: Exception) -> str:
-    return f"{type(error).__module__}."
 
 
 def _run_doctest(block: Block, namespace: dict[str, Any], path: Path) -> None:
@@ -144,8 +140,8 @@ def _run_doctest(block: Block, namespace: dict[str, Any], path: Path) -> None:
 
 
 @contextlib.contextmanager
-def torch_as_it_was() -> Iterator[None]:
-    """Seeded; afterwards with its generator and default dtype restored, and no process group."""
+def torch_state_restored() -> Iterator[None]:
+    """Seed torch; restore its generator and default dtype afterwards, and end a process group."""
     state, dtype = torch.get_rng_state(), torch.get_default_dtype()
     torch.manual_seed(0)
     try:
@@ -157,9 +153,9 @@ def torch_as_it_was() -> Iterator[None]:
             torch.distributed.destroy_process_group()
 
 
-def run_command(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """``torchfake ARGUMENTS`` as a user runs it, in `folder`."""
-    return subprocess.run(
+def run_command(arguments: list[str], folder: Path) -> tuple[int, str, str]:
+    """Run ``torchfake ARGUMENTS`` as a user does, in `folder`: exit code, stdout, stderr."""
+    done = subprocess.run(
         [sys.executable, "-m", "torchfake", *arguments],
         capture_output=True,
         text=True,
@@ -167,3 +163,4 @@ def run_command(arguments: list[str], folder: Path) -> subprocess.CompletedProce
         timeout=120,
         check=False,
     )
+    return done.returncode, done.stdout, done.stderr

@@ -1,6 +1,6 @@
 """Runs torch's own operator database on fakes, and compares with eager.
 
-Enters: an OpInfo, a dtype and a variant. Leaves: how many samples there were, and for each that
+Input: an OpInfo, a dtype and a variant. Output: how many samples there were, and for each that
 differs what differed. A sample counts when eager can run it; its fake inputs are made by
 ``fake_like``, so no value is known and no real kernel can stand in.
 """
@@ -21,7 +21,7 @@ OPS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
 
 
 class Tally(NamedTuple):
-    """What became of one operator's samples."""
+    """The outcome of one operator's samples."""
 
     num_samples: int
     failures: list[str]  # one line per sample that differs
@@ -63,19 +63,19 @@ def describe(value: Any) -> Any:
 
 
 def fakes_of(sample: Any, device: str) -> Any:
-    """The fake twins of a sample, or the error that making them raised."""
+    """The fake copies of a sample, or the error that making them raised."""
     try:
-        return twins(sample, device)
+        return fake_copies(sample, device)
     except torchfake.errors.TorchFakeError as error:
         return error
 
 
-def twins(sample: Any, device: str) -> Any:
+def fake_copies(sample: Any, device: str) -> Any:
     """A sample's arguments with a fake in place of every tensor, one per tensor; a device that
     is named in them is `device`."""
     made: dict[int, Any] = {}
 
-    def twin(value: Any) -> Any:
+    def copy(value: Any) -> Any:
         if isinstance(value, torch.device) or (value == "cpu" and isinstance(value, str)):
             return device
         if not is_tensor(value):
@@ -85,7 +85,7 @@ def twins(sample: Any, device: str) -> Any:
             made[id(value)] = torchfake.fake_like(value, device=target)
         return made[id(value)]
 
-    return tree_map(twin, sample)
+    return tree_map(copy, sample)
 
 
 def samples(op: Any, dtype: torch.dtype, backward: bool) -> Iterator[tuple[Any, ...]]:
@@ -111,26 +111,54 @@ def run(function: Callable[..., Any], sample: Any, backward: bool) -> list[Any]:
     return [*flat, *grads]
 
 
-def tally(op: Any, dtype: torch.dtype, variant: Variant) -> Tally:
-    """Every sample of `op`, eager against fake."""
-    function = variant.get(op)
-    if function is None or not runnable(op, dtype, variant):
-        return Tally(0, [])
-    num_samples, failures = 0, []
+class Prepared(NamedTuple):
+    """A sample that eager can run: its fake copies, one for each variant, and eager's result."""
+
+    index: int
+    fakes: list[Any]
+    expected: list[Any]
+
+
+def tallies(op: Any, dtype: torch.dtype, variants: list[Variant]) -> list[Tally]:
+    """Every sample of `op`, eager against fake, for variants that are one call on several devices.
+
+    Eager runs each sample once for all of them; each variant enters its mode once for all samples.
+    """
+    function = variants[0].get(op)
+    if function is None or not runnable(op, dtype, variants[0]):
+        return [Tally(0, []) for _ in variants]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for index, sample in enumerate(samples(op, dtype, variant.backward)):
-            try:
-                sample = eager_copy(sample, variant)
-                fakes = fakes_of(sample, variant.device)
-                wanted = run(function, sample, variant.backward)
-            except Exception:
-                continue  # eager cannot run it: there is nothing to equal
-            num_samples += 1
-            difference = compare(function, fakes, wanted, variant)
+        samples = list(prepared(op, dtype, variants))
+        return [
+            Tally(len(samples), differences(function, samples, i, variant))
+            for i, variant in enumerate(variants)
+        ]
+
+
+def prepared(op: Any, dtype: torch.dtype, variants: list[Variant]) -> Iterator[Prepared]:
+    variant = variants[0]
+    for index, sample in enumerate(samples(op, dtype, variant.backward)):
+        try:
+            sample = eager_copy(sample, variant)
+            fakes = [fakes_of(sample, each.device) for each in variants]
+            expected = run(variant.get(op), sample, variant.backward)
+        except Exception:
+            continue  # eager cannot run it: there is nothing to equal
+        yield Prepared(index, fakes, expected)
+
+
+def differences(
+    function: Any, samples: list[Prepared], position: int, variant: Variant
+) -> list[str]:
+    """A line for each sample whose fake result differs from eager's."""
+    found = []
+    with torchfake.fake_mode(fake_cuda=variant.device == "cuda"):
+        for sample in samples:
+            difference = compare(function, sample.fakes[position], sample.expected, variant)
             if difference is not None:
-                failures.append(f"{index}: {difference}")
-    return Tally(num_samples, failures)
+                found.append(f"{sample.index}: {difference}")
+    return found
 
 
 def eager_copy(sample: Any, variant: Variant) -> Any:
@@ -147,19 +175,18 @@ def runnable(op: Any, dtype: torch.dtype, variant: Variant) -> bool:
     return dtype in op.supported_dtypes("cpu")
 
 
-def compare(function: Any, fakes: Any, wanted: list[Any], variant: Variant) -> str | None:
+def compare(function: Any, fakes: Any, expected: list[Any], variant: Variant) -> str | None:
     """None if the fake result equals eager's, else what differs."""
     if isinstance(fakes, Exception):
         return f"{type(fakes).__name__}: {fakes}"
     try:
-        with torchfake.fake_mode(fake_cuda=variant.device == "cuda"):
-            got = run(function, fakes, variant.backward)
+        got = run(function, fakes, variant.backward)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
-    if len(got) != len(wanted):
-        return f"{len(got)} results, {len(wanted)} in eager"
+    if len(got) != len(expected):
+        return f"{len(got)} results, {len(expected)} in eager"
     device = variant.device if mentions(fakes, variant.device) else "cpu"
-    for fake, real in zip(got, wanted, strict=True):
+    for fake, real in zip(got, expected, strict=True):
         if difference := differ(fake, real, device):
             return difference
     return None

@@ -1,3 +1,3 @@
-"""How many programs are drawn: see tests/profiles.py."""
+"""How many programs are drawn: see tests/hypothesis_profiles.py."""
 
-import profiles as profiles
+from tests import hypothesis_profiles as hypothesis_profiles  # how many examples are drawn

@@ -1,7 +1,7 @@
 """Generated programs give on fakes what they give in eager: after every step, of every tensor.
 
-Enters: programs of :mod:`strategies`. A program runs on fakes, then the same steps on real tensors;
-what each side showed after each step is compared as data.
+Input: programs, drawn by :mod:`tests.property.strategies`. A program runs on fakes, then the same
+steps run on real tensors; the descriptions of all tensors after each step are compared as data.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-import strategies as s
-from torchfake import _cache, fake_mode, is_fake
+from tests.property import operations as ops
+from tests.property.arguments import NothingFits, Picks
+from tests.property.strategies import Program, Step, programs
+from torchfake import fake_mode, is_fake
+from torchfake._cache import cache
 from torchfake.errors import UnknownValueError
 
-_MAX_ALIVE = 10
+_MAX_POOL_SIZE = 10
 
 
 LENIENT = (
@@ -32,7 +35,7 @@ LENIENT = (
     "doesn't match the broadcast shape",
     "Index to scalar can have only 1 value",
 )
-"""What eager refuses in these words, torch's meta kernels let through: they do not check whether
+"""What eager refuses with these messages, torch's meta kernels let pass: they do not check whether
 the CPU has a kernel for a dtype, where memory overlaps, nor some of the dtypes of arguments."""
 
 OTHER_TYPES = (
@@ -41,11 +44,11 @@ OTHER_TYPES = (
     "zero-dimensional tensor",
     "view_as_complex is only supported for",
 )
-"""What eager refuses in these words, torch's meta kernels refuse with another type of error."""
+"""What eager refuses with these messages, meta kernels refuse with another class of error."""
 
 
-class Shown(NamedTuple):
-    """What one tensor shows, its value aside."""
+class Description(NamedTuple):
+    """The metadata of one tensor, and what autograd knows of it."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -61,26 +64,26 @@ class Shown(NamedTuple):
     base: int  # the first tensor alive that is its base; -1 if none is
     is_conj: bool
     is_neg: bool
-    alias: int  # the first tensor alive that looks at the same storage
+    alias: int  # the first tensor alive that views the same storage
     storage_bytes: int
     output_nr: int
 
 
-class Moment(NamedTuple):
-    """What a program shows after one step."""
+class Snapshot(NamedTuple):
+    """The state of a program after one step."""
 
     number: int
-    step: s.Step
+    step: Step
     error: BaseException | None
-    answer: str  # what came back, if it was no tensor
-    shown: list[Shown]
+    answer: str  # the result, if it was no tensor
+    descriptions: list[Description]
     values: list[str | None]  # None where a fake's value is not known
 
 
-def show(tensor: Tensor, pool: list[Tensor]) -> Shown:
+def describe(tensor: Tensor, pool: list[Tensor]) -> Description:
     keys = [t.untyped_storage()._cdata for t in pool]
     bases = [i for i, t in enumerate(pool) if tensor._base is t]
-    return Shown(
+    return Description(
         tuple(tensor.shape),
         tensor.stride(),
         int(tensor.storage_offset()),
@@ -88,8 +91,8 @@ def show(tensor: Tensor, pool: list[Tensor]) -> Shown:
         tensor.layout,
         tensor.device,
         tensor.requires_grad,
-        _asked(lambda: tensor.is_leaf),
-        _asked(lambda: tensor.grad_fn is not None),
+        _or_none(lambda: tensor.is_leaf),
+        _or_none(lambda: tensor.grad_fn is not None),
         tensor._version,
         tensor._is_view(),
         bases[0] if bases else -1,
@@ -101,11 +104,11 @@ def show(tensor: Tensor, pool: list[Tensor]) -> Shown:
     )
 
 
-def _asked(question: Callable[[], bool]) -> bool | None:
-    """The answer; None where autograd refuses one: of a view that was made one of several, after
-    its base was written."""
+def _or_none(query: Callable[[], bool]) -> bool | None:
+    """The result; None where autograd raises: for a view made by an operator with several results,
+    after its base was written."""
     try:
-        return question()
+        return query()
     except RuntimeError:
         return None
 
@@ -117,38 +120,38 @@ def value(tensor: Tensor) -> str | None:
     return repr(tensor.tolist())
 
 
-def run(program: list[tuple[int, s.Step]], pool: list[Tensor]) -> list[Moment]:
+def run(program: list[tuple[int, Step]], pool: list[Tensor]) -> list[Snapshot]:
     """Run numbered steps on the tensors of `pool`, to which results are added."""
-    moments = []
+    snapshots = []
     for number, step in program:
         torch.manual_seed(number)  # a fake's draws are eager's if nothing was drawn before
         error, answer = None, ""
         try:
-            result = s.OPERATIONS[step.name](s.Picks(step.picks, pool))
-        except s.NothingFits:
+            result = ops.OPERATIONS[step.name](Picks(step.picks, pool))
+        except NothingFits:
             continue
         except Exception as raised:
             error, result = raised.with_traceback(None), None
         if isinstance(result, (Tensor, tuple, list)):
-            answer = _keep(result, pool)
+            answer = _add_to_pool(result, pool)
         elif result is not None:
             answer = repr(result)
-        shown, values = [show(t, pool) for t in pool], [value(t) for t in pool]
-        moments.append(Moment(number, step, error, answer, shown, values))
-    return moments
+        descriptions, values = [describe(t, pool) for t in pool], [value(t) for t in pool]
+        snapshots.append(Snapshot(number, step, error, answer, descriptions, values))
+    return snapshots
 
 
-def _keep(result: Any, pool: list[Tensor]) -> str:
+def _add_to_pool(result: Any, pool: list[Tensor]) -> str:
     """Add the tensors of a result to the pool, the eldest making room; other items are text."""
     items = [result] if isinstance(result, Tensor) else list(result)
     fresh = [i for i in items if isinstance(i, Tensor) and not any(i is t for t in pool)]
     pool.extend(fresh[:3])
-    del pool[: max(0, len(pool) - _MAX_ALIVE)]
+    del pool[: max(0, len(pool) - _MAX_POOL_SIZE)]
     return repr([i for i in items if not isinstance(i, Tensor)])
 
 
-def assert_alike(fake: list[Moment], real: list[Moment]) -> str:
-    """What fakes showed is what real tensors showed, up to the first known shortfall.
+def assert_alike(fake: list[Snapshot], real: list[Snapshot]) -> str:
+    """Assert that the states of fakes are those of real tensors, up to the first known shortfall.
 
     Returns:
         The reason of that shortfall, or nothing.
@@ -158,25 +161,25 @@ def assert_alike(fake: list[Moment], real: list[Moment]) -> str:
         reason = shortfall(ours, theirs)
         if reason:
             return reason
-        told = f"{ours.step}: {ours.error!r} where eager has {theirs.error!r}"
-        assert type(ours.error) is type(theirs.error), told
+        message = f"{ours.step}: {ours.error!r} where eager has {theirs.error!r}"
+        assert type(ours.error) is type(theirs.error), message
         assert ours.answer == theirs.answer, ours.step
-        for own, true in zip(ours.shown, theirs.shown, strict=True):
+        for own, true in zip(ours.descriptions, theirs.descriptions, strict=True):
             assert own == true, (ours.step, _differences(own, true))
         for known, true in zip(ours.values, theirs.values, strict=True):
             assert known is None or known == true, ours.step
     return ""
 
 
-def shortfall(ours: Moment, theirs: Moment) -> str:
-    """The reason in :data:`SHORTFALLS` why fakes may differ here, or nothing."""
+def shortfall(ours: Snapshot, theirs: Snapshot) -> str:
+    """The reason why fakes may differ here, or nothing."""
     if theirs.error is not None and ours.error is None:
         return next((text for text in LENIENT if text in str(theirs.error)), "")
     if type(ours.error) is not type(theirs.error):
         return next((text for text in OTHER_TYPES if text in str(theirs.error)), "")
     fields = {
         name: (own, true)
-        for a, b in zip(ours.shown, theirs.shown, strict=False)
+        for a, b in zip(ours.descriptions, theirs.descriptions, strict=False)
         for name, (own, true) in _differences(a, b).items()
     }
     if fields and ours.error is not None and ours.step.name.endswith("_out"):
@@ -186,77 +189,79 @@ def shortfall(ours: Moment, theirs: Moment) -> str:
     return ""
 
 
-def _excused_stride(ours: Moment, theirs: Moment) -> str:
+def _excused_stride(ours: Snapshot, theirs: Snapshot) -> str:
     if ours.step.name.endswith("_out"):
         return "layout of a resized out="
-    pairs = zip(ours.shown, theirs.shown, strict=True)
-    return "strides of no consequence" if all(_strides_that_count(*p) for p in pairs) else ""
+    pairs = zip(ours.descriptions, theirs.descriptions, strict=True)
+    return "strides of no consequence" if all(_are_strides_equivalent(*p) for p in pairs) else ""
 
 
-def _strides_that_count(own: Shown, true: Shown) -> bool:
-    """Whether two strides differ only where no element, or a single one, is walked."""
+def _are_strides_equivalent(own: Description, true: Description) -> bool:
+    """Whether two strides differ only in dims of length one, or of tensors without elements."""
     steps = zip(own.shape, own.stride, true.stride, strict=True)
     return 0 in own.shape or all(n == 1 or mine == eager for n, mine, eager in steps)
 
 
-def _differences(own: Shown, real: Shown) -> dict[str, tuple[Any, Any]]:
+def _differences(own: Description, real: Description) -> dict[str, tuple[Any, Any]]:
     pairs = zip(own._fields, own, real, strict=True)
     return {name: (mine, true) for name, mine, true in pairs if mine != true}
 
 
-def answered(moments: list[Moment]) -> list[tuple[int, s.Step]]:
-    """The steps but for those that fakes could not answer."""
-    unknown = {m.number for m in moments if isinstance(m.error, UnknownValueError)}
-    assert all(m.step.name in s.ASKING for m in moments if m.number in unknown), moments[-1]
-    return [(m.number, m.step) for m in moments if m.number not in unknown]
+def steps_of_known_values(snapshots: list[Snapshot]) -> list[tuple[int, Step]]:
+    """The steps but for those that read unknown values."""
+    unknown = {m.number for m in snapshots if isinstance(m.error, UnknownValueError)}
+    assert all(m.step.name in ops.READING for m in snapshots if m.number in unknown), snapshots[-1]
+    return [(m.number, m.step) for m in snapshots if m.number not in unknown]
 
 
-def assert_like_eager(first: s.Program, then: s.Program = ()) -> str:
+def assert_like_eager(first: Program, then: Program = ()) -> str:
     """`first` inside a mode and `then` after it, against eager; the shortfall met, if any."""
     numbered = list(enumerate(first + then))
     pool: list[Tensor] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of resized outputs, of imaginary parts cast away
         with fake_mode():
-            moments = run(numbered[: len(first)], pool)
-        moments += run(numbered[len(first) :], pool)
+            snapshots = run(numbered[: len(first)], pool)
+        snapshots += run(numbered[len(first) :], pool)
         assert all(map(is_fake, pool))
-        real = run(answered(moments), [])
-    unanswered = {m.number for m in moments} - {number for number, _ in answered(moments)}
-    return assert_alike([m for m in moments if m.number not in unanswered], real)
+        real = run(steps_of_known_values(snapshots), [])
+    unknown = {m.number for m in snapshots} - {
+        number for number, _ in steps_of_known_values(snapshots)
+    }
+    return assert_alike([m for m in snapshots if m.number not in unknown], real)
 
 
 INSIDE = (
-    s.FACTORIES, s.FACTORIES, s.LIKES, s.VIEWS, s.VIEWS, s.IN_PLACE, s.IN_PLACE, s.CONVERSIONS,
-    s.COMPUTED, s.ASKING, s.AUTOGRAD,
+    ops.FACTORIES, ops.FACTORIES, ops.LIKES, ops.VIEWS, ops.VIEWS, ops.IN_PLACE, ops.IN_PLACE,
+    ops.CONVERSIONS, ops.COMPUTED, ops.READING, ops.AUTOGRAD,
 )  # fmt: skip
 AFTER = INSIDE[2:]
 
 
-@given(first=s.programs(s.FACTORIES, min_steps=1, max_steps=3), then=s.programs(*INSIDE))
-def test_inside(first: s.Program, then: s.Program) -> None:
+@given(first=programs(ops.FACTORIES, min_steps=1, max_steps=3), then=programs(*INSIDE))
+def test_inside(first: Program, then: Program) -> None:
     assert_like_eager(first + then)
 
 
-@given(first=s.programs(s.FACTORIES, min_steps=1, max_steps=4), then=s.programs(*AFTER))
-def test_after_the_mode(first: s.Program, then: s.Program) -> None:
+@given(first=programs(ops.FACTORIES, min_steps=1, max_steps=4), then=programs(*AFTER))
+def test_after_the_mode(first: Program, then: Program) -> None:
     assert_like_eager(first, then)
 
 
-@given(first=s.programs(s.FACTORIES, min_steps=1, max_steps=3), then=s.programs(*INSIDE))
-def test_remembered(first: s.Program, then: s.Program) -> None:
-    """What an empty cache gives, a full one gives again."""
-    _cache.clear()
-    cold, warm, again = (_moments_inside(first + then) for _ in range(3))
+@given(first=programs(ops.FACTORIES, min_steps=1, max_steps=3), then=programs(*INSIDE))
+def test_cached(first: Program, then: Program) -> None:
+    """What an empty cache gives, a warm one gives again."""
+    cache.clear()
+    cold, warm, again = (_snapshots_inside(first + then) for _ in range(3))
     assert warm == cold
     assert again == cold
 
 
-def _moments_inside(program: s.Program) -> list[Any]:
+def _snapshots_inside(program: Program) -> list[Any]:
     with warnings.catch_warnings(), fake_mode():
         warnings.simplefilter("ignore")
-        moments = run(list(enumerate(program)), [])
-    return [m._replace(error=type(m.error)) for m in moments]
+        snapshots = run(list(enumerate(program)), [])
+    return [m._replace(error=type(m.error)) for m in snapshots]
 
 
 def _overlap() -> None:
@@ -273,7 +278,7 @@ def _floats() -> Tensor:
     return torch.rand(2, 2)
 
 
-LET_THROUGH: dict[str, Any] = {
+LENIENT_PROGRAMS: dict[str, Any] = {
     "not implemented for": lambda: (_floats() > 0) @ (_floats() > 0),
     "refer to a single memory location": _overlap,
     "refers to a single memory location": lambda: torch.rand(1).expand(3).add_(1),
@@ -288,10 +293,10 @@ LET_THROUGH: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.parametrize("words", LENIENT)
-def test_what_is_let_through_still_is(words: str) -> None:
-    """A shortfall that is no longer one leaves the list."""
-    with pytest.raises((RuntimeError, NotImplementedError), match=words):
-        LET_THROUGH[words]()
+@pytest.mark.parametrize("message", LENIENT)
+def test_lenient_cases_are_still_lenient(message: str) -> None:
+    """A case that fakes refuse now is to be removed from the list."""
+    with pytest.raises((RuntimeError, NotImplementedError), match=message):
+        LENIENT_PROGRAMS[message]()
     with fake_mode():
-        LET_THROUGH[words]()
+        LENIENT_PROGRAMS[message]()

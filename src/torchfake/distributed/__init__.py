@@ -1,13 +1,29 @@
 """Distributed training without the devices: what each rank would hold and send.
 
-Enters: a model's builder, a mesh, and what shards the one over the other. Leaves: plain frozen
-records. Invariant: nothing here prints or sends, and torch.distributed is left as it was found.
+Input: a function that builds a model, a mesh, and a function that shards the one over the other.
+Output: plain frozen records. Invariant: nothing here prints or sends, and torch.distributed is
+afterwards as it was before.
+
+Files, in the order in which data flows:
+
+    plan                the public function: checks its arguments, chooses which ranks are run
+    layout              the mesh: coordinates of ranks, axes of groups
+    run_rank            the step of one rank, run on fakes
+    fake_process_group  this process as one rank of torch's fake process group
+    patches             what torch needs to handle DTensors of fakes
+    rank_tracker        storages and messages of that step, recorded
+    foreach_ops         an optimizer's operators on lists of DTensors, run on their shards
+    shard_sizes         which ranks have shards of the same sizes
+    rank_plan           what a rank holds and sends, as a record
+    text                a plan as text
 """
 
-from torchfake.distributed import shown as shown  # a plan's text, registered by importing it
-from torchfake.distributed.ledger import Traffic as Traffic
 from torchfake.distributed.plan import Plan as Plan
 from torchfake.distributed.plan import plan as plan
 from torchfake.distributed.rank_plan import RankPlan as RankPlan
+from torchfake.distributed.rank_tracker import Traffic as Traffic
+from torchfake.inspect.base_record import plain_text, register_on_first_use
 
 __all__ = ["Plan", "RankPlan", "Traffic", "plan"]
+
+register_on_first_use(plain_text, Plan, "torchfake.distributed.text")

@@ -1,7 +1,8 @@
-"""A mesh of ranks, as plain numbers.
+"""A mesh of ranks as numbers: the coordinates of each rank, and the axes of groups of ranks.
 
-Enters: the sizes and names of axes. Leaves: who is where, and which axes a group of ranks lies
-along. Invariant: ranks count along the last axis first, as ``init_device_mesh`` has them.
+Input: the sizes and names of axes. Output: a :class:`Layout`. Invariant: ranks count along the last
+axis first, as ``init_device_mesh`` has them. Called by: ``distributed/plan``, which makes it, and
+all files that need the coordinates of a rank.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from torchfake.errors import InputsError
 
 DEFAULT_AXES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}
-"""Names of the axes of a mesh that was given none."""
+"""Names of the axes of a mesh, if none are given."""
 
 MAX_RANKS = 1 << 17
 """A mesh is a tensor of ranks, whose values a fake keeps up to 1 MiB."""
@@ -36,42 +37,46 @@ class Layout:
 
     @cached_property
     def coordinates(self) -> np.ndarray[Any, Any]:
-        """Where each rank is, int64 [ranks, axes]."""
+        """The coordinates of each rank, int64 [ranks, axes]."""
         return np.stack(np.unravel_index(np.arange(self.num_ranks), self.shape), axis=1)
 
     def text_of(self, rank: int) -> str:
-        """Where a rank is, as people say it: ``dp 3, tp 0``."""
-        place = self.coordinates[rank].tolist()
-        return ", ".join(f"{axis} {i}" for axis, i in zip(self.axes, place, strict=True))
+        """The coordinates of a rank as text: ``dp 3, tp 0``."""
+        own = self.coordinates[rank].tolist()
+        return ", ".join(f"{axis} {i}" for axis, i in zip(self.axes, own, strict=True))
 
     def axis_along(self, ranks: Sequence[int]) -> str:
-        """The axis that a group of ranks lies along; of several, their names with ``x`` between."""
-        places = self.coordinates[list(ranks)]
-        moving = [i for i in range(len(self.axes)) if len(set(places[:, i].tolist())) > 1]
-        if math.prod(self.shape[i] for i in moving) != len(ranks):
-            return "part of " + " x ".join(self.axes[i] for i in moving)
-        return " x ".join(self.axes[i] for i in moving)
+        """The axis that a group of ranks lies along; several axes joined by ``x``."""
+        axes = self._axes_within(ranks)
+        names = " x ".join(self.axes[i] for i in axes)
+        is_complete = math.prod(self.shape[i] for i in axes) == len(ranks)
+        return names if is_complete else f"part of {names}"
 
-    def places_in(self, mesh_ranks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Where each rank is in its own copy of a part of the mesh, int64 [ranks, axes of that].
+    def coordinates_in(self, submesh: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The coordinates of each rank in the submesh that it belongs to, int64 [ranks, axes of the
+        submesh].
 
         Args:
-            mesh_ranks: the ranks in one copy, in its shape. The others are the same along the axes
-                that do not move in it.
+            submesh: the ranks in one of these submeshes, in its shape. The others lie along the
+                same axes, at other coordinates of the remaining axes.
         """
-        members = mesh_ranks.ravel().tolist()
-        inside = self.coordinates[members]
-        moving = [i for i in range(len(self.axes)) if len(set(inside[:, i].tolist())) > 1]
-        order = {tuple(place): k for k, place in enumerate(inside[:, moving].tolist())}
-        found = [order.get(tuple(place), 0) for place in self.coordinates[:, moving].tolist()]
-        return np.stack(np.unravel_index(np.array(found), mesh_ranks.shape), axis=1)
+        ranks = submesh.ravel().tolist()
+        axes = self._axes_within(ranks)
+        order = {tuple(own): k for k, own in enumerate(self.coordinates[ranks][:, axes].tolist())}
+        flat = [order.get(tuple(own), 0) for own in self.coordinates[:, axes].tolist()]
+        return np.stack(np.unravel_index(np.array(flat), submesh.shape), axis=1)
+
+    def _axes_within(self, ranks: Sequence[int]) -> list[int]:
+        """The axes along which these ranks differ."""
+        coordinates = self.coordinates[list(ranks)]
+        return [i for i in range(len(self.axes)) if len(set(coordinates[:, i].tolist())) > 1]
 
 
 def layout_of(mesh_shape: Any, axes: Any) -> Layout:
-    """The layout that the arguments of ``plan`` name.
+    """The layout that the arguments of ``plan`` describe.
 
     Raises:
-        InputsError: if they name none.
+        InputsError: if they do not fit each other.
     """
     shape = (mesh_shape,) if isinstance(mesh_shape, int) else mesh_shape
     is_shape = isinstance(shape, (tuple, list)) and len(shape) > 0

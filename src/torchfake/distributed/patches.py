@@ -1,9 +1,10 @@
-"""What torch is told of DTensors of fakes, and a ledger of storages, while a plan is made.
+"""Patches of torch that are installed while a rank is run.
 
-Enters: the originals. Leaves: versions that know fakes. Invariant: on anything but fakes each is
-the original, and outside the context so is every one of them.
+Input: functions and properties of torch. Output: replacements that support DTensors of fakes, and
+report to the rank's tracker what no operator shows. Invariant: on anything but fakes a replacement
+calls the original; outside the context nothing is patched. Called by: ``distributed/run_rank``.
 
-C++ gives a DTensor the device of what it holds, which for a fake is its carrier.
+C++ gives a DTensor the device of the tensor that it wraps, which for a fake is the carrier's.
 """
 
 from __future__ import annotations
@@ -12,28 +13,29 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torchfake import _private
-from torchfake._metadata import FakeUntypedStorage, storage_of
-from torchfake._patches import Patch
-from torchfake._private_distributed import shard_of
-from torchfake._tensor import FakeTensor
-from torchfake.distributed.ledger import RankLedger
-from torchfake.distributed.shards import is_dtensor
+from torchfake._core.storage import FakeUntypedStorage, storage_of
+from torchfake._patches.patch import Patch, PatchSet
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import backends, dispatcher
+from torchfake._torch.distributed import is_dtensor, local_tensor_of, shard_of
+from torchfake.distributed.rank_tracker import RankTracker
 
-_DEVICE_QUESTIONS = ("device", "is_cuda", "is_cpu", "is_meta")
+_DEVICE_ATTRIBUTES = ("device", "is_cuda", "is_cpu", "is_meta")
 
 
-def _of_the_shard(name: str) -> Any:
-    def make(original: Any) -> Any:
-        def answer(dtensor: Any) -> Any:
+def _attribute_of_shard(name: str) -> Any:
+    """What makes of an attribute of DTensors one that is read from a fake shard."""
+
+    def replacement(original: Any) -> Any:
+        def get(dtensor: Any) -> Any:
             shard = shard_of(dtensor)
             if isinstance(shard, FakeTensor):
                 return getattr(shard, name)
             return original.__get__(dtensor)
 
-        return property(answer)
+        return property(get)
 
-    return make
+    return replacement
 
 
 def _get_device(original: Any) -> Any:
@@ -45,13 +47,13 @@ def _get_device(original: Any) -> Any:
 
 
 def _group_by_device(original: Any) -> Any:
-    """How foreach optimizers sort tensors: DTensors as what they hold."""
+    """Foreach optimizers group tensors by device: of DTensors, by that of their shards."""
 
     def replacement(lists: Any, with_indices: bool = False) -> Any:
         if not any(is_dtensor(tensor) for tensor in lists[0]):
             return original(lists, with_indices)
-        held = [[shard_of(t) if is_dtensor(t) else t for t in column] for column in lists]
-        groups = original(held, True)
+        local = [list(map(local_tensor_of, column)) for column in lists]
+        groups = original(local, True)
         for key, (_, indices) in groups.items():
             columns = [[column[i] for i in indices] if column else [] for column in lists]
             groups[key] = columns, indices if with_indices else []
@@ -61,20 +63,20 @@ def _group_by_device(original: Any) -> Any:
 
 
 def _resize(original: Any) -> Any:
-    """FSDP frees and allocates unsharded parameters past all operators."""
+    """FSDP allocates and frees unsharded parameters without an operator: notify the tracker."""
 
     def resize_(storage: Any, size: int) -> Any:
         original(storage, size)
-        ledger = _private.current_fake_mode()
-        if isinstance(ledger, RankLedger):
-            ledger.resized(storage_of(storage))
+        tracker = dispatcher.current_fake_mode()
+        if isinstance(tracker, RankTracker):
+            tracker.resized(storage_of(storage))
         return storage
 
     return resize_
 
 
 def _record_stream(original: Any) -> Any:
-    """FSDP1 tells the CUDA allocator of streams; C++ would refuse those that are not there."""
+    """FSDP1 passes streams to the CUDA allocator; C++ would refuse those that do not exist."""
     return lambda tensor, stream: None
 
 
@@ -82,24 +84,20 @@ def _patches() -> list[Patch]:
     from torch.distributed.tensor import DTensor
 
     return [
-        *(Patch(DTensor, name, _of_the_shard(name)) for name in _DEVICE_QUESTIONS),
+        *(Patch(DTensor, name, _attribute_of_shard(name)) for name in _DEVICE_ATTRIBUTES),
         Patch(DTensor, "get_device", _get_device),
         Patch(FakeUntypedStorage, "resize_", _resize),
         Patch(FakeTensor, "record_stream", _record_stream),
-        Patch(_private.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
+        Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
     ]
 
 
 @contextlib.contextmanager
-def telling_of_fakes() -> Iterator[None]:
-    """Context, inside a mode: its replacements of torch are what these are made of."""
-    missing = object()
-    with contextlib.ExitStack() as undo:
-        for owner, name, make in _patches():
-            own = vars(owner).get(name, missing)
-            if own is missing:
-                undo.callback(delattr, owner, name)
-            else:
-                undo.callback(setattr, owner, name, own)
-            setattr(owner, name, make(getattr(owner, name)))
+def dtensors_of_fakes() -> Iterator[None]:
+    """Context in which torch supports DTensors of fakes; these wrap the patches of a fake mode."""
+    patches = PatchSet()
+    patches.install(_patches())
+    try:
         yield
+    finally:
+        patches.uninstall()

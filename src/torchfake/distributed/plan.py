@@ -1,8 +1,8 @@
-"""What every rank of a distributed step holds and sends, found without any of them.
+"""The public function ``plan``: what every rank of a distributed step would hold and send.
 
-Enters: how a model is built, parallelized and trained, and the shape of a mesh. Leaves: a
-:class:`Plan`, plain data. Invariant: what is said of a rank was run as that rank, or as one that
-holds shards of the same sizes throughout.
+Input: how a model is built, parallelized and trained, and the shape of a mesh. Output: a
+:class:`Plan`, plain data. Invariant: the numbers of a rank come from a run as that rank, or as one
+all of whose shards have the same sizes. Called by: users; its text is made by ``distributed/text``.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchfake import _cuda
-from torchfake._cuda import CudaProfile
+from torchfake._core import gpu_profiles
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.distributed.fake_process_group import check_no_process_group
 from torchfake.distributed.layout import Layout, layout_of
-from torchfake.distributed.ledger import Traffic
-from torchfake.distributed.rank import Job, RankRun, run_rank
-from torchfake.distributed.rank_plan import KINDS, ORDER, RankPlan
-from torchfake.distributed.shards import alike
-from torchfake.distributed.world import check_free
+from torchfake.distributed.rank_plan import KINDS, SHOWN_ORDER, RankPlan
+from torchfake.distributed.rank_tracker import Traffic
+from torchfake.distributed.run_rank import Job, RankRun, run_rank
+from torchfake.distributed.shard_sizes import equal_ranks
 from torchfake.errors import DeviceError, InputsError
-from torchfake.fake import any_device
+from torchfake.fake import parse_device
+from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.fit import RESERVED_BYTES, Fit
-from torchfake.inspect.options import step_of
-from torchfake.inspect.shown import Shown, data_frame
-from torchfake.inspect.steps import Loss
-from torchfake.inspect.subject import Subject
+from torchfake.inspect.run.step import Loss, step_of
+from torchfake.inspect.run.workload import Workload
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Shown):
-    """A step on every rank of a mesh."""
+class Plan(Record):
+    """What every rank of a mesh holds and sends in a step."""
 
     class_name: str  # of the module, before it was parallelized
     mode: str  # "training", "forward" or "inference"
@@ -44,7 +43,7 @@ class Plan(Shown):
     device: str
     gpu: CudaProfile | None  # what it is, if it is a CUDA device
     reserved_bytes: int  # of its memory, not for tensors
-    by_ranks: tuple[RankPlan, ...]  # by the first of their ranks; each rank is in one
+    by_ranks: tuple[RankPlan, ...]  # in order of their first ranks; each rank is in one of them
 
     @cached_property
     def highest(self) -> RankPlan:
@@ -63,14 +62,14 @@ class Plan(Shown):
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
-        """What the rank with the highest peak sends; those of other sizes send otherwise."""
+        """What the rank with the highest peak sends; other ranks may send other sizes."""
         return self.highest.traffic
 
     def of_rank(self, rank: int) -> RankPlan:
         """What one rank holds and sends.
 
         Raises:
-            InputsError: if the plan is not about that rank.
+            InputsError: if the plan does not include that rank.
         """
         for found in self.by_ranks:
             if type(rank) is int and rank in found.ranks:
@@ -82,13 +81,13 @@ class Plan(Shown):
         """Whether the highest peak fits on the GPU; None on a CPU."""
         if self.gpu is None:
             return None
-        nothing = None, None, None, None
+        no_batch_search = None, None, None, None
         total = self.gpu.total_memory
-        return Fit(self.gpu.name, total, self.reserved_bytes, self.peak_bytes, *nothing)
+        return Fit(self.gpu.name, total, self.reserved_bytes, self.peak_bytes, *no_batch_search)
 
     @property
     def fits(self) -> bool | None:
-        """The same in a word."""
+        """Whether the highest peak fits; None on a CPU."""
         return None if self.fit is None else self.fit.fits
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,21 +110,21 @@ class Plan(Shown):
         Raises:
             MissingExtraError: if pandas is not installed.
         """
-        whose = {rank: found for found in self.by_ranks for rank in found.ranks}
-        ranks = sorted(whose)
-        places = self.layout.coordinates[ranks]
+        plans = {rank: found for found in self.by_ranks for rank in found.ranks}
+        ranks = sorted(plans)
+        coordinates = self.layout.coordinates[ranks]
         return data_frame(
             {
                 "rank": ranks,
-                **{axis: places[:, i] for i, axis in enumerate(self.layout.axes)},
-                **{name: [whose[r].most_bytes[name] for r in ranks] for name in _COLUMNS},
-                "peak_bytes": [whose[r].peak_bytes for r in ranks],
-                "sent_bytes": [whose[r].sent_bytes for r in ranks],
+                **{axis: coordinates[:, i] for i, axis in enumerate(self.layout.axes)},
+                **{name: [plans[r].most_bytes[name] for r in ranks] for name in _COLUMNS},
+                "peak_bytes": [plans[r].peak_bytes for r in ranks],
+                "sent_bytes": [plans[r].sent_bytes for r in ranks],
             }
         )
 
 
-_COLUMNS = [KINDS[i] for i in ORDER]
+_COLUMNS = [KINDS[i] for i in SHOWN_ORDER]
 
 
 def plan(
@@ -146,24 +145,25 @@ def plan(
     round_to: int | None = None,
     workspace_bytes: int | None = None,
 ) -> Plan:
-    """The memory and the communication of a step on every rank of a mesh; needs none of them.
+    """The memory and the communication of a step on every rank of a mesh, without the devices.
 
-    The step is run on fakes in this process, which takes itself for a rank by torch's fake process
-    group, through which nothing is sent. Ranks that hold shards of the same sizes do the same, so
-    one of them is run for all; `ranks` has others run, for programs that ask for their rank.
+    The step is run on fakes in this process, as one rank of torch's fake process group, through
+    which nothing is sent. Ranks whose shards have the same sizes do the same, so one of them is run
+    for all; `ranks` runs others, for programs that depend on their rank.
 
     Args:
         module_fn: builds the model, like that of :func:`torchfake.deferred_init`; it is run under
             ``torch.device(device)``.
         mesh_shape: the size of each axis of the mesh, such as ``(64, 8)``.
-        parallelize: shards the model: is given it and the ``DeviceMesh``, and returns the module,
-            or None if it is changed in place. FSDP2, tensor parallelism, ``distribute_module``,
-            activation checkpointing: whatever a program does. Not given: each rank has all of it.
-        inputs: what one rank is given: a tensor, a tuple, a mapping of arguments by name, or a
-            function of nothing that makes one of these.
-        optimizer: as :func:`torchfake.estimate` takes it, but for an optimizer of the module's
-            parameters, which are not there yet.
-        loss: a function of the output; not given: ``output.loss``, else the sum of the first tensor
+        parallelize: a function of the model and the ``DeviceMesh`` that shards the model, and
+            returns it, or None if it is changed in place. It may use FSDP2, tensor parallelism,
+            ``distribute_module``, activation checkpointing. Not given: each rank has the whole
+            model.
+        inputs: the inputs of one rank: a tensor, a tuple, a mapping of arguments by name, or a
+            function without arguments that returns one of these.
+        optimizer: as :func:`torchfake.estimate` takes it, except for an optimizer of the module's
+            parameters, which do not exist yet.
+        loss: a function of the output; not given: ``output.loss``, or the sum of the first tensor
             with a gradient.
         mode: ``"training"`` (forward, backward, and the optimizer if given), ``"forward"`` or
             ``"inference"``.
@@ -172,17 +172,17 @@ def plan(
             ``("pp", "dp", "tp")``.
         gpu: the profile of each rank's GPU or its name, see :func:`torchfake.profiles`.
         device: ``"cuda"`` if not given, ``"cpu"`` for ranks without a GPU.
-        ranks: to run each of these, and be about no other.
+        ranks: run each of these, and include no others.
         reserved_bytes: of the GPU's memory, not for tensors.
-        round_to: bytes that an allocation is rounded up to; 512 on CUDA, 1 elsewhere.
-        workspace_bytes: of cuBLAS; not given: as torch has it on that GPU.
+        round_to: the bytes to whose multiple allocations are rounded up; 512 on CUDA, else 1.
+        workspace_bytes: of cuBLAS; not given: what torch uses on that GPU.
 
     Returns:
         The plan. Bytes are a rank's own; see :class:`Plan`.
 
     Raises:
-        InputsError: if the arguments do not fit each other, a process group is initialised, or a
-            part of it fails; the message names the part and the rank.
+        InputsError: if the arguments do not fit each other, a process group is initialised, or one
+            of the functions fails; the message names it and the rank.
         DeviceError: if there is no such device or profile.
         MissingExtraError: if torch was built without torch.distributed.
 
@@ -200,18 +200,18 @@ def plan(
     >>> [(row.collective, row.axis, row.num_bytes) for row in found.traffic][0]
     ('all_gather', 'dp', 4194304)
     """
-    check_free()
+    check_no_process_group()
     layout = layout_of(mesh_shape, mesh_dim_names)
     _check_functions(module_fn, parallelize, reserved_bytes)
     on = _device(device, gpu)
-    profile = None if gpu is None else _cuda.profile(gpu)
-    nothing_yet = Subject(nn.Module(), device=on, gpu=profile)
-    step = step_of(nothing_yet, mode, optimizer, loss, autocast, None, round_to, workspace_bytes)
+    profile = None if gpu is None else gpu_profiles.profile(gpu)
+    empty = Workload(nn.Module(), device=on, gpu=profile)
+    step = step_of(empty, mode, optimizer, loss, autocast, None, round_to, workspace_bytes)
     job = Job(module_fn, parallelize, inputs, step, layout, on, profile)
-    found = _run_some(job, ranks) if ranks is not None else _run_all(job)
-    first = found[0].estimate
+    plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
+    first = plans[0].estimate
     return Plan(
-        first.class_name, step.mode, layout, first.device, first.gpu, reserved_bytes, tuple(found)
+        first.class_name, step.mode, layout, first.device, first.gpu, reserved_bytes, tuple(plans)
     )
 
 
@@ -229,7 +229,7 @@ def _check_functions(module_fn: Any, parallelize: Any, reserved_bytes: Any) -> N
 
 def _device(device: torch.device | str | None, gpu: str | CudaProfile | None) -> torch.device:
     try:
-        on = any_device("cuda" if device is None else device)
+        on = parse_device("cuda" if device is None else device)
     except RuntimeError as error:
         raise DeviceError(f"there is no device {device!r}; give cpu or cuda") from error
     if on.index:
@@ -240,31 +240,32 @@ def _device(device: torch.device | str | None, gpu: str | CudaProfile | None) ->
 
 
 def _run_all(job: Job) -> list[RankPlan]:
-    """One of each kind of rank, and it for all of its kind.
+    """Run the first of each group of equal ranks, for all of the group.
 
-    Shards of other sizes may be met only by a rank that has them, so kinds are told apart anew
-    after each run.
+    Only a rank that has shards of other sizes may meet some uneven DTensor, so the groups are
+    computed again after each run.
     """
     runs: dict[int, RankRun] = {}
-    columns: dict[Any, np.ndarray[Any, Any]] = {}
+    shape_ids: dict[Any, np.ndarray[Any, Any]] = {}
     while True:
-        kinds = alike(job.layout, columns.values())
-        missing = [ranks[0] for ranks in kinds if not runs.keys() & set(ranks)]
+        groups = equal_ranks(job.layout, shape_ids.values())
+        missing = [ranks[0] for ranks in groups if not runs.keys() & set(ranks)]
         if not missing:
-            return [_plan_of(runs[ranks[0]], ranks) for ranks in kinds]
+            return [_plan_of(runs[ranks[0]], ranks) for ranks in groups]
         runs[missing[0]] = run_rank(job, missing[0])
-        columns.update(runs[missing[0]].columns)
+        shape_ids.update(runs[missing[0]].shape_ids)
 
 
-def _run_some(job: Job, ranks: Iterable[int]) -> list[RankPlan]:
+def _run_requested(job: Job, ranks: Iterable[int]) -> list[RankPlan]:
+    """Run each of these ranks, for itself."""
     last = job.layout.num_ranks - 1
     try:
-        wanted = sorted({operator.index(rank) for rank in ranks if not isinstance(rank, bool)})
+        requested = sorted({operator.index(rank) for rank in ranks if not isinstance(rank, bool)})
     except TypeError:
-        wanted = []
-    if not wanted or wanted[0] < 0 or wanted[-1] > last:
+        requested = []
+    if not requested or requested[0] < 0 or requested[-1] > last:
         raise InputsError(f"ranks={ranks!r}: give several, such as [0, {last}], from 0 to {last}")
-    return [_plan_of(run_rank(job, rank), [rank]) for rank in wanted]
+    return [_plan_of(run_rank(job, rank), [rank]) for rank in requested]
 
 
 def _plan_of(run: RankRun, ranks: list[int]) -> RankPlan:

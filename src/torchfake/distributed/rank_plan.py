@@ -1,7 +1,8 @@
-"""What one rank holds and sends, and those that hold as much.
+"""What one rank holds and sends, and all ranks whose shards have the same sizes.
 
-Enters: the books of a rank's step. Leaves: a :class:`RankPlan`, plain data. Invariant: what is held
-at the peak adds up to it.
+Input: the estimate of a rank's step, the roles of its storages, and its traffic. Output: a
+:class:`RankPlan`, plain data. Invariant: the kinds of bytes that are held at the peak add up to it.
+Called by: ``distributed/plan``.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from torchfake.distributed.ledger import COMMUNICATION, UNSHARDED, Traffic
-from torchfake.inspect.ledger import CATEGORIES
+from torchfake.distributed.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
 from torchfake.inspect.memory import Estimate, Peak
+from torchfake.inspect.run.lifetimes import CATEGORIES
 
 KINDS = (*CATEGORIES, UNSHARDED, COMMUNICATION)
-"""What bytes of a rank are for: the categories of an estimate, and two more. ``unsharded
-parameters`` are those FSDP has gathered, ``communication`` what is sent from and received into that
-is neither a parameter, a gradient nor an activation."""
+"""What bytes of a rank are used for: the categories of an estimate, and two more. ``unsharded
+parameters`` are those that FSDP has gathered; ``communication`` is the memory of messages that is
+neither a parameter, a gradient nor an activation.
+"""
 
-ORDER = [
+SHOWN_ORDER = [
     KINDS.index(name)
     for name in (
         *("parameters", "gradients", "optimizer state", "activations", UNSHARDED, COMMUNICATION),
@@ -32,12 +34,12 @@ ORDER = [
 
 @dataclass(frozen=True, repr=False)
 class RankPlan:
-    """What each of some ranks holds and sends: they hold shards of the same sizes."""
+    """What each of some ranks holds and sends; all their shards have the same sizes."""
 
-    ranks: tuple[int, ...]  # that this is about; it was run as the first
+    ranks: tuple[int, ...]  # the first of them was run
     traffic: tuple[Traffic, ...]  # what each of them sends
     estimate: Estimate = field(compare=False)  # of the step, as `estimate` gives it
-    roles: np.ndarray[Any, Any] = field(compare=False)  # int8 [lives of the estimate]
+    roles: np.ndarray[Any, Any] = field(compare=False)  # int8 [lifetimes of the estimate]
 
     @property
     def peak_bytes(self) -> int:
@@ -52,15 +54,15 @@ class RankPlan:
 
     @cached_property
     def kinds(self) -> np.ndarray[Any, Any]:
-        """What each storage is for, int8 [lives of the estimate] into KINDS."""
+        """What each storage is used for, int8 [lifetimes of the estimate] into KINDS."""
         category = self.estimate.lives.category
-        passing = category == CATEGORIES.index("temporaries")
-        kept = passing | (category == CATEGORIES.index("activations"))
-        kinds = np.where(kept & (self.roles == 1), KINDS.index(UNSHARDED), category)
-        return np.where(passing & (self.roles == 2), KINDS.index(COMMUNICATION), kinds)
+        is_temporary = category == CATEGORIES.index("temporaries")
+        is_of_forward = is_temporary | (category == CATEGORIES.index("activations"))
+        kinds = np.where(is_of_forward & (self.roles == 1), KINDS.index(UNSHARDED), category)
+        return np.where(is_temporary & (self.roles == 2), KINDS.index(COMMUNICATION), kinds)
 
     def _by_kind(self, peak: Peak) -> dict[str, int]:
-        alive = self.estimate._alive(peak.event)
+        alive = self.estimate.alive_at(peak.event)
         sums = np.bincount(self.kinds[alive], self.estimate.sizes[alive], minlength=len(KINDS))
         found = {name: int(n) for name, n in zip(KINDS, sums, strict=True) if n}
         if self.estimate.workspace_bytes:
@@ -69,26 +71,25 @@ class RankPlan:
 
     @cached_property
     def most_bytes(self) -> dict[str, int]:
-        """The most that is held of each kind at once, in the order of KINDS; at times of their own,
-        so they do not add up to the peak.
+        """The most that is held of each kind at any moment. Each kind has a moment of its own, so
+        these do not add up to the peak.
         """
-        estimate = self.estimate
-        most = (estimate._total(estimate.born, self.kinds == i).max(initial=0) for i in ORDER)
-        return {KINDS[i]: int(n) for i, n in zip(ORDER, most, strict=True)}
+        most = (self.estimate.held_bytes(self.kinds == i).max(initial=0) for i in SHOWN_ORDER)
+        return {KINDS[i]: int(n) for i, n in zip(SHOWN_ORDER, most, strict=True)}
 
     @property
     def parameter_bytes(self) -> int:
-        """Of its shards of the parameters."""
+        """The bytes of its shards of the parameters."""
         return self.most_bytes["parameters"]
 
     @property
     def gradient_bytes(self) -> int:
-        """Of their gradients."""
+        """The bytes of their gradients."""
         return self.most_bytes["gradients"]
 
     @property
     def optimizer_bytes(self) -> int:
-        """Of the optimizer's state."""
+        """The bytes of the optimizer's state."""
         return self.most_bytes["optimizer state"]
 
     @property
@@ -98,7 +99,7 @@ class RankPlan:
 
     @property
     def sent_bytes(self) -> int:
-        """What it sends in one step, in rings."""
+        """The bytes that it sends in one step, if collectives run in rings."""
         return sum(row.sent_bytes for row in self.traffic)
 
     def to_dict(self) -> dict[str, Any]:

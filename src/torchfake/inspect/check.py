@@ -1,7 +1,8 @@
 """Does it run: a forward pass on fakes, and where it failed if it does not.
 
-Enters: a module and inputs. Leaves: the structure of the output, or a CheckError that says which
-module, which operation, on what, and on which line. Invariant: the module is not touched.
+Input: a module and inputs. Output: the structure of the output, or a CheckError that names the
+module, the operator, its arguments and the line. Invariant: the module is not touched. Called by:
+the user, and ``inspection``.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
-from torchfake._origin import is_library
 from torchfake.errors import CheckError, TorchFakeError
-from torchfake.inspect.bounds import check_indices
-from torchfake.inspect.running import Running
-from torchfake.inspect.shown import Shown
-from torchfake.inspect.specs import call_text, described, plain_structure
-from torchfake.inspect.steps import default_loss, run_backward
-from torchfake.inspect.subject import Subject, Twin, subject_of
+from torchfake.inspect.base_record import Record
+from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
+from torchfake.inspect.run.bounds_check import check_indices
+from torchfake.inspect.run.execution import default_loss, run_backward
+from torchfake.inspect.run.module_tracker import ModuleTracker
+from torchfake.inspect.run.workload import FakeCopy, Workload, workload_of
 
 
 @dataclass(frozen=True, repr=False)
-class Checked(Shown):
-    """What a module gives for some inputs."""
+class Checked(Record):
+    """The structure of a module's output for some inputs."""
 
     class_name: str
-    inputs: Any  # as described() has it: specs in place of tensors
+    inputs: Any  # as to_specs() has it: specs in place of tensors
     output: Any
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, ready for JSON."""
         return {
             "class_name": self.class_name,
-            "inputs": plain_structure(self.inputs),
-            "output": plain_structure(self.output),
+            "inputs": to_json(self.inputs),
+            "output": to_json(self.output),
         }
 
 
@@ -50,11 +51,11 @@ def check(
     device: torch.device | str | None = None,
     gpu: str | None = None,
 ) -> Checked:
-    """Run `module` on fakes of `inputs`, and say what comes out.
+    """Run `module` on fakes of `inputs`, and return the structure of its output.
 
     Args:
         module: fake, deferred or real; it is not touched.
-        inputs: as its forward takes them; a lone mapping is taken as keyword arguments.
+        inputs: as its forward takes them; a single mapping is taken as keyword arguments.
         backward: run the backward pass too.
         device: where it is to run; where it is, if not given.
         gpu: a profile's name; means ``device="cuda"``.
@@ -71,30 +72,30 @@ def check(
     input 0  float32[2, 3] on cpu
     output   float32[2, 4] on cpu
     """
-    subject = subject_of(module, inputs, device=device, gpu=gpu)
-    twin = subject.twin()
-    running, calls, slot = Running(twin.module), _Calls(), _Failing()
+    workload = workload_of(module, inputs, device=device, gpu=gpu)
+    fake_copy = workload.fake_copy()
+    run = _Run(workload, ModuleTracker(fake_copy.module), _FunctionWatch(), _OperatorWatch())
     try:
-        with twin.mode(), slot.open(), calls:
-            output = _run(twin, backward)
+        with fake_copy.mode(), run.operators.active(), run.functions:
+            output = _run(fake_copy, backward)
     except TorchFakeError as error:  # what fakes cannot do is not the inputs' fault
-        where = _failed_part(subject, running, error)[1]
+        where = run.failed_module(error)[1]
         raise type(error)(f"in {where}: {error}") from error
     except Exception as error:
-        raise _failure(subject, running, calls, slot, error) from error
-    return Checked(type(module).__name__, described(twin.inputs), described(output))
+        raise run.check_error(error) from error
+    return Checked(type(module).__name__, to_specs(fake_copy.inputs), to_specs(output))
 
 
-def _run(twin: Twin, backward: bool) -> Any:
+def _run(fake_copy: FakeCopy, backward: bool) -> Any:
     if not backward:
         with torch.no_grad():
-            return twin()
-    output = twin()
+            return fake_copy()
+    output = fake_copy()
     run_backward(default_loss(output))
     return output
 
 
-class Failed(NamedTuple):
+class FailedCall(NamedTuple):
     """A call that raised."""
 
     func: Any
@@ -102,92 +103,97 @@ class Failed(NamedTuple):
     kwargs: Any
     error: Exception
 
-    def led_to(self, error: BaseException | None) -> bool:
-        """Whether it is why `error` was raised; a model may have caught it and gone on."""
-        return is_behind(id(self.error), error)
+    def is_cause_of(self, error: BaseException | None) -> bool:
+        """Whether it is why `error` was raised; a model may have caught it and continued."""
+        return is_in_chain(id(self.error), error)
 
 
-def is_behind(first: int, error: BaseException | None) -> bool:
-    """Whether an error, known by its id, is `error` or what that was raised from."""
-    while error is not None and id(error) != first:
+def is_in_chain(error_id: int, error: BaseException | None) -> bool:
+    """Whether the error with this id is `error`, or one that it was raised from."""
+    while error is not None and id(error) != error_id:
         error = error.__cause__ or error.__context__
     return error is not None
 
 
-class _Calls(TorchFunctionMode):
-    """Keeps the torch function that raised, as the program called it."""
+class _FunctionWatch(TorchFunctionMode):
+    """Keeps the last torch function that raised, as the program called it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.failed: Failed | None = None
+        self.failed: FailedCall | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:
-            self.failed = Failed(func, args, kwargs or {}, error)
+            self.failed = FailedCall(func, args, kwargs or {}, error)
             raise
 
 
-class _Failing(FakeDispatch):
-    """The same of operators."""
+class _OperatorWatch(FakeDispatch):
+    """Keeps the last operator that raised."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.failed: Failed | None = None
+        self.failed: FailedCall | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             check_indices(func, args)
             return dispatch(self, func, types, args, kwargs or {})
         except Exception as error:
-            self.failed = Failed(func, args, kwargs or {}, error)
+            self.failed = FailedCall(func, args, kwargs or {}, error)
             raise
 
 
-def _failed_part(subject: Subject, running: Running, error: Exception) -> tuple[str, str]:
-    """The full name of the module that failed, and how a message names it."""
-    name = running.name
-    if running.failure is not None and is_behind(running.failure[0], error):
-        name = running.failure[1]
-    part = type(subject.module.get_submodule(name)).__name__
-    return name, f"{name or 'its own forward'} ({part})"
+class _Run(NamedTuple):
+    """What is known of a run when it fails."""
+
+    workload: Workload
+    modules: ModuleTracker
+    functions: _FunctionWatch
+    operators: _OperatorWatch
+
+    def failed_module(self, error: Exception) -> tuple[str, str]:
+        """The full name of the module that failed, and how a message names it."""
+        name = self.modules.name
+        if self.modules.failure is not None and is_in_chain(self.modules.failure[0], error):
+            name = self.modules.failure[1]
+        class_name = type(self.workload.module.get_submodule(name)).__name__
+        return name, f"{name or 'its own forward'} ({class_name})"
+
+    def check_error(self, error: Exception) -> CheckError:
+        """The CheckError for an error, from the innermost call that is known of it."""
+        function, operator = (
+            failed if failed is not None and failed.is_cause_of(error) else None
+            for failed in (self.functions.failed, self.operators.failed)
+        )
+        found = CheckError("")
+        found.module, where = self.failed_module(error)
+        found.function = "" if function is None else _function_name(function.func)
+        found.op, found.arguments = _operation(operator, function)
+        found.line, found.source = _line_of(error.__traceback__)
+        found.args = (
+            f"{type(self.workload.module).__name__} does not run on these inputs: in "
+            f"{where}"
+            + (f", {found.op}({found.arguments})" if found.op else "")
+            + (f" called by {found.function}" if found.function and operator else "")
+            + f": {' '.join(str(error).split()) or type(error).__name__}"
+            + (f"; at {found.line}: {found.source}" if found.line else ""),
+        )
+        return found
 
 
-def _failure(
-    subject: Subject, running: Running, calls: _Calls, slot: _Failing, error: Exception
-) -> CheckError:
-    """The error for what went wrong, from the innermost that is known of it."""
-    function, operator = (
-        failed if failed is not None and failed.led_to(error) else None
-        for failed in (calls.failed, slot.failed)
-    )
-    found = CheckError("")
-    found.module, where = _failed_part(subject, running, error)
-    found.function = "" if function is None else _function_name(function.func)
-    found.op, found.arguments = _operation(operator, function)
-    found.line, found.source = _line_of(error.__traceback__)
-    found.args = (
-        f"{type(subject.module).__name__} does not run on these inputs: in "
-        f"{where}"
-        + (f", {found.op}({found.arguments})" if found.op else "")
-        + (f" called by {found.function}" if found.function and operator else "")
-        + f": {' '.join(str(error).split()) or type(error).__name__}"
-        + (f"; at {found.line}: {found.source}" if found.line else ""),
-    )
-    return found
-
-
-def _operation(operator: Failed | None, function: Failed | None) -> tuple[str, str]:
-    """Its name, and its arguments as text."""
+def _operation(operator: FailedCall | None, function: FailedCall | None) -> tuple[str, str]:
+    """The name of the innermost call that failed, and its arguments as text."""
     if operator is not None:
         names = [argument.name for argument in operator.func._schema.arguments]
         given = dict(zip(names, operator.args, strict=False)) | operator.kwargs
-        return str(operator.func), call_text(list(given), list(given.values()))
+        return str(operator.func), arguments_text(list(given), list(given.values()))
     if function is not None:
         names = [""] * len(function.args) + list(function.kwargs)
         values = [*function.args, *function.kwargs.values()]
-        return _function_name(function.func), call_text(names, values)
+        return _function_name(function.func), arguments_text(names, values)
     return "", ""
 
 
@@ -197,11 +203,11 @@ def _function_name(func: Any) -> str:
 
 
 def _line_of(trace: TracebackType | None) -> tuple[str, str]:
-    """The innermost line that is neither torch's nor ours, and what it says."""
+    """The innermost line that is neither torch's nor torchfake's, and its source."""
     line = source = ""
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not is_library(code):
+        if not is_library_code(code):
             line = f"{code.co_filename}:{trace.tb_lineno}"
             source = linecache.getline(code.co_filename, trace.tb_lineno).strip()
         trace = trace.tb_next

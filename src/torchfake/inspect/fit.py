@@ -1,7 +1,8 @@
 """Which GPUs a step fits on, and how large a batch or sequence would.
 
-Enters: an estimate, the profiles of GPUs. Leaves: a :class:`Fit` for each. Invariant: what is said
-of a GPU was run on fakes of that GPU; nothing is extrapolated.
+Input: an estimate, the profiles of GPUs. Output: a :class:`Fit` for each. Invariant: every peak was
+measured by a run on fakes of that GPU; nothing is extrapolated. Called by: the user, and
+``inspection``.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from typing import Any
 
 import torch
 
-from torchfake._cuda import CudaProfile, profile, profiles
+from torchfake._core.gpu_profiles import CudaProfile, profile, profiles
 from torchfake.errors import InputsError, TorchFakeError
-from torchfake.inspect.memory import Estimate, run_step
-from torchfake.inspect.overrides import one_line
-from torchfake.inspect.resizing import BATCH, SEQ, resized, size_of
-from torchfake.inspect.shown import Shown
+from torchfake.inspect.base_record import Record
+from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.inputs.resizing import BATCH, SEQ, resized, size_of
+from torchfake.inspect.memory import Estimate, measure
 
 RESERVED_BYTES = 1 << 30
-"""What is left out of account by default: the CUDA context, the kernels' own scratch memory, and
-what torch's caching allocator loses between its blocks. A round figure, not a measured one."""
+"""Memory that is not for tensors, by default: for the CUDA context, the scratch memory of kernels,
+and the fragmentation of torch's caching allocator. A round figure, not a measured one."""
 
 MAX_SIZE = 1 << 24
-"""Where the search for the largest size ends."""
+"""The largest size that the search tries."""
 
 
 @dataclass(frozen=True)
@@ -34,29 +35,29 @@ class Fit:
     gpu: str  # the profile's name
     total_bytes: int  # of the GPU's memory
     reserved_bytes: int  # of it, not for tensors
-    peak_bytes: int  # of the step, at the sizes it was estimated for
+    peak_bytes: int  # of the step, at the size it was estimated for
     vary: str | None  # "batch" or "seq"
-    size: int | None  # that it was estimated for
-    largest: int | None  # that fits; 0: none does
-    limited_by: str | None  # "memory", "model" (it does not run beyond) or "search" (MAX_SIZE)
+    size: int | None  # of the batch or sequence it was estimated for
+    largest: int | None  # size that fits; 0: none does
+    limited_by: str | None  # "memory", "model" (it does not run on more) or "search" (MAX_SIZE)
 
     @property
     def fits(self) -> bool:
-        """Whether it fits at the sizes it was estimated for."""
+        """Whether it fits at the size it was estimated for."""
         return self.headroom_bytes >= 0
 
     @property
     def headroom_bytes(self) -> int:
-        """What is left at the peak; below 0: what is missing."""
+        """Bytes that are left at the peak; if negative, bytes that are missing."""
         return self.total_bytes - self.reserved_bytes - self.peak_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """All there is to say, ready for JSON."""
+        """All fields and what follows from them, ready for JSON."""
         return {**self.__dict__, "fits": self.fits, "headroom_bytes": self.headroom_bytes}
 
 
 @dataclass(frozen=True, repr=False)
-class Fits(Shown, Sequence[Fit]):
+class Fits(Record, Sequence[Fit]):
     """A step on several GPUs."""
 
     estimate: Estimate
@@ -84,8 +85,8 @@ def fit(
 ) -> Fits:
     """Which GPUs the step of an estimate fits on, and the largest batch or sequence that would.
 
-    The step is run anew for each kind of GPU, on fakes: kernels and workspaces differ. The largest
-    size is found by running it at others, between one that fits and one that does not.
+    The step is run again for each kind of GPU, on fakes: kernels and workspaces differ. The largest
+    size is found by running it at other sizes, between one that fits and one that does not.
 
     Args:
         estimate: of :func:`estimate`, on any device.
@@ -113,61 +114,66 @@ def fit(
     if vary not in (None, BATCH, SEQ):
         raise InputsError(f"vary={vary!r} is not 'batch', 'seq' or None")
     if vary == SEQ and estimate.step.decode is not None:
-        raise InputsError("with decode= the lengths are its own: vary='batch', or None")
+        raise InputsError(
+            "decode= gives the lengths itself, so 'seq' cannot vary: use vary='batch' or None"
+        )
     if len(estimate.subject.cuda_devices()) > 1:
-        raise InputsError("the step runs on several GPUs; fit says of one whether all of it fits")
+        raise InputsError(
+            "the step runs on several GPUs; fit finds out whether all of it fits on one"
+        )
     named = {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in gpus} or profiles()
     size = None if vary is None else size_of(estimate.subject, vary)
-    runs = _Runs(estimate, vary)
+    peaks = _Peaks(estimate, vary)
     return Fits(
         estimate,
-        tuple(_fit(name, found, runs, size, reserved_bytes) for name, found in named.items()),
+        tuple(_fit(name, gpu, peaks, size, reserved_bytes) for name, gpu in named.items()),
     )
 
 
-def _fit(name: str, gpu: CudaProfile, runs: _Runs, size: int | None, reserved_bytes: int) -> Fit:
-    peak = runs.peak(gpu, size)
+def _fit(name: str, gpu: CudaProfile, peaks: _Peaks, size: int | None, reserved_bytes: int) -> Fit:
+    peak = peaks.peak(gpu, size)
     if peak is None:
-        raise InputsError(f"the step does not run on {name}: {one_line(runs.failure)}")
-    fitted = Fit(name, gpu.total_memory, reserved_bytes, peak, runs.vary, size, None, None)
+        raise InputsError(f"the step does not run on {name}: {one_line(peaks.failure)}")
+    fitted = Fit(name, gpu.total_memory, reserved_bytes, peak, peaks.vary, size, None, None)
     if size is None:
         return fitted
-    largest, by = _Search(runs, gpu, gpu.total_memory - reserved_bytes, size).run()
-    return replace(fitted, largest=largest, limited_by=by)
+    largest, limit = _Search(peaks, gpu, gpu.total_memory - reserved_bytes, size).run()
+    return replace(fitted, largest=largest, limited_by=limit)
 
 
-class _Runs:
-    """Peaks by kind of GPU and size, each run once."""
+class _Peaks:
+    """Peaks by kind of GPU and size, each measured once."""
 
     def __init__(self, estimate: Estimate, vary: str | None) -> None:
         self.vary = vary
         self.failure: Exception = RuntimeError("it was not run")  # the last
         self._estimate = estimate
-        self._peaks: dict[int, dict[int | None, int | None]] = {}
+        self._measured: dict[int, dict[int | None, int | None]] = {}
 
-    def known(self, gpu: CudaProfile) -> dict[int | None, int | None]:
-        """The peaks on such a GPU by size; None: it does not run. Kernels and workspaces depend on
-        the compute capability alone, and on its minor version none does.
+    def measured(self, gpu: CudaProfile) -> dict[int | None, int | None]:
+        """The peaks on such a GPU by size; None: the step does not run at that size.
+
+        Kernels and workspaces depend on the major version of the compute capability alone.
         """
-        return self._peaks.setdefault(gpu.major, {})
+        return self._measured.setdefault(gpu.major, {})
 
     def peak(self, gpu: CudaProfile, size: int | None) -> int | None:
         """The peak, or None if the step does not run at that size."""
-        known = self.known(gpu)
-        if size not in known:
-            known[size] = self._run(gpu, size)
-        return known[size]
+        measured = self.measured(gpu)
+        if size not in measured:
+            measured[size] = self._run(gpu, size)
+        return measured[size]
 
     def _run(self, gpu: CudaProfile, size: int | None) -> int | None:
-        subject = self._estimate.subject
-        device = subject.device
+        workload = self._estimate.subject
+        device = workload.device
         if device is None or device.type != "cuda":
             device = torch.device("cuda", 0)
-        subject = replace(subject, gpu=gpu, device=device)
+        workload = replace(workload, gpu=gpu, device=device)
         try:
             if size is not None and self.vary is not None:
-                subject = resized(subject, self.vary, size)
-            return run_step(subject, self._estimate.step).peak_bytes
+                workload = resized(workload, self.vary, size)
+            return measure(workload, self._estimate.step).peak_bytes
         except TorchFakeError:
             raise
         except Exception as error:
@@ -176,64 +182,67 @@ class _Runs:
 
 
 class _Search:
-    """For the largest size that fits.
+    """The search for the largest size that fits.
 
-    Bisection, by turns with a guess: where the line through the two bounds meets the limit. Memory
-    grows evenly with the batch from where activations outweigh the optimizer. A model that does not
-    run at a size, but does at a multiple of the one it was given near it, runs at such multiples;
-    then only they are tried.
+    Bisection alternates with interpolation: the size at which the line through both bounds meets
+    the limit. Memory grows linearly with the batch once activations outweigh the optimizer. If a
+    model does not run at a size, but does at the multiple of its given size just below, only such
+    multiples are tried from then on.
     """
 
-    def __init__(self, runs: _Runs, gpu: CudaProfile, usable: int, size: int) -> None:
-        self.runs, self.gpu, self.usable, self.size = runs, gpu, usable, size
-        self.grain = 1
+    def __init__(self, peaks: _Peaks, gpu: CudaProfile, usable_bytes: int, size: int) -> None:
+        self.peaks, self.gpu, self.usable_bytes, self.size = peaks, gpu, usable_bytes, size
+        self.multiple_of = 1  # sizes to try
 
     def run(self) -> tuple[int, str]:
-        """The largest size that fits, and what forbids the next."""
-        guesses = True
+        """The largest size that fits, and what limits it."""
+        interpolate = True
         while True:
-            low, high, by = self._bounds()
-            guess = self._guess(low, high) if guesses else None
-            tried = self._untried(low, high, guess or self._middle(low, high, by))
-            if tried is None:
-                return low, by
-            guesses = not guesses
-            if self.runs.peak(self.gpu, tried) is None and self.grain == 1:
-                multiple = tried // self.size * self.size
-                if low < multiple < tried and self.runs.peak(self.gpu, multiple) is not None:
-                    self.grain = self.size
+            low, high, limit = self._bounds()
+            estimated = self._interpolated(low, high) if interpolate else None
+            size = self._untried(low, high, estimated or self._middle(low, high, limit))
+            if size is None:
+                return low, limit
+            interpolate = not interpolate
+            if self.peaks.peak(self.gpu, size) is None and self.multiple_of == 1:
+                multiple = size // self.size * self.size
+                if low < multiple < size and self.peaks.peak(self.gpu, multiple) is not None:
+                    self.multiple_of = self.size
 
-    def _known(self) -> dict[int, int | None]:
-        return {n: peak for n, peak in self.runs.known(self.gpu).items() if n is not None}
+    def _measured(self) -> dict[int, int | None]:
+        return {n: peak for n, peak in self.peaks.measured(self.gpu).items() if n is not None}
 
     def _bounds(self) -> tuple[int, int, str]:
-        """The largest known to fit, the smallest known not to, and why not."""
-        known = self._known()
-        ran = {n: peak for n, peak in known.items() if peak is not None}
-        low = max((n for n, peak in ran.items() if peak <= self.usable), default=0)
-        over = [n for n, peak in ran.items() if peak > self.usable and n > low]
-        fails = [n for n in known if n > max(ran) and n not in ran and n % self.grain == 0]
-        high = min([*over, *fails], default=MAX_SIZE + 1)
-        return low, high, "memory" if high in over else "model" if high in fails else "search"
+        """The largest size known to fit, the smallest known not to, and why that does not."""
+        measured = self._measured()
+        ran = {n: peak for n, peak in measured.items() if peak is not None}
+        low = max((n for n, peak in ran.items() if peak <= self.usable_bytes), default=0)
+        too_large = [n for n, peak in ran.items() if peak > self.usable_bytes and n > low]
+        failing = [
+            n for n in measured if n > max(ran) and n not in ran and n % self.multiple_of == 0
+        ]
+        high = min([*too_large, *failing], default=MAX_SIZE + 1)
+        limit = "memory" if high in too_large else "model" if high in failing else "search"
+        return low, high, limit
 
-    def _guess(self, low: int, high: int) -> int | None:
-        """Where a line meets the limit; nothing where there is no line yet."""
-        at_low, at_high = self._known().get(low), self._known().get(high)
+    def _interpolated(self, low: int, high: int) -> int | None:
+        """Where the line through both bounds meets the limit; None if a bound was not measured."""
+        at_low, at_high = self._measured().get(low), self._measured().get(high)
         if not at_low or not at_high or at_high <= at_low:
             return None
-        return low + int((high - low) * (self.usable - at_low) / (at_high - at_low))
+        return low + int((high - low) * (self.usable_bytes - at_low) / (at_high - at_low))
 
-    def _middle(self, low: int, high: int, by: str) -> int:
-        """Half way; while nothing is too large as yet, far beyond."""
-        return (low + high) // 2 if by != "search" else max(8 * low, 1)
+    def _middle(self, low: int, high: int, limit: str) -> int:
+        """Half way between the bounds; far above the lower one while there is no upper one."""
+        return (low + high) // 2 if limit != "search" else max(8 * low, 1)
 
-    def _untried(self, low: int, high: int, wanted: int) -> int | None:
-        """The size nearest to the wanted one that lies between and was not tried."""
-        known, grain = self._known(), self.grain
-        first, last = low // grain + 1, (high - 1) // grain
-        near = min(max(wanted // grain, first), last)
-        for step in range(max(near - first, last - near) + 1):
-            for number in (near + step, near - step):
-                if first <= number <= last and number * grain not in known:
-                    return number * grain
+    def _untried(self, low: int, high: int, proposed: int) -> int | None:
+        """The size nearest to the proposed one that is between the bounds and was not tried."""
+        measured, unit = self._measured(), self.multiple_of
+        first, last = low // unit + 1, (high - 1) // unit
+        near = min(max(proposed // unit, first), last)
+        for distance in range(max(near - first, last - near) + 1):
+            for number in (near + distance, near - distance):
+                if first <= number <= last and number * unit not in measured:
+                    return number * unit
         return None

@@ -1,6 +1,8 @@
-"""All that is told about a target: what it is, what building it cost, and whether it fits.
+"""All answers about a TARGET: what it is, what building it cost, what a step takes, where it fits.
 
-Enters: a TARGET and options, as text. Leaves: an Inspection, plain data.
+Input: a TARGET and options, as text, and a :class:`Question`. Output: an :class:`Inspection`, plain
+data. Invariant: a model is built once; it is run only if the question needs that. Called by:
+``cli``.
 """
 
 from __future__ import annotations
@@ -10,33 +12,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchfake._cuda import CudaProfile
+from torch import nn
+
+from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.errors import InputsError, TorchFakeError
-from torchfake.inspect.build import Built, build, device_named, dtype_named
+from torchfake.inspect.base_record import Record
 from torchfake.inspect.check import check
+from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.fit import Fits, fit
-from torchfake.inspect.inputs import example_inputs
+from torchfake.inspect.inputs.example_inputs import ExampleInputs, example_inputs
 from torchfake.inspect.memory import Estimate, estimate
-from torchfake.inspect.overrides import one_line
-from torchfake.inspect.shown import Shown
 from torchfake.inspect.summary import Summary, summary
-from torchfake.inspect.targets import resolve
+from torchfake.inspect.targets.build import build
+from torchfake.inspect.targets.options import device_named, dtype_named
+from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.tree import ModuleNode
 
 
 @dataclass(frozen=True, repr=False)
-class Inspection(Shown):
-    """What a target is, and what building it cost."""
+class Inspection(Record):
+    """What a target is, what building it cost, and the answers to a question."""
 
     target: str  # as the user wrote it
     summary: Summary
     resolve_seconds: float  # importing and finding the target
     build_seconds: float  # building the model and reading its tree
-    peak_rss_bytes: int | None  # of the process; None where the platform does not say
+    peak_rss_bytes: int | None  # of the process; None where the platform does not report it
     peak_rss_increase_bytes: int | None  # by how much building raised it
     notes: tuple[str, ...] = ()
-    estimate: Estimate | None = None  # where a batch was asked for
-    fits: Fits | None = None  # where GPUs were
+    estimate: Estimate | None = None  # if the question needs a run
+    fits: Fits | None = None  # if it names GPUs
 
     @property
     def tree(self) -> ModuleNode:
@@ -45,7 +50,7 @@ class Inspection(Shown):
 
     @property
     def memory(self) -> Fits | Estimate | None:
-        """What is known of its memory: fits have the estimate they are of."""
+        """What is known of its memory: the fits, which contain the estimate, or the estimate."""
         return self.fits if self.fits is not None else self.estimate
 
     @property
@@ -54,7 +59,7 @@ class Inspection(Shown):
         return self.summary.by_device
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """Everything, ready for JSON; the tree cut `depth` levels down."""
+        """Everything, ready for JSON; the tree `depth` levels deep."""
         found = {
             "target": self.target,
             **self.summary.to_dict(depth=depth),
@@ -73,22 +78,22 @@ class Inspection(Shown):
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be found out of a target, beside what it is."""
+    """What is to be found out about a target, in addition to what it is."""
 
-    batch: int | None = None  # run it, on so many inputs
-    seq: int | None = None  # of so many tokens
+    batch: int | None = None  # run it on a batch of this size
+    seq: int | None = None  # of sequences of this length
     train: bool = False  # a training step, not inference
-    optimizer: str | None = None  # of that
+    optimizer: str | None = None  # of the training step
     autocast: str | None = None  # the dtype of torch.autocast
     decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
-    gpus: tuple[str | CudaProfile, ...] | None = None  # whether it fits there; () for all
-    vary: str | None = None  # find the largest "batch" or "seq" that fits there
+    gpus: tuple[str | CudaProfile, ...] | None = None  # whether it fits on these; () for all
+    vary: str | None = None  # find the largest "batch" or "seq" that fits on them
 
     @property
     def runs(self) -> bool:
-        """Whether the model has to be run for it."""
-        asked = (self.batch, self.seq, self.optimizer, self.autocast, self.decode, self.gpus)
-        return self.train or any(answer is not None for answer in asked)
+        """Whether the model has to be run to answer it."""
+        given = (self.batch, self.seq, self.optimizer, self.autocast, self.decode, self.gpus)
+        return self.train or any(option is not None for option in given)
 
 
 def inspect_target(
@@ -106,11 +111,11 @@ def inspect_target(
         overrides: ``key=value`` each, for its config or arguments.
         dtype: the floating point dtype to build in, by name.
         device: the device to build on, by name; no GPU is needed.
-        question: what else is to be found out; that takes a model of transformers.
+        question: what else to find out; for what has to be run, a model of transformers is needed.
 
     Raises:
         TargetError: if the target, an override or the dtype is not understood, or building fails.
-        InputsError: if inputs for it cannot be made up.
+        InputsError: if no inputs can be made for it.
         CheckError: if it does not run on them.
         DeviceError: if fakes cannot be on `device`.
         MissingExtraError: if transformers is needed and not installed.
@@ -119,15 +124,17 @@ def inspect_target(
     >>> linear.tree.size.num_parameters, linear.by_device
     (16, {'cpu': (16, 64)})
     """
-    on, of = device_named(device), None if dtype is None else dtype_named(dtype)
+    build_device = device_named(device)
+    build_dtype = None if dtype is None else dtype_named(dtype)
     start = time.perf_counter()
     target = resolve(text, overrides=overrides)
-    resolved = time.perf_counter()
-    built = build(target, dtype=of, device=on)
-    answers = _answers(built, question) if question.runs else {"summary": summary(built.module)}
+    resolve_seconds = time.perf_counter() - start
+    built = build(target, dtype=build_dtype, device=build_device)
+    module = built.module
+    answers = _answer(module, question) if question.runs else {"summary": summary(module)}
     return Inspection(
         target=text,
-        resolve_seconds=resolved - start,
+        resolve_seconds=resolve_seconds,
         build_seconds=built.seconds,
         peak_rss_bytes=built.peak_rss_bytes,
         peak_rss_increase_bytes=built.peak_rss_increase_bytes,
@@ -136,13 +143,26 @@ def inspect_target(
     )
 
 
-def _answers(built: Built, question: Question) -> dict[str, Any]:
-    module, trains = built.module, question.train or question.optimizer is not None
+def _answer(module: nn.Module, question: Question) -> dict[str, Any]:
+    """Make inputs, check that the module runs on them, then run the step and the summary."""
+    trains = question.train or question.optimizer is not None
     inputs = example_inputs(module, batch=question.batch or 1, seq=question.seq, labels=trains)
-    gpus = question.gpus
     check(module, inputs)
+    found = _estimate(module, inputs, question, trains=trains)
+    gpus = question.gpus
+    return {
+        "summary": summary(module, inputs),
+        "estimate": found,
+        "fits": None if gpus is None else fit(found, *gpus, vary=question.vary),
+    }
+
+
+def _estimate(
+    module: nn.Module, inputs: ExampleInputs, question: Question, *, trains: bool
+) -> Estimate:
+    gpus = question.gpus
     try:
-        found = estimate(
+        return estimate(
             module,
             inputs,
             optimizer=question.optimizer,
@@ -155,8 +175,3 @@ def _answers(built: Built, question: Question) -> dict[str, Any]:
         raise
     except Exception as error:  # of the backward pass, or the optimizer
         raise InputsError(f"the step does not run: {one_line(error)}") from error
-    return {
-        "summary": summary(module, inputs),
-        "estimate": found,
-        "fits": None if gpus is None else fit(found, *gpus, vary=question.vary),
-    }

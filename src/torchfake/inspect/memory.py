@@ -1,12 +1,18 @@
-"""How much memory a step takes: run on fakes, every storage followed from birth to death.
+"""How much memory a step takes: run on fakes, every storage followed from allocation to freeing.
 
-Enters: a module, inputs, what to train it with. Leaves: an :class:`Estimate`, plain data with the
-lives of all storages. Invariant: bytes are those that operators ask for, rounded up only as the
-caller says; what a kernel takes for itself while it runs is nobody's storage, and not counted.
+Input: a module, inputs, what to train it with. Output: an :class:`Estimate`, plain data with the
+lifetimes of all storages. Invariant: bytes are those that operators request, rounded up only as the
+caller requests; scratch memory that a kernel uses while it runs belongs to no storage and is not
+counted. Called by: the user, ``fit``, ``inspection`` and ``show/report``; ``distributed/run_rank``
+has the same accounts made of its own run.
+
+One pass: the arguments are collected (:func:`workload_of`, :func:`step_of`), the step is run
+(:func:`run_step`), its allocations are accounted (:func:`account`), and ``show`` draws the record.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,43 +21,31 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchfake._cuda import CudaProfile
-from torchfake._origin import Origin
-from torchfake.inspect.ledger import CATEGORIES, PHASES, Ledger, Lives
-from torchfake.inspect.options import main_device, step_of
-from torchfake.inspect.running import Running
-from torchfake.inspect.shown import Shown, data_frame
-from torchfake.inspect.steps import Loss, Step
-from torchfake.inspect.subject import Subject, subject_of
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.source_location import SourceLocation
+from torchfake.inspect.base_record import Record, data_frame
+from torchfake.inspect.run import cuda_memory
+from torchfake.inspect.run.execution import run_step
+from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
+from torchfake.inspect.run.module_tracker import ModuleTracker
+from torchfake.inspect.run.step import Loss, Step, main_device, step_of
+from torchfake.inspect.run.storage_tracker import StorageTracker
+from torchfake.inspect.run.workload import Workload, workload_of
 
-CUDA_ROUNDING = 512
-"""Bytes that CUDA's caching allocator rounds a request up to a multiple of: ``kMinBlockSize`` in
-c10/cuda/CUDACachingAllocator.h."""
-
-MATRIX_PRODUCTS = ("addmm", "baddbmm", "bmm", "mm", "addbmm", "addmv", "mv", "dot")
-"""Operators that cuBLAS does, for which torch keeps a workspace."""
-
-
-def cublas_workspace_bytes(profile: CudaProfile) -> int:
-    """The workspace torch gives each cuBLAS handle: ``parseChosenWorkspaceSize`` in
-    aten/src/ATen/cuda/CublasHandlePool.cpp. 32 MiB from compute capability 9 on, else 8.125 MiB.
-    """
-    return 4096 * 8 * 1024 if profile.major >= 9 else 4096 * 1024 * 2 + 16 * 1024 * 8
-
-
-_RUNS_USERS_CODE = ("forward", "prefill", "decode")
+_PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
+"""Phases in which operators are called by the user's code, so that a line of it is known."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment at which most memory is held."""
+    """The event after which most memory is held."""
 
     num_bytes: int
-    event: int  # births and deaths before it
+    event: int  # allocations and deallocations before it
     phase: str  # of the step: "forward", "backward", "optimizer", ...
-    module: str  # the full name of the one that was running, or going back; "" for none
-    op: str  # whose result was the last straw; "" if nothing was made after the start
-    line: str  # of the user's code that asked for it; "" where that is not known
+    module: str  # the full name of the one that ran, forward or backward; "" for none
+    op: str  # that made the last allocation; "" if nothing was allocated after the start
+    line: str  # of the user's code that called it; "" where that is not known
     by_category: dict[str, int]  # bytes, the largest first; they add up to num_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,32 +55,32 @@ class Peak:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Bytes held after each birth and death, by category."""
+    """Bytes held after each event, by category."""
 
     categories: tuple[str, ...]
-    num_bytes: np.ndarray[Any, Any]  # int64 [events, categories]
-    phase: np.ndarray[Any, Any]  # int8 [events], into PHASES
+    num_bytes: Array  # int64 [events, categories]
+    phase: Array  # int8 [events], into PHASES
 
     @property
-    def total(self) -> np.ndarray[Any, Any]:
+    def total(self) -> Array:
         """Bytes held in all, int64 [events]."""
-        total: np.ndarray[Any, Any] = self.num_bytes.sum(axis=1)
+        total: Array = self.num_bytes.sum(axis=1)
         return total
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate(Shown):
+class Estimate(Record):
     """The memory of one step on one device."""
 
     class_name: str  # of the module
     mode: str  # "training", "forward", "inference" or "generation"
-    device: str  # the one this is about: that of most parameter bytes
+    device: str  # that the numbers are of: the one with most parameter bytes
     gpu: CudaProfile | None  # what it is, if it is a CUDA device
     round_to: int  # bytes
     workspace_bytes: int  # of cuBLAS; held throughout, in the category "workspace"
     elsewhere: dict[str, int]  # peak bytes on other devices, not counted above
-    lives: Lives = field(compare=False)  # of the storages on `device`
-    subject: Subject = field(compare=False)  # what was run
+    lives: Lifetimes = field(compare=False)  # of the storages on `device`
+    subject: Workload = field(compare=False)  # what was run
     step: Step = field(compare=False)  # and how
 
     @property
@@ -96,54 +90,58 @@ class Estimate(Shown):
 
     @property
     def first_step_peak_bytes(self) -> int:
-        """The same of the very first step, in which the optimizer makes its state at the end."""
-        return int(self._total(self.lives.born).max(initial=0)) + self.workspace_bytes
+        """The same for the first step, at the end of which the optimizer makes its state."""
+        held = self.lives.held_bytes(self.lives.allocated_at, self.sizes)
+        return int(held.max(initial=0)) + self.workspace_bytes
 
     @cached_property
-    def sizes(self) -> np.ndarray[Any, Any]:
-        """What each storage takes, int64: rounded."""
-        sizes: np.ndarray[Any, Any] = -(-self.lives.num_bytes // self.round_to) * self.round_to
+    def sizes(self) -> Array:
+        """Bytes of each storage, int64: rounded."""
+        sizes: Array = -(-self.lives.num_bytes // self.round_to) * self.round_to
         return sizes
 
     @cached_property
-    def born(self) -> np.ndarray[Any, Any]:
-        """When each storage is born, int64; optimizer state at the start."""
+    def born(self) -> Array:
+        """The event at which each storage is allocated, int64; optimizer state at the start."""
         is_state = self.lives.category == CATEGORIES.index("optimizer state")
-        return np.where(is_state, 0, self.lives.born)
+        return np.where(is_state, 0, self.lives.allocated_at)
 
-    def _total(
-        self, born: np.ndarray[Any, Any], which: np.ndarray[Any, Any] | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Bytes held after each event by the storages that `which` marks, int64 [events]."""
-        sizes = self.sizes if which is None else np.where(which, self.sizes, 0)
-        return self.lives.held(born, sizes)
+    def held_bytes(self, mask: Array | None = None) -> Array:
+        """Bytes held after each event, from the second step on, int64 [events].
+
+        Args:
+            mask: which storages to count, bool; all, if not given.
+        """
+        sizes = self.sizes if mask is None else np.where(mask, self.sizes, 0)
+        return self.lives.held_bytes(self.born, sizes)
 
     @cached_property
     def peak(self) -> Peak:
-        """The moment at which most is held, and what holds it."""
-        lives, total = self.lives, self._total(self.born)
-        event = int(total.argmax()) if len(total) else 0
-        row = min(int(np.searchsorted(lives.born, event)), len(lives.op) - 1)
+        """The event after which most is held, and what is held then."""
+        lives, held = self.lives, self.held_bytes()
+        event = int(held.argmax()) if len(held) else 0
+        row = min(int(np.searchsorted(lives.allocated_at, event)), len(lives.op) - 1)
         if row < 0:
             return Peak(self.workspace_bytes, 0, "start", "", "", "", {})
-        place = lives.place[row] if PHASES[lives.phase[row]] in _RUNS_USERS_CODE else None
+        phase = PHASES[lives.phase[row]]
+        location = lives.location[row] if phase in _PHASES_OF_USER_CODE else None
         return Peak(
-            num_bytes=int(total[event]) + self.workspace_bytes,
+            num_bytes=int(held[event]) + self.workspace_bytes,
             event=event,
-            phase=PHASES[lives.phase[row]],
+            phase=phase,
             module=lives.module[row],
             op=lives.op[row],
-            line="" if place is None else str(Origin(*place)),
-            by_category=self._by_category(self._alive(event)),
+            line="" if location is None else str(SourceLocation(*location)),
+            by_category=self._by_category(self.alive_at(event)),
         )
 
-    def _alive(self, event: int) -> np.ndarray[Any, Any]:
-        """Which storages are held after `event`."""
-        alive: np.ndarray[Any, Any] = (self.born <= event) & (self.lives.died > event)
+    def alive_at(self, event: int) -> Array:
+        """Which storages are alive after `event`, bool."""
+        alive: Array = (self.born <= event) & (self.lives.freed_at > event)
         return alive
 
-    def _by_category(self, which: np.ndarray[Any, Any]) -> dict[str, int]:
-        sums = np.bincount(self.lives.category[which], self.sizes[which], minlength=len(CATEGORIES))
+    def _by_category(self, mask: Array) -> dict[str, int]:
+        sums = np.bincount(self.lives.category[mask], self.sizes[mask], minlength=len(CATEGORIES))
         found = {name: int(n) for name, n in zip(CATEGORIES, sums, strict=True) if n}
         if self.workspace_bytes:
             found["workspace"] = self.workspace_bytes
@@ -151,14 +149,14 @@ class Estimate(Shown):
 
     @cached_property
     def by_module(self) -> dict[str, dict[str, int]]:
-        """Bytes at the peak by the full name of the module they are of, and by category.
+        """Bytes at the peak by the full name of their module, and by category.
 
-        Each is a module's own: sums over what is in it are the caller's, as `tree` of a summary
-        has them. "" is the root, and what belongs to none.
+        A module's bytes do not include those of its children; `tree` of a summary has the hierarchy
+        to add them up. "" is the root, and what belongs to no module.
         """
         found: dict[str, dict[str, int]] = {}
         lives = self.lives
-        for row in np.flatnonzero(self._alive(self.peak.event)).tolist():
+        for row in np.flatnonzero(self.alive_at(self.peak.event)).tolist():
             own = found.setdefault(lives.module[row], {})
             name = CATEGORIES[lives.category[row]]
             own[name] = own.get(name, 0) + int(self.sizes[row])
@@ -166,20 +164,20 @@ class Estimate(Shown):
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Bytes held after each birth and death; the workspace of cuBLAS is left out."""
+        """Bytes held after each event; the workspace of cuBLAS is left out."""
         category = self.lives.category
         present = [i for i in range(len(CATEGORIES)) if (category == i).any()]
-        columns = [self._total(self.born, category == i) for i in present]
+        columns = [self.held_bytes(category == i) for i in present]
         phase = np.zeros(self.lives.num_events, dtype=np.int8)
-        phase[self.lives.born] = self.lives.phase  # deaths are of the phase of the birth before
+        phase[self.lives.allocated_at] = self.lives.phase
         return Timeline(
             tuple(CATEGORIES[i] for i in present),
             np.stack(columns, axis=1) if columns else np.zeros((0, 0), dtype=np.int64),
-            np.maximum.accumulate(phase),
+            np.maximum.accumulate(phase),  # a deallocation is of the phase that is going on
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON; the lives are left out."""
+        """What was found, ready for JSON; the lifetimes of storages are left out."""
         return {
             "class_name": self.class_name,
             "mode": self.mode,
@@ -195,7 +193,7 @@ class Estimate(Shown):
         }
 
     def to_pandas(self) -> Any:
-        """One row for each storage, as a pandas DataFrame.
+        """One row for each storage, as a pandas DataFrame; `born` and `died` are events.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -205,7 +203,7 @@ class Estimate(Shown):
             {
                 "num_bytes": self.sizes,
                 "born": self.born,
-                "died": lives.died,
+                "died": lives.freed_at,
                 "category": [CATEGORIES[i] for i in lives.category],
                 "phase": [PHASES[i] for i in lives.phase],
                 "module": lives.module,
@@ -229,13 +227,13 @@ def estimate(
 ) -> Estimate:
     """The memory that a step of `module` takes, run on fakes: forward, backward, optimizer.
 
-    The step is run on a fake copy; the module is not touched, and needs no weights. Gradients are
-    taken to be freed before the forward pass (``zero_grad()``), and the output to be held until the
-    step's end, as in a plain loop. Gradient checkpointing is as the module has it.
+    The step is run on a fake copy; the module is not touched, and needs no weights. As in a plain
+    loop, gradients are freed before the forward pass (``zero_grad()``) and the output is held until
+    the end of the step. Gradient checkpointing is as the module has it.
 
     Args:
         module: fake, deferred or real.
-        inputs: as its forward takes them; a lone mapping is taken as keyword arguments. See
+        inputs: as its forward takes them; a single mapping is taken as keyword arguments. See
             :func:`example_inputs`.
         optimizer: a name or class of ``torch.optim``, a function of the parameters, or an
             optimizer of the module's parameters.
@@ -260,7 +258,7 @@ def estimate(
         InputsError: if the options do not fit the module or each other.
         DeviceError: if there is no such device or profile.
 
-    Whatever the module raises on these inputs is raised as it is; :func:`check` says where.
+    Whatever the module raises on these inputs is raised as it is; :func:`check` reports where.
 
     >>> from torchfake import fake_mode
     >>> with fake_mode():
@@ -270,54 +268,65 @@ def estimate(
     >>> found.peak.phase, found.peak.by_category["optimizer state"]
     ('optimizer', 8388612)
     """
-    subject = subject_of(module, inputs, device=device, gpu=gpu)
-    step = step_of(subject, mode, optimizer, loss, autocast, decode, round_to, workspace_bytes)
-    return run_step(subject, step)
+    workload = workload_of(module, inputs, device=device, gpu=gpu)
+    step = step_of(workload, mode, optimizer, loss, autocast, decode, round_to, workspace_bytes)
+    return measure(workload, step)
 
 
-def run_step(subject: Subject, step: Step) -> Estimate:
-    """Run a step on a copy of its subject, and read the books."""
-    twin = subject.twin()
-    ledger = Ledger(Running(twin.module))
-    with twin.mode():
-        step.run(twin, ledger)
-    lives = ledger.close()
-    device = main_device(twin.module)
-    profile = subject.profile if device.type == "cuda" else None
-    here = np.array([name == str(device) for name in lives.device], dtype=bool)
-    return Estimate(
-        class_name=type(subject.module).__name__,
-        mode=step.mode,
-        device=str(device),
-        gpu=profile,
-        round_to=step.round_to or (CUDA_ROUNDING if profile else 1),
-        workspace_bytes=workspaces(profile, ledger, step),
-        elsewhere=peaks_elsewhere(lives, str(device)),
-        lives=lives.rows(here),
-        subject=subject,
+def measure(workload: Workload, step: Step) -> Estimate:
+    """Run a step on a fake copy of a workload, and account for its memory."""
+    fake_copy = workload.fake_copy()
+    tracker = StorageTracker(ModuleTracker(fake_copy.module))
+    with fake_copy.mode():
+        run_step(step, fake_copy, tracker)
+    return account(
+        tracker.finish(),
+        tracker.ops,
+        class_name=type(workload.module).__name__,
+        device=main_device(fake_copy.module),
+        workload=workload,
         step=step,
     )
 
 
-def workspaces(profile: CudaProfile | None, ledger: Ledger, step: Step) -> int:
-    """One for the thread that goes forward, one for autograd's: each has a handle of its own."""
-    if step.workspace_bytes is not None:
-        return step.workspace_bytes
-    if profile is None or not any(_is_product(op) for op in ledger.ops):
-        return 0
-    handles = 2 if step.mode == "training" else 1
-    return handles * cublas_workspace_bytes(profile)
+def account(
+    lives: Lifetimes,
+    ops: Iterable[Any],
+    *,
+    class_name: str,
+    device: torch.device,
+    workload: Workload,
+    step: Step,
+) -> Estimate:
+    """The memory of a step that was run.
+
+    Args:
+        lives: of the storages on all devices.
+        ops: all operators that ran.
+        class_name: of the module.
+        device: that the estimate is of; for others only peaks are kept.
+        workload: what was run.
+        step: and how.
+    """
+    profile = workload.profile if device.type == "cuda" else None
+    return Estimate(
+        class_name=class_name,
+        mode=step.mode,
+        device=str(device),
+        gpu=profile,
+        round_to=cuda_memory.allocation_rounding(profile, step),
+        workspace_bytes=cuda_memory.workspace_bytes(profile, ops, step),
+        elsewhere=_peaks_elsewhere(lives, str(device)),
+        lives=lives.rows(lives.on_device(device)),
+        subject=workload,
+        step=step,
+    )
 
 
-def _is_product(op: Any) -> bool:
-    name = str(op).removeprefix("aten.").partition(".")[0]
-    return name in MATRIX_PRODUCTS
-
-
-def peaks_elsewhere(lives: Lives, device: str) -> dict[str, int]:
+def _peaks_elsewhere(lives: Lifetimes, device: str) -> dict[str, int]:
     """The peaks on other devices, in bytes."""
     peaks: dict[str, int] = {}
     for name in sorted({*lives.device} - {device}):
-        there = lives.rows(np.array([other == name for other in lives.device], dtype=bool))
-        peaks[name] = int(there.held(there.born, there.num_bytes).max(initial=0))
+        there = lives.rows(lives.on_device(name))
+        peaks[name] = int(there.held_bytes(there.allocated_at, there.num_bytes).max(initial=0))
     return peaks

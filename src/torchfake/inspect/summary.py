@@ -1,7 +1,8 @@
 """What a module is: its tree, its sizes, and for given inputs its outputs and operations.
 
-Enters: a module and, if wanted, inputs. Leaves: a :class:`Summary`, plain data that shows itself as
+Input: a module and, optionally, inputs. Output: a :class:`Summary`, plain data that shows itself as
 text, in a terminal and in a notebook. Invariant: the module is not run; a fake copy of it is.
+Called by: the user, ``inspection`` and ``show/report``.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchfake.inspect.base_record import Record, data_frame
+from torchfake.inspect.describe.module_names import join_name
+from torchfake.inspect.describe.tensor_specs import to_json, to_specs
 from torchfake.inspect.flops import Flops, count_flops
-from torchfake.inspect.running import Running
-from torchfake.inspect.shown import Shown, data_frame
-from torchfake.inspect.specs import described, plain_structure
-from torchfake.inspect.subject import subject_of
-from torchfake.inspect.tree import ModuleNode, count_by, joined, read_module
+from torchfake.inspect.run.module_tracker import ModuleTracker
+from torchfake.inspect.run.workload import workload_of
+from torchfake.inspect.tree import ModuleNode, count_by, read_module
 
 
 @dataclass(frozen=True, repr=False)
-class Summary(Shown):
-    """A module's tree; where inputs were given, what each module gave and how much it did."""
+class Summary(Record):
+    """A module's tree; with inputs, also the output and the operations of each module."""
 
     tree: ModuleNode
-    inputs: Any = None  # as described() has it: specs in place of tensors
-    outputs: dict[str, Any] = field(default_factory=dict)  # by full name, of the first call
-    flops: dict[str, Flops] = field(default_factory=dict)  # by full name, all that is inside too
+    inputs: Any = None  # as to_specs() returns them: specs in place of tensors
+    outputs: dict[str, Any] = field(default_factory=dict)  # by full name, of its first call
+    flops: dict[str, Flops] = field(default_factory=dict)  # by full name, of its descendants too
 
     @cached_property
     def by_dtype(self) -> dict[str, tuple[int, int]]:
@@ -42,12 +44,12 @@ class Summary(Shown):
         return count_by(self.tree, "device")
 
     def flops_of(self, names: list[str]) -> Flops:
-        """Of several modules together."""
+        """The operations of several modules together."""
         found = [self.flops[name] for name in names if name in self.flops]
         return Flops(sum(f.forward for f in found), sum(f.backward for f in found))
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """Everything, ready for JSON; the tree cut `depth` levels down."""
+        """Everything, ready for JSON; the tree `depth` levels deep."""
         found = {
             "class_name": self.tree.class_name,
             "totals": self.tree.size.to_dict(),
@@ -56,8 +58,8 @@ class Summary(Shown):
             "tree": self.tree.to_dict(depth=depth),
         }
         if self.inputs is not None:
-            found["inputs"] = plain_structure(self.inputs)
-            found["outputs"] = {name: plain_structure(out) for name, out in self.outputs.items()}
+            found["inputs"] = to_json(self.inputs)
+            found["outputs"] = {name: to_json(out) for name, out in self.outputs.items()}
             found["flops"] = {name: flops._asdict() for name, flops in self.flops.items()}
         return found
 
@@ -67,13 +69,13 @@ class Summary(Shown):
         Raises:
             MissingExtraError: if pandas is not installed.
         """
-        return data_frame(self._records(self.tree, ""))
+        return data_frame(self._rows(self.tree, ""))
 
-    def _records(self, node: ModuleNode, above: str) -> Iterator[dict[str, Any]]:
-        name = joined(above, node.names[0])
-        flops = self.flops_of([joined(above, other) for other in node.names])
+    def _rows(self, node: ModuleNode, path: str) -> Iterator[dict[str, Any]]:
+        name = join_name(path, node.names[0])
+        flops = self.flops_of([join_name(path, other) for other in node.names])
         yield {
-            "name": joined(above, node.name),
+            "name": join_name(path, node.name),
             "class_name": node.class_name,
             "repeat": node.repeat,
             **node.total.to_dict(),
@@ -81,7 +83,7 @@ class Summary(Shown):
             "flops_backward": flops.backward,
         }
         for child in node.children:
-            yield from self._records(child, name)
+            yield from self._rows(child, name)
 
 
 def _counts(by_name: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
@@ -94,41 +96,41 @@ def summary(
     device: torch.device | str | None = None,
     gpu: str | None = None,
 ) -> Summary:
-    """What is in `module`: classes, shapes, counts, bytes, dtypes, devices; equal blocks folded.
+    """The tree of `module`: classes, shapes, counts, bytes, dtypes, devices; equal blocks folded.
 
-    With inputs, also the shapes each module gives, and floating point operations, forward and
-    backward, as ``torch.utils.flop_counter.FlopCounterMode`` counts them: a multiplication and an
-    addition are two.
+    With inputs, also the shapes that each module returns, and floating point operations, forward
+    and backward, as ``torch.utils.flop_counter.FlopCounterMode`` counts them: a multiplication and
+    an addition are two.
 
     Args:
         module: fake, deferred or real; it is not touched.
-        inputs: as its forward takes them; a lone mapping is taken as keyword arguments. See
+        inputs: as its forward takes them; a single mapping is taken as keyword arguments. See
             :func:`example_inputs`.
         device: where it is to run; where it is, if not given.
         gpu: a profile's name; means ``device="cuda"``.
 
     Raises:
         TypeError: if `module` is not a module.
-        Exception: what the module raises on these inputs; :func:`check` says where.
+        Exception: what the module raises on these inputs; :func:`check` reports where.
 
     >>> found = summary(nn.Linear(3, 4), torch.ones(2, 3))
     >>> found.tree.size.num_parameters, found.flops[""]
     (16, Flops(forward=48, backward=48))
     """
-    subject = subject_of(module, inputs, device=device, gpu=gpu)
+    workload = workload_of(module, inputs, device=device, gpu=gpu)
     tree = read_module(module)
     if not inputs:
         return Summary(tree)
-    twin = subject.twin()
+    fake_copy = workload.fake_copy()
     outputs: dict[str, Any] = {}
-    for name, part in twin.module.named_modules():
-        part.register_forward_hook(partial(_note_output, outputs, name))
-    flops = count_flops(twin, Running(twin.module))
-    return Summary(tree, described(twin.inputs), outputs, flops)
+    for name, child in fake_copy.module.named_modules():
+        child.register_forward_hook(partial(_record_output, outputs, name))
+    flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
+    return Summary(tree, to_specs(fake_copy.inputs), outputs, flops)
 
 
-def _note_output(
+def _record_output(
     outputs: dict[str, Any], name: str, module: nn.Module, args: Any, output: Any
 ) -> None:
     if name not in outputs:
-        outputs[name] = described(output)
+        outputs[name] = to_specs(output)

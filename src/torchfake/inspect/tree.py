@@ -1,16 +1,16 @@
-"""A module as plain data: what it holds, how large that is, equal blocks folded into one.
+"""A module as a tree of plain data: its tensors and their sizes, equal blocks folded into one.
 
-Enters: any module, fake or real. Leaves: a tree of frozen records. Invariant: every tensor is
+Input: any module, fake or real. Output: a tree of frozen records. Invariant: every tensor is
 counted once, where a walk in order of registration first meets it, so the root's size is that of
-``module.parameters()`` and ``module.buffers()``.
+``module.parameters()`` and ``module.buffers()``. Called by: the user, and ``summary``; ``show``
+draws the tree.
 
-Folding is linear in the number of modules: a subtree's structure is interned bottom-up as one
+Folding is linear in the number of modules: the structure of a subtree is interned bottom-up as one
 small integer, so comparing two blocks of any size is comparing two integers.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,13 +19,14 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchfake._private_distributed import device_of
-from torchfake.inspect.specs import dtype_name
+from torchfake._torch.distributed import device_of
+from torchfake.inspect.describe.module_names import index_ranges, join_name
+from torchfake.inspect.describe.tensor_specs import dtype_name
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much a subtree holds, every tensor counted once."""
+    """Sizes of the tensors of a subtree, every tensor counted once."""
 
     num_trainable: int = 0  # values in parameters that require grad
     num_frozen: int = 0  # values in the other parameters
@@ -66,7 +67,7 @@ class TensorNode:
 
     name: str
     kind: str  # "parameter" or "buffer"
-    shape: tuple[int, ...] | None  # None: a lazy module's, decided by its first forward
+    shape: tuple[int, ...] | None  # None: a lazy module's, until its first forward
     dtype: str  # without "torch."
     device: str
     num_values: int
@@ -77,7 +78,7 @@ class TensorNode:
 
     @property
     def size(self) -> Size:
-        """What it adds to its module: nothing if it was counted elsewhere."""
+        """What it adds to the size of its module: nothing if it was counted elsewhere."""
         if self.tied_to is not None:
             return Size()
         if self.kind == "buffer":
@@ -88,9 +89,9 @@ class TensorNode:
 
     @property
     def structure(self) -> Hashable:
-        """What must agree for two tensors at the same place in two blocks to be alike."""
-        alike = replace(self, tied_to=None) if self.tied_to else self
-        return alike, self.tied_to is not None
+        """What must be equal for two tensors at the same position in two blocks to fold."""
+        untied = replace(self, tied_to=None) if self.tied_to else self
+        return untied, self.tied_to is not None
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, ready for JSON."""
@@ -99,16 +100,16 @@ class TensorNode:
 
 @dataclass(frozen=True)
 class ModuleNode:
-    """One module, or a run of siblings alike in structure (``repeat`` of them)."""
+    """One module, or several siblings of the same structure (``repeat`` of them)."""
 
-    name: str  # in its parent; "0-23" for a run; "" for the root
+    name: str  # in its parent; "0-23" for several; "" for the root
     names: tuple[str, ...]  # of each module it stands for
     class_name: str
     tensors: tuple[TensorNode, ...]  # its own, not its children's
     children: tuple[ModuleNode, ...]
-    size: Size  # of ONE of the `repeat` modules, all below it included
+    size: Size  # of ONE of the `repeat` modules, its descendants included
     shared_with: str | None = None  # the full name under which this very module was read before
-    is_container: bool = False  # exactly a ModuleList or Sequential: a row of blocks, no more
+    is_container: bool = False  # a ModuleList or Sequential, no subclass: it only contains blocks
 
     @property
     def repeat(self) -> int:
@@ -122,22 +123,22 @@ class ModuleNode:
 
     @property
     def folded_block(self) -> ModuleNode | None:
-        """The one child of a container whose blocks are all alike: they read as one line."""
+        """The only child of a container whose blocks are all equal: both are shown as one line."""
         if self.is_container and len(self.children) == 1 and self.children[0].repeat > 1:
             return self.children[0]
         return None
 
     def walk(self, *, times: int = 1) -> Iterator[tuple[ModuleNode, int]]:
-        """Yield this node and all below it, each with how many modules it stands for in all."""
+        """Yield this node and its descendants, each with how many modules it stands for in all."""
         times *= self.repeat
         yield self, times
         for child in self.children:
             yield from child.walk(times=times)
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """The tree ready for JSON, cut `depth` levels below; a folded container is no level."""
-        below = depth if depth is None or self.folded_block else depth - 1
-        shown = () if depth == 0 and not self.folded_block else self.children
+        """The tree ready for JSON, `depth` levels deep; a folded container is no level."""
+        child_depth = depth if depth is None or self.folded_block else depth - 1
+        children = () if depth == 0 and not self.folded_block else self.children
         return {
             "name": self.name,
             "class_name": self.class_name,
@@ -146,7 +147,7 @@ class ModuleNode:
             "shared_with": self.shared_with,
             "size": self.size.to_dict(),
             "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "children": [child.to_dict(depth=below) for child in shown],
+            "children": [child.to_dict(depth=child_depth) for child in children],
         }
 
 
@@ -181,51 +182,51 @@ def count_by(root: ModuleNode, field: str) -> dict[str, tuple[int, int]]:
 
 
 class _Reader:
-    """One walk over one module; a node is read together with its structure's integer."""
+    """One walk over one module; each node is returned with the integer of its structure."""
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}  # id -> the full name it was first met under
-        self.tensors: dict[int, str] = {}
+        self.tensors: dict[int, str] = {}  # the same
         self.structures: dict[Hashable, int] = {}
 
     def read(self, module: nn.Module, name: str, path: str) -> tuple[ModuleNode, int]:
-        class_name = type(module).__name__
+        """The node of a module, and the integer of its structure."""
         first = self.modules.setdefault(id(module), path)
         if first != path:
-            node = ModuleNode(
-                name, (name,), class_name, (), (), Size(), shared_with=first or "itself"
-            )
-            return node, self.intern(("shared", type(module)))
+            return self.read_shared(module, name, first)
         tensors = tuple(self.read_tensors(module, path))
-        # named_children() would leave out a module registered twice
+        # named_children() leaves out a module that is registered twice
         found = [
-            self.read(child, key, joined(path, key))
+            self.read(child, key, join_name(path, key))
             for key, child in module._modules.items()
             if child is not None
         ]
-        structure = self.intern(
-            (
-                type(module),
-                tuple(tensor.structure for tensor in tensors),
-                tuple((child.name, number) for child, number in found),
-            )
-        )
-        children = _folded(module, found)
-        container = type(module) in (nn.ModuleList, nn.Sequential) and not tensors
-        size = _size(tensors, children)
+        children = _fold_children(module, found)
         node = ModuleNode(
-            name, (name,), class_name, tensors, children, size, is_container=container
+            name=name,
+            names=(name,),
+            class_name=type(module).__name__,
+            tensors=tensors,
+            children=children,
+            size=_size(tensors, children),
+            is_container=type(module) in (nn.ModuleList, nn.Sequential) and not tensors,
         )
-        return node, structure
+        return node, self.intern(_structure(module, tensors, found))
+
+    def read_shared(self, module: nn.Module, name: str, first: str) -> tuple[ModuleNode, int]:
+        """The node of a module that was read before, under the name `first`: it has no size."""
+        class_name, shared_with = type(module).__name__, first or "itself"
+        node = ModuleNode(name, (name,), class_name, (), (), Size(), shared_with=shared_with)
+        return node, self.intern(("shared", type(module)))
 
     def read_tensors(self, module: nn.Module, path: str) -> Iterator[TensorNode]:
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                yield self.read_tensor(parameter, name, joined(path, name), "parameter", True)
+                yield self.read_tensor(parameter, name, join_name(path, name), "parameter", True)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 saved = name not in module._non_persistent_buffers_set
-                yield self.read_tensor(buffer, name, joined(path, name), "buffer", saved)
+                yield self.read_tensor(buffer, name, join_name(path, name), "buffer", saved)
 
     def read_tensor(
         self, tensor: torch.Tensor, name: str, path: str, kind: str, persistent: bool
@@ -251,21 +252,15 @@ class _Reader:
         return self.structures.setdefault(structure, len(self.structures))
 
 
-def joined(path: str, name: str) -> str:
-    """The full name of what is called `name` in the module at `path`."""
-    return f"{path}.{name}" if path else name
-
-
-def with_those_above(name: str) -> Iterator[str]:
-    """A full name, and those of the modules around it; the root's, "", is last.
-
-    >>> list(with_those_above("layers.3.mlp"))
-    ['layers.3.mlp', 'layers.3', 'layers', '']
-    """
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
-    yield ""
+def _structure(
+    module: nn.Module, tensors: tuple[TensorNode, ...], children: list[tuple[ModuleNode, int]]
+) -> Hashable:
+    """What must be equal for two modules to fold."""
+    return (
+        type(module),
+        tuple(tensor.structure for tensor in tensors),
+        tuple((child.name, number) for child, number in children),
+    )
 
 
 def _size(tensors: tuple[TensorNode, ...], children: tuple[ModuleNode, ...]) -> Size:
@@ -277,41 +272,25 @@ def _size(tensors: tuple[TensorNode, ...], children: tuple[ModuleNode, ...]) -> 
     return size
 
 
-def _folded(parent: nn.Module, found: list[tuple[ModuleNode, int]]) -> tuple[ModuleNode, ...]:
-    """The children, those alike folded: runs in a Sequential, wherever they are in a ModuleList.
+def _fold_children(
+    parent: nn.Module, found: list[tuple[ModuleNode, int]]
+) -> tuple[ModuleNode, ...]:
+    """The children, equal ones folded: neighbours in a Sequential, at any index in a ModuleList.
 
-    A Sequential's order is the order of its forward, so only neighbours may be drawn together.
-    A ModuleList's is the parent's affair, and models that alternate two kinds of layer are common.
+    A Sequential runs in its order, so only neighbours may be shown as one. A ModuleList has no
+    order of its own, and models that alternate two kinds of layers are common.
     """
     if not isinstance(parent, (nn.ModuleList, nn.Sequential)):
         return tuple(node for node, _ in found)
-    runs: dict[Hashable, list[ModuleNode]] = {}
-    run = 0
+    groups: dict[Hashable, list[ModuleNode]] = {}
+    run = 0  # of equal neighbours in a Sequential
     for i, (node, structure) in enumerate(found):
         if isinstance(parent, nn.Sequential):
             run += i > 0 and structure != found[i - 1][1]
-        runs.setdefault((structure, run), []).append(node)
-    return tuple(_fold(nodes) for nodes in runs.values())
+        groups.setdefault((structure, run), []).append(node)
+    return tuple(_fold(nodes) for nodes in groups.values())
 
 
 def _fold(nodes: list[ModuleNode]) -> ModuleNode:
     names = tuple(node.name for node in nodes)
-    return replace(nodes[0], name=ranges(names), names=names)
-
-
-def ranges(names: tuple[str, ...]) -> str:
-    """``0-23``, ``1, 3, ... 47`` or ``0-2, 5``: names in short; `names` has them all."""
-    if len(names) == 1 or not all(name.isdecimal() for name in names):
-        return ", ".join(names)
-    numbers = [int(name) for name in names]
-    steps = {b - a for a, b in itertools.pairwise(numbers)}
-    if len(numbers) > 3 and len(steps) == 1 and steps != {1}:
-        return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]}"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    said = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
-    return ", ".join(said) if len(said) < 6 else f"{said[0]}, {said[1]}, ... {said[-1]}"
+    return replace(nodes[0], name=index_ranges(names), names=names)

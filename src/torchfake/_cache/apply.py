@@ -1,0 +1,79 @@
+"""Makes the result of a call from a recipe, without running a kernel.
+
+Input: a recipe whose guards hold, an operator, and arguments of the key it was learned for. Output:
+the result, as the kernel would give it; arguments are changed as the kernel would change them.
+Invariant: no meta tensor is made and no kernel runs, but for values of small tensors that are to be
+propagated. Called by: ``_dispatch``, for hits that take more than one new wrapper (it makes a
+single one itself).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._cache.recipes import (
+    ArgumentResult,
+    ConstantResult,
+    NewResult,
+    Recipe,
+    ViewResult,
+    flatten_outcome,
+)
+from torchfake._core import devices, source_location
+from torchfake._core.storage import ConstantFill, Storage
+from torchfake._operators import constant_propagation
+from torchfake._operators.operator_call import Args, Call, Kwargs, increment_versions, output_device
+from torchfake._tensor.fake_tensor import FakeTensor, new_fake, rebind
+
+
+def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result of `func`, made as `recipe` says; arguments are changed as `func` would."""
+    new: list[Storage] = []
+    if recipe.new_storage_bytes:
+        device = _device_of(recipe)
+        location = source_location.caller_location(3)
+        new = [Storage(num_bytes, device, func, location) for num_bytes in recipe.new_storage_bytes]
+    result = _build(recipe.outcome, new, args, kwargs)
+    is_filled = recipe.fill is not None and apply_fill(recipe.fill, result)
+    if recipe.propagates_values and not is_filled:
+        call = Call(func, args, kwargs)
+        call.device = output_device(call)
+        constant_propagation.propagate_values(call, result)
+    if recipe.increments_versions:
+        increment_versions(Call(func, args, kwargs))
+    for path, record in recipe.metadata_changes:
+        fake = path.find(args, kwargs)
+        rebind(fake, record, fake._fake_storage)
+    return result
+
+
+def apply_fill(fill: ConstantFill, fake: FakeTensor) -> bool:
+    """Set the value of the storage of `fake`, if it is as large as what was filled."""
+    storage = fake._fake_storage
+    if storage.num_bytes != fill.num_bytes:
+        return False
+    storage.value = fill
+    return True
+
+
+def _build(outcome: Any, new: list[Storage], args: Args, kwargs: Kwargs) -> Any:
+    if isinstance(outcome, NewResult):
+        storage = new[outcome.storage_index]
+        storage.device = outcome.record.device
+        return new_fake(outcome.record, storage)
+    if isinstance(outcome, ViewResult):
+        return new_fake(outcome.record, outcome.base.find(args, kwargs)._fake_storage)
+    if isinstance(outcome, ArgumentResult):
+        return outcome.argument.find(args, kwargs)
+    if isinstance(outcome, ConstantResult):
+        return outcome.value
+    return type(outcome)([_build(part, new, args, kwargs) for part in outcome])
+
+
+def _device_of(recipe: Recipe) -> torch.device:
+    for part in flatten_outcome(recipe.outcome):
+        if isinstance(part, (NewResult, ViewResult)):
+            return part.record.device
+    return devices.CPU

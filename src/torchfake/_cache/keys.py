@@ -1,0 +1,145 @@
+"""The signature and the key of a call: what its outcome depends on.
+
+Input: an operator and the arguments of one call. Output: its signature (how many arguments are
+passed by position and which by name), and for each signature a function that makes keys. Invariant:
+two calls of equal signature and equal key have outcomes of equal metadata, but for the guards of
+``_cache/guards``. Called by: ``_cache/cache``; the key functions by ``_dispatch``, on each call.
+
+A key is a tuple: a fake stands in it as its metadata record, a list as a tuple, anything else as
+itself, with its type where the schema leaves that open, since 1 and 1.0 and True are equal. One
+element more says that a value is known. Calls with a number or nothing where the schema has a
+tensor have keys of another layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._tensor.fake_tensor import FakeTensor
+
+KeyFunction = Callable[[Args, Kwargs | None], tuple[Any, ...]]
+
+
+class NoKeyError(TypeError):
+    """An argument that cannot be part of a key: a real tensor, a generator, a symbolic size."""
+
+
+def signature_of(args: Args, kwargs: Kwargs | None) -> Any:
+    """How many arguments are passed by position, and which by name. torch leaves out those that
+    are at their default.
+    """
+    return (len(args), *kwargs) if kwargs else len(args)
+
+
+class _Template(NamedTuple):
+    """Source text for one argument; ``{0}`` stands for its name."""
+
+    key: str  # its part of the key
+    value: str = ""  # its value, for a tensor: None if not known
+
+
+_TENSOR = _Template("{0}._fake_meta", "{0}._fake_storage.value")
+_TENSOR_OR_NONE = _Template(
+    "(None if {0} is None else {0}._fake_meta)",
+    "(None if {0} is None else {0}._fake_storage.value)",
+)
+_LIST = _Template("tuple({0})")
+_LIST_OR_NONE = _Template("(None if {0} is None else tuple({0}))")
+_TENSORS = _Template("generic_key({0})")
+_NUMBER = _Template("type({0}), {0}")
+_ITSELF = _Template("{0}")
+
+_TEMPLATES = {
+    "Tensor": _TENSOR,
+    "Optional[Tensor]": _TENSOR_OR_NONE,
+    "List[Tensor]": _TENSORS,
+    "Optional[List[Tensor]]": _TENSORS,
+    "List[Optional[Tensor]]": _TENSORS,
+    "List[number]": _TENSORS,
+    "List[int]": _LIST,
+    "List[bool]": _LIST,
+    "Optional[List[int]]": _LIST_OR_NONE,
+    "Optional[List[float]]": _LIST_OR_NONE,
+    "number": _NUMBER,
+    "Optional[number]": _NUMBER,
+    "Optional[Generator]": _Template("refuse_generator({0})"),
+}
+"""By the type that the schema gives an argument. Calls with an argument of another have no key."""
+
+_TEMPLATES |= dict.fromkeys(("int", "bool", "float", "str", "Device"), _ITSELF)
+_TEMPLATES |= {f"Optional[{t}]": _ITSELF for t in ("int", "bool", "float", "str", "Device")}
+
+
+def key_function(func: Any, args: Args, kwargs: Kwargs) -> KeyFunction | None:
+    """What makes the keys of calls of `func` of this call's signature; None if nothing can."""
+    arguments = func._schema.arguments
+    by_name = {a.name: a for a in arguments}
+    passed = [*arguments[: len(args)], *(by_name[name] for name in kwargs)]
+    templates = [_TEMPLATES.get(str(argument.type)) for argument in passed]
+    if None in templates:
+        return None
+    return _compile(tuple(templates), len(args))
+
+
+@cache
+def _compile(templates: tuple[_Template, ...], num_positional: int) -> KeyFunction:
+    """The key function of a signature, as one expression without a loop.
+
+    Made from text, as dataclasses and named tuples make theirs: a loop over the arguments would
+    take longer than all the rest of a hit but the wrapper.
+    """
+    names = [f"a{i}" for i in range(len(templates))]
+    pairs = list(zip(templates, names, strict=True))
+    values = [template.value.format(name) for template, name in pairs if template.value]
+    key = "".join(template.key.format(name) + ", " for template, name in pairs)
+    text = f"""
+def key(args, kwargs):
+    {_unpacking(names[:num_positional], "args")}
+    {_unpacking(names[num_positional:], "kwargs.values()")}
+    try:
+        if {" is ".join([*values, "None"] if values else ["True"])}:
+            return ({key})
+        return ({key}True,)
+    except AttributeError:  # no fake where the schema has a tensor
+        pass
+    return generic_key((args, kwargs))
+"""
+    namespace: dict[str, Any] = {
+        "generic_key": _generic_key,
+        "refuse_generator": _refuse_generator,
+    }
+    exec(text, namespace)
+    return namespace["key"]  # type: ignore[no-any-return]
+
+
+def _unpacking(names: list[str], source: str) -> str:
+    return f"({', '.join(names)},) = {source}" if names else "pass"
+
+
+def _refuse_generator(generator: Any) -> None:
+    if generator is not None:
+        raise NoKeyError("a generator cannot be part of a key")
+
+
+_ATOMIC_TYPES = frozenset(
+    {int, float, bool, complex, str, type(None),
+     torch.dtype, torch.device, torch.layout, torch.memory_format}
+)  # fmt: skip
+
+
+def _generic_key(value: Any) -> Any:
+    """The key of anything that can have one, with all that can matter about it."""
+    if isinstance(value, FakeTensor):
+        return value._fake_meta, value._fake_storage.value is None
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_generic_key, value))
+    if isinstance(value, dict):
+        return tuple((name, _generic_key(item)) for name, item in value.items())
+    if type(value) in _ATOMIC_TYPES:
+        return type(value), value
+    raise NoKeyError(f"a {type(value).__name__} cannot be part of a key")

@@ -1,0 +1,241 @@
+"""Learns a recipe from a call: its arguments before the kernel ran, and its result after.
+
+Input: an operator, its arguments, a snapshot of the fakes among them, and the result. Output: a
+:class:`Recipe`, or None where the outcome does not follow from the metadata of the arguments alone.
+Invariant: nothing is run and nothing is changed. Called by: ``_cache/cache``, when a call was not
+in the cache and its kernel has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._cache.guards import current_devices
+from torchfake._cache.recipes import (
+    ArgumentPath,
+    ArgumentResult,
+    ConstantResult,
+    NewResult,
+    Recipe,
+    ViewResult,
+    flatten_outcome,
+)
+from torchfake._core.metadata import Metadata, bytes_spanned
+from torchfake._core.schemas import OpTraits, traits_of
+from torchfake._core.storage import ConstantFill, Storage
+from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor
+
+_CONSTANT_TYPES = (bool, int, float, str, type(None), torch.dtype)
+
+
+class ArgumentSnapshot(NamedTuple):
+    """A fake among the arguments, as it was before the call."""
+
+    path: ArgumentPath
+    fake: FakeTensor
+    record: Metadata
+    storage: Storage
+    num_bytes: int
+    is_known: bool
+
+
+def snapshot_arguments(args: Args, kwargs: Kwargs) -> list[ArgumentSnapshot]:
+    """The fakes among the arguments, as they are now: an operation may change them."""
+    found = []
+    for name, value in (*enumerate(args), *kwargs.items()):
+        if isinstance(value, FakeTensor):
+            found.append(_snapshot(ArgumentPath(name), value))
+        elif isinstance(value, (list, tuple)):
+            tensors = [(i, v) for i, v in enumerate(value) if isinstance(v, FakeTensor)]
+            found.extend(_snapshot(ArgumentPath(name, i), v) for i, v in tensors)
+    return found
+
+
+def _snapshot(path: ArgumentPath, fake: FakeTensor) -> ArgumentSnapshot:
+    storage = fake._fake_storage
+    is_known = storage.value is not None
+    return ArgumentSnapshot(path, fake, fake._fake_meta, storage, storage.num_bytes, is_known)
+
+
+def learn_recipe(
+    func: Any, args: Args, kwargs: Kwargs, before: list[ArgumentSnapshot], result: Any
+) -> Recipe | None:
+    """The recipe of a call that has its result; None where its outcome is not the metadata's."""
+    traits = traits_of(func)
+    reader = _OutcomeReader(before)
+    outcome = reader.outcome_of(result)
+    metadata_changes = reader.metadata_changes()
+    if outcome is None or metadata_changes is None:
+        return None
+    new_bytes = tuple(storage.num_bytes for storage in reader.new_storages)
+    propagates = _may_propagate_values(traits, before, outcome, new_bytes)
+    is_promoted = _promotes_from_floats(traits, before)
+    return Recipe(
+        outcome=outcome,
+        new_storage_bytes=new_bytes,
+        metadata_changes=metadata_changes,
+        propagates_values=propagates,
+        increments_versions=traits.is_foreach and bool(traits.mutated_names),
+        guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
+        guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
+        is_recorded=_is_recorded(traits, before, new_bytes),
+        fill=_fill_of(traits, args, outcome, new_bytes) if propagates else None,
+    )
+
+
+def _is_recorded(
+    traits: OpTraits, before: list[ArgumentSnapshot], new_bytes: tuple[int, ...]
+) -> bool:
+    touches_bytes = bool(new_bytes) or bool(traits.mutated_names)
+    return touches_bytes and any(b.record.mark for b in before)
+
+
+# Outcome: what the results are, in terms of the arguments.
+
+
+class _OutcomeReader:
+    """Describes the result of one call in terms of its arguments."""
+
+    def __init__(self, before: list[ArgumentSnapshot]) -> None:
+        self.before = before
+        self.path_of_fake = _unique_paths([(id(b.fake), b.path) for b in before])
+        self.path_of_storage = _unique_paths([(id(b.storage), b.path) for b in before])
+        self.new_storages: list[Storage] = []
+
+    def outcome_of(self, result: Any) -> Any:
+        """`result` as one of the four outcomes, or None."""
+        if isinstance(result, FakeTensor):
+            return self._outcome_of_fake(result)
+        if isinstance(result, _CONSTANT_TYPES):
+            return ConstantResult(result)
+        if type(result) not in (list, tuple):
+            return None
+        parts = [self.outcome_of(item) for item in result]
+        return None if None in parts else type(result)(parts)
+
+    def _outcome_of_fake(self, fake: FakeTensor) -> Any:
+        storage = fake._fake_storage
+        if id(fake) in self.path_of_fake:
+            path = self.path_of_fake[id(fake)]
+            return None if path is None else ArgumentResult(path)
+        if id(storage) in self.path_of_storage:
+            base = self.path_of_storage[id(storage)]
+            return None if base is None else ViewResult(fake._fake_meta, base)
+        if storage.pinned is not None:
+            return None
+        if not any(storage is known for known in self.new_storages):
+            self.new_storages.append(storage)
+        index = [storage is known for known in self.new_storages].index(True)
+        return NewResult(fake._fake_meta, index)
+
+    def metadata_changes(self) -> tuple[tuple[ArgumentPath, Metadata], ...] | None:
+        """The arguments that have other metadata now; None if storages changed too, or might have,
+        had they been smaller.
+        """
+        for b in self.before:
+            if b.fake._fake_storage is not b.storage or b.storage.num_bytes != b.num_bytes:
+                return None
+        changed = [b for b in self.before if b.fake._fake_meta is not b.record]
+        if any(_bytes_spanned(b.fake._fake_meta) > _bytes_spanned(b.record) for b in changed):
+            return None
+        return tuple((b.path, b.fake._fake_meta) for b in changed)
+
+
+def _bytes_spanned(record: Metadata) -> int:
+    return bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
+
+
+def _unique_paths(paths: list[tuple[int, ArgumentPath]]) -> dict[int, ArgumentPath | None]:
+    """Paths by identity; None for an object with two: a recipe cannot tell which is meant."""
+    found: dict[int, ArgumentPath | None] = {}
+    for key, path in paths:
+        found[key] = None if key in found else path
+    return found
+
+
+# Values: whether results may have known ones, and what a fill is.
+
+
+def _may_propagate_values(
+    traits: OpTraits, before: list[ArgumentSnapshot], outcome: Any, new_bytes: tuple[int, ...]
+) -> bool:
+    """Whether a result, or what is written, could have a known value: see ``propagate_values``."""
+    new = [o for o in flatten_outcome(outcome) if isinstance(o, NewResult)]
+    small = [o for o in new if known_values.keeps_value(new_bytes[o.storage_index], o.record.dtype)]
+    if not new and not traits.mutated_names:
+        return False
+    if traits.returns_uninitialized and not traits.mutated_names:
+        return any(not _is_inexact(o.record.dtype) for o in small)
+    if any(b.is_known for b in before):
+        return True
+    if traits.overwrites_first:
+        is_small = len(before) == 1 and _is_small(before[0].record)
+        return is_small and not _draws_floats(traits, before)
+    return not before and bool(small)
+
+
+def _draws_floats(traits: OpTraits, before: list[ArgumentSnapshot]) -> bool:
+    record = before[0].record
+    return traits.is_random and record.dtype.is_floating_point and len(record.size) > 0
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    """Whether it is floating or complex: no value is known of unwritten memory of such a dtype."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _is_small(record: Metadata) -> bool:
+    return known_values.keeps_value(record.num_bytes, record.dtype)
+
+
+_FILL_NUMBERS: dict[str, Callable[[Args], Any]] = {
+    "aten::zeros": lambda args: 0,
+    "aten::zero_": lambda args: 0,
+    "aten::ones": lambda args: 1,
+    "aten::full": lambda args: args[1],
+    "aten::fill_": lambda args: args[1],
+}
+"""The number that an operator fills a tensor with, from its positional arguments."""
+
+
+def _fill_of(
+    traits: OpTraits, args: Args, outcome: Any, new_bytes: tuple[int, ...]
+) -> ConstantFill | None:
+    """The value of what is filled with one number: the kernel has run once and accepted it."""
+    packet = "aten::zeros" if traits.returns_uninitialized else traits.packet
+    if packet not in _FILL_NUMBERS:
+        return None
+    number = _FILL_NUMBERS[packet](args)
+    if not isinstance(number, (bool, int)) and not number:
+        return None  # 0.0, or -0.0, which has the same key
+    if not isinstance(number, (bool, int, float, complex)):
+        return None
+    if isinstance(outcome, NewResult):
+        return ConstantFill(number, outcome.record.dtype, new_bytes[outcome.storage_index])
+    record = args[0]._fake_meta
+    return ConstantFill(number, record.dtype, record.num_bytes)
+
+
+# Guards: what the outcome depends on beyond the key.
+
+
+_USES_DEFAULT_DTYPE = frozenset({"aten::linspace", "aten::logspace"})
+"""Give the default dtype, although their ends may be floating tensors."""
+
+
+def _promotes_from_floats(traits: OpTraits, before: list[ArgumentSnapshot]) -> bool:
+    """Whether type promotion finds a floating dtype, and so never uses the default one."""
+    are_floats = [_is_inexact(b.record.dtype) for b in before]
+    if traits.packet in _USES_DEFAULT_DTYPE:
+        return False
+    return bool(are_floats) and (all(are_floats) if traits.is_foreach else any(are_floats))
+
+
+def _names_accelerator(args: Args, kwargs: Kwargs) -> bool:
+    devices = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.device)]
+    return any(device.type != "cpu" for device in devices)

@@ -1,0 +1,129 @@
+"""What a recipe is: the outcome of an operation, in terms of the arguments of the call.
+
+Input: the parts of an outcome, from ``_cache/learn``. Output: a :class:`Recipe`, and for those that
+make one wrapper at most a :class:`FastRecipe`, which is all that the hot path reads. Invariant: a
+recipe names arguments by their path in the call and storages by the arguments that view them, never
+a tensor of the call it was learned from. Called by: ``_cache/learn``, which makes recipes;
+``_cache/apply``, ``_cache/verify`` and ``_dispatch``, which read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._core.metadata import Metadata
+from torchfake._core.storage import ConstantFill
+from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._tensor.fake_tensor import wrapper_arguments
+
+
+class ArgumentPath(NamedTuple):
+    """Which argument of a call is meant."""
+
+    argument: Any  # a position or a name
+    element: int | None = None  # the index, if the argument is a list
+
+    @property
+    def is_position(self) -> bool:
+        return isinstance(self.argument, int) and self.element is None
+
+    def find(self, args: Args, kwargs: Kwargs) -> Any:
+        argument = self.argument
+        value = kwargs[argument] if isinstance(argument, str) else args[argument]
+        return value if self.element is None else value[self.element]
+
+
+class NewResult(NamedTuple):
+    """A result with a storage of its own."""
+
+    record: Metadata
+    storage_index: int  # among the new storages of the call
+
+
+class ViewResult(NamedTuple):
+    """A result that views the storage of an argument."""
+
+    record: Metadata
+    base: ArgumentPath
+
+
+class ArgumentResult(NamedTuple):
+    """A result that is an argument, the same object."""
+
+    argument: ArgumentPath
+
+
+class ConstantResult(NamedTuple):
+    """A result that is no tensor."""
+
+    value: Any
+
+
+def flatten_outcome(outcome: Any) -> list[Any]:
+    """The single outcomes in an outcome, lists and tuples opened."""
+    if type(outcome) in (list, tuple):
+        return [part for item in outcome for part in flatten_outcome(item)]
+    return [outcome]
+
+
+@dataclass(slots=True)
+class Recipe:
+    """How to make the result of an operation from its arguments."""
+
+    outcome: Any  # one of the four above, or a list or tuple of them
+    new_storage_bytes: tuple[int, ...] = ()  # the sizes of the new storages
+    metadata_changes: tuple[tuple[ArgumentPath, Metadata], ...] = ()  # arguments it changes
+    propagates_values: bool = False  # values may be known: see _operators/constant_propagation
+    fill: ConstantFill | None = None  # value of the one new or wholly written storage
+    increments_versions: bool = False  # a foreach, whose kernel counts the writes for autograd
+    guard_default_dtype: torch.dtype | None = None  # holds only while this is torch's default
+    guard_devices: Any = None  # holds only while current_devices() is this
+    is_recorded: bool = False  # makes or writes deferred storages: see _recording/record
+
+    fast: FastRecipe | None = field(default=None, compare=False)  # the same for the hot path
+    returned_argument: int | None = field(default=None, compare=False)  # position of the result
+    unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
+
+    def __post_init__(self) -> None:
+        self._derive_fast_path()
+        self.unrecorded = self.fast, self.returned_argument
+        if self.is_recorded:  # the hot path would not record it
+            self.fast = self.returned_argument = None
+
+    def _derive_fast_path(self) -> None:
+        """Fill in `fast` or `returned_argument`, if the hot path can do all that is to be done."""
+        if self.metadata_changes or self.increments_versions or self.guard_devices is not None:
+            return
+        if self.propagates_values and self.fill is None:
+            return
+        outcome = self.outcome
+        if isinstance(outcome, NewResult):
+            self.fast = _fast_recipe(self, outcome.record, None)
+        elif isinstance(outcome, ViewResult) and outcome.base.is_position:
+            self.fast = _fast_recipe(self, outcome.record, outcome.base.argument)
+        elif isinstance(outcome, ArgumentResult) and outcome.argument.is_position:
+            if self.guard_default_dtype is None:
+                self.returned_argument = outcome.argument.argument
+
+
+class FastRecipe(NamedTuple):
+    """A recipe for one new wrapper, with no guard but the default dtype."""
+
+    record: Metadata
+    device: torch.device
+    wrapper: tuple[Any, ...]  # the arguments of make_wrapper
+    base: Any  # position of the argument it is a view of, or None
+    guard_default_dtype: torch.dtype | None
+    num_bytes: int
+    value: ConstantFill | None
+
+
+def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | None:
+    if record.conj or record.neg:
+        return None
+    num_bytes = recipe.new_storage_bytes[0] if recipe.new_storage_bytes else 0
+    tensor = (record, record.device, wrapper_arguments(record), base)
+    return FastRecipe(*tensor, recipe.guard_default_dtype, num_bytes, recipe.fill)

@@ -1,0 +1,18 @@
+"""The data model: what a fake is, which devices and modes there are, how operators treat arguments.
+
+Input: sizes, strides, dtypes and devices; schemas of operators; the running frames. Output: records
+of metadata, storages without memory, traits of operators, source locations. Invariant: nothing here
+dispatches an operator on a fake; thread-local state is in ``modes`` alone.
+
+Its files, in reading order:
+
+    gpu_profiles     the CUDA devices that a mode can report
+    modes            thread-local state: the modes that are on
+    devices          a fake's device, and the carrier device of its wrapper in C++
+    metadata         interned records of shape, strides, dtype and device
+    source_location  lines of user code, cheap to take and formatted when printed
+    storage          storages without memory, and known values of small ones
+    memory           real storages, and real tensors on them, from records
+    schemas          how an operator treats its arguments, read from its schema once
+    pickle_names     the names by which pickles refer to what has moved
+"""

@@ -1,0 +1,54 @@
+"""Real storages, and real tensors on them, from records of metadata.
+
+Input: sizes in bytes, devices, :class:`Metadata`. Output: new storages; real tensors that view a
+storage as a record says. Invariant: allocated storages are new, and no values are written. Called
+by: ``_replay`` and ``_materialize`` for what they materialize, ``_operators`` for known values,
+``_files`` and ``_graph/digest`` for bytes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchfake._core.metadata import Metadata
+from torchfake._torch import subclass
+
+_CPU = torch.device("cpu")
+
+
+def is_available(device: torch.device) -> bool:
+    """Whether this machine has `device`."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+
+
+def replay_device(device: torch.device) -> torch.device:
+    """The device on which operations recorded on `device` are replayed: it, or else the CPU."""
+    return device if is_available(device) else _CPU
+
+
+def allocate_storage(num_bytes: int, device: torch.device) -> torch.UntypedStorage:
+    """An uninitialised storage on the replay device of `device`."""
+    return torch.UntypedStorage(num_bytes, device=replay_device(device))
+
+
+def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:
+    """A real tensor with the metadata of `record` on `storage`."""
+    view = torch.empty(0, dtype=record.dtype, device=storage.device)
+    view.set_(storage, record.offset, record.size, record.stride)
+    subclass.set_conj_and_neg(view, record.conj, record.neg)
+    return view
+
+
+def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a real tensor's elements, in order, on the CPU: uint8[n]."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    in_order = plain.as_strided((plain.numel(),), (1,))  # a dimension of 1 may have any stride
+    return in_order.view(torch.uint8)
+
+
+def flat_view(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
+    """The whole storage as a one-dimensional tensor of `dtype`."""
+    view = torch.empty(0, dtype=dtype, device=storage.device)
+    return view.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))

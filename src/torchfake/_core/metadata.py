@@ -1,0 +1,193 @@
+"""Metadata records: all that torch knows of a tensor without its data. A fake has one.
+
+Input: sizes, strides, dtypes, devices. Output: interned :class:`Metadata`. Invariant: equal records
+are one object, except records made before and after the table was full and cleared; so identity may
+stand for equality wherever a miss costs only time (the dispatch cache). Called by:
+``_tensor/fake_tensor``, ``_operators``, ``_cache`` and ``_dispatch`` for fakes, ``_recording`` and
+``_replay`` for operands of recorded operations.
+
+A record has a mark, which says whether operations on the tensor are recorded. Marks are part of the
+record, so that keys of the dispatch cache differ for plain and deferred fakes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchfake._core import devices
+
+Ints = tuple[int, ...]
+
+
+PLAIN, DEFERRED, DEFERRED_AS_META = range(3)
+"""Marks: operations are not recorded; they are; they are, and the fake reports ``meta``."""
+
+
+class Metadata:
+    """Shape, strides, dtype, device and the rest that torch knows without the data."""
+
+    __slots__ = (
+        "carrier",
+        "conj",
+        "device",
+        "dtype",
+        "layout",
+        "neg",
+        "offset",
+        "size",
+        "stride",
+        "wrapper_args",
+    )
+
+    size: Ints
+    stride: Ints
+    offset: int  # in elements, as torch's storage_offset
+    dtype: torch.dtype
+    device: torch.device  # of a real tensor in its place
+    mark = PLAIN
+    carrier: torch.device  # of its wrapper in C++
+    layout: torch.layout
+    conj: bool
+    neg: bool
+    wrapper_args: tuple[Any, ...] | None  # to make a fake: set by torchfake._tensor.fake_tensor
+
+    @property
+    def reported_device(self) -> torch.device:
+        """The device that the fake reports."""
+        return self.device
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its elements in bytes, each element counted once."""
+        return math.prod(self.size) * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its strides are exactly those of a contiguous tensor."""
+        return self.stride == contiguous_stride(self.size)
+
+    def __repr__(self) -> str:
+        return f"Metadata({self.dtype}{list(self.size)}, stride={self.stride}, {self.device})"
+
+
+class _Deferred(Metadata):
+    """Of a fake whose operations are recorded. As a class attribute, the mark takes no slot."""
+
+    __slots__ = ()
+    mark = DEFERRED
+
+
+class _DeferredAsMeta(Metadata):
+    __slots__ = ()
+    mark = DEFERRED_AS_META
+
+    @property
+    def reported_device(self) -> torch.device:
+        return devices.META
+
+
+_CLASSES = (Metadata, _Deferred, _DeferredAsMeta)
+_MAX_INTERNED = 200_000
+_interned: dict[tuple[Any, ...], Metadata] = {}
+
+
+def intern(
+    size: Ints,
+    stride: Ints,
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    layout: torch.layout = torch.strided,
+    conj: bool = False,
+    neg: bool = False,
+    mark: int = PLAIN,
+) -> Metadata:
+    """The record with this metadata: one object for equal arguments."""
+    key: tuple[Any, ...] = (size, stride, offset, dtype, device, layout, conj, neg)
+    if mark:
+        key = (*key, mark)
+    record = _interned.get(key)
+    return record if record is not None else _new_record(key)
+
+
+def _new_record(key: tuple[Any, ...]) -> Metadata:
+    if len(_interned) >= _MAX_INTERNED:
+        _interned.clear()  # tensors keep their records; these are not shared with new tensors
+        _by_mark.clear()
+    record = _CLASSES[key[8] if len(key) > 8 else PLAIN]()
+    (record.size, record.stride, record.offset, record.dtype) = key[:4]
+    (record.device, record.layout, record.conj, record.neg) = key[4:8]
+    record.carrier = devices.carrier(record.device)
+    record.wrapper_args = None
+    return _interned.setdefault(key, record)
+
+
+def with_mark(record: Metadata, mark: int) -> Metadata:
+    """The same metadata with another mark."""
+    marked = _by_mark.get((record, mark))
+    if marked is None:
+        marked = intern(*_fields(record), mark)
+        _by_mark[record, mark] = marked
+    return marked
+
+
+def is_equal(one: Metadata, other: Metadata) -> bool:
+    """Whether two records say the same, though the table may have been cleared between them."""
+    return one is other or (one.mark == other.mark and _fields(one) == _fields(other))
+
+
+_Fields = tuple[Ints, Ints, int, torch.dtype, torch.device, torch.layout, bool, bool]
+
+
+def _fields(record: Metadata) -> _Fields:
+    place = record.size, record.stride, record.offset, record.dtype
+    return (*place, record.device, record.layout, record.conj, record.neg)
+
+
+_by_mark: dict[tuple[Metadata, int], Metadata] = {}
+
+
+def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
+    """The record of a real or meta tensor, as if it were on `device`."""
+    return intern(
+        tuple(tensor.shape),
+        tensor.stride(),
+        int(tensor.storage_offset()),
+        tensor.dtype,
+        device,
+        tensor.layout,
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def contiguous_stride(size: Ints) -> Ints:
+    """The strides of a contiguous tensor of this size."""
+    stride, step = [], 1
+    for length in reversed(size):
+        stride.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(stride))
+
+
+@lru_cache(maxsize=4096)
+def is_dense(record: Metadata) -> bool:
+    """Whether its elements fill a range of memory without overlap, in any order of dimensions."""
+    step = 1
+    for stride, length in sorted(zip(record.stride, record.size, strict=True)):
+        if length != 1 and stride != step:
+            return False
+        step *= length
+    return True
+
+
+def bytes_spanned(size: Any, stride: Any, offset: int, itemsize: int) -> int:
+    """The bytes from the beginning of a storage to the end of a view of this size and stride."""
+    if 0 in size:
+        return 0
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    return int((last + 1) * itemsize)

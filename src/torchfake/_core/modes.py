@@ -1,0 +1,105 @@
+"""Thread-local state: the modes that are on, and what belongs to them.
+
+Input: modes, entered and left by ``fake`` and ``deferred``. Output: the innermost mode of the
+running thread. Invariant: all ambient state of torchfake is here, and all of it is thread-local but
+for :data:`recording`. Called by: everything that depends on a mode; ``_dispatch``, ``_operators``,
+``_recording``, ``_patches`` and ``_tensor/torch_function`` above all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchfake._core.gpu_profiles import CudaProfile
+
+
+@dataclass(slots=True)
+class FakeCuda:
+    """The CUDA devices that a mode reports."""
+
+    profile: CudaProfile
+    num_devices: int
+    current: int = 0  # index of the current device
+
+
+@dataclass(slots=True)
+class ModeState:
+    """The state of one ``with fake_mode()``, until it is left."""
+
+    cuda: FakeCuda | None = None
+    is_loading: bool = False  # inside torch.load: storages arrive without their bytes
+    mark: int = 0  # of the metadata of new fakes: see torchfake._core.metadata
+    drawn_generators: dict[torch.Generator, None] = field(default_factory=dict)  # to synchronize
+    exit_stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+
+@dataclass(slots=True)
+class ForkedGenerator:
+    """The private generator of known draws, and the state of the global one when it was forked."""
+
+    generator: torch.Generator | None = None
+    forked_from: torch.Tensor | None = None
+
+
+class Recording:
+    """Whether anything was ever deferred in this process, and the mode that sees factories then."""
+
+    is_used = False
+    factory_mode: Any = None  # a mode for torch's FAKE slot: set by torchfake._dispatch
+
+
+recording = Recording()
+
+
+class _ThreadState(threading.local):
+    def __init__(self) -> None:
+        self.modes: list[ModeState] = []
+        self.forked_generator = ForkedGenerator()
+        self.num_meta_patchers = 0  # contexts of torchfake.fx in which parameters are made on meta
+        # of a compound initialiser whose call has been recorded already
+        self.initialiser_frame: types.FrameType | None = None
+
+    torch_function: Any = None
+    """The ``__torch_function__`` of fakes on this thread: set by
+    :mod:`torchfake._tensor.torch_function`, and read at each call of a torch function."""
+
+
+thread = _ThreadState()
+
+
+def current() -> ModeState | None:
+    """The innermost mode of this thread, or None outside all modes."""
+    modes = thread.modes
+    return modes[-1] if modes else None
+
+
+def is_recording() -> bool:
+    """Whether the innermost mode is a deferred one, where values are obtained only by replay."""
+    state = current()
+    return state is not None and state.mark != 0
+
+
+def forked_generator() -> ForkedGenerator:
+    """The private generator of this thread."""
+    return thread.forked_generator
+
+
+def discard_forked_generator() -> None:
+    """Fork again at the next known draw: the user has set a seed, or a mode begins."""
+    thread.forked_generator = ForkedGenerator()
+
+
+def push(state: ModeState) -> None:
+    """Enter a mode."""
+    thread.modes.append(state)
+
+
+def pop() -> ModeState:
+    """Leave the innermost mode."""
+    return thread.modes.pop()

@@ -1,0 +1,212 @@
+"""Traits of operators: how an operator treats its arguments, read from its schema once.
+
+Input: an ``OpOverload``. Output: its :class:`OpTraits`. Invariant: traits are facts about the
+operator, never about one call of it. Called by: ``_dispatch``, ``_operators``, ``_cache``,
+``_recording``, ``_replay``, ``_sharding`` and ``distributed``.
+
+The tables below hold what schemas do not say, each entry with its reason; a new exception belongs
+here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._torch import kernels
+
+aten = torch.ops.aten
+
+
+class OpTraits(NamedTuple):
+    """How an operator treats its arguments."""
+
+    name: str  # "aten.add.Tensor"
+    packet: str  # "aten::add"
+    mutated_positions: tuple[int, ...]  # of the positional arguments that it mutates
+    mutated_names: tuple[str, ...]  # of all arguments that it mutates, ``out=`` among them
+    is_random: bool  # draws from a generator
+    returns_uninitialized: bool  # its result is memory that nobody has written
+    is_empty_factory: bool  # the same, and it takes no tensor
+    is_view: bool  # its result is a view of its first argument
+    accepts_cpu_scalars: bool  # a 0-dim CPU argument goes with any device
+    mixes_devices: bool  # its arguments may be on several devices
+    is_data_dependent: bool  # its result, or the shape of it, depends on values
+    mutates_if_position: int | None  # of the flag without which it mutates nothing
+    is_foreach: bool  # result i is computed from element i of the first list
+    is_metadata_only: bool  # changes metadata of tensors and no bytes: a view
+    reads_values: bool  # its outcome is, or may depend on, values of its arguments
+    returns_tensors: bool  # there are tensors among its results
+    overwrites_first: bool  # writes all of its first argument, without reading it
+    is_collective: bool  # exchanges values between ranks
+
+
+_MIXES_DEVICES = {
+    # packets whose kernels accept indices, lengths or sources on another device
+    "aten::copy_": "copies between devices",
+    "aten::copy": "copies between devices",
+    "aten::_to_copy": "copies between devices",
+    "aten::to": "copies between devices",
+    "aten::index": "CPU indices into a CUDA tensor",
+    "aten::_unsafe_index": "CPU indices into a CUDA tensor",
+    "aten::index_put": "CPU indices into a CUDA tensor",
+    "aten::index_put_": "CPU indices into a CUDA tensor",
+    "aten::_index_put_impl_": "CPU indices into a CUDA tensor",
+    "aten::_unsafe_index_put": "CPU indices into a CUDA tensor",
+    "aten::set_": "takes the storage of another tensor, on any device",
+    "aten::_pack_padded_sequence": "lengths stay on the CPU",
+    "aten::_ctc_loss": "lengths may stay on the CPU",
+    "aten::tensor_split": "sections stay on the CPU",
+    "aten::_fused_adam_": "the learning rate may be a CPU tensor",
+    "aten::_fused_adamw_": "the learning rate may be a CPU tensor",
+    "aten::_fused_sgd_": "the learning rate may be a CPU tensor",
+    "aten::_fused_adagrad_": "the learning rate may be a CPU tensor",
+}
+
+_RETURNS_UNINITIALIZED = frozenset(
+    {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
+     "aten::new_empty_strided", "aten::empty_permuted", "aten::empty_quantized",
+     "aten::_efficientzerotensor"}
+)  # fmt: skip
+
+_OVERWRITES_FIRST = frozenset(
+    {"aten::fill_", "aten::zero_", "aten::copy_", "aten::random_", "aten::uniform_",
+     "aten::normal_", "aten::bernoulli_", "aten::exponential_", "aten::geometric_",
+     "aten::cauchy_", "aten::log_normal_"}
+)  # fmt: skip
+
+_RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
+"""Operators tagged ``inplace_view`` that may allocate bytes."""
+
+LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
+"""Operators that import a tensor that C++ has made. Their schema says view; results are copies."""
+
+ACCEPTS_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
+"""Operators whose indices may be masks: results then have a row for each true element."""
+
+_READ_ONLY = {
+    # arguments that schemas mark as written and kernels only read
+    ("aten::_fused_adagrad_", "state_steps"): "FusedAdagradKernel.cpp: Python increments them",
+}
+
+_STATISTICS = ("running_mean", "running_var")
+_MUTATED_IN_TRAINING = {
+    # arguments that kernels write and schemas do not mark, and the flag on which that depends
+    "aten::native_batch_norm": (_STATISTICS, "training"),
+    "aten::cudnn_batch_norm": (_STATISTICS, "training"),
+    "aten::miopen_batch_norm": (_STATISTICS, "training"),
+    "aten::_batch_norm_impl_index": (_STATISTICS, "training"),
+    "aten::batch_norm": (_STATISTICS, "training"),
+    "aten::instance_norm": (_STATISTICS, "use_input_stats"),
+}
+
+_RANDOM_WITHOUT_TAG = frozenset(
+    {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::rrelu",
+     "aten::native_dropout", "aten::multinomial", "aten::_scaled_dot_product_flash_attention",
+     "aten::_scaled_dot_product_efficient_attention", "aten::_standard_gamma",
+     "aten::_sample_dirichlet", "aten::poisson", "aten::binomial"}
+)  # fmt: skip
+
+_COLLECTIVE = (
+    "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::", "_dtensor::"
+)  # fmt: skip
+
+_VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+_traits: dict[int, tuple[Any, OpTraits]] = {}
+
+
+def traits_of(func: Any) -> OpTraits:
+    """The traits of `func`, read at its first call.
+
+    Cached by the identity of the operator, and the operator is kept alive with it: its own hash is
+    a Python call.
+    """
+    cached = _traits.get(id(func))
+    if cached is None:
+        cached = _traits[id(func)] = func, _read_schema(func)
+    return cached[1]
+
+
+def _read_schema(func: Any) -> OpTraits:
+    schema = func._schema
+    packet = schema.name
+    arguments = schema.arguments
+    return OpTraits(
+        name=str(func),
+        packet=packet,
+        mutated_positions=tuple(
+            i for i, a in enumerate(arguments) if _is_mutated(packet, a) and not a.kwarg_only
+        ),
+        mutated_names=tuple(a.name for a in arguments if _is_mutated(packet, a)),
+        is_random=_draws(func, packet, arguments),
+        returns_uninitialized=packet in _RETURNS_UNINITIALIZED,
+        is_empty_factory=packet in _RETURNS_UNINITIALIZED
+        and not any("Tensor" in str(a.type) for a in arguments),
+        is_view=func.is_view or packet in {"aten::detach", "aten::alias"},
+        accepts_cpu_scalars=packet not in {"aten::cat", "aten::stack"},
+        mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
+        is_data_dependent=bool(_VALUE_TAGS.intersection(func.tags)),
+        mutates_if_position=_flag_position(packet, arguments),
+        is_foreach=packet.startswith("aten::_foreach_"),
+        is_metadata_only=_is_metadata_only(func, packet, arguments),
+        reads_values=_reads_values(func, packet, arguments),
+        returns_tensors=_returns_tensors(func),
+        overwrites_first=packet in _OVERWRITES_FIRST,
+        is_collective=packet.startswith(_COLLECTIVE),
+    )
+
+
+def _is_metadata_only(func: Any, packet: str, arguments: Any) -> bool:
+    if torch.Tag.inplace_view in func.tags:
+        return packet not in _RESIZES
+    is_view = func.is_view and packet not in LIFTS and not kernels.is_decomposed_in_cpp(func)
+    return is_view and not any(_is_mutated(packet, a) for a in arguments)
+
+
+def _reads_values(func: Any, packet: str, arguments: Any) -> bool:
+    if packet in ACCEPTS_MASKS or _VALUE_TAGS.intersection(func.tags):
+        return True
+    return not _returns_tensors(func) and not any(_is_mutated(packet, a) for a in arguments)
+
+
+def _returns_tensors(func: Any) -> bool:
+    return any("Tensor" in str(r.type) for r in func._schema.returns)
+
+
+def _flag_position(packet: str, arguments: Any) -> int | None:
+    if packet not in _MUTATED_IN_TRAINING:
+        return None
+    return [a.name for a in arguments].index(_MUTATED_IN_TRAINING[packet][1])
+
+
+def _is_mutated(packet: str, argument: Any) -> bool:
+    if (packet, argument.name) in _READ_ONLY:
+        return False
+    if argument.name in _MUTATED_IN_TRAINING.get(packet, ((), ""))[0]:
+        return True
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _draws(func: Any, packet: str, arguments: Any) -> bool:
+    if torch.Tag.nondeterministic_seeded in func.tags or packet in _RANDOM_WITHOUT_TAG:
+        return True
+    return any(a.name == "generator" for a in arguments)
+
+
+@cache
+def overload_with_generator(func: Any) -> Any:
+    """The overload of a random operator that takes ``generator=`` too; None if there is none."""
+    if any(a.name == "generator" for a in func._schema.arguments):
+        return func
+    packet = func.overloadpacket
+    own_names = [a.name for a in func._schema.arguments]
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        names = [a.name for a in overload._schema.arguments]
+        if "generator" in names and [n for n in names if n != "generator"] == own_names:
+            return overload
+    return None

@@ -1,0 +1,125 @@
+"""Source locations: the line of user code that called an operator.
+
+Input: the running frames. Output: a code object and an instruction offset, resolved to a line only
+when it is printed. Invariant: no frame is kept alive. Called by: ``_dispatch``, ``_operators``,
+``_cache/apply`` and ``_recording`` for new storages and recorded operations;
+``_tensor/torch_function`` for cached predicates on code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+_LIBRARY_ROOTS = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    str(Path(__file__).absolute().parents[1]) + os.sep,  # of all of torchfake
+)
+
+
+class CodePredicate:
+    """A predicate on code objects, evaluated once for each and cached as long as the code lives.
+
+    The key is the identity of the code: its own hash reads all of its instructions.
+    """
+
+    def __init__(self, predicate: Callable[[types.CodeType], bool]) -> None:
+        self._predicate = predicate
+        self.cached: dict[int, bool] = {}  # by identity; hot paths look it up themselves
+        self._alive: dict[int, weakref.ref[types.CodeType]] = {}
+
+    def __call__(self, code: types.CodeType) -> bool:
+        cached = self.cached.get(id(code))
+        return self._evaluate(code) if cached is None else cached
+
+    def _evaluate(self, code: types.CodeType) -> bool:
+        key = id(code)
+        result = self._predicate(code)
+        self._alive[key] = weakref.ref(code, lambda _: self._forget(key))
+        self.cached[key] = result
+        return result
+
+    def _forget(self, key: int) -> None:
+        self.cached.pop(key, None)
+        self._alive.pop(key, None)
+
+
+_SHARDING_ROOTS = tuple(
+    os.path.join(_LIBRARY_ROOTS[0], "distributed", folder) + os.sep
+    for folder in ("fsdp", "tensor", "_composable")
+)
+
+is_sharding_code = CodePredicate(lambda code: code.co_filename.startswith(_SHARDING_ROOTS))
+"""Whether code belongs to torch's functions that shard, or that compute with shards. Evaluated for
+all library code when that is first met."""
+
+
+def _is_library_code(code: types.CodeType) -> bool:
+    is_sharding_code(code)
+    name = code.co_filename
+    return name.startswith(_LIBRARY_ROOTS) or name.startswith("<frozen")
+
+
+is_library_code = CodePredicate(_is_library_code)
+"""Whether code belongs to torch, torchfake or frozen modules, and not to the user."""
+
+
+RawLocation = tuple[types.CodeType, int]
+"""The fields of a :class:`SourceLocation`: a plain tuple takes half the time to make."""
+
+
+class SourceLocation(NamedTuple):
+    """An instruction in a code object, which prints as file, line and function."""
+
+    code: types.CodeType
+    instruction: int  # offset in bytes
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+
+    @property
+    def line(self) -> int:
+        """The line number of the instruction."""
+        for start, end, line in self.code.co_lines():
+            if start <= self.instruction < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+
+def caller_location(depth: int = 1) -> RawLocation | None:
+    """The location of the innermost running frame of user code, from `depth` frames up."""
+    frame: types.FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        is_library = is_library_code.cached.get(id(code))
+        if is_library is None:
+            is_library = is_library_code(code)
+        if not is_library:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def assumed_value_for_caller(values: dict[int, tuple[types.CodeType, float]]) -> float | None:
+    """The value in `values` for the innermost running function of torch that is listed there.
+
+    Only frames up to the first one of user code count. `values` has, by the identity of its code, a
+    function's code and the value that it is given in place of an unknown one.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        listed = values.get(id(code))
+        if listed is not None:
+            return listed[1]
+        if not code.co_filename.startswith(_LIBRARY_ROOTS):
+            return None
+        frame = frame.f_back
+    return None

@@ -1,0 +1,151 @@
+"""Which tensor goes to which file, decided before anything is written.
+
+Input: the tensors of a module by name, and the size of a file. Output: a :class:`Plan`: the files,
+the names in each, and the contents of the files that hold no tensors, such as the index.
+Invariant: names, ties and sizes are those of the unsharded module, so that its files are the same
+however it is sharded; no value is computed. Called by: ``_files/save``.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._files.directory import INDEX
+from torchfake._files.state_dict import State
+from torchfake._files.transformers_checkpoints import save_pretrained
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import distributed, subclass
+from torchfake.errors import CheckpointError, MissingExtraError
+from torchfake.fake import fake_mode
+
+
+class PlannedFile(NamedTuple):
+    """A file of tensors that is to be written."""
+
+    name: str
+    sources: dict[str, str]  # names in the file, and the names that they have in the state
+    metadata: dict[str, str]
+
+
+class Plan(NamedTuple):
+    """All files of a save."""
+
+    files: list[PlannedFile]
+    others: dict[str, bytes]  # contents of the files that hold no tensors, by name
+
+
+def plan_files(state: State, max_file_bytes: int) -> Plan:
+    """The files of any module: tied tensors once, under their first name."""
+    tensors, ties = _without_ties(state)
+    split = _split(tensors, max_file_bytes)
+    files = [
+        PlannedFile(
+            name,
+            {n: n for n in names},
+            {"format": "pt", **{tied: first for tied, first in ties.items() if first in names}},
+        )
+        for name, names in split.filename_to_tensors.items()
+    ]
+    if not split.is_sharded:
+        return Plan(files, {})
+    index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+    return Plan(files, {INDEX: (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()})
+
+
+def _without_ties(state: State) -> tuple[State, dict[str, str]]:
+    """Each tensor once; and the first name of each that was left out, as
+    ``safetensors.torch.save_model`` has it in the metadata.
+    """
+    first_names: dict[Any, str] = {}
+    ties = {}
+    for name, tensor in state.items():
+        place = (
+            subclass.storage_key(tensor.untyped_storage()),
+            tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype,
+        )  # fmt: skip
+        first = first_names.setdefault(place, name) if tensor.numel() else name
+        if first != name:
+            ties[name] = first
+    return {name: tensor for name, tensor in state.items() if name not in ties}, ties
+
+
+def _split(tensors: State, max_file_bytes: int) -> Any:
+    try:
+        from huggingface_hub import split_state_dict_into_shards_factory
+    except ImportError:
+        raise MissingExtraError(
+            'save_materialized needs huggingface_hub: pip install "torchfake[files]"'
+        ) from None
+    return split_state_dict_into_shards_factory(
+        tensors,
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_file_bytes,
+    )
+
+
+# Sharded modules.
+
+
+def full_fakes(state: State) -> dict[str, FakeTensor]:
+    """A fake of the full shape for each tensor; tied tensors have the same one."""
+    by_place: dict[Any, Any] = {}
+    fakes = {}
+    with fake_mode():
+        for name, tensor in state.items():
+            local = distributed.local_tensor_of(tensor)
+            place = (
+                subclass.storage_key(local.untyped_storage()), local.storage_offset(), local.shape,
+                local.stride(), tensor.shape, tensor.dtype,
+            )  # fmt: skip
+            if place not in by_place:
+                by_place[place] = torch.empty(tensor.shape, dtype=tensor.dtype)
+            fakes[name] = by_place[place]
+    return fakes
+
+
+def plan_pretrained_files(module: Any, fakes: dict[str, FakeTensor], max_file_bytes: int) -> Plan:
+    """The files that ``save_pretrained`` of a sharded transformers model would write, found by
+    running it on fakes of the full tensors, in a temporary directory.
+
+    Raises:
+        CheckpointError: for a tensor that it merges or splits.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        recorder = _WriteRecorder(fakes)
+        on_fakes = partial(module.save_pretrained, state_dict=dict(fakes))
+        unsharded = SimpleNamespace(save_pretrained=on_fakes)
+        save_pretrained(unsharded, folder, max_file_bytes, recorder.write)
+        paths = sorted(path for path in folder.iterdir() if path.is_file())
+        return Plan(recorder.files, {path.name: path.read_bytes() for path in paths})
+
+
+class _WriteRecorder:
+    """Takes the place of what writes a file of tensors, and records what would be written."""
+
+    def __init__(self, fakes: dict[str, FakeTensor]) -> None:
+        self.files: list[PlannedFile] = []
+        self._names = {id(fake._fake_storage): name for name, fake in reversed(fakes.items())}
+        self._fakes = fakes
+
+    def write(self, tensors: State, path: Path, metadata: dict[str, str]) -> None:
+        sources = {name: self._source(name, tensor) for name, tensor in tensors.items()}
+        self.files.append(PlannedFile(path.name, sources, metadata))
+
+    def _source(self, name: str, tensor: Any) -> str:
+        source = self._names.get(id(getattr(tensor, "_fake_storage", None)))
+        if source is None or tensor._fake_meta is not self._fakes[source]._fake_meta:
+            raise CheckpointError(
+                f"{name} would be merged or split from several tensors by save_pretrained, which "
+                "shards cannot be: save the module before it is sharded, or save its shards with "
+                "torch.distributed.checkpoint"
+            )
+        return source

@@ -1,0 +1,121 @@
+"""One save, from the tensors of a module to a finished directory.
+
+Input: a module, and the tensors of its state. Output: safetensors files and their index, as
+``save_pretrained`` writes them. Invariant: the steps are the same for all modules: digest the
+tensors, prepare the directory, plan the files, write each that is not complete, write the index
+last, remove files that an earlier call left; of a sharded module the first rank plans, and all
+ranks write. Called by: ``torchfake.checkpoint``.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from torchfake._files.directory import OutputDirectory
+from torchfake._files.file_plan import Plan, full_fakes, plan_files, plan_pretrained_files
+from torchfake._files.state_dict import (
+    State,
+    check_ranks,
+    digest_of,
+    digest_on_all_ranks,
+    is_sharded,
+)
+from torchfake._files.transformers_checkpoints import is_transformers_model, save_pretrained
+from torchfake._files.write import Advance, SharedFileWriter, num_bytes_to_write, write_file
+from torchfake._sharding.shared_errors import on_first_rank
+
+
+class Options(NamedTuple):
+    """How a module is saved; see :func:`torchfake.save_materialized`."""
+
+    max_file_bytes: int
+    num_threads: int | None
+    advance: Advance
+
+
+def num_bytes_of(state: State) -> int:
+    """The bytes that this process writes."""
+    if is_sharded(state):
+        return num_bytes_to_write(state.values())
+    return sum(tensor.nbytes for tensor in state.values())
+
+
+def save(module: torch.nn.Module, state: State, folder: Path, options: Options) -> None:
+    """Write the tensors in `state`, which are those of `module`, to a directory."""
+    options = options._replace(advance=_locked(options.advance))
+    if is_sharded(state):
+        _save_on_all_ranks(module, state, folder, options)
+    else:
+        _save_in_one_process(module, state, folder, options)
+
+
+def _locked(advance: Advance) -> Advance:
+    """The same, to be called from several threads."""
+    lock = threading.Lock()
+
+    def locked(num_bytes: int) -> None:
+        with lock:
+            advance(num_bytes)
+
+    return locked
+
+
+def _save_in_one_process(
+    module: torch.nn.Module, state: State, folder: Path, options: Options
+) -> None:
+    directory = OutputDirectory(folder, digest_of(state))
+    directory.prepare()
+
+    def write(tensors: State, path: Path, metadata: dict[str, str]) -> None:
+        if directory.is_complete(path.name, set(tensors)):
+            options.advance(sum(tensor.nbytes for tensor in tensors.values()))
+            return
+        metadata = directory.with_digest(metadata)
+        threads, advance = options.num_threads, options.advance
+        write_file(path, tensors, metadata, num_threads=threads, advance=advance)
+
+    if is_transformers_model(module):  # it plans the files itself, and writes its own index
+        save_pretrained(module, folder, options.max_file_bytes, write)
+    else:
+        plan = plan_files(state, options.max_file_bytes)
+        for file in plan.files:
+            tensors = {name: state[source] for name, source in file.sources.items()}
+            write(tensors, folder / file.name, file.metadata)
+        directory.write_last(plan.others)
+    directory.remove_stale()
+
+
+def _save_on_all_ranks(
+    module: torch.nn.Module, state: State, folder: Path, options: Options
+) -> None:
+    check_ranks(state)
+    directory = OutputDirectory(folder, digest_on_all_ranks(state))
+    plan = on_first_rank(lambda: _prepared(directory, module, state, options))
+    threads, advance = options.num_threads, options.advance
+    writer = SharedFileWriter(folder, state, num_threads=threads, advance=advance)
+    for file in plan.files:
+        if on_first_rank(partial(directory.is_complete, file.name, set(file.sources))):
+            advance(num_bytes_to_write(state[source] for source in file.sources.values()))
+        else:
+            writer.write(file._replace(metadata=directory.with_digest(file.metadata)))
+    on_first_rank(lambda: _finish(directory, plan))
+
+
+def _prepared(
+    directory: OutputDirectory, module: torch.nn.Module, state: State, options: Options
+) -> Plan:
+    directory.prepare()
+    fakes = full_fakes(state)
+    if is_transformers_model(module):
+        return plan_pretrained_files(module, fakes, options.max_file_bytes)
+    return plan_files(dict(fakes), options.max_file_bytes)
+
+
+def _finish(directory: OutputDirectory, plan: Plan) -> None:
+    directory.write_last(plan.others)
+    directory.remove_stale()

@@ -1,0 +1,98 @@
+"""The state of deferred storages: contents that were recorded, or a real storage.
+
+Input: contents of a cell; real storages. Output: :class:`DeferredState`, which a deferred
+``Storage`` has as its ``deferred``. Invariant: the contents are those after the last recorded
+write; once there is a real storage, the program writes that, and nothing more is recorded for it.
+Called by: ``_recording``, ``_tensor/fake_tensor`` and ``_operators/special_operators`` for new
+storages; ``_replay``, ``_materialize``, ``_files`` and ``_sharding`` to materialize them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core.memory import flat_view
+from torchfake._core.metadata import Metadata, contiguous_stride, intern
+from torchfake._graph.externals import External
+from torchfake._graph.operations import Cell, Contents, Op, Output, Read
+from torchfake._torch import dispatcher
+
+
+class DeferredState:
+    """What a deferred storage has besides size and device: recorded contents, or real memory."""
+
+    __slots__ = ("contents", "is_inference", "mark", "real")
+
+    def __init__(self, contents: Contents, mark: int) -> None:
+        self.contents = contents
+        self.mark = mark
+        self.is_inference = torch.is_inference_mode_enabled()
+        self.real: torch.UntypedStorage | None = None  # once it is materialized
+
+    def set_real(self, contents: Contents, storage: torch.UntypedStorage) -> None:
+        """Set the real storage, which a replay has made from `contents`."""
+        assert contents is self.contents
+        self.real = storage
+
+    def resize(self, num_bytes: int) -> None:
+        if self.real is not None:
+            self.real.resize_(num_bytes)
+        elif num_bytes == 0:  # FSDP frees the memory
+            self.contents = Contents(Cell(0, self.contents.cell.device))
+        else:
+            self._record_write(torch.ops.aten.resize_.default, (self.as_bytes(), [num_bytes]))
+            self.contents.cell.num_bytes = max(num_bytes, self.contents.cell.num_bytes)
+
+    def poison(self, how: str) -> None:
+        self._record_write(torch.ops.aten.fill_.Scalar, (self.as_bytes(), 0))
+        assert self.contents.op is not None
+        self.contents.op.unreplayable_reason = (
+            f"a deferred tensor was written without an operator, by {how}: such writes are not "
+            "recorded. Write through a tensor (fill_, copy_), or materialize first"
+        )
+
+    def _record_write(self, func: Any, args: tuple[Any, ...]) -> None:
+        cell = self.contents.cell
+        op = Op(func, args, {}, None)
+        op.mutated = (cell,)
+        self.contents = Contents(cell, op)
+
+    def copy(self) -> DeferredState:
+        """The state of a storage with a copy of the bytes."""
+        if self.real is not None:
+            return deferred_from_copy(self.real, self.mark)
+        return _clone_of(self.as_bytes(), self.contents.cell, self.mark)
+
+    def as_bytes(self) -> Read:
+        """A read of all contents, as one dimension of bytes."""
+        cell = self.contents.cell
+        return Read(self.contents, _bytes_record(cell.num_bytes, cell.device))
+
+
+def deferred_from_real(real: torch.UntypedStorage, mark: int) -> DeferredState:
+    """The state of a deferred storage that is materialized already, as `real`."""
+    deferred = DeferredState(Contents(Cell(real.nbytes(), real.device)), mark)
+    deferred.real = real
+    return deferred
+
+
+def deferred_from_copy(real: torch.UntypedStorage, mark: int) -> DeferredState:
+    """The state of a deferred storage with a copy of `real`, which is copied now."""
+    with dispatcher.no_interception():
+        source = External(flat_view(real, torch.uint8).clone())
+        return _clone_of(source, Cell(real.nbytes(), real.device), mark)
+
+
+def _clone_of(source: Read | External, like: Cell, mark: int) -> DeferredState:
+    cell = Cell(like.num_bytes, like.device)
+    op = Op(torch.ops.aten.clone.default, (source,), {}, None)
+    contents = Contents(cell, op)
+    op.outputs = (Output(None, cell, _bytes_record(cell.num_bytes, cell.device)),)
+    return DeferredState(contents, mark)
+
+
+def _bytes_record(num_bytes: int, device: torch.device) -> Metadata:
+    size = (num_bytes,)
+    return intern(size, contiguous_stride(size), 0, torch.uint8, device)

@@ -1,0 +1,108 @@
+"""What is to be materialized of a module, collected in one walk over it.
+
+Input: a module, and a choice of its submodules. Output: a :class:`Selection`: its tensors by name,
+each once, what they are on this rank, deferred tensors in plain attributes, and the modules that
+have to be notified afterwards. Invariant: nothing is changed or refused here; ``checks`` does that.
+Called by: ``torchfake.deferred`` and ``torchfake.meta_init``, first of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._sharding.local_tensors import deferred_shards
+from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
+from torchfake._torch import distributed
+
+Check = Callable[[torch.nn.Module], bool]
+"""``check_fn(submodule)``: whether the tensors that belong to that submodule itself are chosen."""
+
+NamedTensors = list[tuple[str, torch.Tensor]]
+
+
+class Attribute(NamedTuple):
+    """A deferred tensor that a module holds as a plain attribute, or in a list or dict of one."""
+
+    name: str  # fully qualified
+    fake: FakeTensor
+    owner: torch.nn.Module
+
+
+class Selection(NamedTuple):
+    """What one materialization is about."""
+
+    tensors: NamedTensors  # parameters and buffers as modules hold them, each once
+    attributes: Sequence[Attribute] = ()
+    scripted: Sequence[str] = ()  # paths of chosen modules whose tensors C++ holds
+    fsdp_modules: Sequence[torch.nn.Module] = ()  # which keep what they know of their shards
+
+    @property
+    def sharded(self) -> NamedTensors:
+        """The DTensors whose shards are deferred."""
+        return deferred_shards(self.tensors)
+
+    @property
+    def ids(self) -> set[int]:
+        """The identities of the parameters and buffers."""
+        return {id(tensor) for _, tensor in self.tensors}
+
+
+def collect(
+    module: torch.nn.Module, *, buffers_only: bool = False, check: Check | None = None
+) -> Selection:
+    """Collect what belongs to the submodules that `check` is true of. It is asked once of each.
+
+    Args:
+        module: with its submodules.
+        buffers_only: leave parameters and plain attributes out.
+        check: see :data:`Check`; None: all submodules.
+    """
+    tensors: dict[int, tuple[str, torch.Tensor]] = {}
+    attributes: list[Attribute] = []
+    scripted: list[str] = []
+    fsdp_modules: list[torch.nn.Module] = []
+    for path, submodule in module.named_modules():
+        if distributed.is_fsdp_module(submodule):  # chosen or not: it may manage inner tensors
+            fsdp_modules.append(submodule)
+        if check is not None and not check(submodule):
+            continue
+        prefix = f"{path}." if path else ""
+        for name, tensor in _own_tensors(submodule, buffers_only):
+            tensors.setdefault(id(tensor), (prefix + name, tensor))
+        if not buffers_only:
+            attributes += _attributes(prefix, submodule)
+            if isinstance(submodule, torch.jit.ScriptModule):
+                scripted.append(path)
+    return Selection(list(tensors.values()), attributes, scripted, fsdp_modules)
+
+
+def _own_tensors(module: torch.nn.Module, buffers_only: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    if not buffers_only:
+        yield from module.named_parameters(recurse=False)
+    yield from module.named_buffers(recurse=False)
+
+
+def _attributes(prefix: str, module: torch.nn.Module) -> Iterator[Attribute]:
+    """Tables of positions, and what ``weight_norm`` and pruning compute of their parameters."""
+    for name, value in vars(module).items():
+        if name not in _OF_EVERY_MODULE:
+            for fake in _deferred_inside(value):
+                yield Attribute(prefix + name, fake, module)
+
+
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+
+
+def _deferred_inside(value: Any) -> Iterator[FakeTensor]:
+    if isinstance(value, FakeTensor):
+        if is_deferred_fake(value):
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _deferred_inside(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _deferred_inside(item)

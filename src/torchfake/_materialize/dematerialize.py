@@ -1,0 +1,154 @@
+"""Real tensors made deferred again, in place, so that their memory is given back.
+
+Input: real tensors that were materialized. Output: the same objects, deferred, with the record that
+they were made from. Invariant: another materialization gives the bits that they hold. Called by:
+``torchfake.deferred``; ``materialize`` notes here what each real storage was made from.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from torchfake._core import memory
+from torchfake._core.metadata import metadata_of
+from torchfake._core.storage import Storage
+from torchfake._graph.deferred_storage import DeferredState
+from torchfake._graph.externals import MAX_EXTERNAL_BYTES
+from torchfake._graph.operations import Cell, Contents, dependencies
+from torchfake._materialize.collect import NamedTensors
+from torchfake._replay import replay
+from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake
+from torchfake._torch import autograd, distributed, subclass
+from torchfake.errors import ChangedValueError, MaterializeError
+
+
+def dematerialize(tensors: NamedTensors) -> None:
+    """Make those of `tensors` that are real deferred again, if all of them can be.
+
+    Raises:
+        ChangedValueError: naming the tensor that holds other values than were recorded.
+        MaterializeError: naming the tensor that is sharded, or that a graph holds.
+    """
+    real = [(name, tensor) for name, tensor in tensors if not isinstance(tensor, FakeTensor)]
+    for name, tensor in real:
+        _check_not_sharded(name, tensor)
+        _check_can_be_deferred(name, tensor)
+        _check_unchanged(name, tensor)
+    storages: dict[int, Storage] = {}
+    for _, tensor in real:
+        _make_deferred(tensor, storages)
+
+
+# What a real storage was made from.
+
+
+class Source:
+    """What a real storage was made from."""
+
+    __slots__ = ("contents", "mark", "storage")
+
+    def __init__(self, storage: Any, contents: Contents, mark: int) -> None:
+        self.storage = storage
+        self.contents = contents
+        self.mark = mark
+
+
+_sources: dict[int, Source] = {}
+"""By the address of the storage; as long as that is there."""
+
+
+def remember_source(storage: torch.UntypedStorage, contents: Contents, mark: int) -> None:
+    """Keep what `storage` was made from, as long as it lives, unless that is large itself."""
+    ops = dependencies([contents.op])
+    if sum(external.num_bytes for op in ops for external in op.externals()) > MAX_EXTERNAL_BYTES:
+        return
+    key = subclass.storage_key(storage)
+    gone = weakref.ref(storage, lambda _: _sources.pop(key, None))
+    _sources[key] = Source(gone, contents, mark)
+
+
+def _source_of(real: torch.Tensor) -> Source | None:
+    return _sources.get(subclass.storage_key(real.untyped_storage()))
+
+
+def _equals_source(real: torch.Tensor, source: Source) -> bool:
+    """Whether the storage of `real` holds what its record says, bit for bit."""
+    equal: list[bool] = []
+
+    def compare(_: Contents, made: torch.UntypedStorage) -> None:
+        both = real.untyped_storage(), made
+        own, again = (memory.flat_view(s, torch.uint8).cpu() for s in both)
+        equal.append(torch.equal(own, again))
+
+    if source.contents.op is None:
+        return False  # memory that nobody had written: what it holds now is somebody's
+    replay.replay([source.contents], compare)
+    return equal[0]
+
+
+# What cannot be deferred again.
+
+
+def _check_not_sharded(name: str, tensor: torch.Tensor) -> None:
+    if distributed.is_dtensor(tensor):
+        raise MaterializeError(
+            f"{name} is sharded, and a shard cannot be deferred again: leave it out with check_fn, "
+            "or build and shard the module anew"
+        )
+
+
+def _check_can_be_deferred(name: str, real: torch.Tensor) -> None:
+    """Refuse a tensor that would lose a gradient."""
+    if real.grad is not None:
+        raise ChangedValueError(
+            f"{name} has a gradient, which would be lost: zero_grad() first, or leave it out with "
+            "check_fn"
+        )
+    if autograd.is_in_live_graph(real):
+        raise MaterializeError(
+            f"{name} cannot become fake in place: the graph of a forward pass holds it. Delete the "
+            "outputs of that pass"
+        )
+
+
+def _check_unchanged(name: str, tensor: torch.Tensor) -> None:
+    source = _source_of(tensor)
+    if source is None:
+        raise ChangedValueError(
+            f"{name} has no record of how it was made: it was never deferred, was given other "
+            "memory since, or was loaded from real tensors. Leave it out with check_fn"
+        )
+    if not _equals_source(tensor, source):
+        raise ChangedValueError(
+            f"{name} was changed since it was materialized: its values could not be had again. "
+            "Save them first (state_dict()), or leave it out with check_fn"
+        )
+
+
+# The exchange.
+
+
+def _make_deferred(tensor: torch.Tensor, storages: dict[int, Storage]) -> None:
+    """Make a real tensor deferred; those that shared a storage share one again."""
+    source: Any = _source_of(tensor)
+    storage = storages.get(id(source))
+    if storage is None:
+        cell: Cell = source.contents.cell
+        storage = storages[id(source)] = Storage(cell.num_bytes, cell.device)
+        storage.deferred = DeferredState(source.contents, source.mark)
+    _exchange(tensor, storage)
+
+
+def _exchange(real: torch.Tensor, storage: Storage) -> None:
+    """Make a real tensor a fake on `storage` again, in place."""
+    record = metadata_of(real, storage.device)
+    fake = new_fake(record, storage, fake_class(type(real)))
+    if isinstance(real, torch.nn.Parameter):
+        fake.__dict__["_is_param"] = True
+    fake.__dict__.update({k: v for k, v in real.__dict__.items() if k not in fake.__dict__})
+    fake.requires_grad_(real.requires_grad)
+    subclass.move_hooks(real, fake)
+    subclass.swap_tensors(real, fake)

@@ -1,0 +1,99 @@
+"""The steps of one materialization, in order: check, read, compare ranks, prepare, replay, install.
+
+Input: a :class:`~torchfake._materialize.collect.Selection`, and what the user asked for. Output:
+the tensors of the selection, real. Invariant: until all checks have passed, on all ranks, no tensor
+has changed; but for attributes that were computed from parameters: whether another graph holds
+these too is found out when the attributes have let go of them. Called by: the public functions
+``materialize_module``, ``materialize_tensor`` and ``materialize``, which differ in what they
+collect.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import torch
+
+from torchfake._files import assign
+from torchfake._files.load import Source
+from torchfake._materialize import prepare, sharded
+from torchfake._materialize.checks import NamedFakes, check_can_be_exchanged, check_kinds
+from torchfake._materialize.collect import Selection
+from torchfake._materialize.materialize import materialize
+from torchfake._materialize.progress import progress_bar
+from torchfake._sharding.rank_agreement import check_agreement
+from torchfake._torch import distributed
+
+lock = threading.RLock()
+"""Held by the public functions while they collect and run: two materializations of one module must
+not materialize it twice.
+"""
+
+
+class Request(NamedTuple):
+    """What a user asked for; see :func:`torchfake.materialize_module`."""
+
+    device: torch.device | None = None  # None: where tensors were recorded
+    dtype: torch.dtype | None = None
+    checkpoint: Source | None = None
+    strict: bool = True
+    num_threads: int | None = None
+    progress: bool | None = False
+    keep: bool = False  # what is computed on the way, for later replays
+
+
+def run(selection: Selection, request: Request, module: torch.nn.Module | None = None) -> None:
+    """Materialize what was collected while :data:`lock` was held.
+
+    Args:
+        selection: of the tensors.
+        request: how.
+        module: whose names a checkpoint has.
+
+    Raises:
+        NotDeferredError, MaterializeError, CheckpointError, RankMismatchError: before anything has
+            changed.
+        ReplayError: if what was recorded cannot be done.
+    """
+    shards = selection.sharded
+    sharded.check_placement(shards, request.device)
+    fakes = check_kinds(selection)
+    in_histories = prepare.ids_in_histories(selection.attributes)
+    others = [pair for pair in fakes if id(pair[1]) not in in_histories]
+    check_can_be_exchanged(others, device=request.device)
+    values = _values_from_checkpoint(selection, request, module)
+    given = {id(value.target) for value in values}
+    check_agreement([pair for pair in shards if id(pair[1]) not in given])
+    prepare.release_histories(selection.attributes)
+    released = [pair for pair in fakes if id(pair[1]) in in_histories]
+    check_can_be_exchanged(released, device=request.device)
+    prepare.give_own_memory(shards)
+    with sharded.updated_afterwards(shards):
+        _materialize(fakes, values, request)
+    for managed in selection.fsdp_modules:
+        distributed.refresh_fsdp_shards(managed)
+
+
+def _values_from_checkpoint(
+    selection: Selection, request: Request, module: torch.nn.Module | None
+) -> list[assign.Value]:
+    if request.checkpoint is None:
+        return []
+    assert module is not None
+    return assign.values_for(module, request.checkpoint, selection.ids, strict=request.strict)
+
+
+def _materialize(fakes: NamedFakes, values: list[assign.Value], request: Request) -> None:
+    if request.dtype is not None:
+        prepare.cast((fake for _, fake in fakes), request.dtype)
+    assign.copy(values, request.device)
+    num_bytes = sum(fake._fake_meta.num_bytes for _, fake in fakes)
+    with progress_bar(num_bytes, request.progress) as advance:
+        materialize(
+            fakes,
+            device=request.device,
+            keep=request.keep,
+            advance=advance,
+            num_threads=request.num_threads,
+        )

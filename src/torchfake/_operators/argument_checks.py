@@ -1,0 +1,94 @@
+"""Refuses arguments that eager refuses and torch's meta kernels let pass.
+
+Input: a :class:`Call` before it runs, or the parameters of a random fill. Output: nothing, or the
+error that eager would raise. Invariant: what eager accepts is accepted here. Called by:
+``_operators/interpreter``, before each run on meta tensors; ``_operators/special_operators``, for
+random fills.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._operators.operator_call import Args, Call, device_of, mutated_tensors
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import dispatcher
+from torchfake.errors import RealTensorWriteError
+
+aten = torch.ops.aten
+
+_NO_PROMOTION = frozenset(
+    {"aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot", "aten::addmm", "aten::addmv",
+     "aten::addbmm", "aten::baddbmm", "aten::convolution"}
+)  # fmt: skip
+
+
+def check_arguments(call: Call) -> None:
+    """Raise what eager would raise for this call, and meta kernels would not."""
+    if call.traits.mutated_names:
+        _check_mutated(call)
+    if call.traits.packet in _NO_PROMOTION:
+        _check_dtypes_equal(call)
+    if call.traits.packet == "aten::sub_":
+        _check_not_bool(call)
+
+
+def _check_mutated(call: Call) -> None:
+    """No real tensor may be written, and what is written must be on the device of the result."""
+    for tensor in mutated_tensors(call):
+        if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
+            raise RealTensorWriteError(
+                f"{call.traits.name} would write fake values into a real tensor of shape "
+                f"{list(tensor.shape)} and dtype {tensor.dtype}. Write out of place (the result is "
+                "a fake), or into its fake copy: torchfake.fake_like(tensor)"
+            )
+        own = device_of(tensor)
+        if not call.traits.mixes_devices and own is not None and own != call.device:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{call.device} and {own}! (when checking the arguments of {call.traits.name})"
+            )
+
+
+def _check_dtypes_equal(call: Call) -> None:
+    """Products do not promote dtypes: a half layer refuses a float input."""
+    dtypes = list(dict.fromkeys(t.dtype for t in call.tensors))
+    if len(dtypes) > 1:
+        raise RuntimeError(
+            f"{call.traits.name}: mat1 and mat2 must have the same dtype, but got {dtypes[0]} and "
+            f"{dtypes[1]}"
+        )
+
+
+def _check_not_bool(call: Call) -> None:
+    """Subtraction of bools: meta kernels let it pass in place, or raise another message."""
+    if any(t.dtype == torch.bool for t in call.tensors):
+        with dispatcher.no_interception():
+            call.func(*(_zero_dim(arg) for arg in call.args))  # raises what eager raises
+
+
+def _zero_dim(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return torch.zeros((), dtype=arg.dtype, device="cpu")
+    return arg
+
+
+def check_fill(func: Any, parameters: Args) -> None:
+    """Check the parameters of ``uniform_``, ``normal_``, ``random_`` and ``bernoulli_``."""
+    first, second = (*parameters, None, None)[:2]
+    if func is aten.normal_.default and second is not None and second < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {second}")
+    if func is aten.uniform_.default:
+        low, high = first or 0.0, 1.0 if second is None else second
+        if low > high:
+            raise RuntimeError(
+                f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}"
+            )
+    if func is getattr(aten.random_, "from") and second is not None and first >= second:
+        raise RuntimeError(
+            f"random_ expects 'from' to be less than 'to', but got from={first} >= to={second}"
+        )
+    if func is aten.bernoulli_.float and first is not None and not 0 <= first <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={first}")

@@ -1,0 +1,193 @@
+"""Collectives on fakes: the metadata of their results, and how many bytes they would send.
+
+Input: a collective operator and its arguments, fakes among them. Output: its results, and for
+``torchfake.distributed``, which counts bytes, a :class:`Message`. Invariant: nothing is sent,
+whatever the process group is, and no result has a known value: what other ranks would have sent is
+not known. Called by: ``_operators/special_operators``, which registers the handlers;
+``distributed/rank_tracker``, which counts the messages.
+
+The ``c10d`` operators write tensors that they are given, which their schemas do not say; the
+functional ones, which DTensor uses, give new tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._core.schemas import traits_of
+from torchfake._operators.interpreter import run_on_meta, wrap
+from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_arguments, output_device
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import distributed
+from torchfake.errors import RealTensorWriteError
+
+
+class Collective(NamedTuple):
+    """What one collective operator does, by the positions of its arguments."""
+
+    name: str  # "all_gather", "reduce_scatter", ...
+    payload: int  # the argument whose bytes are the payload; lists opened
+    written: int | None = None  # the argument that it writes
+    per_rank: bool = False  # the payload is that, times the ranks of the group
+
+
+COLLECTIVES: dict[str, Collective] = {
+    "c10d::allreduce_": Collective("all_reduce", 0, 0),
+    "c10d::allreduce_coalesced_": Collective("all_reduce", 0, 0),
+    "c10d::allgather_": Collective("all_gather", 0, 0),
+    "c10d::allgather_coalesced_": Collective("all_gather", 0, 0),
+    "c10d::_allgather_base_": Collective("all_gather", 0, 0),
+    "c10d::allgather_into_tensor_coalesced_": Collective("all_gather", 0, 0),
+    "c10d::reduce_scatter_": Collective("reduce_scatter", 1, 0),
+    "c10d::_reduce_scatter_base_": Collective("reduce_scatter", 1, 0),
+    "c10d::reduce_scatter_tensor_coalesced_": Collective("reduce_scatter", 1, 0),
+    "c10d::alltoall_": Collective("all_to_all", 1, 0),
+    "c10d::alltoall_base_": Collective("all_to_all", 1, 0),
+    "c10d::broadcast_": Collective("broadcast", 0, 0),
+    "c10d::reduce_": Collective("reduce", 0, 0),
+    "c10d::gather_": Collective("gather", 1, 0, per_rank=True),
+    "c10d::scatter_": Collective("scatter", 0, 0, per_rank=True),
+    "c10d::send": Collective("send", 0),
+    "c10d::recv_": Collective("recv", 0, 0),
+    "c10d::recv_any_source_": Collective("recv", 0, 0),
+    "_c10d_functional::isend": Collective("send", 0),
+    "_c10d_functional::irecv": Collective("recv", 0, 0),
+    "_c10d_functional::all_reduce": Collective("all_reduce", 0),
+    "_c10d_functional::all_reduce_": Collective("all_reduce", 0, 0),
+    "_c10d_functional::all_reduce_coalesced": Collective("all_reduce", 0),
+    "_c10d_functional::all_reduce_coalesced_": Collective("all_reduce", 0, 0),
+    "_c10d_functional::all_gather_into_tensor": Collective("all_gather", 0, per_rank=True),
+    "_c10d_functional::all_gather_into_tensor_coalesced": Collective(
+        "all_gather", 0, per_rank=True
+    ),
+    "_c10d_functional::reduce_scatter_tensor": Collective("reduce_scatter", 0),
+    "_c10d_functional::reduce_scatter_tensor_coalesced": Collective("reduce_scatter", 0),
+    "_c10d_functional::all_to_all_single": Collective("all_to_all", 0),
+    "_c10d_functional::broadcast": Collective("broadcast", 0),
+    "_c10d_functional::broadcast_": Collective("broadcast", 0, 0),
+    "_c10d_functional::all_gather_into_tensor_out": Collective("all_gather", 0, per_rank=True),
+    "_c10d_functional::reduce_scatter_tensor_out": Collective("reduce_scatter", 0),
+    "_c10d_functional_autograd::all_gather_into_tensor": Collective("all_gather", 0, per_rank=True),
+    "_c10d_functional_autograd::reduce_scatter_tensor": Collective("reduce_scatter", 0),
+    "_c10d_functional_autograd::all_to_all_single": Collective("all_to_all", 0),
+    "_dtensor::shard_dim_alltoall": Collective("all_to_all", 0),
+}
+"""By the name of the operator. ``barrier`` sends no tensor and is not among them."""
+
+
+RING_SHARES: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda size: 2 * (size - 1) / size,
+    "all_gather": lambda size: (size - 1) / size,
+    "reduce_scatter": lambda size: (size - 1) / size,
+    "all_to_all": lambda size: (size - 1) / size,
+    "gather": lambda size: (size - 1) / size,
+    "scatter": lambda size: (size - 1) / size,
+}
+"""What each rank of a group of `size` sends, as a share of the payload: the factors of bus
+bandwidth in doc/PERFORMANCE.md of NVIDIA's nccl-tests. The share of all others is 1."""
+
+
+class Message(NamedTuple):
+    """What one rank sends and receives in one collective."""
+
+    collective: str
+    num_bytes: int  # the payload: of the whole that is gathered, reduced, scattered or sent
+    group: Any  # a ProcessGroup, or its name
+
+    def sent_bytes(self, size: int) -> int:
+        """How many bytes one rank sends, in a group of `size` ranks with ring algorithms."""
+        share = RING_SHARES.get(self.collective)
+        return self.num_bytes if share is None else round(self.num_bytes * share(size))
+
+
+def message_of(
+    func: Any, args: Args, kwargs: Kwargs, group_size_of: Callable[[Any], int]
+) -> Message | None:
+    """The message of a call; None if it is no collective.
+
+    `group_size_of` gives the number of ranks of a group.
+    """
+    spec = COLLECTIVES.get(traits_of(func).packet)
+    if spec is None:
+        return None
+    group = _group_of(func, args, kwargs)
+    num_bytes = sum(t.nbytes for t in _flattened(args[spec.payload]))
+    return Message(spec.name, num_bytes * (group_size_of(group) if spec.per_rank else 1), group)
+
+
+def _group_of(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name in ("process_group", "group_name", "group"):
+            return kwargs[argument.name] if argument.name in kwargs else args[position]
+    raise AssertionError(f"{func} names no group")
+
+
+def _flattened(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists."""
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _flattened(item)]
+    return [value] if isinstance(value, torch.Tensor) else []
+
+
+def run_collective(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The results of a collective on fakes. Without fakes, real tensors are communicated."""
+    call = Call(func, args, kwargs)
+    call.tensors = _flattened([*args, *kwargs.values()])
+    if not any(isinstance(t, FakeTensor) for t in call.tensors):
+        return func(*args, **kwargs)
+    call.device = output_device(call)
+    spec = COLLECTIVES[call.traits.packet]
+    written = mutated_arguments(call.traits, args, kwargs)
+    if spec.written is not None:
+        written = _flattened(args[spec.written])
+    _forget_values(written)
+    if call.traits.packet.startswith("c10d::"):
+        return _c10d_result(call, spec)
+    return wrap(call, run_on_meta(call))
+
+
+def wait_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``wait_tensor``: its argument, the same object. Its meta kernel would give another tensor."""
+    return args[0] if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+
+
+def _forget_values(written: list[torch.Tensor]) -> None:
+    for tensor in written:
+        if not isinstance(tensor, FakeTensor):
+            raise RealTensorWriteError(
+                "a collective would write what fakes hold into a real tensor of shape "
+                f"{list(tensor.shape)} and dtype {tensor.dtype}. Write into its fake copy: "
+                "torchfake.fake_like(tensor)"
+            )
+        tensor._fake_storage.value = None
+
+
+def _c10d_result(call: Call, spec: Collective) -> Any:
+    """What was written, if the schema returns it, and work that is done."""
+    work = distributed.completed_work()
+    if len(call.func._schema.returns) == 1 or spec.written is None:
+        return work
+    return call.args[spec.written], work
+
+
+def collective_operators() -> list[Any]:
+    """The operators of ``COLLECTIVES`` that the installed torch has."""
+    return _available(*COLLECTIVES)
+
+
+def wait_operators() -> list[Any]:
+    """The operators that wait for the result of a collective."""
+    return _available("_c10d_functional::wait_tensor")
+
+
+def _available(*names: str) -> list[Any]:
+    found = []
+    for name in names:
+        namespace, _, packet = name.partition("::")
+        operator = getattr(getattr(torch.ops, namespace), packet, None)
+        if operator is not None:
+            found.append(operator.default)
+    return found

@@ -1,0 +1,133 @@
+"""Kernels for operators that C++ would decompose by the wrapper's device or data.
+
+Input: a call of one of these operators with a fake among its tensors. Output: its result, from
+operators that the dispatcher then sees one by one. Invariant: these kernels run above autograd, for
+tensors that carry our dispatch key, and for no others. Called by: torch's dispatcher, which they
+are registered with when this file is imported (by ``torchfake/__init__``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake._tensor import known_values
+from torchfake._tensor.attention import scaled_dot_product_attention
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
+from torchfake._torch import dispatcher
+
+aten = torch.ops.aten
+
+
+def tensor_split(
+    redispatch: Callable[..., Any], tensor: torch.Tensor, indices: torch.Tensor, dim: int = 0
+) -> Any:
+    """Splits at indices that a CPU tensor holds: C++ reads them through a data pointer."""
+    if indices.device.type != "cpu":
+        raise RuntimeError(
+            "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on "
+            f"{indices.device}"
+        )
+    if isinstance(indices, FakeTensor):
+        indices = known_values.read_value(indices, "tensor_split()")
+    return torch.tensor_split(tensor, indices.tolist(), dim)
+
+
+def recurrent_layer(redispatch: Callable[..., Any], *args: Any) -> Any:
+    """Recurrent layers: C++ compares the devices of all arguments. ``nn.LSTM`` makes its initial
+    state on the device that its input reports, and after the mode that is a real tensor.
+    """
+    return redispatch(*(_as_fakes(arg) for arg in args))
+
+
+def recurrent_layer_of_packed(
+    redispatch: Callable[..., Any], data: torch.Tensor, sizes: torch.Tensor, *args: Any
+) -> Any:
+    """Recurrent layers of packed sequences: C++ reads the batch sizes through a data pointer."""
+    args = tuple(_as_fakes(arg) for arg in args)
+    return redispatch(_as_fakes(data), _on_host(sizes), *args)
+
+
+def pack_padded_sequence(
+    redispatch: Callable[..., Any], padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool
+) -> Any:
+    """``nn.utils.rnn.pack_padded_sequence``: for each step, the sequences that are long enough."""
+    batch, steps = padded.shape[:2] if batch_first else (padded.shape[1], padded.shape[0])
+    known = [int(n) for n in _on_host(lengths).tolist()]
+    if len(known) != batch or sorted(known, reverse=True) != known or max(known) > steps:
+        raise RuntimeError(
+            f"pack_padded_sequence: lengths {known} do not fit a batch of {batch} sequences of "
+            f"{steps} steps, or do not decrease; pass enforce_sorted=False to have them sorted"
+        )
+    by_step = padded.transpose(0, 1) if batch_first else padded
+    sizes = [sum(n > step for n in known) for step in range(known[0])]
+    rows = [by_step[step, :size] for step, size in enumerate(sizes)]
+    return torch.cat(rows), torch.tensor(sizes, dtype=torch.int64, device="cpu")
+
+
+def pad_packed_sequence(
+    redispatch: Callable[..., Any],
+    data: torch.Tensor,
+    sizes: torch.Tensor,
+    batch_first: bool,
+    padding: float,
+    total_length: int,
+) -> Any:
+    """``nn.utils.rnn.pad_packed_sequence``: each step padded to the batch, and the steps to
+    `total_length`.
+    """
+    by_step = [int(n) for n in _on_host(sizes).tolist()]
+    batch, steps = by_step[0], max(len(by_step), total_length)
+    if 0 < total_length < len(by_step):
+        raise RuntimeError(
+            "Expected total_length to be at least the length of the longest sequence in input, but "
+            f"got total_length={total_length} and max sequence length being {len(by_step)}"
+        )
+
+    def filled(num_rows: int) -> torch.Tensor:
+        return data.new_full((num_rows, *data.shape[1:]), padding)
+
+    rows = [torch.cat([row, filled(batch - len(row))]) for row in data.split(by_step)]
+    padded = torch.stack(rows + [filled(batch)] * (steps - len(rows)))
+    lengths = [sum(n > i for n in by_step) for i in range(batch)]
+    result = padded.transpose(0, 1) if batch_first else padded
+    return result, torch.tensor(lengths, dtype=torch.int64, device="cpu")
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A real tensor with the value of `tensor`."""
+    if isinstance(tensor, FakeTensor):
+        return known_values.read_value(tensor, "a packed sequence")
+    return tensor
+
+
+def _as_fakes(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_as_fakes(item) for item in value]
+    is_real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+    return fake_copy(value, known=True) if is_real and not value.is_meta else value
+
+
+def set_to_source(
+    redispatch: Callable[..., Any],
+    tensor: torch.Tensor,
+    source: torch.Tensor,
+    *view: Any,
+    **named: Any,
+) -> Any:
+    """``set_`` to a view of another tensor's memory: C++ would use the empty one of the wrapper."""
+    return tensor.set_(source.untyped_storage(), *view, **named)
+
+
+dispatcher.WRAPPER_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_source)
+dispatcher.WRAPPER_KEY.register(
+    aten.scaled_dot_product_attention.default, scaled_dot_product_attention
+)
+dispatcher.WRAPPER_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
+for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
+    dispatcher.WRAPPER_KEY.register(_packet.input, recurrent_layer)
+    dispatcher.WRAPPER_KEY.register(_packet.data, recurrent_layer_of_packed)
+dispatcher.WRAPPER_KEY.register(aten._pack_padded_sequence.default, pack_padded_sequence)
+dispatcher.WRAPPER_KEY.register(aten._pad_packed_sequence.default, pad_packed_sequence)

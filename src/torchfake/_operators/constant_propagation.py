@@ -1,0 +1,230 @@
+"""Constant propagation: the values of results, computed where the values of all inputs are known.
+
+Input: a :class:`Call` that has its result, or one whose result depends on values. Output: storages
+that know their value, or no longer do. Invariant: a storage that is written ends up with the value
+that eager would give it, or with none. Called by: ``_operators/interpreter``, after each run on
+meta tensors; ``_operators/special_operators``; ``_cache/apply``, for hits that may have values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core import devices, memory, modes, source_location
+from torchfake._core.storage import ConstantFill
+from torchfake._operators import lazy_values, random_values
+from torchfake._operators.operator_call import Call, mutated_tensors
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
+from torchfake.errors import UnsupportedOpError
+
+
+def argument_value(value: Any) -> Any:
+    """An argument with fakes replaced by their values, which must all be known."""
+    if isinstance(value, FakeTensor):
+        return memory.view_of(value._fake_storage.known_bytes(), value._fake_meta)
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, (list, tuple)):
+        return [argument_value(item) for item in value]
+    if isinstance(value, torch.device):
+        return devices.CPU
+    return value
+
+
+def is_known(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a fake of known value, or a small real CPU tensor."""
+    if isinstance(tensor, FakeTensor):
+        return tensor._fake_storage.value is not None
+    if tensor.device.type != "cpu":
+        return False
+    return known_values.keeps_value(tensor.numel() * tensor.element_size(), tensor.dtype)
+
+
+def _run_on_values(call: Call) -> Any:
+    """Run the operator on the values of its arguments, on the CPU."""
+    for fake in mutated_tensors(call):
+        if isinstance(fake, FakeTensor) and fake._fake_storage.value is not None:
+            fake._fake_storage.writable_bytes()
+    func, kwargs = call.func, {n: argument_value(a) for n, a in call.kwargs.items()}
+    kwargs.pop("pin_memory", None)
+    if call.traits.is_random:
+        func, kwargs = random_values.with_private_generator(func, kwargs)
+    return func(*(argument_value(a) for a in call.args), **kwargs)
+
+
+def run_on_known_values(call: Call) -> Any:
+    """Run an operator whose result, or the shape of it, depends on values."""
+    outs = mutated_tensors(call)
+    for tensor in call.tensors:
+        if not is_known(tensor) and not any(tensor is out for out in outs):
+            if isinstance(tensor, FakeTensor):
+                raise known_values.unknown_value_error(tensor, call.traits.name)
+            raise UnsupportedOpError(f"{call.traits.name} reads a large real tensor in a fake mode")
+    if not outs:
+        return _wrap_values(call, _run_on_values(call))
+    return _write_out(call, call.kwargs["out"])
+
+
+def _write_out(call: Call, out: FakeTensor) -> FakeTensor:
+    """Run it with ``out=``: that fake gets the shape and the value of the result."""
+    result = torch.empty(0, dtype=out.dtype, device="cpu")
+    args = [argument_value(arg) for arg in call.args]
+    call.func(
+        *args, **{n: argument_value(a) for n, a in call.kwargs.items() if n != "out"}, out=result
+    )
+    copy = fake_copy(result, device=out.device, known=True)
+    rebind(out, copy._fake_meta, copy._fake_storage)
+    return out
+
+
+def _wrap_values(call: Call, result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        fake = fake_copy(result, device=call.device, known=True)
+        fake._fake_storage.op, fake._fake_storage.location = (
+            call.func,
+            source_location.caller_location(2),
+        )
+        return fake
+    if isinstance(result, (list, tuple)):
+        return type(result)(_wrap_values(call, item) for item in result)
+    return result
+
+
+def propagate_values(call: Call, result: Any) -> None:
+    """Compute the values of new results and written arguments, or forget what is overwritten."""
+    written = [t for t in mutated_tensors(call) if isinstance(t, FakeTensor)]
+    new = _new_results(call, result)
+    if not written and not new:
+        return
+    if modes.is_recording():
+        for fake in written:
+            fake._fake_storage.value = None
+        return
+    if call.traits.returns_uninitialized and not written:
+        _start_integers_at_zero(new)
+        return
+    if _can_compute_values(call, written, new) and not any(map(_has_grown, written)):
+        if _compute_values(call, result, new):
+            return
+    for fake in written:
+        fake._fake_storage.value = None
+
+
+def _start_integers_at_zero(new: list[FakeTensor]) -> None:
+    """Let uninitialized integers be zeros: programs use them as indices and fill them in part by
+    part, and so the value of each part is known. Uninitialized floats are weights: no value.
+    """
+    for fake in new:
+        storage, dtype = fake._fake_storage, fake.dtype
+        is_integer = not (dtype.is_floating_point or dtype.is_complex)
+        if is_integer and known_values.keeps_value(storage.num_bytes, dtype):
+            storage.value = ConstantFill(0, dtype, storage.num_bytes)
+
+
+def _has_grown(fake: FakeTensor) -> bool:
+    """Whether the operator has enlarged a storage of known value: the new memory is unwritten."""
+    storage = fake._fake_storage
+    return storage.value is not None and storage.num_bytes > storage.num_known_bytes()
+
+
+def _new_results(call: Call, result: Any) -> list[FakeTensor]:
+    """The results that have a storage of their own."""
+    if isinstance(result, FakeTensor):
+        results = [result]
+    elif isinstance(result, (list, tuple)):
+        results = [r for r in result if isinstance(r, FakeTensor)]
+    else:
+        return []
+    arguments = {id(t._fake_storage) for t in call.tensors if isinstance(t, FakeTensor)}
+    return [r for r in results if id(r._fake_storage) not in arguments]
+
+
+def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTensor]) -> bool:
+    """Whether the values of all inputs are known. A storage that is overwritten as a whole counts:
+    it gets memory to be written to.
+    """
+    traits = call.traits
+    if any(not known_values.keeps_value(f._fake_storage.num_bytes, f.dtype) for f in new):
+        return False
+    if traits.is_random and not random_values.keeps_drawn_values(call.func, [*written, *new]):
+        return False
+    if traits.overwrites_first and _covers_storage(call.args[0]):
+        others = call.tensors[1:]
+        if call.args[0]._fake_storage.value is None and all(is_known(t) for t in others):
+            storage = call.args[0]._fake_storage
+            storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
+    return all(is_known(t) for t in call.tensors)
+
+
+def _covers_storage(fake: FakeTensor) -> bool:
+    num_bytes = fake._fake_storage.num_bytes
+    covered = fake.numel() * fake.element_size()
+    return known_values.keeps_value(num_bytes, fake.dtype) and covered == num_bytes
+
+
+def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
+    """Run on values; whether the value of every new result is known now."""
+    if _can_be_lazy(call, result, new):
+        _set_lazy_value(call, result)
+        return True
+    try:
+        values = _run_on_values(call)
+    except (NotImplementedError, RuntimeError):
+        if call.device.type == "cpu":
+            raise
+        return False  # the CPU has no kernel where the fake's device may have one
+    if not new:
+        return True  # the values were written in place
+    pairs = (
+        [(result, values)] if isinstance(result, FakeTensor) else zip(result, values, strict=True)
+    )
+    for fake, value in pairs:
+        if any(fake is f for f in new):
+            _set_value(fake, value)
+    return True
+
+
+def _can_be_lazy(call: Call, result: Any, new: list[FakeTensor]) -> bool:
+    """Whether the one result is alone in its storage and may be computed when it is read."""
+    if not isinstance(result, FakeTensor) or not lazy_values.can_be_lazy(
+        call.traits.packet, call.tensors
+    ):
+        return False
+    if call.kwargs.get("rounding_mode") is not None:  # integer division fails for a zero
+        return False
+    if len(new) == 1 and new[0] is result:
+        return True
+    others = [t._fake_storage for t in call.tensors[1:] if isinstance(t, FakeTensor)]
+    overlaps = result._fake_storage in others  # eager may refuse that, by where the elements lie
+    return result is call.args[0] and _covers_storage(result) and not overlaps
+
+
+def _set_lazy_value(call: Call, fake: FakeTensor) -> None:
+    """Let the value of `fake` be computed when it is first read."""
+    args = [_lazy_argument(arg) for arg in call.args]
+    kwargs = {name: _lazy_argument(arg) for name, arg in call.kwargs.items()}
+    kwargs.pop("pin_memory", None)
+    storage = fake._fake_storage
+    lazy = lazy_values.LazyValue(call.func, args, kwargs, fake._fake_meta, storage.num_bytes)
+    if lazy.depth > lazy_values.MAX_DEPTH:
+        lazy.bytes()
+    storage.value = lazy
+
+
+def _lazy_argument(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return lazy_values.KnownArgument(value._fake_meta, value._fake_storage)
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()  # real: the caller may write it
+    if isinstance(value, (list, tuple)):
+        return [_lazy_argument(item) for item in value]
+    return devices.CPU if isinstance(value, torch.device) else value
+
+
+def _set_value(fake: FakeTensor, value: torch.Tensor) -> None:
+    storage = fake._fake_storage
+    storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
+    memory.view_of(storage.value, fake._fake_meta).copy_(value)

@@ -1,0 +1,223 @@
+"""The general procedure for an operator on fakes: run it on meta tensors and wrap what comes back.
+
+Input: an operator and its arguments, fakes among them (or a factory inside a mode). Output: its
+result, as fakes. Invariant: a real tensor is written only by an operator with no fake among its
+arguments, no generator moves, and an argument's metadata is changed only after the operator has
+succeeded. Called by: ``_dispatch``, for operators without a handler;
+``_operators/special_operators``, for the general part of their handlers.
+
+The operator runs once, on meta tensors that alias as the fakes do. What it returns is read back:
+the same meta tensor is the same fake, the same meta storage is the same :class:`Storage`, anything
+else is new. Where the value of every input is known, the operator runs on the values too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core import devices as _devices
+from torchfake._core import source_location
+from torchfake._core.metadata import bytes_spanned, metadata_of
+from torchfake._core.storage import PinnedMemory, Storage, new_untyped_storage, storage_of
+from torchfake._operators.argument_checks import check_arguments
+from torchfake._operators.constant_propagation import propagate_values, run_on_known_values
+from torchfake._operators.meta_kernels import replacement_for
+from torchfake._operators.operator_call import (
+    Args,
+    Call,
+    Kwargs,
+    device_of,
+    increment_versions,
+    output_device,
+)
+from torchfake._tensor.fake_tensor import FakeTensor, new_fake, rebind
+from torchfake._torch import kernels, subclass
+from torchfake.errors import UnsupportedOpError
+
+_META = _devices.META
+
+
+def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | None = None) -> Any:
+    """Run `func` on fakes, or on plain meta or real tensors inside a mode.
+
+    `needs_values` overrides the operator's traits, for a handler that has read the arguments.
+    """
+    call = Call(func, args, kwargs)
+    if not any(isinstance(t, FakeTensor) for t in call.tensors):
+        is_done, result = _run_without_fakes(call)
+        if is_done:
+            return result
+    call.device = output_device(call)
+    check_arguments(call)
+    if needs_values is None:
+        needs_values = (
+            call.traits.is_data_dependent and replacement_for(func, call.device.type) is None
+        )
+    if needs_values:
+        return run_on_known_values(call)
+    result = wrap(call, run_on_meta(call))
+    propagate_values(call, result)  # reads the arguments' old metadata
+    _update_mutated_fakes(call)
+    return result
+
+
+def _run_without_fakes(call: Call) -> tuple[bool, Any]:
+    """Operations inside a mode that have no fake among their inputs: whether the operator itself
+    has been run, and its result.
+
+    It is run on plain meta tensors, whose results are plain meta tensors too, and on real tensors
+    that are viewed, written or read. What would be computed from real tensors is fake.
+    """
+    named = call.kwargs.get("device")
+    if named is not None:
+        if _devices.resolve(named).type == "meta":
+            return True, call.func(*call.args, **call.kwargs)
+        return False, None
+    tensors = call.tensors
+    if not tensors:
+        return False, None
+    if all(t.is_meta for t in tensors):
+        return True, call.func(*call.args, **call.kwargs)
+    traits = call.traits
+    if traits.mutated_names or traits.is_view or not traits.returns_tensors:
+        return True, call.func(*call.args, **call.kwargs)
+    return False, None
+
+
+# The run on meta tensors.
+
+
+def run_on_meta(call: Call) -> Any:
+    """Run the operator on meta tensors that alias as the arguments do."""
+    args = tuple(_to_meta(call, a) for a in call.args)
+    kwargs = {name: _to_meta(call, a) for name, a in call.kwargs.items()}
+    kwargs.pop("pin_memory", None)  # only for the allocator; meta kernels refuse it
+    if kwargs.get("generator") is not None:
+        kwargs["generator"] = None
+    if "device" in kwargs:
+        kwargs["device"] = _META
+    replacement = replacement_for(call.func, call.device.type)
+    try:
+        return (replacement or call.func)(*args, **kwargs)
+    except NotImplementedError as error:
+        decomposition = kernels.decomposition_of(call.func)
+        if decomposition is None:
+            raise _unsupported(call) from error
+        return decomposition(*args, **kwargs)
+
+
+def _unsupported(call: Call) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        f"torch {torch.__version__} has no meta kernel and no decomposition for "
+        f"{call.traits.name}. For a custom operator, register one with torch.library.register_fake"
+    )
+
+
+def _to_meta(call: Call, value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return _meta_argument(call, value)
+    if isinstance(value, torch.Tensor):
+        return value if value.is_meta else _meta_of_real(value)
+    if isinstance(value, (list, tuple)):
+        return [_to_meta(call, item) for item in value]
+    if isinstance(value, torch.device):
+        return _META
+    return value
+
+
+def _meta_argument(call: Call, fake: FakeTensor) -> torch.Tensor:
+    """The meta tensor that stands for `fake` in this call, on its storage's meta storage."""
+    for meta, seen in call.fakes_by_meta.values():
+        if seen is fake:
+            return meta
+    meta = meta_counterpart(fake)
+    call.fakes_by_meta[id(meta)] = (meta, fake)
+    key = subclass.storage_key(meta.untyped_storage())
+    call.storages_by_key[key] = fake._fake_storage
+    return meta
+
+
+def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
+    """A plain meta tensor with the metadata of `fake`, on its storage's meta storage."""
+    record = fake._fake_meta
+    meta = torch.empty(0, dtype=record.dtype, device=_META)
+    untyped: torch.UntypedStorage = fake._fake_storage.untyped
+    needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
+    if needed > untyped.nbytes():  # it was resized to 0, as FSDP does; set_ would undo that
+        untyped = new_untyped_storage(needed, record.device)
+    meta.set_(untyped, record.offset, record.size, record.stride)
+    subclass.set_conj_and_neg(meta, record.conj, record.neg)
+    return meta
+
+
+def _meta_of_real(real: torch.Tensor) -> torch.Tensor:
+    meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
+    subclass.set_conj_and_neg(meta, real.is_conj(), real.is_neg())
+    return meta
+
+
+# Results.
+
+
+def wrap(call: Call, result: Any) -> Any:
+    """The results of a run on meta tensors, as fakes."""
+    if isinstance(result, torch.Tensor):
+        return _wrap_tensor(call, result, call.device)
+    if isinstance(result, (list, tuple)):
+        devices = _element_devices(call, len(result))
+        items = [
+            _wrap_tensor(call, item, device) if isinstance(item, torch.Tensor) else wrap(call, item)
+            for item, device in zip(result, devices, strict=True)
+        ]
+        return items if isinstance(result, list) else tuple(items)
+    return result
+
+
+def _element_devices(call: Call, num_elements: int) -> list[torch.device]:
+    if call.traits.is_foreach and len(call.args[0]) == num_elements:
+        return [device_of(t) or call.device for t in call.args[0]]
+    return [call.device] * num_elements
+
+
+def _wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """One result: an argument itself, a view of a storage of the arguments, or a new fake."""
+    found = call.fakes_by_meta.get(id(meta))
+    if found is not None:
+        return found[1]
+    if device.type == "meta":
+        return meta
+    if meta.layout != torch.strided:
+        raise UnsupportedOpError(
+            f"{call.traits.name} gives a tensor of layout {meta.layout}; fakes are strided"
+        )
+    untyped = meta.untyped_storage()
+    storage = call.storages_by_key.get(subclass.storage_key(untyped))
+    if storage is None:
+        storage = _new_storage(call, untyped, device)
+    return new_fake(metadata_of(meta, device), storage)
+
+
+def _new_storage(call: Call, untyped: torch.UntypedStorage, device: torch.device) -> Storage:
+    storage = Storage(untyped.nbytes(), device, call.func, source_location.caller_location(3))
+    if call.kwargs.get("pin_memory"):
+        storage.pinned = PinnedMemory()
+    call.storages_by_key[subclass.storage_key(untyped)] = storage
+    return storage
+
+
+def _update_mutated_fakes(call: Call) -> None:
+    """Give the fakes that were written the metadata that their meta tensors have now."""
+    if not call.traits.mutated_names:
+        return
+    if call.traits.is_foreach:
+        increment_versions(call)
+    for meta, fake in call.fakes_by_meta.values():
+        storage = call.storages_by_key.get(subclass.storage_key(meta.untyped_storage()))
+        device = fake._fake_meta.device
+        if storage is None:
+            storage = storage_of(meta.untyped_storage(), device)
+        record = metadata_of(meta, device)
+        if record is not fake._fake_meta or storage is not fake._fake_storage:
+            rebind(fake, record, storage)

@@ -1,0 +1,113 @@
+"""Known values that are computed when they are first read, which for most is never.
+
+Input: an operator whose arguments have known values. Output: a :class:`LazyValue`, for the storage
+of its result, which runs the operator when its bytes are read. Invariant: the bytes of a lazy value
+never change once they are computed; a storage that is to be written takes a copy if a lazy value
+reads it too. Called by: ``_operators/constant_propagation``; read through ``Storage.value``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core.memory import view_of
+from torchfake._core.metadata import Metadata
+from torchfake._core.storage import SharedBytes, Storage
+from torchfake._torch import backends, dispatcher
+
+aten = torch.ops.aten
+
+MAX_DEPTH = 24
+"""How many lazy values may depend on each other: reading is recursive, and each keeps those that it
+reads alive."""
+
+_NEVER_FAILING = frozenset(
+    {"aten::arange", "aten::linspace", "aten::mul", "aten::add", "aten::sub", "aten::div",
+     "aten::reciprocal", "aten::sin", "aten::cos", "aten::tan", "aten::tanh", "aten::exp",
+     "aten::log", "aten::log2", "aten::sqrt", "aten::rsqrt", "aten::sinc", "aten::neg", "aten::abs",
+     "aten::sign", "aten::sum", "aten::mean", "aten::stack", "aten::cat", "aten::clone",
+     "aten::_to_copy", "aten::lt", "aten::gt", "aten::le", "aten::ge", "aten::eq", "aten::ne",
+     "aten::tril", "aten::triu", "aten::flip", "aten::roll",
+     "aten::mul_", "aten::add_", "aten::sub_", "aten::div_", "aten::copy_", "aten::neg_"}
+)  # fmt: skip
+"""Operators that no value of their arguments makes fail: an error that eager raises at once must
+not come later.
+"""
+
+_DTYPES = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})
+"""Dtypes for which the CPU has kernels of all these operators."""
+
+
+def can_be_lazy(packet: str, tensors: list[Any]) -> bool:
+    """Whether the value of an operator on `tensors`, all known, may be computed when it is read."""
+    dtypes = {getattr(t, "_fake_meta", t).dtype for t in tensors}
+    if packet == "aten::pow":  # of integers it fails where the exponent is negative
+        return all(dtype.is_floating_point and dtype in _DTYPES for dtype in dtypes)
+    return packet in _NEVER_FAILING and dtypes <= _DTYPES
+
+
+class KnownArgument:
+    """A fake among the arguments of a lazy value: its metadata and value when that was made."""
+
+    __slots__ = ("record", "value")
+
+    def __init__(self, record: Metadata, storage: Storage) -> None:
+        self.record = record
+        self.value = storage.share()
+
+    def tensor(self) -> torch.Tensor:
+        return view_of(self.value.bytes(), self.record)
+
+
+class LazyValue(SharedBytes):
+    """The value of one operator on arguments of known values."""
+
+    __slots__ = ("_call", "_default_dtype", "_num_bytes", "_record", "_writes_first", "depth")
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, record: Metadata, num_bytes: int) -> None:
+        super().__init__(None)
+        self._writes_first = func._schema.is_mutable
+        self._call: Any = (func, args, kwargs)  # until it has run
+        self._record = record
+        self._num_bytes = num_bytes
+        self._default_dtype = torch.get_default_dtype()
+        self.depth = 1 + max((_depth(arg) for arg in (*args, *kwargs.values())), default=0)
+
+    def bytes(self) -> torch.UntypedStorage:
+        if self.value is None:
+            with dispatcher.no_interception(), backends.default_dtype(self._default_dtype):
+                self.value = self._compute()
+            self._call, self.depth = None, 0
+        return self.value
+
+    def _compute(self) -> torch.UntypedStorage:
+        func, args, kwargs = self._call
+        arguments = [_to_real(arg) for arg in args]
+        if self._writes_first:  # others read what is there now
+            arguments[0] = arguments[0].clone()
+        result = func(*arguments, **{name: _to_real(arg) for name, arg in kwargs.items()})
+        made = torch.UntypedStorage(self._num_bytes, device="cpu")
+        view_of(made, self._record).copy_(result)
+        return made
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
+
+
+def _depth(arg: Any) -> int:
+    if isinstance(arg, KnownArgument):
+        return getattr(arg.value, "depth", 0)
+    if isinstance(arg, list):
+        return max(map(_depth, arg), default=0)
+    return 0
+
+
+def _to_real(arg: Any) -> Any:
+    if isinstance(arg, KnownArgument):
+        return arg.tensor()
+    if isinstance(arg, list):
+        return [_to_real(item) for item in arg]
+    return arg

@@ -1,0 +1,348 @@
+"""Handlers of the operators that the general procedure of ``interpreter`` does not fit.
+
+Input: an operator and its arguments, as they come from ``_dispatch``. Output: its result.
+Invariant: ``HANDLERS`` is the whole list: nothing else in torchfake runs an operator by its name.
+Each handler says why its operator is here. Called by: ``_dispatch``, for operators in ``HANDLERS``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake._core import devices, modes, source_location
+from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
+from torchfake._core.storage import FakeUntypedStorage, Storage, storage_of
+from torchfake._graph import deferred_storage, operations
+from torchfake._operators import collectives
+from torchfake._operators.argument_checks import check_fill
+from torchfake._operators.constant_propagation import argument_value, is_known
+from torchfake._operators.interpreter import interpret
+from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
+from torchfake._torch import python_functions
+from torchfake.errors import RealTensorWriteError, UnsupportedOpError
+
+aten = torch.ops.aten
+
+Handler = Callable[[Any, Args, Kwargs], Any]
+HANDLERS: dict[int, tuple[Any, Handler]] = {}
+"""By the operator's identity: its own hash is a Python call."""
+
+
+def register_handler(*overloads: Any) -> Callable[[Handler], Handler]:
+    """Register a handler for operator overloads."""
+
+    def register(handler: Handler) -> Handler:
+        for overload in overloads:
+            HANDLERS[id(overload)] = overload, handler
+        return handler
+
+    return register
+
+
+@register_handler(aten._local_scalar_dense.default)
+def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``item()``: the known value; of an unknown one that torch itself reads, the assumed one."""
+    fake = args[0]
+    if not isinstance(fake, FakeTensor):
+        return func(*args, **kwargs)
+    if fake._fake_storage.value is None:
+        assumed = source_location.assumed_value_for_caller(python_functions.assumed_values())
+        if assumed is not None:
+            return assumed
+    return known_values.read_value(fake, "item()").item()
+
+
+@register_handler(aten.lift_fresh.default, aten.lift.default)
+def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Data that C++ made from Python objects or numpy arrays becomes a fake of known value.
+
+    A real tensor gets here inside a mode only.
+    """
+    source = args[0]
+    if isinstance(source, FakeTensor):
+        return source
+    return fake_copy(source, known=True)
+
+
+@register_handler(aten.detach.default, aten.alias.default)
+def whole_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A view of a whole tensor: no kernel is needed. Every ``nn.Parameter`` is made by one."""
+    source = args[0]
+    if not isinstance(source, FakeTensor):
+        return func(*args, **kwargs)
+    return new_fake(source._fake_meta, source._fake_storage)
+
+
+@register_handler(
+    aten.normal_.default,
+    aten.uniform_.default,
+    getattr(aten.random_, "from"),
+    aten.bernoulli_.float,
+)
+def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Random fills: their meta kernels check nothing, and no metadata changes."""
+    fake = args[0]
+    check_fill(func, args[1:])
+    if not (isinstance(fake, FakeTensor) and fake.dtype.is_floating_point and fake.dim() > 0):
+        return interpret(func, args, kwargs)
+    fake._fake_storage.value = None
+    return fake
+
+
+_PLAIN_OPTIONS = frozenset({"dtype", "device"})
+
+
+@register_handler(aten.empty.memory_format)
+def empty(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Contiguous floats, as every weight is at first: no kernel is needed."""
+    size, dtype = tuple(args[0]), kwargs.get("dtype") or torch.get_default_dtype()
+    target = devices.resolve(kwargs.get("device") or devices.CPU)
+    plain = not kwargs.get("pin_memory") and kwargs.keys() - {"pin_memory"} <= _PLAIN_OPTIONS
+    sizes = all(type(n) is int and n >= 0 for n in size)
+    if not (plain and sizes and dtype.is_floating_point) or target.type == "meta":
+        return interpret(func, args, kwargs)
+    num_bytes = math.prod(size) * dtype.itemsize
+    if num_bytes > _MAX_BYTES:
+        return interpret(func, args, kwargs)  # raises what torch raises
+    storage = Storage(num_bytes, target, func, source_location.caller_location(2))
+    return new_fake(intern(size, contiguous_stride(size), 0, dtype, target), storage)
+
+
+_MAX_BYTES = 1 << 62
+
+
+@register_handler(aten.as_strided.default, aten.as_strided_.default)
+def as_strided(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Views by size and stride: the meta kernel would grow the storage; eager refuses."""
+    fake, size, stride = args[:3]
+    if isinstance(fake, FakeTensor):
+        offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+        start = fake._fake_meta.offset if offset is None else offset
+        itemsize, available = fake.dtype.itemsize, fake._fake_storage.num_bytes
+        needed = bytes_spanned(size, stride, start, itemsize)
+        if needed > available:
+            raise RuntimeError(
+                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start}, "
+                f"and itemsize {itemsize} requiring a storage size of {needed} are out of bounds "
+                f"for storage of size {available}"
+            )
+    return interpret(func, args, kwargs)
+
+
+@register_handler(aten._is_any_true.default)
+def is_any_true(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Called by torch's own checks for bad values (anomaly detection): no unknown value is bad."""
+    return _assume(func, args, kwargs, assumed=False)
+
+
+@register_handler(aten._is_all_true.default)
+def is_all_true(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Called by torch's own checks that values are in range (distributions): unknown ones are."""
+    return _assume(func, args, kwargs, assumed=True)
+
+
+def _assume(func: Any, args: Args, kwargs: Kwargs, *, assumed: bool) -> Any:
+    if is_known(args[0]):
+        return interpret(func, args, kwargs)
+    result = torch.full((), assumed, device="cpu")
+    return fake_copy(result, device=args[0].device, known=True)
+
+
+@register_handler(aten._nested_tensor_from_mask_left_aligned.default)
+def is_left_aligned(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Called by ``nn.TransformerEncoder``, to use nested tensors if it may: no fake is nested."""
+    return False
+
+
+@register_handler(
+    aten.set_.source_Storage,
+    aten.set_.source_Storage_storage_offset,
+    aten.set_.source_Tensor,
+    aten.set_.source_Tensor_storage_offset,
+    aten.set_.default,
+)
+def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``set_``: the fake views another storage from now on. torch.load and safetensors pass real
+    storages, which become fake ones here, with their value if they are small.
+    """
+    fake, source = args[0], (args[1] if len(args) > 1 else None)
+    if not isinstance(fake, FakeTensor):
+        if isinstance(source, FakeTensor):
+            raise RealTensorWriteError("a real tensor cannot view the storage of a fake (set_)")
+        return func(*args, **kwargs)
+    storage = _storage_to_set(fake, source)
+    mark = fake._fake_meta.mark
+    if mark and storage.deferred is None:
+        storage.deferred = _deferred_state_of(source, storage, mark)
+    size, stride, offset = _view_to_set(fake, source, args[2:], storage)
+    record = intern(size, stride, offset, fake.dtype, storage.device)
+    rebind(fake, record, storage)
+    return fake
+
+
+def _storage_to_set(fake: FakeTensor, source: Any) -> Storage:
+    if source is None:
+        return Storage(0, fake.device)
+    if isinstance(source, FakeTensor):
+        return source._fake_storage
+    if isinstance(source, torch.Tensor):
+        return fake_copy(source, known=True)._fake_storage
+    storage = storage_of(source, source.device if source.device.type != "meta" else fake.device)
+    state = modes.current()
+    loading = state is not None and state.is_loading
+    if storage.value is None and source.device.type == "cpu" and not loading:
+        if not isinstance(source, FakeUntypedStorage):
+            known_values.store_value(storage, source, fake.dtype)
+    if storage.location is None:
+        storage.location = source_location.caller_location(3)
+    return storage
+
+
+def _deferred_state_of(source: Any, storage: Storage, mark: int) -> deferred_storage.DeferredState:
+    """The deferred state of a storage that had none: its real memory, or uninitialized memory."""
+    untyped = source.untyped_storage() if isinstance(source, torch.Tensor) else source
+    if source is None or isinstance(untyped, FakeUntypedStorage) or untyped.device.type == "meta":
+        return deferred_storage.DeferredState(
+            operations.Contents(operations.Cell(storage.num_bytes, storage.device)), mark
+        )
+    return deferred_storage.deferred_from_real(untyped, mark)
+
+
+def _view_to_set(fake: FakeTensor, source: Any, place: Args, storage: Storage) -> Any:
+    """The size, stride and offset that ``set_`` gives: those passed, else those of the source."""
+    if place:
+        offset, size = place[0], tuple(place[1])
+        stride = tuple(place[2]) if len(place) > 2 and place[2] else contiguous_stride(size)
+        return size, stride, offset
+    if isinstance(source, torch.Tensor):
+        return tuple(source.shape), source.stride(), int(source.storage_offset())
+    return (storage.num_bytes // fake.dtype.itemsize,), (1,), 0
+
+
+@register_handler(aten._linalg_check_errors.default)
+def check_errors(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """Checks whether a factorisation succeeded: without values, it did."""
+
+
+_DEGENERATE = frozenset({aten.le.Scalar, aten.lt.Scalar, aten.eq.Scalar})
+
+
+@register_handler(aten.equal.default)
+def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``torch.equal``. C++ itself calls ``equal(condition, ones)``, with the ones made just before
+    (``is_scalar_tensor_true``, in ``torch.cov``). Of an unknown condition, it is assumed that a
+    check passes, and that a degenerate case is not met.
+    """
+    condition, ones = args
+    if isinstance(condition, FakeTensor) and isinstance(ones, FakeTensor):
+        storage, made_by = condition._fake_storage, ones._fake_storage.op
+        if storage.value is None and made_by is aten.new_ones.default and condition.dim() == 0:
+            return storage.op not in _DEGENERATE
+    return interpret(func, args, kwargs)
+
+
+@register_handler(aten.allclose.default)
+def allclose(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``torch.allclose``: of unknown values that torch itself compares, the assumed answer."""
+    if not all(is_known(t) for t in args[:2]):
+        assumed = source_location.assumed_value_for_caller(python_functions.assumed_values())
+        if assumed is not None:
+            return bool(assumed)
+    return interpret(func, args, kwargs)
+
+
+@register_handler(aten.masked_select.default)
+def masked_select(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The mask decides the length of the result; the values selected need not be known."""
+    source, mask = args
+    if is_known(source) or not is_known(mask):
+        return interpret(func, args, kwargs)
+    shape = torch.broadcast_shapes(source.shape, mask.shape)
+    length = int(argument_value(mask).expand(shape).sum())
+    return interpret(aten.new_empty.default, (source, [length]), {})
+
+
+@register_handler(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Indexing: the shape of the result depends on values if an index is a mask, and only then.
+    A known mask is replaced by its positions.
+    """
+    source, indices = args
+    _check_index_devices(source, indices)
+    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        return interpret(func, args, kwargs, needs_values=False)
+    positions: list[Any] = []
+    for i in indices:
+        is_mask = i is not None and i.dtype in (torch.bool, torch.uint8)
+        if is_mask:
+            _check_mask_fits(i, source, len(positions))
+        if is_mask and not is_known(i):
+            raise known_values.unknown_value_error(i, "indexing with a mask")
+        positions.extend(_positions(i) if is_mask else [i])
+    return interpret(func, (source, positions), kwargs, needs_values=False)
+
+
+def _check_mask_fits(mask: Any, source: Any, dim: int) -> None:
+    """A mask must have the sizes of the dims that it indexes, from `dim` on: once it is replaced by
+    its positions, that is no longer checked.
+    """
+    for i, (size, expected) in enumerate(zip(mask.shape, source.shape[dim:], strict=False)):
+        if size != expected:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {i} does not match the shape "
+                f"of the indexed tensor {list(source.shape)} at index {dim + i}"
+            )
+
+
+def _check_index_devices(source: Any, indices: Any) -> None:
+    for i in indices:
+        if i is not None and i.device.type != "cpu" and i.device != source.device:
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor "
+                f"({source.device})"
+            )
+
+
+def _positions(mask: Any) -> list[FakeTensor]:
+    """The positions where a known mask is true, as one index tensor for each dim."""
+    found = argument_value(mask).nonzero(as_tuple=True)
+    return [fake_copy(p, device=mask.device, known=True) for p in found]
+
+
+@register_handler(aten.is_pinned.default)
+def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Fakes have no memory, so none is pinned."""
+    return False
+
+
+@register_handler(aten._pin_memory.default, aten.pin_memory.default)
+def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A copy in pinned memory has the metadata of a clone."""
+    return interpret(aten.clone.default, args[:1], {})
+
+
+@register_handler(
+    aten.quantize_per_tensor.default,
+    aten.quantize_per_tensor.tensor_qparams,
+    aten.quantize_per_tensor_dynamic.default,
+    aten.quantize_per_channel.default,
+    aten._empty_affine_quantized.default,
+)
+def refuse_quantized(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Quantized dtypes carry a scale, and their meta kernels lose the dtype."""
+    raise UnsupportedOpError(f"{func} gives a quantized tensor; fakes have no quantized dtypes")
+
+
+@register_handler(aten.record_stream.default)
+def record_stream(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """Tells the CUDA allocator about a stream: there is no memory and no stream."""
+
+
+register_handler(*collectives.collective_operators())(collectives.run_collective)
+register_handler(*collectives.wait_operators())(collectives.wait_tensor)

@@ -1,0 +1,18 @@
+"""Functions of torch that bypass dispatch, replaced while a mode is on.
+
+Some functions of torch make tensors, compare devices or describe the machine in C++, where no mode
+sees them. While a mode is on, their attributes in torch are replaced by functions of this package.
+
+Input: modes entered and left, from :mod:`torchfake.fake`. Output: torch with and without the
+replacements. Invariant: a replacement first checks whether *this thread* is in a mode, and calls
+the original if it is not; when the last mode of the process is left, every original is back.
+
+Its files, in reading order:
+
+    patch             one replacement of one attribute, and sets of them with a use count
+    install           which patches any mode needs, and which a mode with fake CUDA needs
+    data_sources      functions that bring data into torch: torch.load, asarray, from_dlpack, seeds
+    device_arguments  functions whose C++ reads device arguments before anything is dispatched
+    autocast          the functions that switch autocast on and off
+    cuda              torch.cuda and torch.accelerator, which describe the fake machine
+"""

@@ -1,0 +1,41 @@
+"""The functions that switch autocast, replaced so that a mode notices.
+
+Input: the originals. Output: versions that call ``_tensor/torch_function`` too, which keeps for
+each thread whether autocast is on. Invariant: each does what the original does, on every thread.
+Called by: ``_patches/install``. To query torch at each call of a torch function instead would cost
+a tenth of a whole operation.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from torchfake._patches.patch import Patch
+from torchfake._tensor import torch_function
+from torchfake._torch import backends
+
+
+def _updating_override(original: Any) -> Any:
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        torch_function.update_override()
+        return result
+
+    return replacement
+
+
+_SWITCHES = [
+    name
+    for name in dir(torch)
+    if name.startswith("set_autocast_") and name.endswith("_enabled") and "cache" not in name
+]
+
+PATCHES = [
+    Patch(owner, name, _updating_override)
+    for owner in (torch, backends.bindings)
+    for name in _SWITCHES
+]

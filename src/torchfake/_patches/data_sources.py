@@ -1,0 +1,175 @@
+"""Functions that bring data into torch without a dispatched operation, replaced.
+
+Input: the originals. Output: versions that give fakes inside a mode. Invariant: outside a mode, or
+on another thread, each is the original. Called by: ``_patches/install``.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from torchfake._core import devices, modes
+from torchfake._core.storage import FakeUntypedStorage, new_untyped_storage
+from torchfake._patches.patch import Patch
+from torchfake._random import streams
+from torchfake._recording import generator_sync
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor, fake_class, fake_copy, new_fake
+from torchfake._torch import subclass
+
+
+def _with_fake_result(original: Any) -> Any:
+    """``torch.frombuffer``, ``from_dlpack``, ``asarray``: C++ wraps memory without a dispatch."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        state = modes.current()
+        if state is None or state.mark or isinstance(result, FakeTensor):
+            return result  # a deferred mode records real tensors as they are
+        return fake_copy(result, known=True).requires_grad_(result.requires_grad)
+
+    return replacement
+
+
+def _load_without_data(original: Any) -> Any:
+    """``torch.load``: only sizes and devices of storages are read, not their bytes."""
+
+    @functools.wraps(original)
+    def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        state = modes.current()
+        if state is not None and state.mark and not state.is_loading:
+            with known_values.without_fake_mode():
+                return original(f, map_location, *args, **kwargs)
+        if state is None or state.is_loading or _is_meta(map_location):
+            return original(f, map_location, *args, **kwargs)
+        state.is_loading = True
+        try:
+            with torch.serialization.skip_data():
+                return original(f, _fake_map_location(map_location), *args, **kwargs)
+        finally:
+            state.is_loading = False
+
+    return replacement
+
+
+def _is_meta(map_location: Any) -> bool:
+    return map_location is not None and str(map_location) == "meta"
+
+
+def _fake_map_location(map_location: Any) -> Any:
+    """A ``map_location`` that gives each storage its device, and no bytes."""
+
+    def locate(storage: torch.UntypedStorage, location: str) -> FakeUntypedStorage:
+        if callable(map_location):
+            moved = map_location(storage, location)
+            target = location if moved is None else moved.device
+        elif isinstance(map_location, dict):
+            target = map_location.get(location, location)
+        else:
+            target = location if map_location is None else map_location
+        return new_untyped_storage(storage.nbytes(), devices.resolve(target))
+
+    return locate
+
+
+def _make_subclass(original: Any) -> Any:
+    """``Tensor._make_subclass``: C++ would copy the wrapper without its fake attributes.
+
+    Lazy modules make their UninitializedParameter by it.
+    """
+    function = torch.Tensor._make_subclass
+
+    @functools.wraps(function)
+    def replacement(cls: Any, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
+        if not isinstance(data, FakeTensor):
+            return function(cls, data, require_grad, **kwargs)
+        fake = new_fake(data._fake_meta, data._fake_storage, fake_class(cls))
+        if issubclass(cls, torch.nn.Parameter):
+            fake.__dict__["_is_param"] = True
+        with subclass.no_subclass_functions():  # an UninitializedParameter refuses most functions
+            return fake.requires_grad_(require_grad)
+
+    return staticmethod(replacement)
+
+
+def _new_parameter(original: Any) -> Any:
+    """``nn.Parameter.__new__``: from a tensor of another class it makes a tensor of that class, and
+    the subclass of Parameter would be lost.
+    """
+    function = torch.nn.Parameter.__new__
+
+    @functools.wraps(function)
+    def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if cls is torch.nn.Parameter or not isinstance(data, FakeTensor):
+            return function(cls, data, requires_grad)
+        return torch.Tensor._make_subclass(cls, data.detach(), requires_grad)
+
+    return staticmethod(replacement)
+
+
+def _lengths_as_tensors(original: Any) -> Any:
+    """``torch.ctc_loss``: C++ makes a CPU tensor from a list of lengths and writes its memory.
+
+    Inside a mode that tensor is fake and has no memory. Tensors of lengths are dispatched.
+    """
+
+    @functools.wraps(original)
+    def replacement(log_probs: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
+        if modes.current() is not None:
+            lengths = tuple(_list_to_tensor(value) for value in lengths)
+            options = {name: _list_to_tensor(value) for name, value in options.items()}
+        return original(log_probs, targets, *lengths, **options)
+
+    return replacement
+
+
+def _list_to_tensor(value: Any) -> Any:
+    return torch.tensor(value) if isinstance(value, (list, tuple)) else value
+
+
+def _resetting_draws(original: Any) -> Any:
+    """Functions that set the seed or the state of the global generator: known draws start again
+    from there. To compare states is not enough: the same state may be set again.
+    """
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        modes.discard_forked_generator()
+        streams.reset(torch.default_generator)
+        return result
+
+    return replacement
+
+
+def _settling_draws(original: Any) -> Any:
+    """Functions that read the state of the global generator: they get the state that eager has."""
+
+    @functools.wraps(original)
+    def replacement() -> Any:
+        generator_sync.synchronize_all()
+        return original()
+
+    return replacement
+
+
+PATCHES = [
+    Patch(torch, "asarray", _with_fake_result),
+    Patch(torch, "get_rng_state", _settling_draws),
+    Patch(torch, "manual_seed", _resetting_draws),
+    Patch(torch, "set_rng_state", _resetting_draws),
+    Patch(torch.random, "get_rng_state", _settling_draws),
+    Patch(torch.random, "manual_seed", _resetting_draws),
+    Patch(torch.random, "set_rng_state", _resetting_draws),
+    Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
+    Patch(torch, "ctc_loss", _lengths_as_tensors),
+    Patch(torch, "frombuffer", _with_fake_result),
+    Patch(torch, "from_dlpack", _with_fake_result),
+    Patch(torch, "load", _load_without_data),
+    Patch(torch.Tensor, "_make_subclass", _make_subclass),
+    Patch(torch.nn.Parameter, "__new__", _new_parameter),
+]

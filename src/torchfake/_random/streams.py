@@ -1,0 +1,178 @@
+"""Streams: the position of each recorded draw in the stream of its generator.
+
+Input: draws in recorded order, and the states of their generators. Output: a :class:`Draw` for
+each, and the state in which eager mode would have left the generator. Invariant: the program's
+generators are read and moved here, but never drawn from; one is moved to where eager mode would
+have left it or, where that would take too long, to another state. Called by:
+``_recording/generator_sync``, and ``_patches/data_sources`` when a seed is set; ``_replay`` reads
+draws.
+
+A position is an anchor and an offset in words. The anchor is a state that was read from the
+generator, or the last draw that has to be replayed before it is known how many words it takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from typing import Any
+
+import torch
+
+from torchfake._graph.digest import digest_of_op
+from torchfake._graph.operations import Op
+from torchfake._random import mt19937
+
+MAX_RESOLVED_ELEMENTS = 1_000_000
+"""Uncounted draws of up to so many elements are replayed only to move a generator."""
+
+lock = threading.RLock()
+"""Held while a stream is read or changed."""
+
+
+class Draw:
+    """The random words of one operation: where they begin in the generator's stream, how many."""
+
+    __slots__ = ("anchor", "anchor_digest", "device", "end_state", "num_words", "offset_words")
+
+    def __init__(
+        self,
+        anchor: torch.Tensor | Op,
+        offset_words: int,
+        num_words: int | None,
+        device: torch.device,
+    ) -> None:
+        self.anchor = anchor  # a state, or an uncounted draw, after which the offset counts
+        self.offset_words = offset_words
+        self.num_words = num_words  # of this draw; None if it is uncounted
+        self.device = device  # of the generator
+        self.end_state: torch.Tensor | None = None  # of an uncounted draw that has been replayed
+        self.anchor_digest: bytes | None = None  # of the draw that was the anchor
+
+    @property
+    def previous(self) -> Op | None:
+        """The draw that is the anchor, as long as it is referenced."""
+        return self.anchor if isinstance(self.anchor, Op) else None
+
+    @property
+    def pending_draw(self) -> Op | None:
+        """The draw that has to be replayed before the position of this one is known."""
+        return _pending(self.anchor)
+
+    def resolve_anchor(self) -> torch.Tensor:
+        """The anchor as a state; a draw that was the anchor is released. No draw may be pending."""
+        anchor = self.anchor  # read once: several threads may call this
+        if isinstance(anchor, Op):
+            self.anchor_digest = digest_of_op(anchor)
+            self.anchor = anchor = anchor.draw.end_state
+        assert isinstance(anchor, torch.Tensor)
+        return anchor
+
+
+def _pending(anchor: torch.Tensor | Op | None) -> Op | None:
+    return anchor if isinstance(anchor, Op) and anchor.draw.end_state is None else None
+
+
+def _state_at(anchor: torch.Tensor | Op, offset_words: int) -> torch.Tensor:
+    state = anchor.draw.end_state if isinstance(anchor, Op) else anchor
+    assert isinstance(state, torch.Tensor)
+    return mt19937.jump_ahead(state, offset_words) if offset_words else state
+
+
+class Stream:
+    """The stream of one generator, up to the end of the last recorded draw."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.anchor: torch.Tensor | Op | None = None
+        self.offset_words = 0
+        self.is_synchronized = True  # the generator is at the end of the stream, or given up
+        self._seen = b""  # the state of the generator when it was last read or moved
+        self._num_unresolved_elements = 0  # of uncounted draws since the last known state
+
+    def add_draw(
+        self, op: Op, generator_state: torch.Tensor, num_words: int | None, num_elements: int
+    ) -> None:
+        """Record that `op` draws next, from a generator that has the state `generator_state`."""
+        if self.anchor is None or _bytes(generator_state) != self._seen:
+            self.restart_at(generator_state)  # the program has moved the generator
+        assert self.anchor is not None
+        op.draw = Draw(self.anchor, self.offset_words, num_words, self.device)
+        self.is_synchronized = False
+        if num_words is None:
+            self.anchor, self.offset_words = op, 0
+            self._num_unresolved_elements += num_elements
+        else:
+            self.offset_words += num_words
+
+    def restart_at(self, generator_state: torch.Tensor) -> None:
+        """Continue the stream from the generator's own state."""
+        self._set_anchor(generator_state)
+        self._seen, self.is_synchronized = _bytes(generator_state), True
+
+    def reset(self) -> None:
+        """Have the next draw continue from the state that the generator has then."""
+        self.anchor, self.is_synchronized = None, True
+
+    @property
+    def pending_draw(self) -> Op | None:
+        """The draw that has to be replayed before the end of the stream is known."""
+        return _pending(self.anchor)
+
+    @property
+    def is_cheap_to_resolve(self) -> bool:
+        """Whether replaying the pending draws takes little time."""
+        return self._num_unresolved_elements <= MAX_RESOLVED_ELEMENTS
+
+    def synchronize(self, generator: torch.Generator) -> None:
+        """Move `generator` to the end of the stream. No draw may be pending."""
+        assert self.anchor is not None
+        state = _state_at(self.anchor, self.offset_words)
+        self._set_anchor(state)
+        self._move(generator, state)
+
+    def desynchronize(self, generator: torch.Generator) -> None:
+        """Move `generator` elsewhere, so that it is noticed when the program restores its state."""
+        self._move(generator, mt19937.jump_ahead(generator.get_state(), 1))
+
+    def _set_anchor(self, state: torch.Tensor) -> None:
+        self.anchor, self.offset_words, self._num_unresolved_elements = state, 0, 0
+
+    def _move(self, generator: torch.Generator, state: torch.Tensor) -> None:
+        generator.set_state(state)
+        self._seen, self.is_synchronized = _bytes(state), True
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    """A generator's state for comparison. ``numpy()`` would be ten times as slow in any mode."""
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+_default = Stream(torch.device("cpu"))
+_streams: weakref.WeakKeyDictionary[torch.Generator, Stream] = weakref.WeakKeyDictionary()
+_simulated: dict[torch.device, Stream] = {}
+
+
+def stream_of(generator: torch.Generator) -> Stream:
+    """The stream of a real generator."""
+    if generator is torch.default_generator:
+        return _default
+    stream = _streams.get(generator)
+    if stream is None:
+        stream = _streams[generator] = Stream(generator.device)
+    return stream
+
+
+def reset(generator: torch.Generator) -> None:
+    """Reset the stream of `generator`, whose state has been set."""
+    stream_of(generator).reset()
+
+
+def simulated_cuda_stream(device: torch.device) -> tuple[Stream, torch.Tensor]:
+    """The stream of a fake CUDA device, and its state: that of a CPU generator with the seed of the
+    default generator.
+    """
+    stream = _simulated.setdefault(device, Stream(torch.device("cpu")))
+    generator: Any = torch.Generator(device="cpu")
+    return stream, generator.manual_seed(torch.initial_seed()).get_state()

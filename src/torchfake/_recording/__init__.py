@@ -1,0 +1,17 @@
+"""Recording of operations on deferred fakes.
+
+Input: operations, as they are dispatched. Output: their results, and the graph of operations that
+:mod:`torchfake._replay` executes later. Invariant: what cannot be replayed with the values of eager
+mode is refused, when it is recorded or when it is replayed; it never gives other values.
+
+Files in reading order:
+
+    record             the entry: an operation is run on fakes and added to the graph
+    arguments          which kinds of tensors are among the arguments of a call
+    graph_builder      new operations of the graph, and the contents that they leave in storages
+    initializers       functions of torch.nn.init that are recorded as one operation
+    value_reads        operations whose outcome depends on values: executed while recording
+    generator_sync     stream positions of draws, and generators moved as eager mode moves them
+    local_collectives  collectives as copies on this rank
+    graph_text         the graph behind a tensor as text, for users
+"""

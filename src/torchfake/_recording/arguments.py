@@ -1,0 +1,89 @@
+"""Which kinds of tensors are among the arguments of a call.
+
+Input: the arguments of an operation. Output: :class:`CallArguments`, and the same arguments with
+real tensors in place of fakes that have been materialized. Invariant: nothing is recorded, and no
+argument is changed. Called by: the other files of ``_recording``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake._operators.operator_call import Args, Kwargs, tensors_in
+from torchfake._replay import replay
+from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
+
+RunOnFakes = Callable[[Any, Args, Kwargs], Any]
+"""Runs an operation, given with its arguments, on fakes."""
+
+
+class CallArguments:
+    """The tensors among the arguments of a call, and of which kinds they are."""
+
+    __slots__ = (
+        "has_deferred",
+        "has_materialized",
+        "has_real",
+        "has_unknown_values",
+        "mark",
+        "tensors",
+    )
+
+    def __init__(self, args: Args, kwargs: Kwargs, mark: int) -> None:
+        self.tensors = tensors_in(args, kwargs)
+        self.has_deferred = self.has_materialized = self.has_real = False
+        self.has_unknown_values = False  # of a plain fake or a meta tensor, which has none
+        self.mark = mark  # of the metadata records of results
+        for tensor in self.tensors:
+            if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
+                self.has_real = self.has_real or not tensor.is_meta
+                self.has_unknown_values = self.has_unknown_values or tensor.is_meta
+                continue
+            storage = tensor._fake_storage
+            deferred: Any = storage.deferred
+            if deferred is None:
+                self.has_unknown_values = self.has_unknown_values or storage.value is None
+                continue
+            self.has_deferred = True
+            self.has_materialized = self.has_materialized or deferred.real is not None
+            self.mark = max(self.mark, deferred.mark)
+
+
+def has_deferred_arguments(args: Args, kwargs: Kwargs) -> bool:
+    """Whether there is a deferred fake among the arguments."""
+    return any(is_deferred_fake(tensor) for tensor in tensors_in(args, kwargs))
+
+
+def deferred_fakes(tensors: list[torch.Tensor]) -> list[FakeTensor]:
+    """Those of `tensors` that are deferred fakes."""
+    return [t for t in tensors if is_deferred_fake(t)]  # type: ignore[misc]
+
+
+def is_real(tensor: torch.Tensor) -> bool:
+    return not isinstance(tensor, FakeTensor) and not tensor.is_meta
+
+
+def is_materialized(tensor: Any) -> bool:
+    """Whether a tensor is still a fake object, but of a storage that has real memory."""
+    return is_deferred_fake(tensor) and tensor._fake_storage.deferred.real is not None
+
+
+def has_unknown_value(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no values that a replay could compute, as plain fakes have none."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor.is_meta
+    return tensor._fake_storage.deferred is None and tensor._fake_storage.value is None
+
+
+def with_real_tensors(arg: Any) -> Any:
+    """An argument, with real tensors in place of fakes that have been materialized."""
+    if isinstance(arg, dict):
+        return {name: with_real_tensors(item) for name, item in arg.items()}
+    if isinstance(arg, (list, tuple)):
+        return [with_real_tensors(item) for item in arg]
+    if not is_materialized(arg):
+        return arg
+    return replay.value_of(arg._fake_storage.deferred, arg._fake_meta)

@@ -1,0 +1,96 @@
+"""Stream positions of recorded draws, and generators moved as eager mode would move them.
+
+Input: operations that draw, as they are recorded. Output: each knows its position in a generator's
+stream, and generators end where eager mode would have left them. Invariant: a generator that was
+passed, or drawn from outside of all modes, is synchronized at once; torch's own generator, in a
+deferred mode, when the outermost mode is left. Called by: ``_recording/graph_builder``,
+``_recording/initializers`` and ``_recording/record``; ``deferred`` and ``_patches/data_sources``
+synchronize.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+
+from torchfake._core import modes
+from torchfake._core.metadata import Metadata
+from torchfake._graph.operations import Op
+from torchfake._random import streams
+from torchfake._replay import replay
+from torchfake._torch import backends, dispatcher
+from torchfake.errors import ReplayError
+
+
+def record_draws(
+    op: Op, generator: torch.Generator | None, record: Metadata, num_words: int | None
+) -> None:
+    """Give `op` its position in the stream of its generator.
+
+    Args:
+        op: a random operation.
+        generator: that was passed to it; None: the default generator of the device.
+        record: of the tensor that is filled.
+        num_words: random words that it draws; None if they cannot be counted.
+    """
+    num_elements = 0 if num_words is not None else math.prod(record.size)
+    if generator is None:
+        if record.device.type != "cpu" and not _has_real_cuda():
+            with streams.lock:
+                stream, state = streams.simulated_cuda_stream(record.device)
+                stream.add_draw(op, state, num_words, num_elements)
+            return
+        generator = backends.default_generator_of(record.device)
+    else:
+        generator = backends.canonical_generator(generator)
+    with streams.lock:
+        stream = streams.stream_of(generator)
+        is_first = stream.is_synchronized
+        on_cpu = stream.device.type == "cpu"
+        stream.add_draw(op, generator.get_state(), num_words if on_cpu else None, num_elements)
+    if is_first:
+        if modes.is_recording() and generator is torch.default_generator:
+            modes.thread.modes[-1].drawn_generators[generator] = None
+        else:
+            synchronize(generator)
+
+
+def _has_real_cuda() -> bool:
+    """Whether this machine has a CUDA device, and no mode simulates one."""
+    state = modes.current()
+    is_simulated = state is not None and state.cuda is not None
+    return not is_simulated and torch.cuda.is_available()
+
+
+def synchronize(generator: torch.Generator) -> None:
+    """Move `generator` to where eager mode would have left it, if that takes little time."""
+    with streams.lock, dispatcher.as_eager():
+        stream = streams.stream_of(generator)
+        if stream.is_synchronized:
+            return
+        if stream.pending_draw is not None and not stream.is_cheap_to_resolve:
+            stream.desynchronize(generator)
+            return
+        try:
+            if stream.pending_draw is not None:
+                replay.run_draws(stream.pending_draw)
+            stream.synchronize(generator)
+        except ReplayError as error:
+            stream.reset()
+            warnings.warn(
+                "a generator is not where eager would have left it, because a draw that decides "
+                f"how far it moves cannot be replayed: {error}",
+                stacklevel=2,
+            )
+        except BaseException:  # Ctrl-C: the next draw starts from the generator's own state
+            stream.reset()
+            raise
+
+
+def synchronize_all() -> None:
+    """Synchronize all generators that were drawn from in the modes of this thread."""
+    for state in modes.thread.modes:
+        for generator in state.drawn_generators:
+            synchronize(generator)

@@ -1,0 +1,160 @@
+"""New operations of the graph, and the contents that they leave in storages.
+
+Input: an operation with its arguments, before and after it has run on fakes. Output: an
+:class:`~torchfake._graph.operations.Op`, and new contents of each storage that it made or wrote.
+Invariant: an operation reads the contents that its arguments had before it; a write that covers a
+storage reads nothing, so what was overwritten is freed. Called by: ``_recording/record``,
+``_recording/initializers`` and ``_recording/value_reads``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchfake._core import devices
+from torchfake._core.metadata import Metadata, is_dense, with_mark
+from torchfake._core.schemas import LIFTS, OpTraits
+from torchfake._core.source_location import RawLocation
+from torchfake._core.storage import Storage
+from torchfake._graph.deferred_storage import DeferredState
+from torchfake._graph.externals import External
+from torchfake._graph.operations import Cell, Contents, Op, Output, Read
+from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs, mutated_arguments
+from torchfake._random import draw_sizes
+from torchfake._recording import generator_sync
+from torchfake._recording.arguments import CallArguments, deferred_fakes
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake.errors import RecordError
+
+# Before the operation runs.
+
+
+def new_op(
+    func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, location: RawLocation | None
+) -> Op:
+    """The operation with its arguments as they are recorded. Nothing has changed yet."""
+    recorded = [arg if type(arg) in NON_TENSOR_TYPES else recorded_arg(func, arg) for arg in args]
+    if traits.overwrites_first and type(recorded[0]) is Read:
+        recorded[0] = Read(contents_before_write(args[0]), args[0]._fake_meta)
+    by_name = {}
+    if kwargs:
+        by_name = {n: recorded_arg(func, arg) for n, arg in kwargs.items() if n != "generator"}
+    if traits.packet in LIFTS:
+        func = torch.ops.aten.clone.default
+    return Op(func, tuple(recorded), by_name, location)
+
+
+def recorded_arg(func: Any, arg: Any) -> Any:
+    """What is recorded of an argument of `func`.
+
+    Raises:
+        RecordError: if it cannot be kept until it is replayed.
+    """
+    if type(arg) is FakeTensor or isinstance(arg, FakeTensor):
+        deferred: Any = arg._fake_storage.deferred
+        if deferred is None:
+            return External(known_values.read_value(arg, "an operation").clone())
+        return Read(deferred.contents, arg._fake_meta)
+    if type(arg) in NON_TENSOR_TYPES or isinstance(arg, (int, float, complex, str)):
+        return arg
+    if isinstance(arg, torch.Tensor):
+        return External(arg)
+    if isinstance(arg, (list, tuple)):
+        return [recorded_arg(func, item) for item in arg]
+    if isinstance(arg, torch.device):
+        return devices.resolve(arg)  # C++ passes carriers
+    raise RecordError(
+        f"{func} was given a {type(arg).__name__}, which cannot be kept until the deferred tensor "
+        "is materialized: do this after materialize_module, or outside of deferred_init"
+    )
+
+
+def contents_before_write(fake: FakeTensor) -> Contents:
+    """The contents that an operation reads which overwrites `fake`: uninitialised memory, if that
+    is the whole storage.
+    """
+    deferred: Any = fake._fake_storage.deferred
+    contents: Contents = deferred.contents
+    if _covers_storage(fake._fake_meta, contents.cell.num_bytes):
+        return Contents(contents.cell)
+    return contents
+
+
+@lru_cache(maxsize=4096)
+def _covers_storage(record: Metadata, num_bytes: int) -> bool:
+    """Whether a fake of `record` looks at each byte of its storage once."""
+    return record.offset == 0 and record.num_bytes == num_bytes and is_dense(record)
+
+
+# After the operation has run.
+
+
+def add_to_graph(
+    op: Op, traits: OpTraits, result: Any, arguments: CallArguments, args: Args, kwargs: Kwargs
+) -> Any:
+    """Make `op`, which has given `result`, the source of all that it made and wrote."""
+    op.outputs = defer_outputs(result, op, arguments, op.location)
+    mutated = deferred_fakes(mutated_arguments(traits, args, kwargs))
+    if traits.is_random and (op.outputs or mutated):
+        record = mutated[0]._fake_meta if mutated else op.outputs[0].record
+        num_words = draw_sizes.num_words_drawn(op.func, args, record)
+        generator_sync.record_draws(op, kwargs.get("generator"), record, num_words)
+    for tensor in mutated:
+        add_write(op, tensor._fake_storage)
+    return result
+
+
+def defer_outputs(
+    result: Any, op: Op | None, arguments: CallArguments, location: RawLocation | None
+) -> tuple[Output, ...]:
+    """Make those results deferred that have new storages."""
+    if isinstance(result, FakeTensor):
+        return _defer_output(None, result, op, arguments, location)
+    outputs: tuple[Output, ...] = ()
+    if isinstance(result, (list, tuple)):
+        for i, item in enumerate(result):
+            if isinstance(item, FakeTensor):
+                outputs += _defer_output(i, item, op, arguments, location)
+    return outputs
+
+
+def _defer_output(
+    position: int | None,
+    fake: FakeTensor,
+    op: Op | None,
+    arguments: CallArguments,
+    location: RawLocation | None,
+) -> tuple[Output, ...]:
+    storage = fake._fake_storage
+    if storage.deferred is not None:  # a view of an argument, or of another output
+        fake._fake_meta = with_mark(fake._fake_meta, storage.deferred.mark)
+        return ()
+    if any(storage is t._fake_storage for t in arguments.tensors if isinstance(t, FakeTensor)):
+        return ()
+    cell = defer(fake, op, arguments.mark, location)
+    return (Output(position, cell, fake._fake_meta),)
+
+
+def defer(fake: FakeTensor, op: Op | None, mark: int, location: RawLocation | None) -> Cell:
+    """Make a new fake deferred: its storage has the contents that `op` leaves, or is uninitialised
+    if that is None.
+    """
+    storage = fake._fake_storage
+    storage.value, storage.location = None, location
+    cell = Cell(storage.num_bytes, storage.device)
+    storage.deferred = DeferredState(Contents(cell, op), mark)
+    fake._fake_meta = with_mark(fake._fake_meta, mark)
+    return cell
+
+
+def add_write(op: Op, storage: Storage) -> None:
+    """Give a deferred storage the contents that `op` leaves in it."""
+    deferred: Any = storage.deferred
+    storage.value = None
+    cell = deferred.contents.cell
+    deferred.contents = Contents(cell, op)
+    op.mutated = (*op.mutated, cell)

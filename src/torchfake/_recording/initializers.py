@@ -1,0 +1,103 @@
+"""Functions of torch.nn.init that are recorded as one operation.
+
+Input: the frames of a running call. Output: the user's source location; or, inside an initialiser
+such as ``trunc_normal_``, an operation for the whole call of it. Invariant: an initialiser is
+recorded as one operation only if it fills a deferred tensor and all of its arguments have values;
+what it does inside is run on fakes, and not recorded again. Called by: ``_recording/record``.
+
+Such initialisers draw again until all values are in range, or decompose a matrix. As one operation
+they take no computation at construction, and are replayed by torch's own code.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import torch
+
+from torchfake._core import modes, source_location
+from torchfake._core.metadata import Metadata, contiguous_stride, intern
+from torchfake._core.source_location import RawLocation
+from torchfake._graph.operations import Op, Read
+from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._random import draw_sizes
+from torchfake._recording import generator_sync
+from torchfake._recording.arguments import RunOnFakes, has_unknown_value, is_materialized
+from torchfake._recording.graph_builder import add_write, contents_before_write, recorded_arg
+from torchfake._tensor.fake_tensor import is_deferred_fake
+from torchfake._torch import python_functions
+
+
+def find_call_site() -> tuple[RawLocation | None, types.FrameType | None, bool]:
+    """The user's source location, the frame of an initialiser between here and there, and whether
+    torch's sharding functions are in between.
+    """
+    frame: types.FrameType | None = sys._getframe(2)
+    initialisers = python_functions.compound_initialisers()
+    is_library = source_location.is_library_code.cached
+    is_sharding_code = source_location.is_sharding_code.cached
+    is_sharding = False
+    while frame is not None:
+        code = frame.f_code
+        key = id(code)
+        if not (is_library[key] if key in is_library else source_location.is_library_code(code)):
+            return (code, frame.f_lasti), None, is_sharding
+        if is_sharding_code[key]:
+            is_sharding = True
+        elif key in initialisers and _is_recorded_as_one(frame):
+            return None, frame, False
+        frame = frame.f_back
+    return None, None, is_sharding
+
+
+def _is_recorded_as_one(frame: types.FrameType) -> bool:
+    """Whether the initialiser's call in `frame` is recorded as one operation."""
+    if frame is modes.thread.initialiser_frame:
+        return True
+    values = frame.f_locals
+    if not is_deferred_fake(values.get("tensor")) or is_materialized(values["tensor"]):
+        return False
+    if any(isinstance(v, torch.Tensor) and has_unknown_value(v) for v in values.values()):
+        return False
+    in_mode = modes.current() is not None
+    return frame.f_code.co_name != "sparse_" or (in_mode and values.get("generator") is None)
+
+
+def run_in_initialiser(
+    frame: types.FrameType, func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes
+) -> Any:
+    """Run an operation inside the initialiser of `frame`, which is recorded at its first one."""
+    if frame is not modes.thread.initialiser_frame:
+        _record_call(frame)
+        modes.thread.initialiser_frame = frame
+    return run(func, args, kwargs)
+
+
+def _record_call(frame: types.FrameType) -> None:
+    """Record the call in `frame` as one operation that overwrites its tensor."""
+    code, values = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount]
+    tensor, generator = values["tensor"], values.get("generator")
+    function = python_functions.compound_initialisers()[id(code)]
+    location = source_location.caller_location(3)
+    others = [name for name in names if name not in ("tensor", "generator")]
+    args = [recorded_arg(function, values[name]) for name in others]
+    meta = tensor._fake_meta
+    op = Op(function, (Read(contents_before_write(tensor), meta), *args), {}, location)
+    num_words = None
+    if code.co_name == "orthogonal_":
+        size = (meta.size[0], tensor.numel() // meta.size[0])
+        num_words = draw_sizes.num_words_of_normal(_contiguous(meta, size))
+    generator_sync.record_draws(op, generator, meta, num_words)
+    add_write(op, tensor._fake_storage)
+
+
+def _contiguous(meta: Metadata, size: tuple[int, ...]) -> Metadata:
+    return intern(size, contiguous_stride(size), 0, meta.dtype, meta.device)
+
+
+def release_frame() -> None:
+    """Drop the reference to the frame of the last initialiser."""
+    modes.thread.initialiser_frame = None

@@ -1,0 +1,130 @@
+"""Recording of an operation on deferred fakes.
+
+Input: an operation with a deferred fake among its arguments, or any operation in a deferred mode.
+Output: its result, and an :class:`~torchfake._graph.operations.Op` as the source of each storage
+that it made or wrote. Invariant: what depends on values that do not exist (a plain fake's) is a
+plain fake itself, or refuses to be replayed; it is never replayed with other values.
+Called by: ``_dispatch``, for each operation that the cache does not answer by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core import modes
+from torchfake._core.metadata import PLAIN
+from torchfake._core.schemas import LIFTS, OpTraits, traits_of
+from torchfake._core.source_location import RawLocation
+from torchfake._graph.operations import Op
+from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments
+from torchfake._recording import generator_sync
+from torchfake._recording.arguments import (
+    CallArguments,
+    RunOnFakes,
+    deferred_fakes,
+    with_real_tensors,
+)
+from torchfake._recording.graph_builder import (
+    add_to_graph,
+    add_write,
+    defer,
+    defer_outputs,
+    new_op,
+)
+from torchfake._recording.initializers import find_call_site, run_in_initialiser
+from torchfake._recording.local_collectives import local_copies, result_of_collective
+from torchfake._recording.value_reads import needs_values, run_on_values
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor
+
+_COPY = torch.ops.aten.copy_.default
+
+
+def record(
+    func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int = PLAIN
+) -> Any:
+    """Run `func` by ``run(func, args, kwargs)``, and add it to the graph.
+
+    Raises:
+        RecordError: if an argument cannot be kept until it is replayed.
+    """
+    if traits.is_metadata_only:
+        return run(func, args, kwargs)
+    if traits.is_empty_factory:
+        result = run(func, args, kwargs)
+        if isinstance(result, FakeTensor):
+            defer(result, None, mode_mark, find_call_site()[0])  # no operation to replay
+        return result
+    if traits.is_collective:
+        for pair in local_copies(traits.packet, args):
+            record(_COPY, traits_of(_COPY), pair, {}, run, mode_mark)
+        return result_of_collective(args)
+    if traits.is_random and len(args) > 1:
+        args, kwargs = _with_generator_by_name(func, args, kwargs)
+    arguments = CallArguments(args, kwargs, mode_mark)
+    if arguments.has_materialized:
+        args, kwargs = tuple(with_real_tensors(arg) for arg in args), with_real_tensors(kwargs)
+        arguments = CallArguments(args, kwargs, mode_mark)
+    if not arguments.tensors and not traits.returns_tensors:
+        return run(func, args, kwargs)  # the profiler's, for instance
+    if not arguments.has_deferred and (arguments.mark == PLAIN or arguments.has_real):
+        if not _makes_deferred(traits, arguments):
+            return _run_on_real_tensors(func, args, kwargs, run)
+    location, initialiser_frame, is_sharding = find_call_site()
+    if initialiser_frame is not None:
+        return run_in_initialiser(initialiser_frame, func, args, kwargs, run)
+    modes.thread.initialiser_frame = None
+    if traits.returns_uninitialized and not traits.mutated_names:
+        result = run(func, args, kwargs)
+        defer_outputs(result, None, arguments, location)  # no operation to replay
+        return result
+    if arguments.has_unknown_values:
+        result = run(func, args, kwargs)
+        return _poison(func, result, mutated_arguments(traits, args, kwargs), location)
+    if needs_values(func, traits, args, arguments):
+        return run_on_values(func, args, kwargs, arguments, location)
+    op = new_op(func, traits, args, kwargs, location)
+    op.is_sharding = is_sharding
+    return add_to_graph(op, traits, run(func, args, kwargs), arguments, args, kwargs)
+
+
+def _with_generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The same call with its generator as a keyword argument, which is not recorded."""
+    for i, arg in enumerate(args):
+        if type(arg) is torch.Generator:
+            named = {a.name: v for a, v in zip(func._schema.arguments[i:], args[i:], strict=False)}
+            return args[:i], {**named, **kwargs}
+    return args, kwargs
+
+
+def _makes_deferred(traits: OpTraits, arguments: CallArguments) -> bool:
+    """Whether an operation on real tensors, in a deferred mode, makes a new tensor."""
+    if arguments.mark == PLAIN or not traits.returns_tensors:
+        return False
+    return traits.packet in LIFTS or not (traits.is_view or traits.mutated_names)
+
+
+def _run_on_real_tensors(func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes) -> Any:
+    """Run an operation on real tensors. If it draws, its draws come after those recorded."""
+    if traits_of(func).is_random:
+        generator_sync.synchronize_all()
+    if modes.current() is not None:
+        return run(func, args, kwargs)
+    return func(*args, **kwargs)
+
+
+def _poison(
+    func: Any, result: Any, mutated: list[torch.Tensor], location: RawLocation | None
+) -> Any:
+    """Make what was written refuse to be replayed: it depends on values that do not exist."""
+    for tensor in deferred_fakes(mutated):
+        op = Op(func, (), {}, location)
+        op.unreplayable_reason = (
+            f"a deferred {known_values.describe(tensor)}, was written by {op} with values that do "
+            "not exist: there was a plain fake tensor among the arguments. Run such a forward pass "
+            "in eval(), or on a copy.deepcopy of the module"
+        )
+        add_write(op, tensor._fake_storage)
+    return result

@@ -1,0 +1,105 @@
+"""Operations whose outcome depends on values: executed while recording.
+
+Input: an operation that reads values of deferred tensors, or writes to a real tensor. Output: its
+result, computed by replaying what it reads. Invariant: deferred tensors stay deferred; what the
+operation makes or writes of them is recorded as any other operation. Called by:
+``_recording/record``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core import modes
+from torchfake._core.schemas import ACCEPTS_MASKS, OpTraits, traits_of
+from torchfake._core.source_location import RawLocation
+from torchfake._graph.externals import External
+from torchfake._graph.operations import Op, Read
+from torchfake._operators.meta_kernels import has_replacement
+from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments
+from torchfake._recording.arguments import (
+    CallArguments,
+    deferred_fakes,
+    is_real,
+    with_real_tensors,
+)
+from torchfake._recording.graph_builder import (
+    add_to_graph,
+    add_write,
+    contents_before_write,
+    new_op,
+)
+from torchfake._replay import replay
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
+from torchfake._torch import dispatcher
+
+
+def needs_values(func: Any, traits: OpTraits, args: Args, arguments: CallArguments) -> bool:
+    """Whether the outcome depends on values, or is written to a real tensor."""
+    if traits.reads_values and arguments.tensors:
+        if traits.packet in ACCEPTS_MASKS:
+            return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        return not traits.returns_tensors or not has_replacement(func)
+    return arguments.has_real and any(map(is_real, mutated_arguments(traits, args, {})))
+
+
+def run_on_values(
+    func: Any, args: Args, kwargs: Kwargs, arguments: CallArguments, location: RawLocation | None
+) -> Any:
+    """Execute `func` on real values, replaying what they take; record what it makes and writes."""
+    traits = traits_of(func)
+    op = new_op(func, traits, args, kwargs, location) if traits.returns_tensors else None
+    mutated = mutated_arguments(traits, args, kwargs)
+    writes_real = any(map(is_real, mutated))
+    if writes_real and arguments.mark and modes.current() is None:
+        _materialize_storages(arguments.tensors)
+        return func(*map(with_real_tensors, args), **with_real_tensors(kwargs))
+    with dispatcher.as_eager():
+        copies = {
+            id(t): known_values.read_value(t, "an operation").clone()
+            for t in deferred_fakes(mutated)
+        }
+        real_args = [_value_of(arg, copies) for arg in args]
+        real_kwargs = {name: _value_of(arg, copies) for name, arg in kwargs.items()}
+        result = func(*real_args, **real_kwargs)
+    if op is not None and not writes_real:
+        return add_to_graph(op, traits, _fake_copies(result), arguments, args, kwargs)
+    for fake in deferred_fakes(mutated):  # in a list with real tensors
+        _record_value(fake, copies[id(fake)], location)
+    return result
+
+
+def _materialize_storages(tensors: list[torch.Tensor]) -> None:
+    """Materialize the storages of deferred tensors that are used with real ones: an optimizer's
+    state that was made while its parameters were deferred is written at each step from now on.
+    """
+    for fake in deferred_fakes(tensors):
+        deferred: Any = fake._fake_storage.deferred
+        if deferred.real is None:
+            replay.replay([deferred.contents], deferred.set_real)
+
+
+def _fake_copies(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return fake_copy(result)
+    return type(result)(_fake_copies(item) for item in result)
+
+
+def _value_of(arg: Any, copies: dict[int, torch.Tensor]) -> Any:
+    """The real value of an argument: from `copies` if the operation writes it."""
+    if isinstance(arg, FakeTensor):
+        value = copies.get(id(arg))
+        return known_values.read_value(arg, "an operation") if value is None else value
+    if isinstance(arg, (list, tuple)):
+        return [_value_of(item, copies) for item in arg]
+    return arg
+
+
+def _record_value(fake: FakeTensor, value: torch.Tensor, location: RawLocation | None) -> None:
+    """Record that `fake` has `value` now, a tensor that nobody else references."""
+    target = Read(contents_before_write(fake), fake._fake_meta)
+    op = Op(torch.ops.aten.copy_.default, (target, External(value)), {}, location)
+    add_write(op, fake._fake_storage)

@@ -1,0 +1,160 @@
+"""Execution of one recorded operation on real tensors.
+
+Input: operations, in an order in which each finds what it read. Output: real storages that hold
+what they wrote. Invariant: only storages of the replay are written. Draws come from the replay's
+own generators; for the few operators without a ``generator`` argument the global generator is
+borrowed and restored. Called by: ``_replay/replay`` (all operations of a small replay),
+``_replay/workers`` (those that cannot be tiled) and ``_replay/tile_loop`` (its checks and errors).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from torchfake._core.memory import allocate_storage, is_available, replay_device, view_of
+from torchfake._core.schemas import overload_with_generator
+from torchfake._graph.externals import External
+from torchfake._graph.operations import Cell, Op, Output, Read
+from torchfake._random.generator_pool import GeneratorPool
+from torchfake._torch import backends
+from torchfake.errors import ReplayError
+
+_default_generator_lock = threading.RLock()
+
+
+class Storages:
+    """The real storages of cells: each is allocated on first use, and freed once it is popped."""
+
+    def __init__(self) -> None:
+        self._by_cell: dict[Cell, torch.UntypedStorage] = {}
+
+    def get(self, cell: Cell) -> torch.UntypedStorage:
+        """The storage of `cell`; a new uninitialised one if it has none."""
+        storage = self._by_cell.get(cell)
+        if storage is None:
+            try:
+                storage = self._by_cell[cell] = allocate_storage(cell.num_bytes, cell.device)
+            except RuntimeError as error:
+                raise ReplayError(
+                    f"there is no memory for {cell.num_bytes:,} bytes on {cell.device}: {error}. "
+                    "save_materialized writes files without it; a smaller dtype needs less"
+                ) from error
+        return storage
+
+    def put(self, cell: Cell, storage: torch.UntypedStorage) -> None:
+        self._by_cell[cell] = storage
+
+    def pop(self, cell: Cell) -> torch.UntypedStorage | None:
+        return self._by_cell.pop(cell, None)
+
+
+def execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
+    """Execute `op`, or copy its cached results.
+
+    Raises:
+        ReplayError: naming the operation, if it cannot be replayed, or failed.
+    """
+    if op.cached is not None:
+        for cell, storage in op.cached.items():
+            storages.put(cell, storage.clone())
+        return
+    result = _call(op, storages, generators)
+    for output in op.outputs:
+        value = result if output.position is None else result[output.position]
+        _store_result(output, value, storages)
+
+
+def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
+    check_replayable(op)
+    args = [_real_argument(arg, storages) for arg in op.args]
+    kwargs = {name: _real_argument(arg, storages) for name, arg in op.kwargs.items()}
+    try:
+        with backends.default_dtype(op.default_dtype):
+            if op.draw is None:
+                return op.func(*args, **kwargs)
+            return _call_with_draws(op, args, kwargs, generators)
+    except Exception as error:
+        raise replay_error(op, error) from error
+
+
+def check_replayable(op: Op) -> None:
+    """Refuse an operation that is known to give other values than it gave in eager mode."""
+    if op.unreplayable_reason is not None:
+        raise ReplayError(op.unreplayable_reason)
+    for external in op.externals():
+        if external.is_changed:
+            raise ReplayError(
+                f"{op} was recorded with a real tensor of shape {list(external.tensor.shape)}, "
+                "which was written in place since. The values that it had are lost: pass a clone() "
+                "of a tensor that is written later"
+            )
+
+
+def replay_error(op: Op, error: Exception) -> ReplayError:
+    """The exception to raise from `error`, which `op` has raised."""
+    return ReplayError(f"{op} failed during replay: {error}")
+
+
+def _real_argument(arg: Any, storages: Storages) -> Any:
+    if type(arg) is Read:
+        return view_of(storages.get(arg.contents.cell), arg.record)
+    if type(arg) is External:
+        return arg.tensor
+    if type(arg) in (list, tuple):
+        return [_real_argument(item, storages) for item in arg]
+    if type(arg) is torch.device and not is_available(arg):
+        return replay_device(arg)
+    return arg
+
+
+def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> None:
+    """Make the storage of `result` that of its cell; copy it if the kernel has chosen another
+    layout than was recorded.
+    """
+    record, cell = output.record, output.cell
+    same = result.stride() == record.stride and result.storage_offset() == record.offset
+    if same and result.untyped_storage().nbytes() == cell.num_bytes:
+        storages.put(cell, result.untyped_storage())
+    else:
+        view_of(storages.get(cell), record).copy_(result)
+
+
+def _call_with_draws(
+    op: Op, args: list[Any], kwargs: dict[str, Any], generators: GeneratorPool
+) -> Any:
+    """Call a random operator with a generator at the stream position that was recorded."""
+    generator = generators.at(op.draw)
+    result = _call_with_generator(generator, op.func, args, kwargs)
+    if op.draw.num_words is None:
+        op.draw.end_state = generator.get_state()
+        generators.advance_to(op.draw.end_state)
+    else:
+        generators.advance_by(op.draw.num_words)
+    return result
+
+
+def _call_with_generator(
+    generator: torch.Generator, func: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Call `func` with draws from `generator`, whether or not it has a parameter for one."""
+    is_operator = hasattr(func, "_schema")
+    overload = overload_with_generator(func) if is_operator else _init_with_generator(func)
+    if overload is not None:
+        return overload(*args, **{**kwargs, "generator": generator})
+    with _default_generator_lock:
+        default = backends.default_generator_of(generator.device)
+        before = default.get_state()
+        default.set_state(generator.get_state())
+        try:
+            return func(*args, **kwargs)
+        finally:
+            generator.set_state(default.get_state())
+            default.set_state(before)
+
+
+def _init_with_generator(function: Any) -> Any:
+    """A function of torch.nn.init, if all of its draws come from its ``generator`` argument."""
+    return function if function is not torch.nn.init.sparse_ else None

@@ -1,0 +1,192 @@
+"""Replay: recorded contents are computed, into real storages.
+
+Input: contents that are requested. Output: a real storage for each, delivered by a callback.
+Invariant: a storage belongs to the replay alone until it is delivered, and no storage that existed
+before is written; draws come from generators of the replay's own. Called by:
+``_materialize/materialize``, ``_files/write``, ``_tensor/known_values`` (values that are read while
+a tensor is deferred), ``_recording`` and ``meta_init``.
+
+Large replays go through the whole pipeline: demand analysis and slicing, then scheduling, then
+:mod:`torchfake._replay.workers` on all cores. Small ones, and those whose intermediate results are
+cached, execute all operations one after the other in the recorded order. Each operation finds what
+it read then, since whatever overwrote it came later.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from torchfake._core.memory import allocate_storage, view_of
+from torchfake._core.metadata import Metadata
+from torchfake._graph.deferred_storage import DeferredState
+from torchfake._graph.operations import Cell, Contents, Op, dependencies
+from torchfake._random.generator_pool import GeneratorPool, KnownStates
+from torchfake._replay.execute import Storages, execute
+from torchfake._replay.schedule import build_schedule, cells_of
+from torchfake._replay.slicing import slice_to_demand
+from torchfake._replay.tile_loop import BlockWriter
+from torchfake._replay.workers import Workers
+from torchfake._torch import dispatcher
+
+Deliver = Callable[[Contents, torch.UntypedStorage], None]
+
+MAX_CACHED_BYTES = 1024 * 1024
+"""Values up to this size are cached when they are read, with those they were computed from: a
+constructor that reads them in a loop would have them computed again each time."""
+
+MAX_SEQUENTIAL_BYTES = 256 * 1024
+"""If no cell is larger than this, scheduling takes longer than execution."""
+
+
+def replay(
+    requested: Iterable[Contents],
+    deliver: Deliver,
+    *,
+    cache_all: bool = False,
+    cache_small: bool = False,
+    num_threads: int | None = None,
+    block_writers: Mapping[Contents, BlockWriter] | None = None,
+) -> None:
+    """Compute the contents `requested`, and deliver each as soon as it is complete.
+
+    Args:
+        requested: each is the last contents of its cell.
+        deliver: called with each of them and its storage, in this thread.
+        cache_all: cache all intermediate results, for later replays.
+        cache_small: cache the last contents of small cells.
+        num_threads: None: ``torch.get_num_threads()``.
+        block_writers: of contents that are not needed as a whole: handed their elements block by
+            block, from any thread; where that is possible `deliver` is not called. With these, all
+            memory is bounded, that of requested contents included.
+
+    Raises:
+        ReplayError: naming the operation that cannot be replayed, or failed.
+    """
+    computed = []
+    for contents in list(requested):  # `deliver` may change what it came from
+        if contents.op is not None:
+            computed.append(contents)
+            continue
+        with dispatcher.as_eager():  # uninitialised memory
+            deliver(contents, allocate_storage(contents.cell.num_bytes, contents.cell.device))
+    ops = dependencies(contents.op for contents in computed)
+    is_small = all(cell.num_bytes <= MAX_SEQUENTIAL_BYTES for op in ops for cell in cells_of(op))
+    if cache_all or cache_small or (is_small and block_writers is None):
+        with dispatcher.as_eager():
+            _SequentialReplay(ops, cache_all, cache_small).run(computed, deliver)
+    else:
+        _run_scheduled(ops, computed, deliver, num_threads, block_writers)
+
+
+def _run_scheduled(
+    ops: list[Op],
+    requested: list[Contents],
+    deliver: Deliver,
+    num_threads: int | None,
+    block_writers: Mapping[Contents, BlockWriter] | None,
+) -> None:
+    """Run the pipeline: restrict `ops` to what is demanded, schedule them, run threads."""
+    by_cell = {contents.cell: contents for contents in requested}
+    with dispatcher.as_eager():
+        schedule = build_schedule(slice_to_demand(ops, by_cell))
+    Workers(
+        schedule,
+        set(by_cell),
+        lambda cell, storage: deliver(by_cell[cell], storage),
+        num_threads=num_threads or torch.get_num_threads(),
+        block_writers={c.cell: writer for c, writer in (block_writers or {}).items()},
+        counts_requested=block_writers is not None,
+    ).run()
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse what is not a number of threads.
+
+    Raises:
+        ValueError: with the values that are allowed.
+    """
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ValueError(f"threads is {threads!r}: give how many, at least 1, or None for torch's")
+
+
+def value_of(deferred: DeferredState, record: Metadata) -> torch.Tensor:
+    """The real tensor that a fake of `record` on that storage stands for; not to be written."""
+    if deferred.real is None:
+        computed: list[torch.UntypedStorage] = []
+        is_small = deferred.contents.cell.num_bytes <= MAX_CACHED_BYTES
+        replay(
+            [deferred.contents], lambda _, storage: computed.append(storage), cache_small=is_small
+        )
+    else:
+        computed = [deferred.real]
+    with dispatcher.as_eager():
+        return view_of(computed[0], record)
+
+
+_cached: weakref.WeakSet[Op] = weakref.WeakSet()
+
+
+def clear_cached_results() -> None:
+    """Free the results that were cached by ``replay(cache_all=True)``."""
+    for op in list(_cached):
+        op.cached = None
+    _cached.clear()
+
+
+def run_draws(op: Op) -> None:
+    """Execute `op`, whose draws cannot be counted, so that it is known where they end."""
+    with dispatcher.as_eager():
+        _SequentialReplay(dependencies([op])).run([], lambda *_: None)
+
+
+class _SequentialReplay:
+    """One replay in the recorded order: the storages that exist, and the remaining uses of each."""
+
+    def __init__(self, ops: list[Op], cache_all: bool = False, cache_small: bool = False) -> None:
+        self._ops = ops
+        self._storages = Storages()
+        self._num_uses = Counter(cell for op in ops for cell in cells_of(op))
+        self._cache_all = cache_all
+        self._last_writers = (
+            {cell: op for op in ops for cell in op.modified_cells()} if cache_small else {}
+        )
+        self._generators = GeneratorPool(KnownStates())
+
+    def run(self, requested: list[Contents], deliver: Deliver) -> None:
+        requested_of: dict[Op | None, list[Contents]] = {}
+        for contents in requested:
+            requested_of.setdefault(contents.op, []).append(contents)
+        for op in self._ops:
+            self._execute(op)
+            for contents in requested_of.get(op, ()):
+                deliver(contents, self._storages.get(contents.cell))
+            self._release(op)
+
+    def _execute(self, op: Op) -> None:
+        was_cached = op.cached is not None
+        execute(op, self._storages, self._generators)
+        if self._cache_all and not was_cached:
+            op.cached = {cell: self._storages.get(cell).clone() for cell in op.modified_cells()}
+            _cached.add(op)
+
+    def _release(self, op: Op) -> None:
+        """Free the cells that no operation after `op` uses."""
+        for cell in cells_of(op):
+            self._num_uses[cell] -= 1
+            if not self._num_uses[cell]:
+                self._cache_last(cell, self._storages.pop(cell))
+
+    def _cache_last(self, cell: Cell, storage: torch.UntypedStorage | None) -> None:
+        """Cache the last contents of `cell`, if it is small, in place of its contents before."""
+        op = self._last_writers.get(cell)
+        if op is None or storage is None or storage.nbytes() > MAX_CACHED_BYTES:
+            return
+        if [*op.modified_cells()] == [cell] and op.cached is None:
+            for read in op.reads():
+                if read.contents.cell is cell and read.contents.op is not None:
+                    read.contents.op.cached = None
+            op.cached = {cell: storage}

@@ -1,0 +1,14 @@
+"""Tensors that are sharded over ranks: what a rank has of them, and whether ranks agree.
+
+Input: DTensors of deferred shards, or of real ones. Output: the slices of the full tensor that this
+rank has, what a deferred shard was sliced from, and errors that all ranks raise together.
+Invariant: nothing is changed here, and ranks exchange digests and messages, never values.
+
+Files, in reading order:
+
+    local_tensors    the deferred tensors of this rank: plain ones, and the shards of DTensors
+    local_slices     which elements of the full tensor a shard has
+    provenance       what a deferred shard was sliced from
+    rank_agreement   whether all ranks have recorded the same
+    shared_errors    an error on one rank, raised on all of them
+"""

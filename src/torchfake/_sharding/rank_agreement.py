@@ -1,0 +1,133 @@
+"""Whether all ranks have recorded the same.
+
+Input: DTensors of deferred shards, by name. Output: nothing, or an error on all ranks that names
+those that differ. Invariant: it is found out before any value is computed; each rank sends 32
+bytes, and more only where digests differ, to say what. Called by: the public functions that
+materialize, and ``_files``, before ranks write one checkpoint.
+
+Ranks record their shards without communication, so one with another seed or another config would go
+unnoticed, and train on weights that do not fit together. What is compared is what shards were
+sliced from: the digest of a shard's own record would differ by rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._graph.digest import digest_of_contents, hash_parts
+from torchfake._sharding.provenance import shard_source
+from torchfake._torch import distributed
+from torchfake.errors import RankMismatchError
+
+
+class _Parameter(NamedTuple):
+    """A sharded parameter as one rank has recorded it."""
+
+    signature: str  # dtype and global shape
+    digest: bytes  # of its source; empty: this rank does not know it
+
+
+Parameters = dict[str, _Parameter]
+
+
+def check_agreement(shards: list[tuple[str, torch.Tensor]]) -> None:
+    """Check that the ranks of each mesh have recorded the same. All of them must call this.
+
+    Args:
+        shards: names and DTensors of deferred shards.
+
+    Raises:
+        RankMismatchError: on all ranks alike, naming those that differ from the majority, and the
+            first parameter.
+    """
+    by_mesh: dict[Any, Parameters] = {}
+    for name, dtensor in shards:
+        mesh: Any = dtensor.device_mesh  # type: ignore[attr-defined]
+        if distributed.can_communicate(mesh):
+            by_mesh.setdefault(mesh, {})[name] = _described(dtensor)
+    for mesh, parameters in by_mesh.items():
+        digests = distributed.gather_over_mesh(mesh, hash_parts(sorted(parameters.items())))
+        if len(set(digests.values())) > 1:
+            _check_equal(distributed.gather_over_mesh(mesh, parameters))
+
+
+def _described(dtensor: Any) -> _Parameter:
+    signature = f"{str(dtensor.dtype).removeprefix('torch.')}{list(dtensor.shape)}"
+    source = shard_source(dtensor)
+    if source is None:
+        return _Parameter(signature, b"")
+    layout = source.offset, tuple(dtensor.stride())
+    return _Parameter(signature, hash_parts(digest_of_contents(source.contents), layout))
+
+
+# What differs.
+
+
+def _check_equal(by_rank: dict[int, Parameters]) -> None:
+    """Raise if a rank differs from the majority in what both know."""
+    majority = _majority(by_rank)
+    differences = {}
+    for rank in sorted(by_rank):
+        difference = _difference(by_rank[rank], majority)
+        if difference is not None:
+            differences[rank] = difference
+    if not differences:
+        return
+    equal_ranks = [rank for rank in sorted(by_rank) if rank not in differences]
+    others = f"rank {equal_ranks[0]}" if equal_ranks else "the others"
+    if len(equal_ranks) > 1:
+        others += " and the others"
+    first, difference = next(iter(differences.items()))
+    raise RankMismatchError(
+        f"{_ranks_text(list(differences))} recorded another program than {others}: on rank "
+        f"{first}, {difference}. Build the model from the same config on all ranks, and call "
+        "torch.manual_seed with the same number just before. No value was computed"
+    )
+
+
+def _majority(by_rank: dict[int, Parameters]) -> Parameters:
+    """What most ranks have; where there is a tie, what the first of them have."""
+    found: dict[str, list[_Parameter]] = {}
+    for rank in sorted(by_rank):
+        for name, parameter in by_rank[rank].items():
+            found.setdefault(name, []).append(parameter)
+    majority = {}
+    for name, parameters in found.items():
+        if 2 * len(parameters) > len(by_rank) or name in by_rank[min(by_rank)]:
+            digests = Counter(parameter.digest for parameter in parameters if parameter.digest)
+            signatures = Counter(parameter.signature for parameter in parameters)
+            digest = digests.most_common(1)[0][0] if digests else b""
+            majority[name] = _Parameter(signatures.most_common(1)[0][0], digest)
+    return majority
+
+
+def _difference(own: Parameters, majority: Parameters) -> str | None:
+    """The difference that says most: names and shapes first, as another model also has other values
+    everywhere.
+    """
+    for name in majority:
+        if name not in own:
+            return f"{name} is missing"
+    for name in own:
+        if name not in majority:
+            return f"{name} exists, which the others do not have"
+    for name, expected in majority.items():
+        if own[name].signature != expected.signature:
+            return f"{name} is {own[name].signature}, and {expected.signature} on the others"
+    for name, expected in majority.items():
+        if own[name].digest and expected.digest and own[name].digest != expected.digest:
+            return (
+                f"{name} has other values: another seed, other draws before it, or it was changed "
+                "since"
+            )
+    return None
+
+
+def _ranks_text(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

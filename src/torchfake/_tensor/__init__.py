@@ -1,0 +1,18 @@
+"""The fake tensor: what it reports, how it prints, copies and pickles, and the values it knows.
+
+Input: a metadata record and a storage, from ``_core``. Output: :class:`FakeTensor`, and functions
+that make one. Invariant: nothing here runs an operator of torch on fakes, but through torch itself:
+what operators do is decided in ``_operators``, above.
+
+Its files, in reading order:
+
+    fake_tensor      the class, and the functions that make and change fakes
+    conversions      the arguments of Tensor.to, Tensor.type and Tensor.new
+    known_values     small host tensors whose values are kept: limits, reading, the error otherwise
+    torch_function   __torch_function__ of fakes: off, but where C++ decides before any dispatch
+    autocast         autocast for fakes: casts as C++ autocast makes them on the reported device
+    autocast_lists   which operators autocast treats in which way
+    attention        which kernel of scaled_dot_product_attention the reported device runs
+    tensor_repr      how a fake prints
+    pickling         the names by which pickles refer to fakes
+"""

@@ -1,0 +1,81 @@
+"""The arguments of ``Tensor.to``, ``Tensor.type`` and the legacy constructor ``Tensor.new``.
+
+Input: the arguments as the user passes them. Output: the same with devices encoded as carriers, a
+dtype, or a call of a modern constructor. Invariant: nothing is run but that
+conversion or constructor. Called by: the methods of ``_tensor/fake_tensor`` of these names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core.devices import encode
+
+
+def encode_target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The arguments of ``Tensor.to``: devices as carriers, a tensor as its device and dtype."""
+    if args and isinstance(args[0], torch.Tensor):
+        args = (args[0].device, args[0].dtype, *args[1:])
+    if args and isinstance(args[0], (str, int, torch.device)) and not isinstance(args[0], bool):
+        args = (encode(args[0]), *args[1:])
+    other = kwargs.get("other")
+    if other is not None:
+        kwargs = {**kwargs, "device": other.device, "dtype": other.dtype}
+        del kwargs["other"]
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": encode(kwargs["device"])}
+    return args, kwargs
+
+
+def type_name(dtype: torch.dtype, *, is_cuda: bool) -> str:
+    """What ``tensor.type()`` gives: ``"torch.cuda.FloatTensor"``."""
+    return ("torch.cuda." if is_cuda else "torch.") + _TYPE_NAMES[dtype]
+
+
+_TYPE_NAMES = {
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.complex64: "ComplexFloatTensor",
+    torch.complex128: "ComplexDoubleTensor",
+    torch.uint8: "ByteTensor",
+    torch.int8: "CharTensor",
+    torch.int16: "ShortTensor",
+    torch.int32: "IntTensor",
+    torch.int64: "LongTensor",
+    torch.bool: "BoolTensor",
+}
+
+
+def target_of_type(dtype: Any) -> tuple[Any, ...]:
+    """The arguments of ``Tensor.to`` that do what ``Tensor.type(dtype)`` does.
+
+    Raises:
+        ValueError: if there is no such type.
+    """
+    if isinstance(dtype, torch.dtype):
+        return (dtype,)
+    name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+    return "cuda" if name.startswith("torch.cuda.") else "cpu", _dtype_of_type_name(name)
+
+
+def _dtype_of_type_name(name: str) -> torch.dtype:
+    for dtype, type_name in _TYPE_NAMES.items():
+        if name.endswith("." + type_name):
+            return dtype
+    raise ValueError(f"invalid type: {name!r}")
+
+
+def legacy_new(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """``Tensor.new``: of sizes, data, a tensor or a storage (workers that collate do that)."""
+    first = args[0] if args else torch.Size([0])
+    if isinstance(first, (torch.UntypedStorage, torch.TypedStorage)):
+        return tensor.new_empty(0).set_(getattr(first, "_untyped_storage", first))
+    if isinstance(first, torch.Tensor):
+        return first.detach()
+    if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
+        return tensor.new_tensor(first, **kwargs)
+    return tensor.new_empty(first if isinstance(first, torch.Size) else args, **kwargs)

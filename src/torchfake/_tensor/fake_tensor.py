@@ -1,0 +1,345 @@
+"""The fake tensor: a wrapper subclass that consists of a metadata record and a storage.
+
+Input: a :class:`Metadata` and a :class:`Storage`. Output: a ``torch.Tensor`` that reports the
+fake's device to Python and a ``meta`` device to C++. Invariant: the wrapper's C++ metadata, its
+``_fake_meta`` and its ``_fake_storage`` agree, always; :func:`rebind` is the only way to change
+them. Called by: every file that makes fakes or checks whether a tensor is fake.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from functools import cache
+from typing import Any
+
+import torch
+
+from torchfake._core import devices
+from torchfake._core.metadata import (
+    DEFERRED_AS_META,
+    PLAIN,
+    Ints,
+    Metadata,
+    intern,
+    metadata_of,
+    with_mark,
+)
+from torchfake._core.storage import FakeUntypedStorage, Storage
+from torchfake._graph import deferred_storage
+from torchfake._tensor import known_values, tensor_repr, torch_function
+from torchfake._tensor.conversions import encode_target, legacy_new, target_of_type, type_name
+from torchfake._torch import dispatcher, subclass
+from torchfake.errors import RecordError
+
+_OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage"})
+_Super = subclass.builtin_methods
+
+
+class FakeTensor(torch.Tensor):
+    """A tensor with a device, a dtype, a shape and strides, and no data.
+
+    Made by factories inside :func:`torchfake.fake_mode` and by :func:`torchfake.fake_like`, never
+    by its constructor. It has no ``__slots__``: ``torch.utils.swap_tensors`` needs a plain dict.
+    """
+
+    _fake_meta: Metadata
+    _fake_storage: Storage
+
+    __torch_function__ = torch_function.override_switch
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> FakeTensor:
+        raise TypeError(
+            "FakeTensor is not constructed directly: make tensors inside torchfake.fake_mode(), "
+            "or call torchfake.fake_like(real)"
+        )
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replaced by :mod:`torchfake._dispatch`, which is above this file in the import order.
+        This is the one call from a lower package to a higher one.
+        """
+        raise AssertionError(
+            "torchfake's dispatcher is not loaded: import torchfake, not its parts"
+        )
+
+    # What differs from what C++ reports of the wrapper.
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        record = self._fake_meta
+        return record.device if record.mark != DEFERRED_AS_META else record.reported_device
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return self._fake_meta.reported_device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return self._fake_meta.reported_device.type == "cpu"
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        if self._fake_meta.mark != DEFERRED_AS_META:
+            return False
+        caller = sys._getframe(1).f_code.co_filename
+        return caller != torch.nn.init.__file__  # which leaves meta tensors uninitialised
+
+    def get_device(self) -> int:
+        index = self._fake_meta.reported_device.index
+        return -1 if index is None else index
+
+    @property
+    def data(self) -> torch.Tensor:
+        return _Super.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
+
+    @data.setter
+    def data(self, source: torch.Tensor) -> None:
+        mark = self._fake_meta.mark
+        fake = source if isinstance(source, FakeTensor) else fake_copy(source, known=not mark)
+        if fake is not source and mark:
+            untyped = source.untyped_storage()
+            fake._fake_storage.deferred = deferred_storage.deferred_from_real(untyped, mark)
+        rebind(self, fake._fake_meta, fake._fake_storage)
+
+    def untyped_storage(self) -> FakeUntypedStorage:
+        return self._fake_storage.untyped
+
+    def data_ptr(self) -> int:
+        if self.numel() == 0:
+            return 0
+        return (
+            self._fake_storage.address() + self._fake_meta.offset * self._fake_meta.dtype.itemsize
+        )
+
+    def is_shared(self) -> bool:
+        return False
+
+    def share_memory_(self) -> FakeTensor:
+        return self
+
+    # Conversions: C++ gets the carrier device, since it compares that with the wrapper's device.
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        args, kwargs = encode_target(args, kwargs)
+        return _Super.to(self, *args, **kwargs)
+
+    def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
+        return _Super.to(self, devices.carrier(devices.CPU), memory_format=memory_format)
+
+    def cuda(
+        self,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> torch.Tensor:
+        target = devices.resolve("cuda" if device is None else device)
+        return _Super.to(self, devices.carrier(target), memory_format=memory_format)
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if dtype is None:
+            return type_name(self.dtype, is_cuda=self.is_cuda)
+        return self.to(*target_of_type(dtype))
+
+    def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
+        return legacy_new(self, args, kwargs)
+
+    def new_tensor(  # type: ignore[override]
+        self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> torch.Tensor:
+        dtype = self.dtype if dtype is None else dtype
+        if isinstance(data, torch.Tensor):
+            host = torch.tensor(data, dtype=dtype)
+        else:
+            with known_values.without_fake_mode():
+                host = torch.tensor(data, dtype=dtype, device="cpu")
+        if self._fake_meta.mark and not isinstance(host, FakeTensor):
+            made = self.new_empty(host.shape, dtype=dtype).copy_(fake_copy(host, known=True))
+            return made.requires_grad_(requires_grad)
+        fake: torch.Tensor
+        fake = host if isinstance(host, FakeTensor) else fake_copy(host, known=True)
+        target = self.device if device is None else devices.resolve(device)
+        fake = fake if target == devices.CPU else fake.to(target)
+        return fake.requires_grad_() if requires_grad else fake
+
+    # Reading values: only known ones.
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if self.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
+                "instead."
+            )
+        with known_values.without_fake_mode():
+            return known_values.read_value(self, "numpy()").clone().numpy(force=force)
+
+    def tolist(self) -> Any:
+        with known_values.without_fake_mode():  # also resolves a lazy conjugate
+            return known_values.read_value(self, "tolist()").tolist()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        with known_values.without_fake_mode():
+            return known_values.read_value(self, "__dlpack__()").clone().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return known_values.read_value(self, "__dlpack_device__()").__dlpack_device__()
+
+    def __format__(self, spec: str) -> str:
+        if self.dim() == 0 and spec:
+            return format(known_values.read_value(self, "format()").item(), spec)
+        return object.__format__(self, spec)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return tensor_repr.fake_repr(self)
+
+    # Copies.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment. If you were attempting to deepcopy a module, this may be "
+                "because of a torch.nn.utils.weight_norm usage, see "
+                "https://github.com/pytorch/pytorch/pull/103001"
+            )
+        storage = memo.get(id(self._fake_storage))
+        if storage is None:
+            with known_values.without_fake_mode():
+                storage = memo[id(self._fake_storage)] = self._fake_storage.copy()
+        copied = new_fake(self._fake_meta, storage, type(self))
+        memo[id(self)] = copied
+        copied.requires_grad_(self.requires_grad)
+        for name, value in _user_attributes(self).items():
+            copied.__dict__[name] = copy.deepcopy(value, memo)
+        if self.grad is not None:
+            copied.grad = copy.deepcopy(self.grad, memo)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        deferred: Any = self._fake_storage.deferred
+        if deferred is not None and deferred.real is not None:
+            return known_values.read_value(self, "pickle").__reduce_ex__(protocol)
+        if deferred is not None:
+            raise RecordError(
+                f"a deferred {known_values.describe(self)}, cannot be pickled: its record would be "
+                "lost. Materialize it first"
+            )
+        meta = self._fake_meta
+        geometry = (meta.size, meta.stride, meta.offset, meta.dtype, str(meta.device))
+        state = (*geometry, meta.conj, meta.neg, self.requires_grad, _user_attributes(self))
+        return load_fake, (self._fake_storage, *state, getattr(type(self), "_fake_of", None))
+
+
+def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
+    """A fake of `meta` that views `storage`, outside the autograd graph."""
+    meta = _with_mark_of(meta, storage)
+    fake: FakeTensor = subclass.make_wrapper(cls, *wrapper_arguments(meta)[1:])
+    if meta.conj or meta.neg:
+        subclass.set_conj_and_neg(fake, meta.conj, meta.neg)
+    fake._fake_meta = meta
+    fake._fake_storage = storage
+    return fake
+
+
+def is_deferred_fake(tensor: Any) -> bool:
+    """Whether `tensor` is a fake of a storage whose operations are recorded."""
+    return isinstance(tensor, FakeTensor) and tensor._fake_storage.deferred is not None
+
+
+def _with_mark_of(meta: Metadata, storage: Storage) -> Metadata:
+    """`meta` with the mark of the storage: a storage is deferred or not, whatever views it."""
+    mark = PLAIN if storage.deferred is None else storage.deferred.mark
+    return meta if meta.mark == mark else with_mark(meta, mark)
+
+
+def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
+    """The arguments of ``make_wrapper`` for a fake of `meta`, built once for each record.
+
+    All are positional, in one tuple, with None for torch's defaults: a keyword costs as much as a
+    quarter of the call, and so do strides and offset.
+    """
+    if meta.wrapper_args is None:
+        offset = meta.offset or None
+        is_contiguous = offset is None and meta.is_contiguous
+        stride = None if is_contiguous else meta.stride
+        geometry = (meta.size, stride, offset, None, meta.dtype, meta.layout, meta.carrier)
+        defaults = subclass.wrapper_defaults(dispatcher.WRAPPER_KEY.keys)
+        meta.wrapper_args = (FakeTensor, *geometry, *defaults)
+    return meta.wrapper_args
+
+
+def rebind(fake: FakeTensor, meta: Metadata, storage: Storage) -> None:
+    """Give `fake` other metadata and another storage, in place, in C++ too."""
+    meta = _with_mark_of(meta, storage)
+    if meta is not fake._fake_meta:
+        subclass.set_data(fake, new_fake(meta, storage))
+    fake._fake_meta = meta
+    fake._fake_storage = storage
+
+
+def fake_copy(
+    real: torch.Tensor, *, device: torch.device | None = None, known: bool = False
+) -> FakeTensor:
+    """A fake with the metadata of `real`, on `device` if given; with its value too if `known`."""
+    target = real.device if device is None else device
+    target = devices.CPU if target.type == "meta" else target
+    storage = Storage(real.untyped_storage().nbytes(), target)
+    if known and real.device.type == "cpu":
+        known_values.store_tensor_value(storage, real)
+    return new_fake(metadata_of(real, target), storage)
+
+
+def fake_class(cls: type) -> type[FakeTensor]:
+    """The class of a fake that stands for a tensor of class `cls`.
+
+    Plain tensors and parameters are `FakeTensor` (torch marks parameters with a flag). For any
+    other tensor subclass it is a class derived from both, so that ``isinstance`` and its attributes
+    hold.
+    """
+    if issubclass(cls, FakeTensor):
+        return cls
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        return FakeTensor
+    return _combined_class(cls)  # type: ignore[arg-type]
+
+
+@cache
+def _combined_class(cls: Any) -> type[FakeTensor]:
+    is_lazy = hasattr(cls, "cls_to_become")  # UninitializedParameter: its class once it has a shape
+    namespace: dict[str, Any] = {"_fake_of": cls, "__reduce_ex__": FakeTensor.__reduce_ex__}
+    namespace |= {"cls_to_become": FakeTensor} if is_lazy else {}
+    combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, FakeTensor), namespace)
+    return combined
+
+
+def load_fake(
+    storage: Storage,
+    size: Ints,
+    stride: Ints,
+    offset: int,
+    dtype: torch.dtype,
+    device: str,
+    conj: bool,
+    neg: bool,
+    requires_grad: bool,
+    attributes: dict[str, Any],
+    stands_for: type | None = None,
+) -> FakeTensor:
+    """Rebuild a fake from a pickle."""
+    meta = intern(
+        tuple(size), tuple(stride), offset, dtype, torch.device(device), conj=conj, neg=neg
+    )
+    cls = FakeTensor if stands_for is None else fake_class(stands_for)
+    fake = new_fake(meta, storage, cls)
+    with subclass.no_subclass_functions():  # a lazy parameter's own function raises
+        fake.requires_grad_(requires_grad)
+    fake.__dict__.update(attributes)
+    return fake
+
+
+def _user_attributes(fake: FakeTensor) -> dict[str, Any]:
+    return {name: value for name, value in fake.__dict__.items() if name not in _OWN_ATTRIBUTES}

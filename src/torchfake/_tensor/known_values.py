@@ -1,0 +1,97 @@
+"""Known values: small tensors computed from host data keep their value, which a program may read.
+
+Input: small tensors that come from host data alone. Output: their bytes, held by the storage, so
+that every view of it reads and writes the same value. Invariant: a value belongs to one storage
+alone (what the user owns is copied, never shared); a storage loses its value as soon as something
+unknown is written to any part of it. Called by: ``_tensor/fake_tensor``, to read;
+``_operators/constant_propagation`` and ``_operators/special_operators``, to store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core import memory
+from torchfake._core.storage import Storage
+from torchfake._replay import replay
+from torchfake._torch import dispatcher
+from torchfake.errors import UnknownValueError
+
+MAX_KNOWN_BYTES = 64 * 1024
+"""The largest storage of floats that keeps its value: rotary tables, drop-path rates, scales."""
+
+MAX_KNOWN_BYTES_OF_INTEGERS = 1024 * 1024
+"""The same for integers and booleans, which are positions and masks: 16 x 8,192 int64."""
+
+
+def keeps_value(num_bytes: int, dtype: torch.dtype) -> bool:
+    """Whether a storage of `num_bytes` seen as `dtype` is small enough to keep its value."""
+    is_inexact = dtype.is_floating_point or dtype.is_complex
+    return num_bytes <= (MAX_KNOWN_BYTES if is_inexact else MAX_KNOWN_BYTES_OF_INTEGERS)
+
+
+class without_fake_mode:
+    """Context: factories make real tensors although a mode is on."""
+
+    def __enter__(self) -> None:
+        self._previous = dispatcher.swap_fake_mode(None)
+
+    def __exit__(self, *error: Any) -> None:
+        dispatcher.swap_fake_mode(self._previous)
+
+
+def store_value(storage: Storage, value: torch.UntypedStorage, dtype: torch.dtype) -> None:
+    """Give `storage` a copy of `value`, if it is small enough."""
+    if keeps_value(storage.num_bytes, dtype):
+        with without_fake_mode():
+            storage.value = value.clone()
+
+
+def store_tensor_value(storage: Storage, real: torch.Tensor) -> None:
+    """Give `storage` the value of the memory that `real` views. Faster if `real` is contiguous and
+    covers all of it.
+    """
+    covers = real.numel() * real.element_size() == storage.num_bytes
+    if not (covers and real.is_contiguous()) or real.is_conj() or real.is_neg():
+        store_value(storage, real.untyped_storage(), real.dtype)
+    elif keeps_value(storage.num_bytes, real.dtype):
+        with without_fake_mode():
+            storage.value = real.detach().clone().untyped_storage()
+
+
+def read_value(fake: Any, requested_by: str) -> torch.Tensor:
+    """The real value of `fake`.
+
+    Raises:
+        UnknownValueError: with `requested_by`, the tensor, and the line that made it.
+    """
+    storage = fake._fake_storage
+    if storage.deferred is not None:
+        return replay.value_of(storage.deferred, fake._fake_meta)
+    if storage.value is None:
+        raise unknown_value_error(fake, requested_by)
+    with without_fake_mode():
+        return memory.view_of(storage.known_bytes(), fake._fake_meta)
+
+
+def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:
+    """The error for reading `fake`, ready to be raised."""
+    return UnknownValueError(
+        f"{requested_by} needs the value of a fake tensor, and it is not known: "
+        f"{describe(fake)}. Fakes keep the values of small tensors computed from host data only. "
+        "Give this branch a host value (torch.tensor(...), torch.arange(...)), or skip it for "
+        "fakes with torchfake.is_fake(tensor)"
+    )
+
+
+def describe(fake: Any) -> str:
+    """A fake for an error message: its metadata, and where in the user's code it was made."""
+    meta, storage = fake._fake_meta, fake._fake_storage
+    text = f"{str(meta.dtype).removeprefix('torch.')}{list(meta.size)} on {meta.device}"
+    if storage.op is not None:
+        text += f", made by {storage.op}"
+    if storage.source_location is not None:
+        text += f" at {storage.source_location}"
+    return text

@@ -1,0 +1,119 @@
+"""``__torch_function__`` of fakes: off, but where C++ decides before any dispatch.
+
+Input: a call of a torch function with a fake among its arguments. Output: the same call, but for
+two decisions that C++ makes before any dispatch: whether autocast is on for the tensors' device,
+and what a factory's ``device=`` means. Invariant: a call that needs neither costs no Python call
+here but what :class:`OverrideSwitch` costs. Called by: torch, for each call of a torch function;
+``_patches/autocast`` and :mod:`torchfake.fake`, when autocast or the mode changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import torch
+
+from torchfake._core import modes
+from torchfake._core.devices import encode
+from torchfake._core.source_location import CodePredicate
+from torchfake._tensor import autocast
+from torchfake._torch import dispatcher, python_functions, subclass
+
+_FACTORIES = frozenset(
+    [getattr(torch, name) for name in dir(torch) if name.endswith("_like") and name[0] != "_"]
+    + [
+        getattr(torch.Tensor, "new_" + n)
+        for n in ("empty", "empty_strided", "full", "ones", "zeros")
+    ]
+)
+_FACTORY_NAMES = frozenset(f.__name__ for f in _FACTORIES)
+
+
+def _may_need_override(code: types.CodeType) -> bool:
+    """Whether `code` names such a factory, or is torch's own code that calls overrides."""
+    names_factory = not _FACTORY_NAMES.isdisjoint(code.co_names)
+    return names_factory or code.co_filename == torch.overrides.__file__
+
+
+_needs_override = CodePredicate(_may_need_override)
+
+
+def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    """``__torch_function__`` of a fake."""
+    if not all(issubclass(cls, torch.Tensor) for cls in types_):
+        return NotImplemented  # a proxy of torch.fx: it records the call
+    kwargs = kwargs or {}
+    in_a_mode = modes.current() is not None or dispatcher.current_fake_mode() is not None
+    if in_a_mode or not modes.recording.is_used:
+        return _call_overridden(func, args, kwargs)
+    with _RecordedFactories():
+        return _call_overridden(func, args, kwargs)
+
+
+class _RecordedFactories:
+    """Context: factories that C++ calls for a deferred fake, outside all modes, are dispatched.
+
+    A number that is written, or selected by ``where``, is made a tensor in C++ first, which would
+    not be dispatched otherwise.
+    """
+
+    def __enter__(self) -> None:
+        self._previous = dispatcher.swap_fake_mode(modes.recording.factory_mode)
+
+    def __exit__(self, *error: Any) -> None:
+        dispatcher.swap_fake_mode(self._previous)
+
+
+def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("device") is not None and func in _FACTORIES:
+        kwargs = {**kwargs, "device": encode(kwargs["device"])}
+    if dispatcher.any_autocast():
+        return autocast.run_with_autocast(func, args, kwargs)
+    if isinstance(func, types.FunctionType):  # it may call a factory with a device
+        return python_functions.without_override_check(func)(*args, **kwargs)
+    with subclass.no_subclass_functions():
+        return func(*args, **kwargs)
+
+
+class _OverrideWhereNeeded:
+    """``__torch_function__`` on a thread outside all modes: on while autocast is, and in code that
+    names one of the factories above. There C++ would start CUDA for ``torch.empty_like(fake,
+    device="cuda")`` before any dispatch, which is what ``nn.Module.to_empty`` calls.
+    """
+
+    def __get__(self, thread: Any, owner: Any = None) -> Any:
+        is_unwatched = modes.recording.is_used and dispatcher.current_fake_mode() is None
+        needed = is_unwatched or dispatcher.any_autocast()
+        needed = needed or _needs_override(sys._getframe(1).f_code)
+        return override if needed else subclass.disabled_torch_function
+
+
+type(modes.thread).torch_function = _OverrideWhereNeeded()
+
+
+def update_override() -> None:
+    """Set what ``__torch_function__`` is on this thread: in a mode, it is on while autocast is."""
+    if modes.current() is None:
+        vars(modes.thread).pop("torch_function", None)
+    elif dispatcher.any_autocast():
+        modes.thread.torch_function = override
+    else:
+        modes.thread.torch_function = subclass.disabled_torch_function
+
+
+class OverrideSwitch(property):
+    """The class attribute ``__torch_function__``: off, unless a call may need the override.
+
+    torch looks it up on each argument of each call, so it can differ from call to call. In a mode
+    the look-up runs no Python: the getter is C's ``getattr`` on the thread, for which the fake is
+    the default value, never used. The property can itself be called, for a subclass that calls
+    ``super().__torch_function__(...)``: that look-up gives the property as it is.
+    """
+
+    __call__ = staticmethod(override)
+
+
+override_switch = OverrideSwitch(functools.partial(getattr, modes.thread, "torch_function"))

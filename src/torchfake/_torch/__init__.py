@@ -1,0 +1,17 @@
+"""Adapters to the private APIs of torch: all of them are named in this package and nowhere else.
+
+Input: plain tensors, operators, modules and functions of torch. Output: what torch knows or does,
+through functions with names of our own. Invariant: no other file of torchfake names ``torch._C``,
+and tests/_torch calls every public name of every file here, so that a torch that changed an API
+fails there first. Verified on torch 2.11, 2.13 and 2.15.
+
+Its files, in reading order:
+
+    subclass          wrappers without data, overrides, the identity of tensors and storages
+    dispatcher        dispatch keys, dispatch modes, contexts that switch interception off
+    kernels           decompositions and meta kernels of operators
+    python_functions  Python functions of torch: rebuilt, unwrapped, recognised by their code
+    backends          devices, default dtype, default generators, modules of C++ functions
+    autograd          whether a tensor is in a live graph; sequence numbers of graph nodes
+    distributed       DTensor, FSDP2, device meshes, process groups
+"""

@@ -1,0 +1,75 @@
+"""Devices, default dtype and default generators of torch, and its modules of C++ functions.
+
+Input: devices, dtypes, generators. Output: what torch has for them. Invariant: nothing is changed
+beyond the context managers here. Called by: ``_core/devices``, ``_patches/device_arguments``,
+``_patches/autocast``, ``_operators/random_values``, ``_operators/lazy_values``,
+``_recording/generator_sync``, ``_replay/execute`` and ``distributed/patches``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+bindings = torch._C
+nn_functions = torch._C._nn
+cudnn_functions: Any = vars(torch.backends.cudnn)["m"]  # torch wraps it in a module of flags
+"""Modules of C++ functions, of which _patches replaces some while a mode is on."""
+
+
+def device_constructors() -> set[Any]:
+    """The factory functions to which ``torch.device`` as a context manager adds its device.
+
+    torch caches the set at its first use, so call this before any of them is replaced.
+    """
+    from torch.utils._device import _device_constructors
+
+    return set(_device_constructors())
+
+
+def context_device() -> torch.device | None:
+    """The device of the innermost ``with torch.device(...)``, else the default device, if any."""
+    from torch.overrides import _get_current_function_mode_stack
+
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, torch.utils._device.DeviceContext):
+            return torch.device(mode.device)
+    return None
+
+
+def raise_no_cuda() -> None:
+    """Raise what torch raises when CUDA is requested and not available."""
+    torch.cuda._lazy_init()
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Context: `dtype` is torch's default dtype; it is set only if it is another one now."""
+    before = torch.get_default_dtype()
+    if before is not dtype:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        if before is not dtype:
+            torch.set_default_dtype(before)
+
+
+def default_generator_of(device: torch.device) -> torch.Generator:
+    """The generator of random operators on `device` that are given none."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator
+
+
+def canonical_generator(generator: torch.Generator) -> torch.Generator:
+    """``torch.default_generator`` if `generator` is the same C++ generator, else `generator`.
+
+    Dispatch to Python makes a new Python object for a generator among the arguments.
+    """
+    default, given = torch.default_generator, generator
+    is_default = given is default or default._cdata == given._cdata  # type: ignore[attr-defined]
+    return default if is_default else given

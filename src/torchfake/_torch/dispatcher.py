@@ -1,0 +1,131 @@
+"""The C++ dispatcher: dispatch keys, dispatch modes, and contexts without interception.
+
+Input: operators, kernels, dispatch modes. Output: kernels registered for dispatch keys that no
+backend uses; contexts in which operators on real tensors run as in eager mode. Invariant: what a
+context or a ``swap_`` function changes is thread-local and can be restored; registered kernels run
+only while their key is included or carried by a tensor. Called by: almost all packages above; keys
+by ``_operators/composites``, ``_tensor/autocast`` and ``_tensor/fake_tensor``, modes by ``fake``
+and ``_tensor/torch_function``, contexts wherever real tensors are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+any_autocast = torch._C._is_any_autocast_enabled
+"""Whether autocast is on, for any device type, on this thread."""
+
+
+class UnusedDispatchKey:
+    """A dispatch key that torch names and no backend's tensors carry: its kernels are all ours.
+
+    Operators without a kernel for it fall through to the next key, at no cost.
+    """
+
+    def __init__(self, name: str) -> None:
+        key: Any = torch._C._parse_dispatch_key(name)
+        self.key = key
+        self.keys = torch._C.DispatchKeySet(key)
+        self._name = name
+        self._lower_keys = torch._C._dispatch_keyset_full_after(key)
+        self._libraries: list[torch.library.Library] = []  # own the registrations
+
+    def register(self, op: Any, kernel: Callable[..., Any]) -> None:
+        """Run `kernel(redispatch, *args, **kwargs)` for `op`.
+
+        ``redispatch(...)`` calls the kernel of the next key, which would have run without this.
+        """
+
+        def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            def redispatch(*args: Any, **kwargs: Any) -> Any:
+                return op.redispatch(keyset & self._lower_keys, *args, **kwargs)
+
+            return kernel(redispatch, *args, **kwargs)
+
+        if not self._libraries:
+            fallbacks = torch.library.Library("_", "IMPL", self._name)
+            fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
+            self._libraries += [fallbacks, torch.library.Library("aten", "IMPL", self._name)]
+        self._libraries[1].impl(op, with_keyset, with_keyset=True)
+
+    def included(self) -> Any:
+        """Context: the key is dispatched to on this thread, whatever keys the tensors carry."""
+        return torch._C._IncludeDispatchKeyGuard(self.key)
+
+    def excluded(self) -> Any:
+        """Context: the key is not dispatched to on this thread."""
+        return torch._C._ExcludeDispatchKeyGuard(self.keys)
+
+
+WRAPPER_KEY = UnusedDispatchKey("DeferredInit")
+"""The key that wrappers of fakes carry, above autograd and all composite kernels. torch reserves
+it for torchdistx, a discontinued project that torchfake replaces."""
+
+AUTOCAST_KEY = UnusedDispatchKey("AutocastIPU")
+"""A key in the position of autocast, of a backend that was never part of torch and is
+discontinued."""
+
+AUTOCAST_KEY_DEVICE_TYPE = "ipu"
+"""The device type for which autocast has to be on for kernels of that key to run."""
+
+
+_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.PythonTLSSnapshot
+)
+
+
+@contextmanager
+def no_interception() -> Iterator[None]:
+    """Context: no function mode, dispatch mode or autocast intercepts operators on real tensors."""
+    no_python_keys = torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEYS)
+    with torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), no_python_keys:
+        yield
+
+
+def autocast_operators(device_type: str) -> list[str]:
+    """The names of the aten operators that the installed torch autocasts on `device_type`."""
+    key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return [name for name in names if name.startswith("aten::")]
+
+
+FAKE_SLOT = torch._C._TorchDispatchModeKey.FAKE
+
+
+def swap_fake_mode(mode: Any) -> Any:
+    """Set this thread's FAKE mode to `mode` (or None); return the previous one.
+
+    While there is a FAKE mode, C++ skips CUDA's lazy initialisation when a factory names ``cuda``.
+    It also runs below all user modes (FlopCounterMode), wherever these were entered.
+    """
+    previous = torch._C._unset_dispatch_mode(FAKE_SLOT)
+    if mode is not None:
+        torch._C._set_dispatch_mode(mode)
+    return previous
+
+
+def current_fake_mode() -> Any:
+    """The FAKE mode of this thread, or None."""
+    return torch._C._get_dispatch_mode(FAKE_SLOT)
+
+
+def swap_only_lift_cpu(value: bool) -> bool:
+    """Set whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on
+    this thread; return the previous setting.
+
+    If it does not, the copy to ``cuda`` happens inside C++, where no mode can intercept it.
+    """
+    previous: bool = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(value)
+    return previous
+
+
+@contextmanager
+def as_eager() -> Iterator[None]:
+    """Context: operators on real tensors run without interception, and record no gradients."""
+    with no_interception(), torch.inference_mode(False), torch.no_grad():
+        yield

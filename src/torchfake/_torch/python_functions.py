@@ -1,0 +1,105 @@
+"""Python functions of torch: rebuilt with other globals, unwrapped, and recognised by their code.
+
+Input: Python functions and code objects. Output: changed copies of functions; tables of torch's
+functions by the identity of their code. Invariant: torch's own functions are not changed. Called
+by: ``_tensor/torch_function``, ``_operators/special_operators``, ``_recording/record`` and
+``_torch/kernels``.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributions
+
+
+def without_override_check(function: types.FunctionType) -> types.FunctionType:
+    """A copy of a Python function that does not look for overrides on its own arguments.
+
+    ``torch.nn.functional`` functions begin with ``if has_torch_function(...)``. A handler that
+    calls one again must get past that check, and still see the calls made inside.
+    """
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    known = function.__globals__
+    return with_globals(function, {**known, **{n: _no_override for n in names if n in known}})
+
+
+def with_globals(function: types.FunctionType, names: dict[str, Any]) -> types.FunctionType:
+    """A copy of `function` whose globals are `names`."""
+    copy = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _no_override(*_args: object) -> bool:
+    return False
+
+
+@lru_cache(maxsize=1)
+def assumed_values() -> dict[int, tuple[types.CodeType, float]]:
+    """Functions of torch that branch on the value of a tensor, and the value assumed for unknown
+    ones: by the identity of their code, the code and the value.
+
+    Rejection samplers branch on whether a draw has to be repeated (``trunc_normal_`` became one in
+    torch 2.13); argument checks on whether a value is out of range, or all are in it; the gradient
+    scaler on how many gradients overflowed; optimizers on norms and losses, to choose the length
+    of a step, and on whether they have converged. The code is kept alive with its identity, which
+    is the key because the hash of a code object reads all of its instructions.
+    """
+    functional, distribution = torch.nn.functional, torch.distributions.Distribution
+    parametrizations, lbfgs = torch.nn.utils.parametrizations, unwrap(torch.optim.LBFGS.step)
+    adafactor, line_search = torch.optim._adafactor, lbfgs.__globals__
+    values = {
+        getattr(torch.nn.init, "_no_grad_trunc_normal_", None): False,
+        functional.gaussian_nll_loss: False,
+        distribution.__init__: True,
+        distribution._validate_sample: True,
+        torch.amp.GradScaler._maybe_opt_step: False,
+        parametrizations._is_orthogonal: False,
+        torch.nn.modules.transformer._detect_is_causal_mask: False,
+        adafactor._single_tensor_adafactor: 1.0,
+        adafactor._multi_tensor_adafactor: 1.0,
+        lbfgs: False,
+        line_search["_strong_wolfe"]: False,
+        line_search["_cubic_interpolate"]: False,
+    }
+    codes = [(function.__code__, value) for function, value in values.items() if function]
+    return {id(code): (code, value) for code, value in codes}
+
+
+def unwrap(function: Any) -> Any:
+    """The function inside torch's decorators.
+
+    ``inspect.unwrap`` is no substitute: it looks for ``__wrapped__`` on operators too.
+    """
+    while isinstance(function, types.FunctionType) and "__wrapped__" in vars(function):
+        function = vars(function)["__wrapped__"]
+    return function
+
+
+def global_names_in(code: types.CodeType) -> set[str]:
+    """The names of globals and attributes in `code` and in functions defined inside it."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return set(code.co_names).union(*(global_names_in(c) for c in inner))
+
+
+@lru_cache(maxsize=1)
+def compound_initialisers() -> dict[int, Callable[..., Any]]:
+    """The functions of ``torch.nn.init`` that read values, or compute at length on what they draw,
+    by the identity of their code. A call of one is recorded as one operation.
+
+    Their first parameter is named ``tensor``, and they write all of it.
+    """
+    init = torch.nn.init
+    functions: list[Any] = [init.orthogonal_, init.sparse_]
+    for name in ("_no_grad_trunc_normal_", "trunc_normal_"):
+        function = getattr(init, name, None)
+        if function is not None and "any" in function.__code__.co_names:  # a rejection sampler
+            functions.append(function)
+    return {id(function.__code__): function for function in functions}

@@ -1,0 +1,93 @@
+"""Tensor subclasses: wrappers without data, overrides, and the identity of tensors and storages.
+
+Input: tensors, storages and tensor classes. Output: wrappers, tensors of a subclass on the memory
+of another, keys of storages, inner tensors of wrappers. Invariant: nothing here dispatches an
+operator, except the reads of ``inner_tensors`` by the subclass itself. Called by:
+``_tensor/fake_tensor``, ``_tensor/torch_function``, ``_core/storage``, ``_core/memory``,
+``_operators/interpreter``, ``_materialize`` and other packages above.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+disabled_torch_function = torch._C._disabled_torch_function_impl
+"""The ``__torch_function__`` of ``Tensor`` subclasses that do not override torch functions."""
+
+disabled_torch_dispatch = torch._C._disabled_torch_dispatch_impl
+"""The ``__torch_dispatch__`` of plain tensors and parameters; DTensor and the like have another."""
+
+no_subclass_functions = torch._C.DisableTorchFunctionSubclass
+"""Context: torch functions do not look for overrides on their arguments, only for modes."""
+
+builtin_methods = torch._C.TensorBase
+"""The C++ base class whose methods and attributes FakeTensor overrides."""
+
+make_wrapper = torch.Tensor._make_wrapper_subclass
+"""``(cls, size, strides, offset, memory_format, dtype, layout, device)``: make a tensor of class
+`cls` with metadata and no data. Documented only by its use in torch's subclasses (DTensor,
+FakeTensor)."""
+
+
+def wrapper_defaults(extra_dispatch_keys: Any) -> tuple[Any, ...]:
+    """The positional arguments of :data:`make_wrapper` after the device: pinned, requires_grad,
+    sizes policy, dispatch device, dispatch layout, extra dispatch keys.
+    """
+    return (False, False, None, False, False, extra_dispatch_keys)
+
+
+def set_conj_and_neg(tensor: torch.Tensor, conj: bool, neg: bool) -> None:
+    """Set the bits that make `tensor` a lazy conjugate or negative view."""
+    if conj:
+        torch._C._set_conj(tensor, True)
+    if neg:
+        torch._C._set_neg(tensor, True)
+
+
+def set_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """``tensor.data = source``, without Python overrides of ``data``."""
+    builtin_methods.data.__set__(tensor, source)  # type: ignore[attr-defined]
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """The address of the C++ storage: two tensors alias if and only if theirs are equal."""
+    return int(storage._cdata)
+
+
+def move_hooks(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Move the hooks of a tensor to another, with their handles."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(source, name)
+        if hooks is not None:
+            setattr(target, name, hooks)
+
+
+def make_subclass(cls: Any, data: torch.Tensor) -> torch.Tensor:
+    """A tensor of class `cls` on the memory of `data`; the constructor of `cls` does not run."""
+    tensor: torch.Tensor = torch.Tensor._make_subclass(cls, data)
+    return tensor
+
+
+def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Swap the classes, attributes and C++ tensors of two tensor objects.
+
+    ``torch.utils.swap_tensors`` refuses tensors with weak references (an LSTM has them to its
+    weights) and bases of views. Neither is a problem: weak references refer to the objects, which
+    stay, and a view keeps the C++ tensor that its base had. Only a live graph is one: see
+    :func:`torchfake._torch.autograd.is_in_live_graph`.
+    """
+    one.__class__, other.__class__ = other.__class__, one.__class__
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    torch._C._swap_tensor_impl(one, other)
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors inside a wrapper subclass, as the shard of a DTensor; none of a plain tensor."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return []
+    if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
+        return []
+    names, _ = tensor.__tensor_flatten__()
+    return [getattr(tensor, name) for name in names]

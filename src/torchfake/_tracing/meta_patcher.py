@@ -1,0 +1,205 @@
+"""``MetaAwareMethodsPatcher``: layers built on ``meta`` that still take real inputs.
+
+Input: contexts entered and left, and ``unpatch``. Output: while a context is on, on this thread,
+constructors make every parameter on ``meta``; until ``unpatch``, the forwards of ``nn.Linear`` and
+``nn.Embedding`` work without weights. Invariant: when the last user of a replaced method is done,
+the original object is back; until then, the replacement behaves as the original for all layers and
+threads that it does not concern. Called by: ``torchfake.fx``, which exports the class.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchfake._core import modes
+from torchfake._core.devices import META
+from torchfake._tensor.fake_tensor import FakeTensor
+
+
+class _MethodPatch:
+    """One method of a class, replaced while its reference count is above zero."""
+
+    def __init__(self, owner: type, name: str, make: Callable[[Any, _MethodPatch], Any]) -> None:
+        self.owner, self.name, self.make = owner, name, make
+        self.num_users = 0
+
+    def acquire(self) -> None:
+        if not self.num_users:
+            self.original = vars(self.owner)[self.name]
+            self.replacement = self.make(self.original, self)
+            setattr(self.owner, self.name, self.replacement)
+        self.num_users += 1
+
+    def release(self) -> None:
+        self.num_users -= 1
+        # If other code has since wrapped the replacement, it stays there and calls the original.
+        if not self.num_users and vars(self.owner)[self.name] is self.replacement:
+            setattr(self.owner, self.name, self.original)
+
+
+# Constructors.
+
+
+def _on_meta(original: Any, _: _MethodPatch) -> Any:
+    """A constructor with a ``device`` parameter, which gets ``meta``."""
+    position = list(inspect.signature(original).parameters).index("device")
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if modes.thread.num_meta_patchers:
+            if len(args) > position:
+                args = (*args[:position], META, *args[position + 1 :])
+            else:
+                kwargs["device"] = META
+        return original(*args, **kwargs)
+
+    return replacement
+
+
+def _new_on_meta(original: Any, patch: _MethodPatch) -> Any:
+    return staticmethod(_on_meta(original.__func__, patch))
+
+
+def _data_on_meta(original: Any, _: _MethodPatch) -> Any:
+    """``Parameter.__new__`` that moves its data to ``meta`` first."""
+    make = original.__func__
+
+    @functools.wraps(make)
+    def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if modes.thread.num_meta_patchers:
+            data = torch.empty(0, device=META) if data is None else data
+            if isinstance(data, torch.Tensor) and not data.is_meta:
+                data = data.detach().to(META)
+        return make(cls, data, requires_grad)
+
+    return staticmethod(replacement)
+
+
+# Forwards.
+
+
+def _lacks_weights(layer: Any, inputs: Any) -> bool:
+    """Whether a layer's weight is on ``meta`` and its input is a tensor that is not.
+
+    A proxy is no tensor: it records the call of the layer. A fake weight computes with real inputs.
+    """
+    weight = layer.weight
+    if not isinstance(inputs, torch.Tensor) or isinstance(weight, FakeTensor):
+        return False
+    return bool(weight.is_meta and not inputs.is_meta)
+
+
+def _placeholder(result: torch.Tensor, inputs: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The output of a layer without weights: zeros, or unknown values if the input is fake."""
+    if isinstance(inputs, FakeTensor):
+        return inputs.new_empty(result.shape, dtype=dtype)
+    return inputs.new_zeros(result.shape, dtype=dtype)
+
+
+def _linear_forward(original: Any, patch: _MethodPatch) -> Any:
+    @functools.wraps(original)
+    def forward(self: nn.Linear, input: torch.Tensor) -> Any:
+        if not (patch.num_users and _lacks_weights(self, input)):
+            return original(self, input)
+        types, device_type = (input.dtype, self.weight.dtype), input.device.type
+        if torch.float64 in types or not torch.is_autocast_enabled(device_type):
+            result = original(self, input.to("meta"))
+            return _placeholder(result, input, result.dtype)
+        result = original(self, input.to("meta", self.weight.dtype))
+        return _placeholder(result, input, torch.get_autocast_dtype(device_type))
+
+    return forward
+
+
+def _embedding_forward(original: Any, patch: _MethodPatch) -> Any:
+    @functools.wraps(original)
+    def forward(self: nn.Embedding, input: torch.Tensor) -> Any:
+        if not (patch.num_users and _lacks_weights(self, input)):
+            return original(self, input)
+        result = original(self, input.to("meta"))
+        return _placeholder(result, input, result.dtype)
+
+    return forward
+
+
+_CONSTRUCTORS = [
+    _MethodPatch(nn.Linear, "__init__", _on_meta),
+    _MethodPatch(nn.Embedding, "__init__", _on_meta),
+    _MethodPatch(nn.Parameter, "__new__", _data_on_meta),  # every other layer
+    _MethodPatch(nn.UninitializedParameter, "__new__", _new_on_meta),
+]
+_FORWARDS = [
+    _MethodPatch(nn.Linear, "forward", _linear_forward),
+    _MethodPatch(nn.Embedding, "forward", _embedding_forward),
+]
+_lock = threading.RLock()
+
+
+class MetaAwareMethodsPatcher:
+    """A context in which every new parameter is on ``meta``, whatever device is named.
+
+    ``nn.Linear`` and ``nn.Embedding`` make their parameters on ``meta``; other layers make them as
+    usual, and the data is freed at once. Buffers are real. The context applies to this thread, and
+    may be entered again, inside itself or later.
+
+    After the first entry, until :meth:`unpatch`, linear layers and embeddings whose weights are on
+    ``meta`` take inputs that are not: the output has the shape and dtype that it would have with
+    weights, and the input's device; its values are zeros, and it requires no grad. That is enough
+    for a tracer. All other layers are torch's.
+
+    The source is ``optimum.fx.parallelization``, where the class of this name replaces four
+    methods of the two layers.
+
+    >>> with MetaAwareMethodsPatcher() as patcher:
+    ...     layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8))
+    >>> layers[0].weight.device, layers[1].weight.device
+    (device(type='meta'), device(type='meta'))
+    >>> layers[0](torch.ones(2, 4)).shape, layers[0](torch.ones(2, 4)).device
+    (torch.Size([2, 8]), device(type='cpu'))
+    >>> patcher.unpatch()
+    """
+
+    def __init__(self) -> None:
+        self._patches_forwards = False
+
+    def __enter__(self) -> MetaAwareMethodsPatcher:
+        with _lock:
+            acquired: list[_MethodPatch] = []
+            try:
+                for patch in _CONSTRUCTORS + ([] if self._patches_forwards else _FORWARDS):
+                    patch.acquire()
+                    acquired.append(patch)
+            except BaseException:  # Ctrl-C half-way through: replace none rather than some
+                for patch in reversed(acquired):
+                    patch.release()
+                raise
+            self._patches_forwards = True
+        modes.thread.num_meta_patchers += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        modes.thread.num_meta_patchers -= 1
+        with _lock:
+            for patch in _CONSTRUCTORS:
+                patch.release()
+
+    def unpatch(self) -> None:
+        """Restore the forwards, unless another patcher still needs them; may be called again."""
+        with _lock:
+            if self._patches_forwards:
+                for patch in _FORWARDS:
+                    patch.release()
+            self._patches_forwards = False

@@ -1,0 +1,143 @@
+"""Records the storages of one rank, and the messages that it sends.
+
+Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` is the active
+dispatch of the mode. Output: the lifetime of every storage of this rank, the role of each in
+communication, and the traffic. Invariant: a DTensor counts as its shard; all numbers are of this
+rank alone. Called by: ``distributed/run_rank``, for one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torchfake._core.schemas import traits_of
+from torchfake._core.storage import Storage
+from torchfake._operators.collectives import Message, message_of
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake.distributed.foreach_ops import run_on_shards
+from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
+from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
+from torchfake.inspect.run.module_tracker import ModuleTracker
+from torchfake.inspect.run.storage_tracker import StorageTracker
+
+aten = torch.ops.aten
+
+UNSHARDED, COMMUNICATION = "unsharded parameters", "communication"
+_ROLES = ("", UNSHARDED, COMMUNICATION)
+_COPY_OUT = "fsdp::split_with_sizes_copy"
+"""The operator by which FSDP2 copies what it has gathered into the unsharded parameters."""
+
+
+class Traffic(NamedTuple):
+    """The messages of one collective, along one axis of the mesh, in one phase: those of a rank."""
+
+    phase: str  # "forward", "backward" or "optimizer"
+    collective: str  # "all_gather", ...
+    axis: str  # of the mesh; "dp x tp" for a group along both
+    group_size: int  # ranks
+    num_calls: int
+    num_bytes: int  # payload: the size of all that is gathered, reduced, scattered or sent
+    sent_bytes: int  # by each rank, in a ring
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, ready for JSON."""
+        return self._asdict()
+
+
+class RankTracker(StorageTracker):
+    """A storage tracker that also tracks communication.
+
+    Args:
+        modules: of the step that will run.
+        uneven: registers the DTensors that the step meets.
+        axis_of: gives for a process group the axis of the mesh that it lies along, and its size.
+    """
+
+    def __init__(
+        self,
+        modules: ModuleTracker,
+        uneven: UnevenShards,
+        axis_of: Callable[[Any], tuple[str, int]],
+    ) -> None:
+        super().__init__(modules)
+        self.uneven = uneven
+        self._axis_of = axis_of
+        self._traffic: dict[tuple[str, str, str, int], list[int]] = {}
+        self._roles: dict[int, int] = {}  # into _ROLES, by the id of a lifetime
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(map(_is_foreign, types)):
+            self.uneven.register((*args, *kwargs.values()))
+            return run_on_shards(self._run, func, args, kwargs)
+        return self._run(func, types, args, kwargs)
+
+    def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        message = message_of(func, args, kwargs, lambda group: self._axis_of(group)[1])
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if message is not None:
+            self._count(message)
+            self._set_role(COMMUNICATION, (args, kwargs, result))
+        elif traits_of(func).packet == _COPY_OUT:
+            self._set_role(UNSHARDED, kwargs["out"])
+        return result
+
+    def _count(self, message: Message) -> None:
+        axis, size = self._axis_of(message.group)
+        key = self.phase, message.collective, axis, size
+        totals = self._traffic.setdefault(key, [0, 0, 0])
+        for i, number in enumerate((1, message.num_bytes, message.sent_bytes(size))):
+            totals[i] += number
+
+    def _set_role(self, role: str, tensors: Any) -> None:
+        """Set the role of the storages of these tensors, unless they have one."""
+        if isinstance(tensors, FakeTensor):
+            ref = self._refs.get(id(tensors._fake_storage))
+            if ref is not None:
+                self._roles.setdefault(id(ref.life), _ROLES.index(role))
+        elif isinstance(tensors, (list, tuple)):
+            for tensor in tensors:
+                self._set_role(role, tensor)
+        elif isinstance(tensors, dict):
+            self._set_role(role, list(tensors.values()))
+
+    def resized(self, storage: Storage) -> None:
+        """Record that FSDP has resized a storage, to allocate or free an unsharded parameter."""
+        if id(storage) not in self._refs:
+            return
+        self._observe(storage, aten.resize_.default)
+        self._roles[id(self._refs[id(storage)].life)] = _ROLES.index(UNSHARDED)
+
+    def register(self, tensors: Iterable[tuple[str, torch.Tensor]], category: str) -> None:
+        super().register(_local(tensors), category)
+
+    def recategorize(self, tensors: Iterable[tuple[str, torch.Tensor]], category: str) -> None:
+        super().recategorize(_local(tensors), category)
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """What was sent, in the order of the phases."""
+        return tuple(Traffic(*key, *totals) for key, totals in self._traffic.items())
+
+    def finish_with_roles(self) -> tuple[Lifetimes, np.ndarray[Any, Any]]:
+        """The lifetimes as columns, and the role of each, int8 into ``_ROLES``."""
+        of_step: list[Lifetime] = [life for life in self.lives if life.allocated_at < self.end]
+        roles = np.array([self._roles.get(id(life), 0) for life in of_step], dtype=np.int8)
+        return self.finish(), roles
+
+
+def _is_foreign(cls: type) -> bool:
+    """Whether it is a class of tensors that are neither fake nor plain, such as DTensor."""
+    return not issubclass(cls, (FakeTensor, torch.nn.Parameter)) and cls is not torch.Tensor
+
+
+def _local(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterable[tuple[str, torch.Tensor]]:
+    """The same, with the shards of DTensors in their place."""
+    for module, tensor in tensors:
+        for local in local_tensors(tensor):
+            if isinstance(local, FakeTensor):
+                yield module, local

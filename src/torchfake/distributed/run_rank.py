@@ -1,0 +1,207 @@
+"""Runs the step of one rank on fakes.
+
+Input: a :class:`Job`, which says how a model is built, parallelized and trained; and a rank.
+Output: a :class:`RankRun`: the estimate of its step, its traffic, and which shards are uneven.
+Invariant: the step runs as ``estimate`` runs that of an unsharded model; torch and its distributed
+package are afterwards as they were before, whatever happens. Called by: ``distributed/plan``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import distributed
+from torchfake.distributed.fake_process_group import simulated_rank
+from torchfake.distributed.layout import Layout
+from torchfake.distributed.patches import dtensors_of_fakes
+from torchfake.distributed.rank_tracker import RankTracker, Traffic
+from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
+from torchfake.errors import InputsError, TorchFakeError
+from torchfake.fake import FakeCopies, parameters_and_buffers
+from torchfake.inspect import memory
+from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.memory import Estimate
+from torchfake.inspect.run.execution import run_step
+from torchfake.inspect.run.module_tracker import ModuleTracker
+from torchfake.inspect.run.step import Step
+from torchfake.inspect.run.workload import FakeCopy, Workload
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every rank does."""
+
+    module_fn: Callable[[], nn.Module]
+    parallelize: Callable[[nn.Module, Any], nn.Module | None] | None
+    inputs: Any  # of a rank: the arguments of its forward pass, or a function that makes them
+    step: Step
+    layout: Layout
+    device: torch.device
+    gpu: CudaProfile | None  # of the device; None: torchfake's default
+
+    @property
+    def workload(self) -> Workload:
+        """The device and its profile, for the mode that a rank runs in."""
+        return Workload(nn.Module(), device=self.device, gpu=self.gpu)
+
+
+class RankRun(NamedTuple):
+    """The result of running one rank."""
+
+    rank: int
+    estimate: Estimate
+    roles: np.ndarray[Any, Any]  # of the estimate's lifetimes; see distributed/rank_tracker
+    traffic: tuple[Traffic, ...]
+    shape_ids: dict[Any, np.ndarray[Any, Any]]  # of uneven shards; see distributed/shard_sizes
+
+
+def run_rank(job: Job, rank: int) -> RankRun:
+    """Build and parallelize the model as `rank` would, and run its step.
+
+    Raises:
+        InputsError: naming the function that fails, and the rank.
+    """
+    with simulated_rank(rank, job.layout.num_ranks), job.workload.mode(), dtensors_of_fakes():
+        return _Rank(job, rank).run()
+
+
+class _Rank:
+    """A rank that is being run."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self.job, self.rank = job, rank
+        with self._errors_named("the mesh"):
+            self.mesh = init_device_mesh(
+                job.device.type, job.layout.shape, mesh_dim_names=job.layout.axes
+            )
+        self._axes: dict[str, tuple[str, int]] = {}  # by the name of a process group
+        for axis, size in zip(job.layout.axes, job.layout.shape, strict=True):
+            self._axes[self.mesh.get_group(axis).group_name] = axis, size
+
+    def run(self) -> RankRun:
+        module = self._build()
+        class_name = type(module).__name__
+        module = self._parallelize(module)
+        args, kwargs = self._inputs()
+        uneven = UnevenShards(self.job.layout)
+        uneven.register(module.parameters())
+        uneven.register(module.buffers())
+        tracker = RankTracker(ModuleTracker(module), uneven, self._axis_of)
+        fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {})
+        with self._errors_named("the step", tracker.modules):
+            run_step(self.job.step, fake_copy, tracker)
+        return self._result(class_name, tracker)
+
+    def _build(self) -> nn.Module:
+        with self._errors_named("module_fn"), self.job.device:
+            module = self.job.module_fn()
+        if not isinstance(module, nn.Module):
+            raise InputsError(f"module_fn gave {module!r:.40}, not a torch.nn.Module")
+        if _has_real_tensors(module):
+            raise InputsError(
+                "module_fn gave a module that has real tensors: build it in module_fn, where they "
+                "are fake"
+            )
+        return module
+
+    def _parallelize(self, module: nn.Module) -> nn.Module:
+        if self.job.parallelize is None:
+            return module.to(self.job.device)
+        with self._errors_named("parallelize"):
+            module = self.job.parallelize(module, self.mesh) or module
+        if not isinstance(module, nn.Module):
+            raise InputsError(f"parallelize gave {module!r:.40}: it returns the module, or None")
+        if _has_real_tensors(module):
+            raise InputsError(
+                "parallelize gave a module that has real tensors: leave out what materializes it "
+                "(materialize_module), as a plan needs fakes"
+            )
+        if any(tensor.is_meta for tensor in _local_tensors_of(module)):
+            module = module.to_empty(device=self.job.device)
+        return module
+
+    def _inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of the forward pass, as fakes."""
+        inputs, device = self.job.inputs, self.job.device
+        is_function = callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping))
+        if is_function:
+            with self._errors_named("inputs"), device:
+                inputs = inputs()
+        fake_copies = FakeCopies(device, known=True)
+
+        def as_fake(value: Any) -> Any:
+            is_ready = not isinstance(value, torch.Tensor) or (
+                is_function and isinstance(local_tensors(value)[0], FakeTensor)
+            )
+            return value if is_ready else fake_copies.of(value)
+
+        if inputs is None:
+            return (), {}
+        if isinstance(inputs, Mapping):
+            return (), {name: pytree.tree_map(as_fake, value) for name, value in inputs.items()}
+        args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        return tuple(pytree.tree_map(as_fake, value) for value in args), {}
+
+    def _axis_of(self, given: Any) -> tuple[str, int]:
+        """The axis that a process group lies along, and its size."""
+        group = distributed.process_group_of(given)
+        known = self._axes.get(group.group_name)
+        if known is None:
+            ranks = torch.distributed.get_process_group_ranks(group)
+            known = self.job.layout.axis_along(ranks), len(ranks)
+            self._axes[group.group_name] = known
+        return known
+
+    def _result(self, class_name: str, tracker: RankTracker) -> RankRun:
+        job = self.job
+        lifetimes, roles = tracker.finish_with_roles()
+        estimate = memory.account(
+            lifetimes,
+            tracker.ops,
+            class_name=class_name,
+            device=job.device,
+            workload=job.workload,
+            step=job.step,
+        )
+        roles = roles[lifetimes.on_device(job.device)]
+        return RankRun(self.rank, estimate, roles, tracker.traffic, tracker.uneven.shape_ids)
+
+    @contextlib.contextmanager
+    def _errors_named(self, part: str, modules: ModuleTracker | None = None) -> Iterator[None]:
+        """Context whose errors name the part that failed, and the rank."""
+        try:
+            yield
+        except TorchFakeError:
+            raise
+        except Exception as error:
+            layout = self.job.layout
+            failed = None if modules is None else modules.failure
+            where = f" in {failed[1] or 'its own forward'}" if failed is not None else ""
+            sizes = " x ".join(f"{a} {n}" for a, n in zip(layout.axes, layout.shape, strict=True))
+            raise InputsError(
+                f"{part} fails{where} on rank {self.rank} ({layout.text_of(self.rank)}) of the "
+                f"mesh {sizes}: {one_line(error)}"
+            ) from error
+
+
+def _has_real_tensors(module: nn.Module) -> bool:
+    tensors = _local_tensors_of(module)
+    return not all(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors)
+
+
+def _local_tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters and buffers of a module; of DTensors, their shards."""
+    for tensor in parameters_and_buffers(module):
+        yield from local_tensors(tensor)

@@ -1,0 +1,115 @@
+"""A plan as text.
+
+Input: a Plan. Output: its text, as ``inspect/show/text`` makes it of other records. Invariant: a
+terminal and a notebook show the same text. Called by: ``repr`` of a plan, which imports this file
+when it is first shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchfake.distributed.plan import Plan
+from torchfake.distributed.rank_plan import RankPlan
+from torchfake.distributed.rank_tracker import Traffic
+from torchfake.inspect.base_record import plain_text
+from torchfake.inspect.describe.units import bytes_text
+from torchfake.inspect.show.text import padded, plain_lines
+
+SHOWN_KINDS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer state": "optimizer",
+    "activations": "activations",
+    "unsharded parameters": "unsharded",
+    "communication": "communication",
+}
+"""The kinds of bytes that have a column, and its header."""
+
+RANKS_HEADER = ("ranks", *SHOWN_KINDS.values(), "peak", "sent")
+TRAFFIC_HEADER = ("phase", "collective", "axis", "ranks", "calls", "payload", "sent")
+
+MAX_ROWS = 12
+"""The most rows of ranks that are shown: those with the highest peaks."""
+
+
+@plain_text.register
+def _(found: Plan, *, depth: int | None = None) -> str:
+    parts = [plain_lines(plan_lines(found)), "\n".join(_ranks(found))]
+    if found.traffic:
+        table = [TRAFFIC_HEADER, *map(traffic_cells, found.traffic)]
+        parts.append("\n".join(padded(table, TRAFFIC_HEADER[:3])))
+    return "\n\n".join(parts)
+
+
+def plan_lines(plan: Plan) -> list[tuple[str, str]]:
+    """The lines above the tables: names and values."""
+    layout, peak = plan.layout, plan.highest.peak
+    mesh = " x ".join(f"{axis} {n}" for axis, n in zip(layout.axes, layout.shape, strict=True))
+    where = plan.device if plan.gpu is None else f"{plan.device}, {plan.gpu.name}"
+    lines = [
+        ("plan", f"{plan.class_name}, {plan.mode} on {layout.num_ranks} ranks: {mesh}"),
+        ("device", where),
+        ("highest peak", f"{bytes_text(peak.num_bytes)} on {_ranks_at_peak(plan)}"),
+        ("  when", _moment(plan)),
+        *((f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()),
+    ]
+    elsewhere = plan.highest.estimate.elsewhere
+    lines += [(f"on {name}", bytes_text(n)) for name, n in elsewhere.items() if n]
+    if plan.fit is not None:
+        spare = bytes_text(abs(plan.fit.headroom_bytes))
+        answer = f"yes, with {spare} to spare" if plan.fit.fits else f"no, {spare} are missing"
+        usable = bytes_text(plan.fit.total_bytes - plan.fit.reserved_bytes)
+        lines.append(("fits", f"{answer}, of {usable} for tensors"))
+    return lines
+
+
+def _ranks_at_peak(plan: Plan) -> str:
+    ranks = plan.highest.ranks
+    others = f", and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    return f"rank {ranks[0]} ({plan.layout.text_of(ranks[0])}){others}"
+
+
+def _moment(plan: Plan) -> str:
+    peak = plan.highest.peak
+    doing = {"optimizer": "in the optimizer's step", "start": "before it begins"}
+    text = doing.get(peak.phase, f"going {peak.phase}")
+    return text + "".join(f", {word}" for word in (peak.module, peak.op) if word)
+
+
+def _ranks(plan: Plan) -> list[str]:
+    rows = sorted(plan.by_ranks, key=lambda found: -found.peak_bytes)
+    lines = list(padded([RANKS_HEADER, *map(rank_cells, rows[:MAX_ROWS])], RANKS_HEADER[:1]))
+    left = len(rows) - MAX_ROWS
+    return [*lines, f"and {left} more kinds of rank, with lower peaks"] if left > 0 else lines
+
+
+def rank_cells(found: RankPlan) -> tuple[str, ...]:
+    """What some ranks hold and send, in the columns of RANKS_HEADER."""
+    most = found.most_bytes
+    kinds = (bytes_text(most[name]) if most[name] else "" for name in SHOWN_KINDS)
+    sent = bytes_text(found.sent_bytes) if found.traffic else ""
+    return ranks_text(found.ranks), *kinds, bytes_text(found.peak_bytes), sent
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in order, consecutive ones as a range: ``0-3, 6``; long lists are truncated.
+
+    >>> ranks_text([0, 1, 2, 3, 6]), ranks_text(range(0, 100, 2))
+    ('0-3, 6', '0, 2, 4, ... (50 ranks)')
+    """
+    ranges: list[list[int]] = []
+    for rank in ranks:
+        if ranges and ranges[-1][1] == rank - 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    return ", ".join(texts if len(texts) <= 4 else [*texts[:3], f"... ({len(ranks)} ranks)"])
+
+
+def traffic_cells(row: Traffic) -> tuple[str, ...]:
+    """A row of traffic, in the columns of TRAFFIC_HEADER."""
+    size, calls = f"{row.group_size}", f"{row.num_calls:,}"
+    sent = bytes_text(row.num_bytes), bytes_text(row.sent_bytes)
+    return row.phase, row.collective, row.axis, size, calls, *sent

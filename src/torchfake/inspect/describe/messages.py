@@ -1,0 +1,28 @@
+"""Parts of error messages: another error on one line, and the names that may have been meant.
+
+Input: an error; a name that is not known, and those that are. Output: text to put into a message.
+Invariant: the text has no line break, and a bounded length. Called by: everything in inspect that
+reports an error, and ``distributed/run_rank``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def one_line(error: BaseException, *, limit: int = 400) -> str:
+    """``ValueError: its message``, on one line of at most about `limit` characters."""
+    text = " ".join(str(error).split())
+    if len(text) > limit:
+        text = text[:limit].rsplit(" ", 1)[0] + " ..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def did_you_mean(unknown: str, known: Iterable[str]) -> str:
+    """``; did you mean A, B?`` or "": the known names closest to an unknown one, case aside."""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(unknown.lower(), by_lower, n=3, cutoff=0.7)
+    names = [by_lower[name] for name in close]
+    listed = ", ".join(names[:-1]) + f" or {names[-1]}" if names[1:] else "".join(names)
+    return f"; did you mean {listed}?" if names else ""

@@ -1,0 +1,126 @@
+"""Example inputs: keyword arguments that a model of transformers runs on.
+
+Input: a model and sizes. Output: fakes by the names of the arguments of its ``forward``. Invariant:
+the model is neither run nor changed, and no weight is read. Called by: the user, and
+``inspection``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core.pickle_names import publish
+from torchfake._files.transformers_checkpoints import is_transformers_model
+from torchfake.errors import InputsError
+from torchfake.fake import fake_mode
+from torchfake.inspect.inputs.forward_arguments import make_arguments
+from torchfake.inspect.inputs.labels import labels_for
+from torchfake.inspect.inputs.sizes import Sizes
+from torchfake.inspect.targets.options import device_named, num_cuda_devices
+
+
+class ExampleInputs(dict[str, Any]):
+    """Keyword arguments of a model's ``forward``, and the sizes they were made for.
+
+    Attributes:
+        batch: the batch size.
+        seq: the sequence length, in tokens of a text or frames of a sound; None if the model takes
+            neither.
+    """
+
+    batch: int
+    seq: int | None
+
+    def __init__(self, sizes: Sizes, *, labels: bool, device: torch.device) -> None:
+        with fake_mode(fake_cuda=num_cuda_devices(device)), device:
+            super().__init__(make_arguments(sizes))
+            if labels:
+                self.update(labels_for(sizes, self))
+        self.batch, self.seq = sizes.batch, sizes.seq if sizes.uses_seq else None
+        self._model, self._labels, self._device = sizes.model, labels, device
+
+    def resized(self, *, batch: int | None = None, seq: int | None = None) -> ExampleInputs:
+        """The same for another batch size or sequence length; one that is not given is kept.
+
+        Raises:
+            InputsError: as :func:`example_inputs` does.
+        """
+        return example_inputs(
+            self._model,
+            batch=self.batch if batch is None else batch,
+            seq=self.seq if seq is None else seq,
+            labels=self._labels,
+            device=self._device,
+        )
+
+
+publish(ExampleInputs, "torchfake.inspect.inputs")
+
+
+def example_inputs(
+    model: torch.nn.Module,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    labels: bool = False,
+    device: torch.device | str | None = None,
+) -> ExampleInputs:
+    """Inputs that a model of transformers runs on, as fakes.
+
+    Texts, images and sounds have the sizes that the config names. A model of texts and images gets
+    both if it always compares or joins them, and only a text if images have placeholder tokens in
+    it. Tensors that models branch on (token ids, masks, grids) have values as long as a fake keeps
+    them, up to 1 MiB; in a larger mask all rows are one row in memory, and a mask of more than a
+    million tokens is left out, since models do not need it.
+
+    Args:
+        model: any ``PreTrainedModel``: fake, deferred or real. It is not run.
+        batch: the batch size.
+        seq: the sequence length: tokens of each text, on both sides of an encoder-decoder; frames
+            of each sound, as the first layers make them. Not given: as many as the model has
+            positions for, at most 128. More than that is accepted here, and fails in the run.
+        labels: whether to add the arguments for which the output has a ``loss``.
+        device: of the inputs; that of the model's first parameter, if not given.
+
+    Returns:
+        A dict of the arguments for ``model(**inputs)``, with the sizes as attributes and a method
+        that makes the same for other sizes.
+
+    Raises:
+        InputsError: if `model` is not of transformers, needs an argument that is not known here, or
+            has no loss to make labels for; or if a size is not a whole number of 1 or more.
+        DeviceError: if fakes cannot be on `device`.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> with fake_mode():
+    ...     model = GPT2LMHeadModel(GPT2Config())
+    >>> inputs = example_inputs(model, batch=2, labels=True)
+    >>> {name: list(value.shape) for name, value in inputs.items()}
+    {'input_ids': [2, 128], 'attention_mask': [2, 128], 'labels': [2, 128]}
+    >>> model(**inputs.resized(batch=64, seq=1024)).logits.shape
+    torch.Size([64, 1024, 50257])
+    """
+    _check_size("batch", batch)
+    if seq is not None:
+        _check_size("seq", seq)
+    if not isinstance(model, torch.nn.Module) or not is_transformers_model(model):
+        raise InputsError(
+            f"inputs can be made up for models of transformers, not for a {type(model).__name__}: "
+            "make them yourself; inside fake_mode() they cost nothing"
+        )
+    target = _device_of(model) if device is None else device
+    sizes = Sizes(model, batch=batch, seq=seq)
+    return ExampleInputs(sizes, labels=labels, device=device_named(str(target)))
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    """The device of its first parameter; the CPU, if that is on meta."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return torch.device("cpu") if device.type == "meta" else device
+
+
+def _check_size(name: str, size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InputsError(f"{name} must be a whole number of 1 or more, not {size!r}")

@@ -1,0 +1,64 @@
+"""Inputs for another batch size or another sequence length.
+
+Input: a workload, "batch" or "seq", and a size. Output: the workload with inputs of that size, as
+fakes. Invariant: the dimensions that vary are recognised by their size, and nothing else is
+changed. Called by: ``fit``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchfake import fake
+from torchfake.errors import InputsError
+from torchfake.inspect.run.workload import Workload, tensors_in
+
+BATCH, SEQ = "batch", "seq"
+
+
+def size_of(workload: Workload, vary: str) -> int:
+    """The current size of the batch, or of the sequence.
+
+    Raises:
+        InputsError: if no input has such a size.
+    """
+    known = getattr(workload.kwargs, vary, None)  # an attribute of ExampleInputs
+    if isinstance(known, int):
+        return known
+    dim = 0 if vary == BATCH else 1
+    for tensor in tensors_in((workload.args, dict(workload.kwargs))):
+        if tensor.dim() > dim and (vary == BATCH or not tensor.is_floating_point()):
+            return int(tensor.shape[dim])
+    where = "first dimension" if vary == BATCH else "integer tensor [batch, seq, ...]"
+    raise InputsError(f"no input has a {vary}: it would be the {where}")
+
+
+def resized(workload: Workload, vary: str, size: int) -> Workload:
+    """The same workload with a batch, or a sequence, of `size`.
+
+    Inputs of :func:`example_inputs` are made anew. In others, every tensor whose first (second)
+    dimension is as large as the batch (sequence) is repeated or sliced to `size`; small ones keep
+    their values.
+    """
+    if hasattr(workload.kwargs, "resized"):
+        return replace(workload, kwargs=workload.kwargs.resized(**{vary: size}))
+    old_size, dim = size_of(workload, vary), 0 if vary == BATCH else 1
+    copies = fake.FakeCopies(workload.device, known=True)
+
+    def resize(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() <= dim:
+            return value
+        if value.shape[dim] != old_size:
+            return value
+        rows = torch.arange(size) % old_size
+        copied = copies.of(value)
+        return copied.detach().index_select(dim, rows.to(copied.device))
+
+    with torch.no_grad(), fake.fake_mode(fake_cuda=workload.fake_cuda()):
+        args = pytree.tree_map(resize, workload.args)
+        kwargs = {name: pytree.tree_map(resize, value) for name, value in workload.kwargs.items()}
+    return replace(workload, args=args, kwargs=kwargs)

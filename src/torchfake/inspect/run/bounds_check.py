@@ -1,0 +1,33 @@
+"""Bounds checks of indices, which fakes skip because values of fakes are seldom known.
+
+Input: an operator and its arguments. Output: nothing, or the error that eager raises on the CPU.
+Invariant: only known values are checked: mostly positions, which count up to the length of a
+sequence. Called by: ``check`` and ``storage_tracker``, before every operator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor
+
+_LOOKUP = torch.ops.aten.embedding.default
+
+
+def check_indices(func: Any, args: tuple[Any, ...]) -> None:
+    """Refuse a lookup outside a table, such as a position beyond those that a model has.
+
+    Raises:
+        IndexError: with the message of eager.
+    """
+    if func is not _LOOKUP or not isinstance(args[1], FakeTensor):
+        return
+    if args[1]._fake_storage.value is None or not args[1].numel():
+        return
+    with known_values.without_fake_mode():
+        indices = known_values.read_value(args[1], "a lookup")
+        if indices.min() < 0 or indices.max() >= args[0].shape[0]:
+            raise IndexError("index out of range in self")

@@ -1,0 +1,49 @@
+"""What CUDA takes in addition to what operators request: rounding, and workspaces of cuBLAS.
+
+Input: the profile of a GPU, the operators that ran, the step's options. Output: bytes. Invariant:
+the sizes are those of torch's own source; a CPU adds nothing. Called by: ``memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.run.step import Step
+
+CUDA_ROUNDING = 512
+"""Bytes that CUDA's caching allocator rounds a request up to a multiple of: ``kMinBlockSize`` in
+c10/cuda/CUDACachingAllocator.h."""
+
+MATRIX_PRODUCTS = ("addmm", "baddbmm", "bmm", "mm", "addbmm", "addmv", "mv", "dot")
+"""Operators that run in cuBLAS, for which torch keeps a workspace."""
+
+
+def allocation_rounding(profile: CudaProfile | None, step: Step) -> int:
+    """Bytes that every allocation is rounded up to a multiple of."""
+    return step.round_to or (CUDA_ROUNDING if profile else 1)
+
+
+def workspace_bytes(profile: CudaProfile | None, ops: Iterable[Any], step: Step) -> int:
+    """Of all workspaces: one for the thread that runs forward and one for autograd's, since each
+    thread has its own handle of cuBLAS.
+    """
+    if step.workspace_bytes is not None:
+        return step.workspace_bytes
+    if profile is None or not any(_is_matrix_product(op) for op in ops):
+        return 0
+    num_handles = 2 if step.mode == "training" else 1
+    return num_handles * cublas_workspace_bytes(profile)
+
+
+def _is_matrix_product(op: Any) -> bool:
+    name = str(op).removeprefix("aten.").partition(".")[0]
+    return name in MATRIX_PRODUCTS
+
+
+def cublas_workspace_bytes(profile: CudaProfile) -> int:
+    """The workspace torch gives each cuBLAS handle: ``parseChosenWorkspaceSize`` in
+    aten/src/ATen/cuda/CublasHandlePool.cpp. 32 MiB from compute capability 9 on, else 8.125 MiB.
+    """
+    return 4096 * 8 * 1024 if profile.major >= 9 else 4096 * 1024 * 2 + 16 * 1024 * 8

@@ -1,0 +1,96 @@
+"""The optimizer of a step, made for the parameters of a fake copy.
+
+Input: a name, a class, a function or an optimizer, and a fake copy. Output: a new optimizer of the
+copy's parameters. Invariant: an optimizer that was given is not touched. Called by: ``execution``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from torchfake.errors import InputsError
+from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.run.workload import FakeCopy
+
+
+def optimizer_of(given: Any, fake_copy: FakeCopy) -> Optimizer | None:
+    """An optimizer of the parameters of a fake copy, as `given` describes it.
+
+    Args:
+        given: a name or class of torch.optim, a function of the parameters, an optimizer of the
+            original's parameters (it is not touched), or None.
+        fake_copy: whose parameters are to be trained.
+
+    Raises:
+        InputsError: if there is no such optimizer, or it cannot be made of these parameters.
+    """
+    if given is None:
+        return None
+    if not any(p.requires_grad for p in fake_copy.module.parameters()):
+        raise InputsError("no parameter requires a gradient, so there is nothing to optimize")
+    try:
+        made = _make(given, fake_copy)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputsError):
+            raise
+        raise InputsError(
+            f"optimizer={given!r} cannot be made of these parameters: {one_line(error)}"
+        ) from error
+    if not isinstance(made, Optimizer):
+        raise InputsError(
+            f"optimizer={given!r} is not an optimizer: give a name such as 'adamw', a class of "
+            "torch.optim, a function of the parameters, or an optimizer"
+        )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InputsError("LBFGS runs the model several times in a step, which is not supported")
+    _use_foreach_on_cuda(made)
+    return made
+
+
+def _make(given: Any, fake_copy: FakeCopy) -> Any:
+    if isinstance(given, Optimizer):
+        optimizer_class: Any = type(given)
+        return optimizer_class(_copied_groups(given, fake_copy))
+    make: Any = _optimizer_class(given) if isinstance(given, str) else given
+    parameters = [p for p in fake_copy.module.parameters() if p.requires_grad]
+    return make(parameters) if callable(make) else None
+
+
+def _optimizer_class(name: str) -> type[Optimizer]:
+    known = {
+        key.lower(): value
+        for key, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
+    }
+    if name.lower() not in known:
+        raise InputsError(f"torch.optim has no {name!r}; there are: {', '.join(sorted(known))}")
+    return known[name.lower()]
+
+
+def _use_foreach_on_cuda(optimizer: Optimizer) -> None:
+    """Choose the foreach implementation for parameters on CUDA, as torch does for real ones.
+
+    It updates all tensors at once, which takes memory. Torch decides by the class of the parameters
+    too, and does not know fake ones.
+    """
+    for group in optimizer.param_groups:
+        undecided = group.get("foreach", True) is None and not group.get("fused")
+        if undecided and group["params"] and group["params"][0].device.type == "cuda":
+            group["foreach"] = True
+
+
+def _copied_groups(given: Optimizer, fake_copy: FakeCopy) -> list[dict[str, Any]]:
+    """The parameter groups of an optimizer, with the copies of its parameters."""
+    groups: list[dict[str, Any]] = []
+    for group in given.param_groups:
+        parameters = [fake_copy.by_tensor.get(id(p)) for p in group["params"]]
+        if any(p is None for p in parameters):
+            raise InputsError(
+                "the optimizer has parameters that are not the module's; make it of "
+                "module.parameters()"
+            )
+        groups.append({**group, "params": parameters})
+    return groups

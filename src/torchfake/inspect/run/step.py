@@ -1,0 +1,102 @@
+"""What a step does with a module: the options of ``estimate`` and ``plan``, checked.
+
+Input: arguments of ``estimate`` and ``plan``. Output: a :class:`Step`. Invariant: options that
+contradict each other are refused before anything is built. Called by: ``memory`` and
+``distributed/plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchfake.errors import InputsError
+from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.targets.options import dtype_named
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done with a module, apart from its inputs."""
+
+    mode: str  # "training", "forward", "inference" or "generation"
+    optimizer: Any = None
+    loss: Loss | None = None
+    autocast: torch.dtype | None = None
+    decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
+    round_to: int | None = None  # bytes; as the device has it, if None
+    workspace_bytes: int | None = None  # the same
+
+
+def step_of(
+    workload: Workload,
+    mode: str | None,
+    optimizer: Any,
+    loss: Any,
+    autocast: torch.dtype | str | bool | None,
+    decode: Any,
+    round_to: Any,
+    workspace_bytes: Any,
+) -> Step:
+    """The step that these arguments of :func:`torchfake.estimate` describe.
+
+    Raises:
+        InputsError: naming the argument.
+    """
+    mode = _resolve_mode(mode, optimizer, loss, decode)
+    _check_values(decode, loss, round_to, workspace_bytes)
+    autocast_dtype = _autocast_dtype(autocast, workload)
+    return Step(mode, optimizer, loss, autocast_dtype, decode, round_to, workspace_bytes)
+
+
+def _resolve_mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:
+    if mode not in (None, "training", "forward", "inference"):
+        raise InputsError(f"mode={mode!r} is not training, forward or inference")
+    trains = optimizer is not None or mode == "training"
+    if decode is not None and (trains or loss is not None or mode == "forward"):
+        raise InputsError("decode= is inference: leave out optimizer=, loss= and mode=")
+    if optimizer is not None and mode not in (None, "training"):
+        raise InputsError(f"an optimizer is for training: leave out optimizer= or mode={mode!r}")
+    if decode is not None:
+        return "generation"
+    return mode or ("training" if trains or loss is not None else "inference")
+
+
+def _check_values(decode: Any, loss: Any, round_to: Any, workspace_bytes: Any) -> None:
+    if loss is not None and not callable(loss):
+        raise InputsError(f"loss={loss!r} is not a function of the output")
+    for name, value, least in (("round_to", round_to, 1), ("workspace_bytes", workspace_bytes, 0)):
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise InputsError(f"{name}={value!r} is not a whole number of {least} or more")
+    if decode is None:
+        return
+    is_pair = isinstance(decode, tuple) and len(decode) == 2
+    if not is_pair or not all(isinstance(n, int) and n > 0 for n in decode):
+        raise InputsError(f"decode={decode!r}: give (prompt, new_tokens), two lengths of 1 or more")
+
+
+def _autocast_dtype(
+    requested: torch.dtype | str | bool | None, workload: Workload
+) -> torch.dtype | None:
+    if requested is None or requested is False:
+        return None
+    if isinstance(requested, str):
+        return dtype_named(requested)
+    if isinstance(requested, torch.dtype):
+        return requested
+    device = workload.device or main_device(workload.module)
+    return torch.get_autocast_dtype(device.type)
+
+
+def main_device(module: nn.Module) -> torch.device:
+    """The device that most bytes of its parameters and buffers are on."""
+    sizes: dict[torch.device, int] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
+    return max(sizes, key=lambda device: sizes[device]) if sizes else torch.device("cpu")

@@ -1,0 +1,142 @@
+"""Records when each storage of a run is allocated and freed, and what it is used for.
+
+Input: operators on fakes, while a :class:`StorageTracker` is the active dispatch of the mode.
+Output: a :class:`Lifetime` for each storage, then :class:`Lifetimes`. Invariant: a storage is alive
+for exactly as long as the memory that it stands for would be; nothing here keeps one alive.
+Called by: ``execution`` and ``generation``, which mark phases and categories; ``memory`` and
+``distributed/rank_tracker``.
+
+A storage that is new in the result of an operator was allocated by it; weak references report when
+it is freed. One clock numbers both kinds of events, so that any two are ordered.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torchfake._core.storage import Storage
+from torchfake._dispatch import FakeDispatch, dispatch
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake.inspect.run.bounds_check import check_indices
+from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes, columns_of
+from torchfake.inspect.run.module_tracker import ModuleTracker
+
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+"""Tensors, each after the full name of the module that it belongs to."""
+
+
+class _Ref(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference that knows the lifetime that ends with it."""
+
+    __slots__ = ("key", "life")
+    key: int
+    life: Lifetime
+
+
+class StorageTracker(FakeDispatch):
+    """A dispatch of operators that also records allocations."""
+
+    def __init__(self, modules: ModuleTracker) -> None:
+        super().__init__()
+        self.modules = modules
+        self.lives: list[Lifetime] = []
+        self.clock = 0  # events so far
+        self.end = 0  # the clock at the end of the step
+        self.phase = "start"
+        self.ops: set[Any] = set()  # all operators that ran
+        self._refs: dict[int, _Ref] = {}  # of storages that are alive, by identity
+        self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._recomputed and not torch.is_grad_enabled():
+            self._end_recomputation()
+        check_indices(func, args)
+        result = dispatch(self, func, types, args, kwargs or {})
+        if isinstance(result, FakeTensor):
+            self._observe(result._fake_storage, func)
+        elif isinstance(result, (list, tuple)):
+            for item in result:
+                if isinstance(item, FakeTensor):
+                    self._observe(item._fake_storage, func)
+        self.ops.add(func)
+        return result
+
+    def _observe(self, storage: Storage, op: Any) -> None:
+        """Record the storage of a result if it is new or was resized."""
+        ref = self._refs.get(id(storage))
+        if ref is None:
+            self._record_allocation(storage, op, "")
+        elif ref.life.num_bytes != storage.num_bytes:  # allocates new memory, then frees the old
+            self._record_allocation(storage, op, ref.life.category)
+            self._record_free(ref)
+
+    def _end_recomputation(self) -> None:
+        """What the recomputation of a checkpointed forward has left alive is activations."""
+        for life in self._recomputed:
+            if life.freed_at < 0:
+                life.category = life.category or "activations"
+        self._recomputed.clear()
+
+    def _record_allocation(self, storage: Storage, op: Any, category: str) -> Lifetime:
+        life = Lifetime()
+        life.num_bytes, life.device = storage.num_bytes, storage.device
+        life.allocated_at, life.freed_at, self.clock = self.clock, -1, self.clock + 1
+        life.category, life.phase, life.op = category, self.phase, op
+        life.module, life.location = self.modules.name, storage.location
+        life.ref = ref = _Ref(storage, self._record_free)
+        ref.key, ref.life = id(storage), life
+        self._refs[id(storage)] = ref
+        self.lives.append(life)
+        if self.phase == "backward" and self.modules.is_recomputing:
+            self._recomputed.append(life)
+        return life
+
+    def _record_free(self, ref: _Ref) -> None:
+        ref.life.freed_at, self.clock = self.clock, self.clock + 1
+        if self._refs.get(ref.key) is ref:
+            del self._refs[ref.key]
+
+    def register(self, tensors: NamedTensors, category: str) -> None:
+        """Record existing tensors under `category`, unless they have one."""
+        for module, tensor in tensors:
+            storage = tensor._fake_storage  # type: ignore[attr-defined]
+            ref = self._refs.get(id(storage))
+            life = self._record_allocation(storage, None, category) if ref is None else ref.life
+            if not life.category or ref is None:
+                life.category, life.module = category, module
+
+    def recategorize(self, tensors: NamedTensors, category: str) -> None:
+        """Tensors that the step has made are of `category`, and of the modules named."""
+        for module, tensor in tensors:
+            if not isinstance(tensor, FakeTensor):
+                continue
+            ref = self._refs.get(id(tensor._fake_storage))
+            if ref is not None and ref.life.category in ("", "activations"):
+                ref.life.category, ref.life.module = category, module
+
+    def begin_phase(self, phase: str) -> None:
+        """What is allocated from here on is of `phase`."""
+        self.phase = phase
+
+    def end_forward(self) -> None:
+        """What the forward pass has allocated and is still alive is activations."""
+        for ref in self._refs.values():
+            if not ref.life.category:
+                ref.life.category = "activations"
+
+    def end_step(self) -> None:
+        """What is freed from here on was alive at the end of the step."""
+        self.end = self.clock
+
+    def finish(self) -> Lifetimes:
+        """Stop tracking; the lifetimes of the storages of the step, as columns."""
+        self._refs.clear()
+        for life in self.lives:
+            del life.ref
+            if not 0 <= life.freed_at < self.end:
+                life.freed_at = self.end
+        return columns_of([life for life in self.lives if life.allocated_at < self.end], self.end)

@@ -1,0 +1,198 @@
+"""What is run and where: a module, its inputs, a device; and a fake copy of them that can be run.
+
+Input: a module (fake, deferred or real), inputs, a device. Output: a :class:`Workload`, and from it
+a :class:`FakeCopy`, all of whose tensors are fake and belong to no one else. Invariant: what was
+given is never run, written or recorded on. Called by: ``summary``, ``check``, ``memory`` and
+``fit``, and ``distributed/run_rank``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from torchfake._core import gpu_profiles
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.modes import FakeCuda
+from torchfake._torch.distributed import is_fsdp_module
+from torchfake.errors import DeviceError, InputsError
+from torchfake.fake import FakeCopies, fake_mode, parse_device
+from torchfake.inspect.describe.messages import one_line
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be run, and where."""
+
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device | None = None  # where all tensors are to be; where they are, if None
+    gpu: CudaProfile | None = None  # what a CUDA device is; torchfake's default, if None
+
+    def fake_copy(self) -> FakeCopy:
+        """A fake copy of the module and of the inputs; small inputs and buffers keep their values.
+
+        Raises:
+            InputsError: if the module cannot be copied.
+        """
+        if any(map(is_fsdp_module, self.module.modules())):
+            raise InputsError(
+                f"{type(self.module).__name__} is sharded by FSDP2, and cannot be copied: call "
+                "this before it is sharded, or let torchfake.plan build, shard and run it"
+            )
+        with self.mode():
+            copies = FakeCopies(self.device, known=True)
+            try:
+                module = copies.of_module(self.module)
+            except Exception as error:
+                name = type(self.module).__name__
+                raise InputsError(
+                    f"{name} cannot be copied, so it cannot be run on fakes ({one_line(error)}): "
+                    "remove what copy.deepcopy refuses"
+                ) from error
+
+            def copied(value: Any) -> Any:
+                return copies.of(value) if isinstance(value, torch.Tensor) else value
+
+            args = pytree.tree_map(copied, self.args)
+            kwargs = {name: pytree.tree_map(copied, value) for name, value in self.kwargs.items()}
+        return FakeCopy(module, args, kwargs, self, copies.by_tensor)
+
+    def fake_cuda(self) -> FakeCuda | bool:
+        """The argument of ``fake_mode`` for a machine that has all devices of the workload."""
+        num_devices = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
+        return FakeCuda(self.profile, num_devices) if num_devices else False
+
+    @contextlib.contextmanager
+    def mode(self) -> Iterator[None]:
+        """A fake mode in which autograd is on and autocast off, whatever the caller has set."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(fake_mode(fake_cuda=self.fake_cuda()))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            yield
+
+    @property
+    def profile(self) -> CudaProfile:
+        """The GPU that CUDA devices are."""
+        return self.gpu or gpu_profiles.profile(gpu_profiles.DEFAULT_PROFILE)
+
+    def cuda_devices(self) -> set[torch.device]:
+        """The CUDA devices that the run uses."""
+        found = {t.device for t in (*self.module.parameters(), *self.module.buffers())}
+        found |= {t.device for t in tensors_in((self.args, dict(self.kwargs)))}
+        if self.device is not None:
+            found = {self.device}
+        return {device for device in found if device.type == "cuda"}
+
+
+@dataclass(frozen=True)
+class FakeCopy:
+    """A fake copy of a module and of its inputs."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    workload: Workload  # that it is a copy of
+    by_tensor: dict[int, Any]  # the copy of each original, by the original's id
+
+    @property
+    def inputs(self) -> list[Any] | dict[str, Any]:
+        """The module's arguments, by position or by name."""
+        return [*self.args] if self.args else self.kwargs
+
+    def mode(self) -> contextlib.AbstractContextManager[None]:
+        """The mode to run it in."""
+        return self.workload.mode()
+
+    def __call__(self) -> Any:
+        """The output of the module for the inputs."""
+        return self.module(*self.args, **self.kwargs)
+
+
+def workload_of(
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    *,
+    device: torch.device | str | int | None = None,
+    gpu: str | CudaProfile | None = None,
+) -> Workload:
+    """The workload that the arguments of a public function describe.
+
+    Args:
+        module: any module.
+        inputs: what its forward takes by position; a single mapping is taken as keyword arguments,
+            as the output of a tokenizer.
+        device: where it is to run.
+        gpu: a profile of that device, or its name; means ``device="cuda"`` if none is given.
+
+    Raises:
+        TypeError: if `module` is not a module.
+        DeviceError: if there is no such profile, or fakes cannot be on `device`.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"a torch.nn.Module is needed, not {_kind(module)}")
+    if gpu is not None:
+        device = "cuda" if device is None else device
+    profile = None if gpu is None else gpu_profiles.profile(gpu)
+    target = None if device is None else _checked_device(device)
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        return Workload(module, kwargs=inputs[0], device=target, gpu=profile)
+    return Workload(module, args=inputs, device=target, gpu=profile)
+
+
+def _kind(value: Any) -> str:
+    """What `value` is, for an error."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}: make one of it, in fake_mode() if it is large"
+    return f"a {type(value).__name__}"
+
+
+def _checked_device(device: torch.device | str | int) -> torch.device:
+    """The device, with the index that tensors report."""
+    try:
+        return parse_device(device)
+    except RuntimeError as error:
+        raise DeviceError(f"there is no device {device!r}; give cpu, cuda or cuda:N") from error
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in containers and objects, each once, in order."""
+    found = {id(leaf): leaf for leaf in _leaves(value) if isinstance(leaf, torch.Tensor)}
+    return list(found.values())
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Leaves as torch's pytree has them, and those in attributes of objects it does not know."""
+    leaves: list[Any] = []
+    for leaf in pytree.tree_leaves(value):
+        attributes = getattr(leaf, "__dict__", None)
+        if isinstance(leaf, (torch.Tensor, nn.Module, Callable)) or not attributes:  # type: ignore[arg-type]
+            leaves.append(leaf)
+        else:
+            leaves.extend(pytree.tree_leaves(_attribute_tensors(leaf, set())))
+    return leaves
+
+
+def _attribute_tensors(value: Any, seen: set[int]) -> Any:
+    """The tensors in an object's attributes, however deep: a cache of keys and values has some."""
+    if isinstance(value, torch.Tensor) or id(value) in seen:
+        return value if isinstance(value, torch.Tensor) else None
+    seen.add(id(value))
+    if isinstance(value, Mapping):
+        return [_attribute_tensors(item, seen) for item in value.values()]
+    if isinstance(value, (list, tuple)):
+        return [_attribute_tensors(item, seen) for item in value]
+    if isinstance(value, (nn.Module, type)) or callable(value):
+        return None
+    return [_attribute_tensors(item, seen) for item in getattr(value, "__dict__", {}).values()]

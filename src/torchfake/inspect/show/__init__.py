@@ -1,0 +1,18 @@
+"""Records are drawn: as text, in a terminal, as HTML, as figures, as a page.
+
+Input: a record of what was found. Output: text, what rich prints, HTML, plotly figures, an HTML
+file. Invariant: all of them are made from the same rows and lines; none is made before it is asked
+for, and rich and plotly are imported only then.
+
+In reading order:
+
+    register       has the files below imported when a record is first shown
+    summary_table  the rows of a summary's tree, which text, terminal and HTML share
+    text           plain text, and the lines of totals that all kinds share
+    diff_text      the plain text of a diff
+    terminal       tables and colours for rich, fitted to a width
+    html           fragments for notebooks, without scripts
+    figures        plotly figures: icicles, and memory over time
+    page           records as one HTML page with figures
+    report         the function that writes such a page
+"""

@@ -1,0 +1,20 @@
+"""Registers how records look; what draws them is imported when a record is first shown.
+
+Input: nothing. Output: loaders, registered with the functions of ``base_record`` for all records.
+Invariant: ``import torchfake`` imports neither rich nor plotly, nor any file of this package but
+this one and ``report``. Called by: ``inspect/__init__``, by importing it.
+"""
+
+from torchfake.inspect.base_record import (
+    Record,
+    figure,
+    html_fragment,
+    plain_text,
+    register_on_first_use,
+    renderables,
+)
+
+register_on_first_use(plain_text, Record, "torchfake.inspect.show.text")
+register_on_first_use(renderables, Record, "torchfake.inspect.show.terminal")
+register_on_first_use(html_fragment, Record, "torchfake.inspect.show.html")
+register_on_first_use(figure, Record, "torchfake.inspect.show.figures")

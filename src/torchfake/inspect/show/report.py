@@ -1,0 +1,90 @@
+"""``report``: summaries, estimates and fits as one HTML file, which works offline.
+
+Input: records, or a module and inputs, and a path. Output: an HTML file. Invariant: the file is
+complete or not there, and requests nothing from the network. Called by: the user, and ``cli`` for
+``--html``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from torchfake.errors import InputsError
+from torchfake.inspect.fit import Fits
+from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.memory import Estimate, estimate
+from torchfake.inspect.summary import Summary, summary
+
+
+def report(*found: Any, **options: Any) -> Path:
+    """Write what was found to one HTML page: tree, memory, figures.
+
+    ::
+
+        report(model, inputs, "out.html", optimizer="adamw")       # a summary and an estimate
+        report(summary(model), fit(found, "h100-80gb"), "out.html")  # what is there already
+
+    Args:
+        found: a module and its inputs, or any of Summary, Estimate, Fits and Inspection; last, the
+            path of the file.
+        options: with a module, those of :func:`estimate`.
+
+    Returns:
+        The path.
+
+    Raises:
+        MissingExtraError: if plotly is not installed.
+        InputsError: if there is nothing to show, or no path.
+    """
+    if len(found) < 2 or not isinstance(found[-1], (str, os.PathLike)):
+        raise InputsError(
+            'the last argument is the path of the file: report(model, inputs, "out.html")'
+        )
+    *given, path = found
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    records = _records(given, options)
+    from torchfake.inspect.show import page  # not at import: it imports all that draws
+
+    return _write(page.html_page(records), Path(path))
+
+
+def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The records to show: those given, or those of the module that is given."""
+    if isinstance(given[0], nn.Module):
+        return _of_module(given, options)
+    if options:
+        raise InputsError(f"{', '.join(options)} are options for a module, not for results")
+    for record in given:
+        if not isinstance(record, (Summary, Estimate, Fits, Inspection)):
+            raise InputsError(f"a {type(record).__name__} cannot be reported: give results")
+    return given
+
+
+def _of_module(given: list[Any], options: dict[str, Any]) -> list[Any]:
+    has_inputs = len(given) > 1
+    if options and not has_inputs:
+        raise InputsError(f"{', '.join(options)}: give the module's inputs too, to run it")
+    where = {key: options[key] for key in ("device", "gpu") if key in options}
+    found = summary(*given, **where)
+    return [found, estimate(*given, **options)] if has_inputs else [found]
+
+
+def _write(text: str, path: Path) -> Path:
+    """Write a temporary file and rename it: the file that was there stays until then."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path

@@ -1,0 +1,163 @@
+"""A summary as the rows of a table, which text, terminal and notebook show.
+
+Input: a Summary. Output: rows of plain strings. Invariant: one row for each module, or for several
+equal blocks, in order. Called by: ``show/text``, ``show/terminal`` and ``show/html``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torchfake.inspect.describe.module_names import join_name
+from torchfake.inspect.describe.tensor_specs import TensorSpec
+from torchfake.inspect.describe.units import bytes_text, flops_text
+from torchfake.inspect.summary import Summary
+from torchfake.inspect.tree import ModuleNode, Size, TensorNode
+
+HEADER = (
+    *("module", "output", "parameters", "bytes", "buffer bytes"),
+    *("FLOPs forward", "FLOPs backward", "tensors"),
+)
+
+LEFT_ALIGNED = ("module", "output", "tensors")
+"""Columns of text; the others are numbers, aligned on the right."""
+
+
+class Row(NamedTuple):
+    """One row of the table: a module, or several equal blocks."""
+
+    is_last: tuple[bool, ...]  # for each level: whether its module is the last of its siblings
+    label: str  # "(layers) 24 x BlenderbotEncoderLayer"
+    output: str  # "[2, 16, 64]"
+    parameters: str
+    bytes: str
+    buffer_bytes: str
+    forward: str  # floating point operations
+    backward: str
+    tensors: tuple[str, ...]  # "weight [8, 4]", "bias [8]"
+    is_folded: bool  # stands for several blocks
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The columns after the label, as HEADER names them."""
+        return (*self[2:8], ", ".join(self.tensors))
+
+
+def rows(summary: Summary, *, depth: int | None = None) -> list[Row]:
+    """The rows of a summary, down to `depth` levels below the root."""
+    return list(_RowMaker(summary).rows_of(summary.tree, (), "", depth))
+
+
+class _RowMaker:
+    """Makes the rows of one summary; the dtype and device of most tensors are not repeated."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.summary = summary
+        self.dtype = next(iter(summary.by_dtype), "")
+        self.device = next(iter(summary.by_device), "")
+        self.trainable = summary.tree.size.num_trainable > 0
+
+    def rows_of(
+        self, node: ModuleNode, is_last: tuple[bool, ...], path: str, depth: int | None
+    ) -> Iterator[Row]:
+        label, block, folded = _class_text(node), node, node.repeat > 1
+        names = [join_name(path, name) for name in node.names]
+        while block.folded_block is not None:
+            block, folded = block.folded_block, True
+            names = [join_name(name, inner) for name in names for inner in block.names]
+        if node.name:
+            label = f"({node.name}) {label}"
+        size, flops = _size_cells(node.total), self.summary.flops_of(names)
+        yield Row(
+            is_last,
+            label,
+            self._output_text(names),
+            *size,
+            _flops_cell(flops.forward),
+            _flops_cell(flops.backward),
+            self._tensor_texts(block),
+            is_folded=folded,
+        )
+        if depth == 0:
+            return
+        child_depth = None if depth is None else depth - 1
+        for i, child in enumerate(block.children):
+            last = i + 1 == len(block.children)
+            yield from self.rows_of(child, (*is_last, last), names[0], child_depth)
+
+    def _output_text(self, names: list[str]) -> str:
+        found = [self.summary.outputs[name] for name in names if name in self.summary.outputs]
+        if not found:
+            return ""
+        text = output_text(found[0], dtype=self.dtype)
+        return text if all(other == found[0] for other in found) else f"{text} (the first)"
+
+    def _tensor_texts(self, node: ModuleNode) -> tuple[str, ...]:
+        if node.shared_with is not None:
+            return (f"same module as {node.shared_with}",)
+        return tuple(self._tensor_text(tensor) for tensor in node.tensors)
+
+    def _tensor_text(self, tensor: TensorNode) -> str:
+        if tensor.tied_to is not None:
+            return f"{tensor.name} tied to {tensor.tied_to}"
+        shape = "lazy" if tensor.shape is None else f"[{', '.join(map(str, tensor.shape))}]"
+        parts = [tensor.name, shape]
+        if tensor.dtype != self.dtype:
+            parts.append(tensor.dtype)
+        if tensor.device != self.device:
+            parts.append(f"on {tensor.device}")
+        if tensor.kind == "buffer":
+            parts.append("buffer" if tensor.persistent else "unsaved buffer")
+        elif not tensor.trainable and self.trainable:
+            parts.append("frozen")
+        return " ".join(parts)
+
+
+def _flops_cell(count: int) -> str:
+    return flops_text(count).removesuffix("FLOPs").strip() if count else ""
+
+
+def output_text(output: object, *, dtype: str = "", limit: int = 2) -> str:
+    """The first shapes of an output; dtypes only where they are not `dtype`.
+
+    >>> output_text([TensorSpec((2, 3), "float32", "cpu"), None], dtype="float32")
+    '[2, 3]'
+    """
+    found = list(_specs(output))
+    texts = [f"{'' if s.dtype == dtype else s.dtype}{list(s.shape)}" for s in found[:limit]]
+    return ", ".join(texts) + (", ..." if len(found) > limit else "")
+
+
+def _specs(structure: object) -> Iterator[TensorSpec]:
+    if isinstance(structure, TensorSpec):
+        yield structure
+    elif isinstance(structure, (dict, list)):
+        for item in structure.values() if isinstance(structure, dict) else structure:
+            yield from _specs(item)
+
+
+def _class_text(node: ModuleNode) -> str:
+    times = f"{node.repeat} x " if node.repeat > 1 else ""
+    block = node.folded_block
+    return times + (node.class_name if block is None else _class_text(block))
+
+
+def _size_cells(size: Size) -> tuple[str, str, str]:
+    return (
+        f"{size.num_parameters:,}" if size.num_parameters else "",
+        bytes_text(size.parameter_bytes) if size.num_parameters else "",
+        bytes_text(size.buffer_bytes) if size.num_buffer_values else "",
+    )
+
+
+def footnote(rows: list[Row]) -> str:
+    """How to read a folded row; "" if there is none."""
+    if any(row.is_folded for row in rows):
+        return "An `n x` row counts all n blocks; the rows below it are those of one."
+    return ""
+
+
+def filled_columns(rows: list[Row]) -> list[int]:
+    """The indices into Row.cells of the columns that are not empty."""
+    return [i for i in range(len(HEADER) - 1) if any(row.cells[i] for row in rows)]

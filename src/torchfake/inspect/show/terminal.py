@@ -1,0 +1,147 @@
+"""Records for a terminal: tree guides and colours, fitted to its width.
+
+Input: a record and rich's console. Output: what rich prints. Invariant: the texts are those of
+``show/text``. Called by: ``base_record.renderables``, which imports this file and with it rich.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from torchfake.inspect.base_record import Record, renderables
+from torchfake.inspect.check import Checked
+from torchfake.inspect.fit import Fits
+from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.memory import Estimate
+from torchfake.inspect.show import summary_table, text
+from torchfake.inspect.summary import Summary
+
+
+@renderables.register
+def _(found: Record, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield Text(str(found))
+
+
+@renderables.register
+def _(found: Summary, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield from _tree(found, console, depth)
+    yield _lines(text.totals(found))
+
+
+@renderables.register
+def _(found: Estimate, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield _lines(text.estimate_lines(found))
+
+
+@renderables.register
+def _(found: Checked, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield _lines(text.checked_lines(found))
+
+
+@renderables.register
+def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield from renderables(found.estimate, console)
+    yield Text("")
+    grid = _table(text.FITS_HEADER, left=("GPU", "fits", "largest"))
+    for fit in found:
+        style = "green" if fit.fits else "red"
+        cells = text.fits_cells(fit)
+        grid.add_row(*(Text(cell, style=style if i == 4 else "") for i, cell in enumerate(cells)))
+    yield grid
+    yield Text("")
+    yield Text(text.reserved_note(found), style="dim")
+
+
+@renderables.register
+def _(found: Inspection, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield from _tree(found.summary, console, depth)
+    yield _lines(text.totals(found.summary) + text.costs(found))
+    if found.memory is not None:
+        yield Text("")
+        yield from renderables(found.memory, console)
+
+
+def _tree(summary: Summary, console: Console, depth: int | None) -> Iterator[RenderableType]:
+    rows = summary_table.rows(summary, depth=depth)
+    grid = _wide_table(rows)
+    if console.measure(grid, options=_unbounded(console)).maximum > console.width:
+        grid = _narrow_table(rows, console.width)
+    yield grid
+    yield Text("")
+    if note := summary_table.footnote(rows):
+        yield Text(note, style="dim")
+        yield Text("")
+
+
+def _lines(lines: list[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, content in lines:
+        grid.add_row(Text(name, style="bold"), Text(content))
+    return grid
+
+
+def _unbounded(console: Console) -> ConsoleOptions:
+    return console.options.update(width=10_000)
+
+
+def _table(headers: Sequence[str], *, left: Sequence[str] = summary_table.LEFT_ALIGNED) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        is_left = header in left
+        grid.add_column(
+            header, justify="left" if is_left else "right", no_wrap=not is_left, overflow="fold"
+        )
+    return grid
+
+
+def _wide_table(rows: list[summary_table.Row]) -> Table:
+    """All columns that are not empty."""
+    columns = summary_table.filled_columns(rows)
+    grid = _table([summary_table.HEADER[0], *(summary_table.HEADER[i + 1] for i in columns)])
+    for row in rows:
+        label = Text.assemble((_guides(row), "dim"), row.label)
+        cells = (Text(row.cells[i], style="cyan" if _is_shapes(i) else "") for i in columns)
+        grid.add_row(label, *cells)
+    return grid
+
+
+def _is_shapes(i: int) -> bool:
+    return summary_table.HEADER[i + 1] in summary_table.LEFT_ALIGNED
+
+
+def _narrow_table(rows: list[summary_table.Row], width: int) -> Table:
+    """Only the main columns; tensors beside their module where they fit, else under it."""
+    headers = ("module", "parameters", "bytes")
+    grid = _table(headers)
+    parameters = max(len(headers[1]), *(len(row.parameters) for row in rows))
+    label_width = width - parameters - max(len(headers[2]), *(len(row.bytes) for row in rows)) - 4
+    for row in rows:
+        grid.add_row(_narrow_label(row, label_width), Text(row.parameters), Text(row.bytes))
+    return grid
+
+
+def _narrow_label(row: summary_table.Row, width: int) -> Text:
+    label = Text.assemble((_guides(row), "dim"), row.label)
+    texts = [*([f"gives {row.output}"] if row.output else []), *row.tensors]
+    beside, guides = ", ".join(texts), _guides_under(row)
+    if beside and len(label) + 2 + len(beside) <= width:
+        return Text.assemble(label, "  ", (beside, "cyan"))
+    fits = len(guides) + len(beside) <= width
+    for line in [beside] if beside and fits else texts:
+        label = Text.assemble(label, ("\n" + guides, "dim"), (line, "cyan"))
+    return label
+
+
+def _guides(row: summary_table.Row) -> str:
+    if not row.is_last:
+        return ""
+    ancestors = "".join("   " if last else "│  " for last in row.is_last[:-1])
+    return ancestors + ("└─ " if row.is_last[-1] else "├─ ")
+
+
+def _guides_under(row: summary_table.Row) -> str:
+    return "".join("   " if last else "│  " for last in row.is_last) + "   "

@@ -1,0 +1,195 @@
+"""Records as plain text, and the lines of totals that all kinds of output share.
+
+Input: any record. Output: text, and lines of a name and a text each. Invariant: plain text does not
+depend on a terminal, and is ASCII except for names that are not. Called by:
+``base_record.plain_text``, which imports this file; the other files of ``show``, and
+``distributed/text``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchfake.inspect.base_record import plain_text
+from torchfake.inspect.check import Checked
+from torchfake.inspect.describe.tensor_specs import to_lines
+from torchfake.inspect.describe.units import bytes_text, count_text, flops_text
+from torchfake.inspect.diff import Diff
+from torchfake.inspect.fit import Fit, Fits
+from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.memory import Estimate
+from torchfake.inspect.show.diff_text import diff_text
+from torchfake.inspect.show.summary_table import HEADER, LEFT_ALIGNED, footnote, rows
+from torchfake.inspect.summary import Summary
+from torchfake.inspect.tree import Size
+
+
+def totals(summary: Summary) -> list[tuple[str, str]]:
+    """The lines under a summary's table, each a name and a text."""
+    size = summary.tree.size
+    lines = [("parameters", _parameters_text(size))]
+    if size.num_frozen:
+        lines.append(("trainable", _exact_and_rounded(size.num_trainable)))
+        lines.append(("frozen", _exact_and_rounded(size.num_frozen)))
+    if size.num_buffer_values:
+        num_values = f"{size.num_buffer_values:,} value{'s' * (size.num_buffer_values > 1)}"
+        lines.append(("buffers", f"{num_values}, {bytes_text(size.buffer_bytes)}"))
+    lines.append(("dtype", _shares(summary.by_dtype)))
+    lines.append(("device", _shares(summary.by_device)))
+    if summary.inputs is not None:
+        lines += [("input", f"{name} {text}") for name, text in to_lines(summary.inputs)]
+        flops = summary.flops_of([""])
+        backward = f", {flops_text(flops.backward)} backward" if flops.backward else ""
+        lines.append(("operations", f"{flops_text(flops.forward)} forward{backward}"))
+    return lines
+
+
+def costs(inspection: Inspection) -> list[tuple[str, str]]:
+    """The lines about building a target."""
+    lines = [("time", _time_text(inspection)), ("peak memory", _memory_text(inspection))]
+    return lines + [("note", note) for note in inspection.notes]
+
+
+def _parameters_text(size: Size) -> str:
+    return f"{_exact_and_rounded(size.num_parameters)}, {bytes_text(size.parameter_bytes)}"
+
+
+def _exact_and_rounded(count: int) -> str:
+    return f"{count:,} ({count_text(count)})" if count >= 1000 else str(count)
+
+
+def _shares(by_name: dict[str, tuple[int, int]]) -> str:
+    """Bytes by dtype or device; the name alone where there is one."""
+    if len(by_name) == 1:
+        return next(iter(by_name))
+    return ", ".join(f"{name} {bytes_text(size)}" for name, (_, size) in by_name.items()) or "none"
+
+
+def _time_text(found: Inspection) -> str:
+    return f"{found.build_seconds:.2f} s to build, {found.resolve_seconds:.2f} s to import"
+
+
+def _memory_text(found: Inspection) -> str:
+    if found.peak_rss_bytes is None or found.peak_rss_increase_bytes is None:
+        return "not known on this platform"
+    increase = bytes_text(found.peak_rss_increase_bytes)
+    return f"{increase} to build, {bytes_text(found.peak_rss_bytes)} in all"
+
+
+@plain_text.register
+def _(found: Summary, *, depth: int | None = None) -> str:
+    return f"{_plain_tree(found, depth)}\n\n{plain_lines(totals(found))}"
+
+
+@plain_text.register
+def _(found: Inspection, *, depth: int | None = None) -> str:
+    lines = totals(found.summary) + costs(found)
+    parts = [_plain_tree(found.summary, depth), plain_lines(lines)]
+    return "\n\n".join(parts if found.memory is None else [*parts, plain_text(found.memory)])
+
+
+@plain_text.register
+def _(found: Estimate, *, depth: int | None = None) -> str:
+    return plain_lines(estimate_lines(found))
+
+
+@plain_text.register
+def _(found: Fits, *, depth: int | None = None) -> str:
+    table = "\n".join(padded([FITS_HEADER, *map(fits_cells, found)], ("GPU", "fits", "largest")))
+    return f"{plain_text(found.estimate)}\n\n{table}\n\n{reserved_note(found)}"
+
+
+@plain_text.register
+def _(found: Checked, *, depth: int | None = None) -> str:
+    return plain_lines(checked_lines(found))
+
+
+@plain_text.register
+def _(found: Diff, *, depth: int | None = None) -> str:
+    return diff_text(found)
+
+
+def _plain_tree(summary: Summary, depth: int | None) -> str:
+    shown = rows(summary, depth=depth)
+    table = [("  " * len(row.is_last) + row.label, *row.cells) for row in shown]
+    lines = list(padded([HEADER, *table], LEFT_ALIGNED))
+    if note := footnote(shown):
+        lines += ["", note]
+    return "\n".join(lines)
+
+
+def plain_lines(lines: list[tuple[str, str]]) -> str:
+    """Lines of a name and a text each, the texts aligned."""
+    width = max((len(name) for name, _ in lines), default=0)
+    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
+
+
+def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
+    """The lines of an estimate, each a name and a text."""
+    peak = estimate.peak
+    where = estimate.device if estimate.gpu is None else f"{estimate.device}, {estimate.gpu.name}"
+    lines = [("step", f"{estimate.mode} on {where}"), ("peak", _peak_text(estimate))]
+    lines += [(f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()]
+    if peak.line:
+        lines.append(("line", peak.line))
+    if estimate.first_step_peak_bytes < estimate.peak_bytes:
+        lines.append(("first step", bytes_text(estimate.first_step_peak_bytes)))
+    lines += [(f"on {name}", bytes_text(n)) for name, n in estimate.elsewhere.items() if n]
+    return lines
+
+
+def _peak_text(estimate: Estimate) -> str:
+    peak = estimate.peak
+    when = {"optimizer": "in the optimizer's step", "start": "before it begins"}
+    text = f"{bytes_text(peak.num_bytes)} {when.get(peak.phase, f'going {peak.phase}')}"
+    if peak.phase in ("prefill", "decode"):
+        text = f"{bytes_text(peak.num_bytes)} at the {peak.phase}"
+    text += f", in {peak.module}" if peak.module else ""
+    return text + (f", {peak.op}" if peak.op else "")
+
+
+FITS_HEADER = ("GPU", "memory", "peak", "headroom", "fits", "largest")
+
+
+def fits_cells(fit: Fit) -> tuple[str, ...]:
+    """A fit as the columns of FITS_HEADER."""
+    return (
+        fit.gpu,
+        bytes_text(fit.total_bytes),
+        bytes_text(fit.peak_bytes),
+        bytes_text(fit.headroom_bytes),
+        "yes" if fit.fits else "no",
+        largest_text(fit),
+    )
+
+
+def largest_text(fit: Fit) -> str:
+    """The largest size that fits, and the limit if that is not the memory."""
+    if fit.largest is None:
+        return ""
+    why = {"model": " (the model's limit)", "search": " or more"}.get(fit.limited_by or "", "")
+    return f"{fit.vary} {fit.largest}{why}"
+
+
+def reserved_note(fits: Fits) -> str:
+    """The note on memory that is not for tensors."""
+    sizes = " or ".join(bytes_text(n) for n in sorted({fit.reserved_bytes for fit in fits}))
+    return f"Of each GPU's memory {sizes} is not for tensors: CUDA's context, fragmentation."
+
+
+def checked_lines(checked: Checked) -> list[tuple[str, str]]:
+    """The lines of a check, each a name and a text."""
+    inputs = [(f"input {name}".rstrip(), text) for name, text in to_lines(checked.inputs)]
+    return inputs + [(f"output {name}".rstrip(), text) for name, text in to_lines(checked.output)]
+
+
+def padded(table: list[tuple[str, ...]], left: tuple[str, ...]) -> Iterator[str]:
+    """The lines of a table without empty columns; columns of `left` are aligned on the left."""
+    columns = [i for i in range(len(table[0])) if i == 0 or any(line[i] for line in table[1:])]
+    widths = {i: max(len(line[i]) for line in table) for i in columns}
+    for line in table:
+        cells = [
+            line[i].ljust(widths[i]) if table[0][i] in left else line[i].rjust(widths[i])
+            for i in columns
+        ]
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,107 @@
+"""Builds a target without its weights, and measures what that costs.
+
+Input: a Target, a dtype, a device. Output: the module, all of whose tensors are fake, and the time
+and memory that building took. Invariant: torch's default dtype and device are restored. Called by:
+the user, ``initialize``, ``inspection`` and ``contents``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from torchfake.deferred import deferred_mode
+from torchfake.errors import TargetError
+from torchfake.fake import fake_mode
+from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.targets.options import num_cuda_devices
+from torchfake.inspect.targets.target import Target
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model without data, and the cost of building it."""
+
+    module: nn.Module
+    seconds: float
+    peak_rss_bytes: int | None  # of the process so far; None where the platform does not report it
+    peak_rss_increase_bytes: int | None  # by how much building raised it
+
+
+def build(
+    target: Target,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    deferred: bool = False,
+) -> Built:
+    """Build the model of `target` inside :func:`torchfake.fake_mode`.
+
+    Args:
+        target: what to build.
+        dtype: torch's default dtype while building, and the dtype of all floating point tensors of
+            the result. Not given: the dtype of the target's config, where it has one, as the
+            default dtype only, which is what ``from_pretrained`` does.
+        device: torch's default device while building. No GPU is needed for ``cuda``.
+        deferred: build it inside :func:`torchfake.deferred_mode`.
+
+    Raises:
+        TargetError: if the constructor raises, or returns something other than a module.
+        DeviceError: if fakes cannot be on `device`.
+    """
+    device = device or torch.device("cpu")
+    mode = (deferred_mode if deferred else fake_mode)(fake_cuda=num_cuda_devices(device))
+    peak_before = _peak_rss_bytes()
+    start = time.perf_counter()
+    try:
+        with mode, device:
+            with _default_dtype(dtype or target.dtype):
+                module = target.construct()
+            if dtype is not None and isinstance(module, nn.Module):
+                module = module.to(dtype)
+    except (Exception, SystemExit) as error:  # sys.exit in a constructor is a failure too
+        raise TargetError(f"{target.name} could not be built: {one_line(error)}") from error
+    seconds = time.perf_counter() - start
+    if not isinstance(module, nn.Module):
+        raise TargetError(f"{target.name} made a {type(module).__name__}, not a torch.nn.Module")
+    peak = _peak_rss_bytes()
+    increase = None if peak is None or peak_before is None else peak - peak_before
+    return Built(module, seconds, peak, increase)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+    # Constructors compute with the default dtype, and 8 bit floats have hardly any arithmetic.
+    if dtype is None or dtype.itemsize < 2:
+        yield
+        return
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _peak_rss_bytes() -> int | None:
+    """The most memory this process has held so far; None where the platform does not report it.
+
+    On Linux /proc is read: there getrusage starts from the peak of the parent process.
+    """
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,81 @@
+"""Initialises a TARGET and writes it to files, for ``torchfake init``.
+
+Input: a TARGET and options, as text. Output: a directory that ``from_pretrained`` reads, and a
+record of what is in it. Invariant: the model is never in memory as a whole. Called by: ``cli``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchfake.checkpoint import save_materialized
+from torchfake.inspect.targets.build import build
+from torchfake.inspect.targets.options import dtype_named
+from torchfake.inspect.targets.resolve import resolve
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and how long it took."""
+
+    target: str  # as the user wrote it
+    directory: str
+    files: tuple[str, ...]  # all that the directory has now, in order
+    num_bytes: int  # of them
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return asdict(self)
+
+
+def init_target(
+    target: str,
+    directory: Path,
+    *,
+    overrides: Sequence[str] = (),
+    dtype: str | None = None,
+    seed: int = 0,
+    max_shard_size: str = "5GB",
+    threads: int | None = None,
+    progress: bool | None = None,
+) -> Written:
+    """Initialise the model of `target` as eager does after ``torch.manual_seed(seed)``, and write
+    it; see :func:`torchfake.save_materialized`.
+
+    Args:
+        target: see :mod:`torchfake.inspect.targets.resolve`.
+        directory: to write to.
+        overrides: ``KEY=VALUE`` strings for the config.
+        dtype: by name: torch's default dtype while building, and the dtype of the result.
+        seed: of torch's global generator.
+        max_shard_size: of a file.
+        threads: how many threads make values.
+        progress: whether to show a bar.
+
+    Raises:
+        TargetError: if there is no such target, or it cannot be built.
+        CheckpointError: if `directory` holds another model.
+    """
+    start = time.perf_counter()
+    requested = None if dtype is None else dtype_named(dtype)
+    resolved = resolve(target, overrides=overrides)
+    torch.manual_seed(seed)
+    module = build(resolved, dtype=requested, deferred=True).module
+    save_materialized(
+        module, directory, max_shard_size=max_shard_size, threads=threads, progress=progress
+    )
+    files = sorted(path for path in directory.iterdir() if path.is_file())
+    return Written(
+        target,
+        str(directory),
+        tuple(path.name for path in files),
+        sum(path.stat().st_size for path in files),
+        time.perf_counter() - start,
+    )

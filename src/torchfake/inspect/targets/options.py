@@ -1,0 +1,111 @@
+"""Options given as text: ``key=value`` overrides, dtypes and devices.
+
+Input: strings of the command line. Output: a flat dict of values, whose nested keys still have
+their dots; a dtype; a device. Invariant: what is not understood is an error that names the closest
+known names. Called by: ``resolve`` for overrides; ``inspection``, ``diff``, ``initialize``,
+``run/step`` and ``inputs/example_inputs`` for dtypes and devices.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torchfake._core.devices import MAX_CUDA_DEVICES
+from torchfake.errors import DeviceError, TargetError
+from torchfake.inspect.describe.messages import did_you_mean
+
+_SHORT_DTYPES = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "fp16": torch.float16,
+    "f32": torch.float32,
+    "fp32": torch.float32,
+    "f64": torch.float64,
+    "fp64": torch.float64,
+    "fp8": torch.float8_e4m3fn,
+}
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` strings as a dict; values are JSON, else Python literals, else strings.
+
+    Args:
+        pairs: each ``key=value``; of two equal keys the last is used.
+
+    Raises:
+        TargetError: if a pair has no key or no ``=``.
+
+    >>> parse_overrides(["d_model=1_024", "text_config.tie=false", "act=gelu"])
+    {'d_model': 1024, 'text_config.tie': False, 'act': 'gelu'}
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise TargetError(f"--config {pair!r} is not of the form key=value")
+        values[key.strip()] = parse_value(text.strip())
+    return values
+
+
+def parse_value(text: str) -> Any:
+    """One value: JSON, else a Python literal, else the string itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """A floating point dtype by its name in torch, or by a short one.
+
+    Raises:
+        TargetError: if there is none of that name.
+
+    >>> dtype_named("bf16"), dtype_named("torch.float16")
+    (torch.bfloat16, torch.float16)
+    """
+    plain = name.removeprefix("torch.")
+    dtype = _SHORT_DTYPES.get(plain) or getattr(torch, plain, None)
+    if not isinstance(dtype, torch.dtype):
+        known = [n for n in dir(torch) if isinstance(getattr(torch, n), torch.dtype)]
+        hint = did_you_mean(plain, [*_SHORT_DTYPES, *known]) or "; try float32, bf16 or fp16"
+        raise TargetError(f"there is no dtype {name!r}{hint}")
+    if not dtype.is_floating_point:
+        raise TargetError(f"a model cannot be built as {name}: give a floating point dtype")
+    return dtype
+
+
+def device_named(name: str) -> torch.device:
+    """A device that fakes can be on, by name.
+
+    Raises:
+        DeviceError: if there is none of that name, or fakes cannot be on it.
+
+    >>> device_named("cuda:1")
+    device(type='cuda', index=1)
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"there is no device {name!r}; give cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"fakes cannot be on {name!r}; give cpu, cuda or cuda:N")
+    # torch.device keeps one signed byte of an index: cuda:300 is cuda:44
+    if str(device) != name or (device.index or 0) >= MAX_CUDA_DEVICES:
+        last = MAX_CUDA_DEVICES - 1
+        raise DeviceError(f"there is no device {name!r}; fakes are on cpu and cuda:0 to {last}")
+    return device
+
+
+def num_cuda_devices(device: torch.device) -> int:
+    """How many CUDA devices a fake mode needs in order to have this one."""
+    return (device.index or 0) + 1 if device.type == "cuda" else 0

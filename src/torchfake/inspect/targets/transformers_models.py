@@ -1,0 +1,157 @@
+"""TARGETs of transformers: model classes with a default config, and config.json files.
+
+Input: a class, its name, or a path, and overrides. Output: a Target. Invariant: nothing is
+downloaded, and no code from a checkpoint runs. Called by: ``resolve``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchfake.errors import MissingExtraError, TargetError
+from torchfake.inspect.describe.messages import did_you_mean, one_line
+from torchfake.inspect.targets.target import Target
+from torchfake.inspect.targets.transformers_configs import config_from
+
+_NOT_MODELS = ("Config", "Tokenizer", "TokenizerFast", "Processor", "Extractor", "Output")
+"""Ends of class names that are not suggested for a misspelt model class."""
+
+
+def class_target(text: str, name: str, values: dict[str, Any]) -> Target:
+    """``transformers:ClassName``: the class with its config's defaults."""
+    transformers = _transformers()
+    found = _lookup(transformers, name)
+    if found is None:
+        hint = did_you_mean(name, _model_names(transformers))
+        raise TargetError(f"transformers {transformers.__version__} has no {name!r}{hint}")
+    return model_target(text, found, values)
+
+
+def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
+    """A subclass of PreTrainedModel with its config's defaults."""
+    transformers = _transformers()
+    name = getattr(model_class, "__name__", str(model_class))
+    if hasattr(model_class, "_model_mapping"):
+        raise TargetError(
+            f"{name} chooses a class by its config and has no default; name a model class, "
+            "such as transformers:LlamaForCausalLM, or give the path of a config.json"
+        )
+    if not _is_model_class(transformers, model_class):
+        stem = name.removesuffix("Config").removesuffix("Tokenizer")
+        hint = did_you_mean(f"{stem}Model", _model_names(transformers) - {name})
+        raise TargetError(f"{name} is not a model class of transformers{hint}")
+    config_class = model_class.config_class
+    if config_class is None:
+        raise TargetError(f"{name} is an abstract class: it has no config of its own")
+    config = config_from(name, config_class, {}, values)
+    return target_of(text, name, config, partial(model_class, config))
+
+
+def config_target(text: str, values: dict[str, Any]) -> Target:
+    """A ``config.json``, or its folder: the class that its ``architectures`` names."""
+    raw = _read_json(Path(text))
+    transformers = _transformers()
+    config_class = _config_class(transformers, text, raw)
+    config = config_from(text, config_class, raw, values)
+    for name in config.architectures or ():
+        model_class = _lookup(transformers, name)
+        if _is_model_class(transformers, model_class):
+            return target_of(text, name, config, partial(model_class, config))
+    if type(config) not in transformers.MODEL_MAPPING:
+        raise TargetError(f"{text}: AutoModel knows no class for {type(config).__name__}")
+    note = "built as AutoModel does: `architectures` names no class of transformers"
+    return target_of(text, "AutoModel", config, partial(_auto_model, transformers, config), note)
+
+
+def _auto_model(transformers: Any, config: Any) -> Any:
+    return transformers.AutoModel.from_config(config, trust_remote_code=False)
+
+
+def target_of(text: str, name: str, config: Any, make: Callable[[], Any], *notes: str) -> Target:
+    """A target that makes a model from its config; its dtype and notes are those of the config."""
+
+    def construct() -> Any:
+        with _offline():
+            return make()
+
+    dtype = config.dtype if isinstance(config.dtype, torch.dtype) else None
+    if getattr(config, "quantization_config", None):
+        notes += ("not quantized: sizes are those before the config's quantization_config",)
+    return Target(text, name, construct, dtype, notes)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        if error.name == "transformers":
+            raise MissingExtraError(
+                'this target needs transformers: pip install "torchfake[hf]"'
+            ) from error
+        raise TargetError(f"transformers could not be imported: {one_line(error)}") from error
+    return transformers
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Context without downloads: backbones from timm would fetch pretrained weights."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _lookup(transformers: Any, name: str) -> Any:
+    """The attribute of transformers with this name, or None; this imports its modules."""
+    try:
+        return getattr(transformers, name, None)
+    except Exception as error:
+        raise TargetError(f"{name} could not be imported: {one_line(error)}") from error
+
+
+def _is_model_class(transformers: Any, found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+
+
+def _model_names(transformers: Any) -> set[str]:
+    return {n for n in dir(transformers) if n[0].isupper() and not n.endswith(_NOT_MODELS)}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise TargetError(f"there is no file {str(file)!r}; nothing is downloaded") from error
+    except OSError as error:
+        raise TargetError(f"{file} could not be read: {one_line(error)}") from error
+    except ValueError as error:
+        raise TargetError(f"{file} is not JSON: {one_line(error)}") from error
+    if not isinstance(raw, dict):
+        raise TargetError(f"{file} holds a JSON {type(raw).__name__}, not the object of a config")
+    return raw
+
+
+def _config_class(transformers: Any, text: str, raw: dict[str, Any]) -> Any:
+    model_type = raw.get("model_type")
+    if model_type is None:
+        raise TargetError(f"{text} has no `model_type`, so it is not a transformers config")
+    known = transformers.CONFIG_MAPPING
+    if model_type not in known:
+        own = " and code in the checkpoint is not run" if "auto_map" in raw else ""
+        raise TargetError(
+            f"{text}: transformers {transformers.__version__} does not know model_type "
+            f"{model_type!r}{own}{did_you_mean(str(model_type), known)}"
+        )
+    return known[model_type]

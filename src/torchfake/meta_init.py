@@ -1,0 +1,81 @@
+"""The older view of deferred initialisation: everything shows ``meta`` until it is materialized.
+
+Input: what builds a module. Output: the same as :mod:`torchfake.deferred`, by other names.
+Invariant: a tensor that shows ``meta`` knows which device it was made for, and materializes there.
+Called by: users.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+
+from torchfake._core import modes
+from torchfake._core.metadata import DEFERRED_AS_META
+from torchfake._materialize import pipeline
+from torchfake._materialize.collect import Selection, collect
+from torchfake._replay import replay
+from torchfake.deferred import deferred_mode
+from torchfake.errors import NotDeferredError
+
+_T = TypeVar("_T", torch.Tensor, torch.nn.Module)
+
+
+class meta_init(deferred_mode):
+    """A context in which every tensor shows ``device="meta"``, explicit devices notwithstanding.
+
+    What it is made of is recorded, with the device that was asked for (the CPU, where that is
+    ``meta``), and :func:`materialize` makes it real there.
+
+    Source: the proposal of a ``torch.nn.utils.meta_init`` of 2021, pytorch/pytorch#61011.
+
+    >>> with meta_init():
+    ...     layer = torch.nn.Linear(3, 4)
+    >>> layer.weight.device
+    device(type='meta')
+    >>> materialize(layer).weight.device
+    device(type='cpu')
+    """
+
+    _mark = DEFERRED_AS_META
+
+
+def is_meta_init() -> bool:
+    """Whether the innermost mode of this thread is :class:`meta_init`, for authors of modules."""
+    state = modes.current()
+    return state is not None and state.mark == DEFERRED_AS_META
+
+
+def materialize(obj: _T, keep_cache: bool = False) -> _T:
+    """Materialize a tensor, or all tensors of a module, in place, and return it.
+
+    Args:
+        obj: a tensor of any shape, or a module. Real tensors stay as they are.
+        keep_cache: keep intermediate results until :func:`clear_meta_init_cache`, so that tensors
+            computed from the same ones need not compute them again.
+
+    Raises:
+        NotDeferredError: (a ValueError) for a fake that was not recorded, or anything else.
+
+    >>> with meta_init():
+    ...     t1 = torch.ones(3)
+    ...     t2 = t1 + 2
+    >>> materialize(t2, keep_cache=True), materialize(t1)
+    (tensor([3., 3., 3.]), tensor([1., 1., 1.]))
+    >>> clear_meta_init_cache()
+    """
+    if not isinstance(obj, (torch.Tensor, torch.nn.Module)):
+        raise NotDeferredError(f"materialize takes a tensor or a module, not {type(obj).__name__}")
+    with pipeline.lock:
+        if isinstance(obj, torch.nn.Module):
+            selection = collect(obj)
+        else:
+            selection = Selection([("the tensor", obj)])
+        pipeline.run(selection, pipeline.Request(keep=keep_cache))
+    return obj
+
+
+def clear_meta_init_cache() -> None:
+    """Free the intermediate results that ``materialize(..., keep_cache=True)`` has kept."""
+    replay.clear_cached_results()

@@ -1,0 +1,42 @@
+"""Records that were pickled before their classes moved still load."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from torchfake import profiles
+from torchfake.inspect import ExampleInputs, TensorSpec
+
+H100 = profiles()["h100-80gb"]
+OLD = {
+    "profile": (H100, "torchfake._core.gpu_profiles", "torchfake._cuda"),
+    "spec": (
+        TensorSpec((2,), "float32", "cpu"),
+        "torchfake.inspect.describe.tensor_specs",
+        "torchfake.inspect.specs",
+    ),
+    "inputs": (
+        ExampleInputs.__new__(ExampleInputs),
+        "torchfake.inspect.inputs.example_inputs",
+        "torchfake.inspect.inputs",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_the_old_name_loads(name: str) -> None:
+    """In a process that has not imported torchfake yet. Protocol 0 has names as lines of text."""
+    record, now, then = OLD[name]
+    old = pickle.dumps(record, protocol=0).replace(f"c{now}\n".encode(), f"c{then}\n".encode())
+    assert then.encode() in old
+    program = (
+        "import pickle, sys; found = pickle.load(sys.stdin.buffer);"
+        "sys.stdout.buffer.write(pickle.dumps(found, protocol=0))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=old, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert pickle.loads(done.stdout) == record

@@ -1,0 +1,200 @@
+"""Storages: aliasing, ties, swapped tensors, and known values."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from torchfake import deferred_mode, fake_like, fake_mode, is_fake
+from torchfake._core.storage import ConstantFill, PinnedMemory, SharedBytes, Storage, storage_of
+
+CPU = torch.device("cpu")
+
+
+class Tied(nn.Module):
+    """An embedding and a head with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def test_tied_weights_are_found() -> None:
+    accelerate = pytest.importorskip("accelerate.utils.modeling")
+    pytorch_utils = pytest.importorskip("transformers.pytorch_utils")
+    model = fake_mode()(Tied)()
+    expected = accelerate.find_tied_parameters(Tied())
+    assert accelerate.find_tied_parameters(model) == expected == [["embed.weight", "head.weight"]]
+    ids = [pytorch_utils.id_tensor_storage(p) for p in model.state_dict().values()]
+    assert ids[0] == ids[1]
+
+
+def test_untied_weights_are_not_found_tied() -> None:
+    modeling = pytest.importorskip("accelerate.utils.modeling")
+    model = fake_mode()(lambda: nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))))()
+    assert modeling.find_tied_parameters(model) == []
+    keys = {p.untyped_storage()._cdata for p in model.parameters()}
+    assert len(keys) == 8
+    pytorch_utils = pytest.importorskip("transformers.pytorch_utils")
+    assert len({pytorch_utils.id_tensor_storage(p) for p in model.parameters()}) == 8
+
+
+def test_ties_survive_copies() -> None:
+    for model in (fake_mode()(Tied)(), fake_like(Tied())):
+        twin = copy.deepcopy(model)
+        assert twin.head.weight is twin.embed.weight
+        assert (
+            twin.head.weight.untyped_storage()._cdata != model.head.weight.untyped_storage()._cdata
+        )
+
+
+def test_swap_tensors() -> None:
+    with fake_mode():
+        small, large = torch.ones(2), nn.Parameter(torch.zeros(3, 4, dtype=torch.float16))
+    torch.utils.swap_tensors(small, large)
+    assert (small.shape, small.dtype, isinstance(small, nn.Parameter)) == (
+        (3, 4),
+        torch.float16,
+        True,
+    )
+    assert (large.shape, large.dtype, isinstance(large, nn.Parameter)) == (
+        (2,),
+        torch.float32,
+        False,
+    )
+    assert large.tolist() == [1.0, 1.0]
+    assert small.requires_grad
+    assert not large.requires_grad
+
+
+def test_swap_with_a_real_tensor() -> None:
+    fake, real = fake_like(torch.zeros(5)), torch.arange(3.0)
+    torch.utils.swap_tensors(fake, real)
+    assert not is_fake(fake)
+    assert fake.tolist() == [0.0, 1.0, 2.0]
+    assert is_fake(real)
+    assert real.shape == (5,)
+
+
+def test_storages() -> None:
+    with fake_mode(fake_cuda=True):
+        fake = torch.zeros(2, 3, device="cuda", dtype=torch.float16)
+        storage = fake[1].untyped_storage()
+        assert (storage.nbytes(), storage.size(), len(storage)) == (12, 12, 12)
+        assert storage.device == torch.device("cuda", 0)
+        assert storage._cdata == fake.untyped_storage()._cdata
+        storage.resize_(0)
+        assert (fake.untyped_storage().nbytes(), fake.shape) == (0, (2, 3))
+        storage.resize_(12)
+        fake.fill_(1)
+        assert fake.tolist() == [[1.0] * 3] * 2
+
+
+def test_two_fakes_alias_if_they_have_one_storage() -> None:
+    with fake_mode():
+        base, other = torch.zeros(4), torch.zeros(4)
+    assert base._fake_storage is base[1:].detach()._fake_storage  # type: ignore[attr-defined]
+    assert base._fake_storage is not other._fake_storage  # type: ignore[attr-defined]
+    assert storage_of(base.untyped_storage()) is base._fake_storage  # type: ignore[attr-defined]
+    assert storage_of(torch.ones(2).untyped_storage()).num_bytes == 8  # a new one
+
+
+def known_storage(*values: float) -> Storage:
+    value = torch.tensor(values).untyped_storage()
+    return Storage(value.nbytes(), CPU, value=value)
+
+
+def values_of(storage: Storage) -> list[float]:
+    tensor = torch.empty(0).set_(storage.known_bytes())
+    values: list[float] = tensor.tolist()
+    return values
+
+
+def test_a_copy_shares_known_bytes_until_one_is_written() -> None:
+    storage = known_storage(1.0, 2.0)
+    copied = storage.copy()
+    assert isinstance(storage.value, SharedBytes)
+    assert storage.known_bytes().data_ptr() == copied.known_bytes().data_ptr()
+    torch.empty(0).set_(copied.writable_bytes()).fill_(5)
+    assert values_of(copied) == [5, 5]
+    assert values_of(storage) == [1, 2]
+    assert copied.writable_bytes() is copied.writable_bytes()
+
+
+def test_a_constant_has_no_bytes_until_they_are_read() -> None:
+    storage = Storage(8, CPU, value=ConstantFill(3, torch.float32, 8))
+    assert storage.num_known_bytes() == 8
+    assert storage.share() is storage.value
+    assert values_of(storage) == [3, 3]
+    assert isinstance(storage.value, torch.UntypedStorage)
+
+
+def test_a_storage_may_be_larger_than_its_known_value() -> None:
+    value = torch.ones(2).untyped_storage()
+    for known in (value, SharedBytes(value), ConstantFill(1, torch.float32, 8)):
+        storage = Storage(16, CPU, value=known)
+        assert (storage.num_bytes, storage.num_known_bytes()) == (16, 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.resize_(64),
+        lambda s: s.fill_(0),
+        lambda s: s.copy_(s),
+        lambda s: s.__setitem__(0, 1),
+    ],
+    ids=["resize_", "fill_", "copy_", "setitem"],
+)
+def test_a_write_without_an_operator_discards_the_value(change) -> None:  # type: ignore[no-untyped-def]
+    with fake_mode():
+        tensor = torch.zeros(4)
+    assert tensor.tolist() == [0] * 4
+    change(tensor.untyped_storage())
+    assert tensor._fake_storage.value is None  # type: ignore[attr-defined]
+
+
+def test_addresses() -> None:
+    """They identify storages, and are no valid ones, but of pinned memory."""
+    with fake_mode():
+        one, other, empty = torch.zeros(4), torch.zeros(4), torch.zeros(0)
+    addresses = [t.untyped_storage().data_ptr() for t in (one, other)]
+    assert one[1:].untyped_storage().data_ptr() == addresses[0] != addresses[1]
+    assert min(addresses) >= 1 << 62
+    assert empty.untyped_storage().data_ptr() == 0
+    storage = Storage(16, CPU)
+    storage.pinned = PinnedMemory()
+    assert 0 < storage.address() < 1 << 62
+    assert storage.address() == storage.address()
+    assert Storage(16, CPU).pinned is None
+
+
+def test_pickles_keep_size_device_and_aliases() -> None:
+    storage = Storage(16, torch.device("cuda", 1))
+    one, same = pickle.loads(pickle.dumps([storage, storage]))
+    assert one is same
+    assert (one.num_bytes, one.device) == (16, torch.device("cuda", 1))
+
+
+def test_the_source_location_of_a_storage() -> None:
+    with fake_mode():
+        tensor = torch.zeros(4)
+    location = str(tensor._fake_storage.source_location)  # type: ignore[attr-defined]
+    assert "test_storage.py" in location
+    assert location.endswith("in test_the_source_location_of_a_storage")
+    assert Storage(4, CPU).source_location is None
+
+
+def test_only_deferred_storages_have_a_deferred_state() -> None:
+    with fake_mode():
+        plain = torch.zeros(4)
+    with deferred_mode():
+        deferred = torch.zeros(4)
+    assert plain._fake_storage.deferred is None  # type: ignore[attr-defined]
+    assert deferred._fake_storage.deferred is not None  # type: ignore[attr-defined]

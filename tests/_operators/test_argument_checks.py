@@ -1,0 +1,122 @@
+"""Arguments that eager refuses and meta kernels let pass are refused on fakes too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchfake import fake_like, fake_mode, is_fake
+from torchfake.errors import RealTensorWriteError
+
+REFUSED = {
+    "half layer, float input": lambda: nn.Linear(3, 4).half()(torch.randn(2, 3)),
+    "mv of two dtypes": lambda: torch.mv(torch.randn(2, 3), torch.randn(3).double()),
+    "conv of two dtypes": lambda: nn.Conv1d(2, 3, 1)(torch.randn(1, 2, 5).double()),
+    "as_strided past the end": lambda: torch.arange(3).as_strided((100_000,), (1,)),
+    "as_strided of unknown": lambda: torch.randn(3).as_strided((9,), (1,)),
+    "uniform_ downwards": lambda: torch.empty(4).uniform_(1, -1),
+    "normal_ of negative spread": lambda: torch.empty(4).normal_(0, -1),
+    "random_ downwards": lambda: torch.empty(4).random_(5, 2),
+    "bernoulli_ of two": lambda: torch.empty(4).bernoulli_(2.0),
+    "numpy of what needs grad": lambda: torch.ones(3, requires_grad=True).numpy(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_as_in_eager(name):
+    with pytest.raises(Exception) as eager:  # noqa: PT011 - eager decides which
+        REFUSED[name]()
+    with fake_mode(), pytest.raises(type(eager.value)):
+        REFUSED[name]()
+
+
+def other_device() -> dict:
+    return {
+        "stack": lambda: torch.stack([torch.tensor(1.0), torch.tensor(1.0, device="cuda")]),
+        "add_": lambda: torch.tensor(1.0).add_(torch.randn((), device="cuda")),
+        "index": lambda: torch.randn(3)[torch.tensor([0], device="cuda")],
+    }
+
+
+@pytest.mark.parametrize("name", other_device())
+def test_refused_on_two_devices(name):
+    with fake_mode(fake_cuda=True), pytest.raises(RuntimeError, match="on the same device"):
+        other_device()[name]()
+
+
+def test_cpu_indices_may_index_cuda():
+    with fake_mode(fake_cuda=True):
+        assert torch.randn(3, device="cuda")[torch.tensor([0])].is_cuda
+
+
+@pytest.mark.parametrize("other", [torch.ones(3, dtype=torch.bool), torch.ones(3), 1, True])
+def test_bools_are_not_subtracted(other: torch.Tensor | float) -> None:
+    """Whether their values are known or not, with eager's message."""
+    flags = torch.ones(3, dtype=torch.bool)
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        flags.sub_(other)
+    with fake_mode():
+        unknown = torch.rand(3).bool()
+    for fake in (fake_like(flags), unknown):
+        with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+            fake.sub_(fake_like(other) if isinstance(other, torch.Tensor) else other)
+        assert caught.type is expected.type
+        assert str(caught.value) == str(expected.value)
+
+
+def _setitem(real: Tensor, fake: Tensor) -> None:
+    real[0] = fake[0]
+
+
+REAL_WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "in_place": lambda real, fake: real.add_(fake),
+    "number": lambda real, fake: real.mul_(fake[0]),
+    "copy": lambda real, fake: real.copy_(fake),
+    "setitem": _setitem,
+    "index_put": lambda real, fake: real.index_put_((torch.tensor([0]),), fake[0]),
+    "index_put_index": lambda real, fake: real.index_put_((fake.long(),), torch.tensor(1.0)),
+    "masked_fill": lambda real, fake: real.masked_fill_(fake > 0, 1.0),
+    "masked_scatter": lambda real, fake: real.masked_scatter_(real > 0, fake),
+    "out": lambda real, fake: torch.add(fake, 1, out=real),
+    "out_of_pair": lambda real, fake: torch.max(fake, 0, out=(real, torch.zeros(3).long())),
+    "foreach": lambda real, fake: torch._foreach_add_([real], [fake]),
+    "foreach_copy": lambda real, fake: torch._foreach_copy_([real], [fake]),
+    "foreach_mixed": lambda real, fake: torch._foreach_mul_([fake, real], [fake, fake]),
+    "view": lambda real, fake: real[1:].copy_(fake[1:]),
+    "detached": lambda real, fake: real.detach().add_(fake),
+    "data": lambda real, fake: real.data.add_(fake),
+    "scatter": lambda real, fake: real.scatter_(0, torch.tensor([0]), fake),
+    "lerp": lambda real, fake: real.lerp_(fake, 0.5),
+    "addcmul": lambda real, fake: real.addcmul_(fake, fake),
+    "matmul_out": lambda real, fake: torch.matmul(fake[None], fake, out=real),
+}
+
+
+_UNCHANGED = [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("name", REAL_WRITES)
+def test_real_tensors_are_never_written(name: str, inside: bool) -> None:
+    real = torch.tensor(_UNCHANGED)
+    fake = fake_like(torch.zeros(3))
+    known = fake_mode()(lambda: torch.zeros(3))()
+    for source in (fake, known):
+        with pytest.raises(RealTensorWriteError):
+            fake_mode()(REAL_WRITES[name])(real, source) if inside else REAL_WRITES[name](
+                real, source
+            )
+    assert real.tolist() == _UNCHANGED
+    assert real._version == 0
+
+
+def test_real_tensors_inside_a_mode_are_read_and_written_as_in_eager() -> None:
+    real = torch.tensor(_UNCHANGED)
+    with fake_mode():
+        real[1:].zero_()
+        assert not is_fake(real[0])
+        assert real.tolist() == [1.0, 0.0, 0.0]
+        assert is_fake(real + 1)
+        assert (real + 1).tolist() == [2.0, 1.0, 1.0]

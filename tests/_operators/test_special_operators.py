@@ -1,0 +1,41 @@
+"""Operators with a handler."""
+
+import pytest
+import torch
+from torch import nn
+
+from torchfake import fake_mode
+
+
+def test_torchs_own_checks_pass():
+    with fake_mode():
+        torch.distributions.Beta(torch.rand(3), torch.rand(3)).sample()
+        with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
+            torch.randn(3, requires_grad=True).square().sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformer_encoder_with_a_padding_mask():
+    def program():
+        layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        mask = torch.zeros(2, 3, dtype=torch.bool)
+        with torch.no_grad():
+            return nn.TransformerEncoder(layer, 1).eval()(torch.randn(2, 3, 8), None, mask).shape
+
+    expected = program()
+    with fake_mode():
+        assert program() == expected
+
+
+def test_a_known_mask_selects_from_unknown_values() -> None:
+    with fake_mode():
+        x, mask = torch.randn(4, 2), torch.tensor([True, False, True, True])
+        assert x[mask].shape == (3, 2)
+        assert x.masked_select(mask[:, None]).shape == (6,)
+        with pytest.raises(IndexError, match="shape of the mask"):
+            x[mask[:3]]
+
+
+def test_a_mask_that_does_not_fit_is_refused_before_it_is_read() -> None:
+    with fake_mode(), pytest.raises(IndexError, match=r"shape of the mask \[2\] at index 0"):
+        torch.arange(12).view(3, 4)[torch.tensor([True, True])]

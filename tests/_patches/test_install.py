@@ -1,0 +1,123 @@
+"""Patches are installed while a mode is on; after it, and on other threads, torch is as before."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from torchfake import fake_mode, is_fake
+from torchfake._core import modes
+from torchfake._patches import patch
+
+
+def attributes_of_torch() -> dict[str, dict[str, Any]]:
+    owners = [
+        torch, torch.cuda, torch.Tensor, torch._C.TensorBase, torch.nn.init, torch.nn.functional,
+        torch.nn.Module, torch.nn.Parameter, torch.random, torch.serialization, torch.utils.data,
+        torch.cuda.random, torch.cuda.memory, torch.multiprocessing, torch.autograd, torch.optim,
+        torch._C, torch.nn.parameter, torch.accelerator,
+        torch._C._nn, torch.backends.cudnn, vars(torch.backends.cudnn)["m"], torch.fft,
+    ]  # fmt: skip
+    return {f"{o.__name__}@{i}": dict(vars(o)) for i, o in enumerate(owners)}
+
+
+def assert_same_attributes(before: dict[str, dict[str, Any]]) -> None:
+    for owner, attributes in attributes_of_torch().items():
+        known = before[owner]
+        assert {n for n, v in known.items() if attributes.get(n, known) is not v} == set(), owner
+        assert {n for n in attributes if n not in known} == set(), owner
+
+
+class Stop(Exception):
+    """Ends a mode early."""
+
+
+def _after_exception() -> None:
+    with contextlib.suppress(Stop), fake_mode(fake_cuda=True):
+        torch.ones(1)
+        raise Stop
+
+
+def _nested() -> None:
+    with fake_mode(), contextlib.suppress(Stop), fake_mode(fake_cuda=2), fake_mode(fake_cuda=True):
+        torch.ones(1, device="cuda")
+        raise Stop
+
+
+def _two_threads() -> None:
+    """The second thread's mode outlives the first's."""
+    first_is_out, second_is_in = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with fake_mode(fake_cuda=True):
+            second_is_in.set()
+            first_is_out.wait(10)
+            torch.ones(1, device="cuda")
+
+    thread = threading.Thread(target=second)
+    with fake_mode():
+        thread.start()
+        second_is_in.wait(10)
+    first_is_out.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: fake_mode(fake_cuda=True).__enter__().__exit__(None, None, None),
+        _after_exception,
+        _nested,
+        _two_threads,
+        lambda: fake_mode(fake_cuda=True)(lambda: torch.ones(1, device="cuda"))(),
+    ],
+    ids=["plain", "exception", "nested", "two_threads", "decorator"],
+)
+def test_torch_is_left_as_it_was(use: Callable[[], Any]) -> None:
+    """No attribute of torch's modules and classes differs, whatever happened in the mode."""
+    with fake_mode(fake_cuda=True):
+        pass  # what torch imports lazily is imported now
+    before = attributes_of_torch()
+    use()
+    assert_same_attributes(before)
+
+
+def test_other_threads_see_the_real_torch_meanwhile() -> None:
+    """While one thread is in a mode, another has real tensors and no CUDA it does not have."""
+    seen: list[Any] = []
+
+    def other() -> None:
+        seen.append((is_fake(torch.ones(1)), torch.cuda.is_available(), torch.cuda.device_count()))
+
+    expected = (False, torch.cuda.is_available(), torch.cuda.device_count())
+    with fake_mode(fake_cuda=4):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert seen == [expected]
+
+
+def test_interrupted_while_entering(monkeypatch):
+    """Ctrl-C between two replacements: none is left, and no mode is on."""
+    load = torch.load
+
+    def interrupted(original):
+        raise KeyboardInterrupt
+
+    patches = patch.Patch(torch, "save", interrupted)
+    from torchfake._patches import device_arguments
+
+    monkeypatch.setattr(device_arguments, "PATCHES", [patches])
+    with pytest.raises(KeyboardInterrupt):
+        fake_mode().__enter__()
+    assert torch.load is load
+    assert modes.current() is None
+    monkeypatch.undo()
+    with fake_mode():
+        assert is_fake(torch.ones(1))
+    assert not is_fake(torch.ones(1))

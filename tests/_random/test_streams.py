@@ -1,0 +1,115 @@
+"""Streams: the positions of draws, and generators where eager mode would leave them."""
+
+from __future__ import annotations
+
+import torch
+
+from torchfake._graph.operations import Op
+from torchfake._random import streams
+from torchfake._random.mt19937 import jump_ahead
+from torchfake._random.streams import Stream
+
+CPU = torch.device("cpu")
+
+
+def new_op() -> Op:
+    return Op(torch.ops.aten.rand.default, ([3],), {}, None)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_counted_draws_have_offsets() -> None:
+    generator, stream = seeded(1), Stream(CPU)
+    first, second = new_op(), new_op()
+    anchor = generator.get_state()
+    stream.add_draw(first, anchor, num_words=7, num_elements=0)
+    stream.add_draw(second, generator.get_state(), num_words=5, num_elements=0)
+    assert (first.draw.offset_words, second.draw.offset_words) == (0, 7)
+    assert second.draw.resolve_anchor() is first.draw.resolve_anchor() is anchor
+    assert second.draw.pending_draw is second.draw.previous is None
+    assert not stream.is_synchronized
+    stream.synchronize(generator)
+    assert stream.is_synchronized
+    assert torch.equal(generator.get_state(), jump_ahead(anchor, 12))
+
+
+def test_an_uncounted_draw_is_the_anchor_of_the_next() -> None:
+    generator, stream = seeded(1), Stream(CPU)
+    first, second = new_op(), new_op()
+    stream.add_draw(first, generator.get_state(), num_words=None, num_elements=9)
+    stream.add_draw(second, generator.get_state(), num_words=5, num_elements=0)
+    assert second.draw.previous is second.draw.pending_draw is stream.pending_draw is first
+    assert stream.is_cheap_to_resolve
+    end_state = first.draw.end_state = seeded(2).get_state()  # a replay has run it
+    assert second.draw.pending_draw is stream.pending_draw is None
+    assert second.draw.previous is first
+    assert second.draw.resolve_anchor() is end_state
+    assert second.draw.previous is None  # released
+    assert second.draw.anchor_digest is not None
+    stream.synchronize(generator)
+    assert torch.equal(generator.get_state(), jump_ahead(end_state, 5))
+
+
+def test_large_uncounted_draws_are_not_cheap_to_resolve() -> None:
+    generator, stream = seeded(1), Stream(CPU)
+    for _ in range(2):
+        assert stream.is_cheap_to_resolve
+        num_elements = streams.MAX_RESOLVED_ELEMENTS // 2 + 1
+        stream.add_draw(new_op(), generator.get_state(), None, num_elements)
+    assert not stream.is_cheap_to_resolve
+
+
+def test_a_generator_that_the_program_moved() -> None:
+    """The next draw begins at its own state."""
+    generator, stream = seeded(1), Stream(CPU)
+    stream.add_draw(new_op(), generator.get_state(), num_words=7, num_elements=0)
+    stream.synchronize(generator)
+    generator.manual_seed(5)
+    op = new_op()
+    stream.add_draw(op, generator.get_state(), num_words=7, num_elements=0)
+    assert op.draw.offset_words == 0
+    assert torch.equal(op.draw.resolve_anchor(), seeded(5).get_state())
+
+
+def test_a_restored_state_is_noticed() -> None:
+    """A generator that was given up is moved, so that the state it had before is another one."""
+    generator, stream = seeded(1), Stream(CPU)
+    before = generator.get_state()
+    stream.add_draw(new_op(), before, num_words=7, num_elements=0)
+    stream.desynchronize(generator)
+    assert not torch.equal(generator.get_state(), before)
+    generator.set_state(before)
+    op = new_op()
+    stream.add_draw(op, generator.get_state(), num_words=7, num_elements=0)
+    assert op.draw.offset_words == 0
+
+
+def test_reset() -> None:
+    generator = seeded(1)
+    stream = streams.stream_of(generator)
+    stream.add_draw(new_op(), generator.get_state(), num_words=7, num_elements=0)
+    streams.reset(generator)
+    assert stream.is_synchronized
+    op = new_op()
+    stream.add_draw(op, generator.get_state(), num_words=7, num_elements=0)
+    assert op.draw.offset_words == 0
+
+
+def test_each_generator_has_a_stream() -> None:
+    generator = seeded(1)
+    assert streams.stream_of(generator) is streams.stream_of(generator)
+    assert streams.stream_of(generator) is not streams.stream_of(seeded(1))
+    default = streams.stream_of(torch.default_generator)
+    assert default is streams.stream_of(torch.default_generator)
+
+
+def test_the_stream_of_a_fake_cuda_device() -> None:
+    """A CPU generator with the same seed takes the place of one that does not exist."""
+    torch.manual_seed(11)
+    stream, state = streams.simulated_cuda_stream(torch.device("cuda", 1))
+    assert stream.device == CPU
+    assert torch.equal(state, seeded(11).get_state())
+    assert streams.simulated_cuda_stream(torch.device("cuda", 1))[0] is stream
+    assert streams.simulated_cuda_stream(torch.device("cuda", 0))[0] is not stream

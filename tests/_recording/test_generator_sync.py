@@ -1,0 +1,131 @@
+"""Draws have the numbers of eager mode, and generators end where eager mode leaves them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.oracle import assert_same
+from torchfake import (
+    deferred_init,
+    errors,
+    materialize_module,
+    materialize_tensor,
+)
+from torchfake._graph.operations import Op
+from torchfake._replay import replay
+
+
+def test_generators_that_are_passed() -> None:
+    """They move as in eager mode."""
+
+    def build(generator: torch.Generator) -> torch.Tensor:
+        tensor = torch.empty(30, 30)
+        nn.init.normal_(tensor, generator=generator)
+        tensor[:5].uniform_(generator=generator)
+        nn.init.trunc_normal_(tensor[5:], generator=generator)
+        return tensor
+
+    one, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    eager, made = build(one), deferred_init(build, other)
+    assert torch.equal(one.get_state(), other.get_state())
+    assert torch.equal(materialize_tensor(made), eager)
+
+
+def test_the_default_generator_passed_by_name() -> None:
+    def build() -> list[torch.Tensor]:
+        layer = nn.Linear(3, 4)
+        nn.init.xavier_uniform_(layer.weight, generator=torch.default_generator)
+        return [layer.weight.detach(), torch.rand(3, generator=torch.default_generator)]
+
+    torch.manual_seed(0)
+    eager, drawn = build(), torch.rand(2)
+    torch.manual_seed(0)
+    made = deferred_init(build)
+    assert torch.equal(torch.rand(2), drawn)
+    for one, other in zip(eager, made, strict=True):
+        assert torch.equal(materialize_tensor(other), one)
+
+
+def test_seeds_and_states_set_in_the_constructor() -> None:
+    """Reseeding, forking, saving and restoring the state."""
+
+    def build() -> list[torch.Tensor]:
+        made = [torch.rand(20)]
+        state = torch.get_rng_state()
+        made.append(torch.rand(20))
+        torch.set_rng_state(state)
+        made.append(torch.rand(20))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            made.append(torch.randn(7))
+        made.append(torch.randperm(9))
+        torch.default_generator.manual_seed(8)
+        made.append(torch.rand(3))
+        return made
+
+    torch.manual_seed(0)
+    eager, drawn = build(), torch.rand(2)
+    torch.manual_seed(0)
+    made = deferred_init(build)
+    assert torch.equal(torch.rand(2), drawn)
+    for one, other in reversed(list(zip(eager, made, strict=True))):
+        assert torch.equal(materialize_tensor(other), one)
+
+
+def test_draws_that_cannot_be_counted() -> None:
+    """A large rejection sampler is not run: the generator does not end where eager mode leaves it.
+    Deferred values match those of eager mode, also in the next deferred model.
+    """
+
+    def build() -> nn.Module:
+        layer = nn.Linear(1500, 1500)
+        nn.init.trunc_normal_(layer.weight)
+        return layer
+
+    torch.manual_seed(0)
+    eager = [build(), nn.Linear(3, 3)]
+    torch.manual_seed(0)
+    made = [deferred_init(build), deferred_init(nn.Linear, 3, 3)]
+    for one, other in reversed(list(zip(eager, made, strict=True))):
+        assert_same(one, materialize_module(other))
+    torch.manual_seed(0)
+    assert_same(eager[0], materialize_module(deferred_init(build)))
+
+
+def test_a_draw_that_cannot_be_replayed_changes_no_other() -> None:
+    """The stream starts again from the generator's own state: a model after a seed is that of eager
+    mode.
+    """
+    chances = torch.full((10,), 0.5)
+
+    def build() -> torch.Tensor:
+        drawn = torch.bernoulli(chances)
+        chances.fill_(0.1)
+        return drawn
+
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="not where eager would have left it"):
+        deferred = deferred_init(build)
+    with pytest.raises(errors.ReplayError, match="written in place"):
+        materialize_tensor(deferred)
+    torch.manual_seed(0)
+    eager = nn.Linear(3, 4)
+    torch.manual_seed(0)
+    assert_same(eager, materialize_module(deferred_init(nn.Linear, 3, 4)))
+
+
+def test_an_interrupt_while_a_generator_is_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_op: Op) -> None:
+        raise KeyboardInterrupt
+
+    torch.manual_seed(0)
+    eager = nn.Linear(3, 4)
+    torch.manual_seed(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "run_draws", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            deferred_init(lambda: nn.init.trunc_normal_(torch.empty(50, 50)))
+    torch.manual_seed(0)
+    assert_same(eager, materialize_module(deferred_init(nn.Linear, 3, 4)))

@@ -1,0 +1,62 @@
+"""Operations executed on real tensors, and those that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchfake import (
+    deferred_init,
+    deferred_mode,
+    errors,
+    is_deferred,
+    materialize_module,
+    materialize_tensor,
+)
+
+
+def test_an_error_where_there_is_no_memory() -> None:
+    huge = deferred_init(nn.Linear, 1 << 31, 1 << 20, bias=False)
+    with pytest.raises(errors.ReplayError, match="there is no memory for 9,007,199,254,740,992"):
+        materialize_module(huge)
+    assert is_deferred(huge)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_real_tensor_that_was_written_is_found_in_a_group() -> None:
+    real = torch.tensor(2.0)
+    with deferred_mode():
+        filled = torch.empty(100).normal_().fill_(real)
+    real.add_(1)
+    with pytest.raises(errors.ReplayError, match="was written in place since"):
+        materialize_tensor(filled)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_uninitialised_memory() -> None:
+    materialized = materialize_module(deferred_init(lambda: nn.ParameterList([torch.empty(100)])))
+    assert not is_deferred(materialized)
+
+
+def test_the_global_generator_does_not_move_during_a_replay() -> None:
+    """Not even while a rejection sampler runs."""
+    states = set()
+
+    def build() -> list[torch.Tensor]:
+        return [nn.init.trunc_normal_(torch.empty(40, 40)), nn.init.orthogonal_(torch.empty(9, 9))]
+
+    made: list[Any] = deferred_init(build)
+    before = torch.get_rng_state()
+
+    def watch() -> None:
+        states.add(bytes(torch.default_generator.get_state().numpy()))
+
+    for op in [tensor._fake_storage.deferred.contents.op for tensor in made]:
+        function = op.func
+        op.func = lambda *a, f=function, **k: (watch(), f(*a, **k))[1]
+    for tensor in made:
+        materialize_tensor(tensor)
+    assert states == {bytes(before.numpy())}

@@ -1,0 +1,77 @@
+"""Pickles are a file format: those of the first release load, and are still written the same."""
+
+from __future__ import annotations
+
+import base64
+import io
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchfake import FakeTensor, fake_mode, is_fake
+
+OF_RELEASE_0_1 = base64.b64decode(
+    """
+gASVXAEAAAAAAAB9lCiMBGJhc2WUjBF0b3JjaGZha2UuX3RlbnNvcpSMCWxvYWRfZmFrZZSTlCiME3RvcmNoZmFr
+ZS5fbWV0YWRhdGGUjAxsb2FkX3N0b3JhZ2WUk5RLGIwGY3VkYToxlIaUUpRLA0sEhpRLBEsBhpRLAIwFdG9yY2iU
+jAhiZmxvYXQxNpSTlIwGY3VkYToxlImJiX2UTnSUUpSMBHZpZXeUaAQoaApLBEsChpRLAUsEhpRLBGgPjAZjdWRh
+OjGUiYmJfZROdJRSlIwGd2VpZ2h0lGgEKGgHSwiMA2NwdZSGlFKUSwKFlEsBhZRLAGgNjAdmbG9hdDMylJOUjANj
+cHWUiYmIfZSMCV9pc19wYXJhbZSIc050lFKUjARjb25qlGgEKGgHSxCMA2NwdZSGlFKUSwKFlEsBhZRLAGgNjAlj
+b21wbGV4NjSUk5SMA2NwdZSIiYl9lE50lFKUdS4=
+"""
+)
+
+
+def objects_in_the_pickle() -> dict[str, FakeTensor]:
+    """The objects that were pickled."""
+    with fake_mode(fake_cuda=2):
+        base: Any = torch.empty(3, 4, device="cuda:1", dtype=torch.bfloat16)
+        weight: Any = torch.nn.Parameter(torch.empty(2))
+        conj: Any = torch.empty(2, dtype=torch.complex64).conj()
+        return {"base": base, "view": base[1:].t(), "weight": weight, "conj": conj}
+
+
+def test_an_old_pickle_loads() -> None:
+    loaded = pickle.loads(OF_RELEASE_0_1)
+    for name, expected in objects_in_the_pickle().items():
+        fake = loaded[name]
+        assert is_fake(fake)
+        assert (fake.shape, fake.stride(), fake.dtype) == (
+            expected.shape, expected.stride(), expected.dtype
+        )  # fmt: skip
+        assert (fake.device, fake.is_conj()) == (expected.device, expected.is_conj())
+    assert isinstance(loaded["weight"], torch.nn.Parameter)
+    assert loaded["view"]._fake_storage is loaded["base"]._fake_storage
+
+
+def test_pickles_are_written_in_the_same_format() -> None:
+    assert pickle.dumps(objects_in_the_pickle(), protocol=4) == OF_RELEASE_0_1
+
+
+def test_an_old_pickle_loads_where_torchfake_is_not_imported_yet() -> None:
+    program = (
+        "import pickle, sys; loaded = pickle.load(sys.stdin.buffer); "
+        "sys.stdout.write(type(loaded['base']).__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=OF_RELEASE_0_1, capture_output=True, check=True
+    )
+    assert done.stdout == b"FakeTensor"
+
+
+def test_torch_load_trusts_them() -> None:
+    file = io.BytesIO()
+    torch.save(objects_in_the_pickle()["weight"], file)
+    file.seek(0)
+    assert is_fake(torch.load(file, weights_only=True))
+
+
+def test_lazy_layers_are_pickled():
+    with fake_mode():
+        layer = pickle.loads(pickle.dumps(nn.LazyLinear(3)))
+        assert layer(torch.randn(2, 5)).shape == (2, 3)
+    assert is_fake(layer)

@@ -1,0 +1,49 @@
+"""Live graphs, and sequence numbers of graph nodes."""
+
+from __future__ import annotations
+
+import torch
+
+from torchfake._torch import autograd
+
+
+def test_is_in_live_graph() -> None:
+    """A leaf is in a graph until the result is deleted."""
+    leaf = torch.nn.Parameter(torch.ones(2))
+    assert not autograd.is_in_live_graph(leaf)
+    result = leaf * 2
+    assert autograd.is_in_live_graph(leaf)
+    del result
+    assert not autograd.is_in_live_graph(leaf)
+    assert not autograd.is_in_live_graph(torch.ones(2))
+
+
+def test_sequence_numbers() -> None:
+    """Nodes are numbered as they are created; a hook sees the number of the running node."""
+    x = torch.ones(2, requires_grad=True)
+    first = autograd.next_sequence_number()
+    y = x * 2
+    assert autograd.next_sequence_number() == first + 1
+    seen: list[int | None] = []
+    y.register_hook(lambda _: seen.append(autograd.running_sequence_number()))
+    (y.exp() + y.sin()).sum().backward()
+    assert seen == [first]
+    assert autograd.running_sequence_number() is None
+
+
+def test_numbers_of_leaf_nodes() -> None:
+    """AccumulateGrad nodes have numbers of their own range."""
+    x = torch.ones(2, requires_grad=True)
+    seen: list[int | None] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(autograd.running_sequence_number())
+            return func(*args, **(kwargs or {}))
+
+    y = x.expand(3, 2)
+    with Watch():
+        y.sum().backward()
+    numbers = [number for number in seen if number is not None]
+    assert any(number >= autograd.FIRST_LEAF_NUMBER for number in numbers)
+    assert any(number < autograd.FIRST_LEAF_NUMBER for number in numbers)

@@ -1,0 +1,60 @@
+"""Devices, default dtype, default generators, modules of C++ functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchfake._torch import backends
+
+
+def test_modules_of_cpp_functions() -> None:
+    groups = backends.bindings._group_tensors_by_device_and_dtype([[torch.ones(1)]], False)
+    assert [len(columns[0]) for columns, _ in groups.values()] == [1]
+    assert backends.nn_functions._parse_to(torch.float16)[1] == torch.float16
+    assert backends.cudnn_functions.is_acceptable(torch.ones(1)) is False
+
+
+def test_device_contexts() -> None:
+    constructors = backends.device_constructors()
+    assert {torch.empty, torch.ones, torch.arange, torch.tensor, torch.as_tensor} <= constructors
+    assert backends.context_device() is None
+    with torch.device("meta"):
+        assert backends.context_device() == torch.device("meta")
+
+
+def test_raise_no_cuda() -> None:
+    if torch.cuda.is_available():
+        backends.raise_no_cuda()
+        return
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
+        backends.raise_no_cuda()
+
+
+def test_default_dtype() -> None:
+    """The previous default is restored."""
+    with backends.default_dtype(torch.float64):
+        assert torch.ones(1).dtype == torch.float64
+    assert torch.ones(1).dtype == torch.float32
+
+
+def test_default_generator_of() -> None:
+    """On the CPU, the generator that torch.manual_seed seeds."""
+    assert backends.default_generator_of(torch.device("cpu")) is torch.default_generator
+
+
+def test_canonical_generator() -> None:
+    """Dispatch makes a new Python object for the generator among the arguments."""
+    seen = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(kwargs["generator"])
+            return func(*args, **kwargs)
+
+    other = torch.Generator()
+    with Watch():
+        torch.rand(2, generator=torch.default_generator)
+        torch.rand(2, generator=other)
+    assert backends.canonical_generator(seen[0]) is torch.default_generator
+    assert backends.canonical_generator(seen[1]) is seen[1]

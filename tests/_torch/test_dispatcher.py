@@ -1,0 +1,90 @@
+"""Dispatch keys, dispatch modes, and contexts without interception."""
+
+from __future__ import annotations
+
+import torch
+from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
+
+from torchfake import FakeTensor, fake_mode
+from torchfake._dispatch import FakeDispatch
+from torchfake._torch import dispatcher
+
+aten = torch.ops.aten
+
+
+def test_a_key_runs_its_kernels_and_falls_through_for_others() -> None:
+    key, seen = dispatcher.WRAPPER_KEY, []
+    assert isinstance(key, dispatcher.UnusedDispatchKey)
+    assert key.key != dispatcher.AUTOCAST_KEY.key
+
+    def kernel(redispatch: object, *args: object) -> object:
+        seen.append(args)
+        return redispatch(*args)  # type: ignore[operator]
+
+    key.register(aten.hypot.default, kernel)
+    with key.included():
+        result = torch.hypot(torch.tensor(3.0), torch.tensor(4.0))
+        assert torch.relu(torch.tensor(-1.0)) == 0
+        with key.excluded():
+            torch.hypot(torch.tensor(1.0), torch.tensor(1.0))
+    assert result == 5
+    assert len(seen) == 1
+    torch.hypot(torch.tensor(3.0), torch.tensor(4.0))
+    assert len(seen) == 1
+
+
+def test_autocast_key() -> None:
+    previous = torch.is_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE)
+    torch.set_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE, True)
+    assert torch.is_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE)
+    torch.set_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE, previous)
+    assert previous is False
+
+
+def test_any_autocast() -> None:
+    assert not dispatcher.any_autocast()
+    with torch.autocast("cpu"):
+        assert dispatcher.any_autocast()
+    with torch.autocast("cpu", enabled=False):
+        assert not dispatcher.any_autocast()
+
+
+def test_autocast_operators() -> None:
+    for device_type in ("cpu", "cuda"):
+        names = dispatcher.autocast_operators(device_type)
+        assert {"aten::linear", "aten::bmm"} <= set(names), device_type
+    assert AutocastCPUTestLists is not None
+
+
+def test_no_interception() -> None:
+    with fake_mode(), torch.device("meta"), torch.autocast("cpu"), dispatcher.no_interception():
+        made = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert made.tolist() == [[2.0, 2.0]] * 2
+    assert made.dtype == torch.float32
+
+
+def test_as_eager() -> None:
+    """Real tensors are made although a mode is on, and no graph is recorded."""
+    weight = torch.ones(3, requires_grad=True)
+    with fake_mode(), torch.inference_mode(), dispatcher.as_eager():
+        double = weight * 2
+    assert not isinstance(double, FakeTensor)
+    assert not double.requires_grad
+    assert not double.is_inference()
+
+
+def test_swap_fake_mode() -> None:
+    assert dispatcher.current_fake_mode() is None
+    mode = FakeDispatch()
+    assert mode._mode_key == dispatcher.FAKE_SLOT
+    assert dispatcher.swap_fake_mode(mode) is None
+    try:
+        assert dispatcher.current_fake_mode() is mode
+    finally:
+        assert dispatcher.swap_fake_mode(None) is mode
+    assert dispatcher.current_fake_mode() is None
+
+
+def test_swap_only_lift_cpu() -> None:
+    assert dispatcher.swap_only_lift_cpu(True) is False
+    assert dispatcher.swap_only_lift_cpu(False) is True

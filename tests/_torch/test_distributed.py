@@ -1,0 +1,204 @@
+"""DTensor, FSDP2, device meshes and process groups, on torch's fake process group."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from torchfake import fake_like
+from torchfake._core import devices
+from torchfake._torch import distributed
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    dist.init_process_group("fake", store=FakeStore(), rank=2, world_size=4)
+    yield init_device_mesh("cpu", (4,))
+    dist.destroy_process_group()
+
+
+def test_asking_for_dtensors_does_not_import_them() -> None:
+    program = (
+        "import sys, torch, torchfake; torchfake.deferred_init(torch.nn.Linear, 2, 2);"
+        "assert 'torch.distributed.tensor' not in sys.modules;"
+        "assert torchfake._torch.distributed.dtensor_class() == ()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_shards(mesh: DeviceMesh) -> None:
+    whole = torch.arange(8.0)
+    dtensor = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
+    assert distributed.dtensor_class() is DTensor
+    assert torch.equal(distributed.shard_of(dtensor), whole[4:6])
+    assert distributed.shard_of(dtensor) is distributed.shard_of(dtensor)
+
+
+def test_wrappers(mesh: DeviceMesh) -> None:
+    dtensor: Any = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)], src_data_rank=None)
+    dtensor._local_tensor = distributed.shard_of(dtensor).to(torch.float64)
+    wrapper: Any = distributed.rewrapped(dtensor)
+    assert (wrapper.dtype, wrapper.shape, wrapper.placements) == (
+        torch.float64,
+        (8,),
+        dtensor.placements,
+    )
+    distributed.set_spec_from(dtensor, wrapper)
+    assert dtensor._spec.tensor_meta.dtype == torch.float64
+
+
+def test_fsdp_reads_the_shards_again(mesh: DeviceMesh) -> None:
+    module: Any = fully_shard(nn.Linear(8, 8), mesh=mesh)
+    shard = torch.full((2, 8), 7.0)
+    module.weight._local_tensor = shard
+    distributed.refresh_fsdp_shards(module)
+    found = [p._sharded_param_data for p in distributed._fsdp_params(module._get_fsdp_state())]
+    assert shard.data_ptr() in [flat.data_ptr() for flat in found]
+    distributed.refresh_fsdp_shards(nn.Linear(2, 2))  # not sharded: nothing is done
+
+
+def test_collectives(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch.distributed.Work.wait
+    work = distributed.completed_work()
+    assert "Work" in str(work)
+    assert distributed.mesh_scatter_list() is None
+    seen: list[Any] = []
+
+    def scatter(output: Any, scatter_list: Any = None, **_: Any) -> None:
+        seen.append((scatter_list, distributed.mesh_scatter_list()))
+
+    monkeypatch.setattr("torch.distributed.tensor._collective_utils.scatter", scatter)
+    distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+    ((given, found),) = seen
+    assert given is None  # rank 2 is not the one that sends
+    assert torch.equal(found[2], torch.tensor([4.0, 5.0]))
+    ranks: list[int] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func.namespace == "c10d":
+                ranks.append(distributed.rank_in(args[1]))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        dist.broadcast(torch.ones(1), src=0)
+    assert ranks == [2]
+
+
+def test_the_fake_group_cannot_communicate(mesh: DeviceMesh) -> None:
+    assert not distributed.can_communicate(mesh)
+
+
+def test_names_of_placements() -> None:
+    assert Shard(0).dim == 0
+    assert not hasattr(Replicate(), "dim")
+
+
+def test_local_tensors(mesh: DeviceMesh) -> None:
+    whole = torch.arange(8.0)
+    dtensor = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
+    assert distributed.is_dtensor(dtensor)
+    assert not distributed.is_dtensor(whole)
+    assert distributed.local_tensor_of(dtensor) is distributed.shard_of(dtensor)
+    assert distributed.local_tensor_of(whole) is whole
+    assert distributed.device_of(dtensor) == torch.device("cpu")
+
+
+def test_device_of_a_sharded_fake(mesh: DeviceMesh) -> None:
+    dtensor = DTensor.from_local(fake_like(torch.ones(2)), mesh, [Shard(0)], run_check=False)
+    assert dtensor.device == devices.carrier(torch.device("cpu"))  # of the wrapper, from C++
+    assert distributed.device_of(dtensor) == torch.device("cpu")
+
+
+def test_fsdp_modules(mesh: DeviceMesh) -> None:
+    module = nn.Linear(8, 8)
+    assert not distributed.is_fsdp_module(module)
+    assert distributed.is_fsdp_module(fully_shard(module, mesh=mesh))
+
+
+def test_how_axes_split_a_tensor(mesh: DeviceMesh) -> None:
+    sharded = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)], src_data_rank=None)
+    (split,) = distributed.axis_splits_of(sharded) or ()
+    assert split == distributed.AxisSplit(dim=0, num_shards=4, coordinate=2, split_factor=1)
+    replicated = distribute_tensor(torch.arange(8.0), mesh, [Replicate()], src_data_rank=None)
+    assert distributed.axis_splits_of(replicated) == []
+    assert distributed.is_first_replica(sharded)
+    assert not distributed.is_first_replica(replicated)  # this is rank 2
+
+
+def test_fsdp_after_tensor_parallelism() -> None:
+    """FSDP2 splits what tensor parallelism has split already: the factor says into how many."""
+    dist.init_process_group("fake", store=FakeStore(), rank=2, world_size=4)
+    try:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        module: Any = nn.Linear(8, 8)
+        parallelize_module(module, mesh["tp"], ColwiseParallel())
+        fully_shard(module, mesh=mesh["dp"])
+        assert distributed.axis_splits_of(module.weight) == [(0, 2, 1, 2), (0, 2, 0, 1)]
+    finally:
+        dist.destroy_process_group()
+
+
+def test_partial_sums(mesh: DeviceMesh) -> None:
+    partial = DTensor.from_local(torch.ones(2), mesh, [Partial()], run_check=False)
+    assert distributed.is_partial_sum(partial)
+    assert not distributed.is_partial_sum(DTensor.from_local(torch.ones(2), mesh, [Shard(0)]))
+
+
+def test_resharded_as(mesh: DeviceMesh) -> None:
+    whole = torch.arange(8.0)
+    replicated = distribute_tensor(whole, mesh, [Replicate()], src_data_rank=None)
+    sharded = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
+    assert torch.equal(distributed.resharded_as(replicated, sharded), whole[4:6])
+    assert torch.equal(distributed.resharded_as(sharded, sharded), whole[4:6])
+
+
+def test_ranks_of_the_fake_group(mesh: DeviceMesh) -> None:
+    assert distributed.rank_and_world_size() == (2, 4)
+    assert distributed.has_simulated_ranks()
+
+
+def test_without_a_process_group() -> None:
+    assert distributed.rank_and_world_size() == (0, 1)
+    assert not distributed.has_simulated_ranks()
+    assert distributed.broadcast_from_first("value") == "value"
+    assert distributed.gather_from_ranks("value") == ["value"]
+
+
+def test_values_of_ranks() -> None:
+    """With one rank; tests/_sharding has several."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        assert distributed.gather_over_mesh(mesh, "value") == {0: "value"}
+        assert not distributed.can_communicate(mesh)
+        group = dist.group.WORLD
+        assert distributed.process_group_of(group) is group
+        assert distributed.process_group_of(group.group_name) is group  # type: ignore[union-attr]
+        assert distributed.process_group_of(group.boxed()).rank() == 0  # type: ignore[union-attr]
+    finally:
+        dist.destroy_process_group()
+
+
+def test_isolated_dtensor_state(mesh: DeviceMesh) -> None:
+    from torch.distributed.tensor import _random
+
+    before = _random._rng_tracker
+    with distributed.isolated_dtensor_state():
+        assert _random._rng_tracker is None
+        _random._rng_tracker = "of this rank"  # type: ignore[assignment]
+    assert _random._rng_tracker is before

@@ -1,0 +1,69 @@
+"""Private APIs of torch are named in _torch/ only, and each name there is called in a test."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from pathlib import Path
+
+import pytest
+
+import torchfake
+from torchfake._torch import (
+    autograd,
+    backends,
+    dispatcher,
+    distributed,
+    kernels,
+    python_functions,
+    subclass,
+)
+
+MODULES = (autograd, backends, dispatcher, distributed, kernels, python_functions, subclass)
+SOURCE = Path(inspect.getfile(torchfake)).parent
+
+
+def names_defined_in(module: types.ModuleType) -> set[str]:
+    """The functions, classes and variables that a module defines; not what it imports."""
+    names: set[str] = set()
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def attributes_in(path: Path) -> set[str]:
+    return {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+
+
+def test_every_file_is_listed() -> None:
+    files = {path.stem for path in (SOURCE / "_torch").glob("*.py")} - {"__init__"}
+    assert files == {module.__name__.rpartition(".")[2] for module in MODULES}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_public_name_is_called(module: types.ModuleType) -> None:
+    """A new name in a file of _torch/ needs a test here."""
+    public = {name for name in names_defined_in(module) if not name.startswith("_")}
+    assert public
+    called = set().union(*(attributes_in(path) for path in Path(__file__).parent.glob("test_*.py")))
+    assert public <= called, public - called
+
+
+def test_no_other_file_names_the_private_bindings_of_torch() -> None:
+    allowed = {path.name for path in (SOURCE / "_torch").glob("*.py")}
+    naming = {
+        path.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "_C"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "torch"
+    }
+    assert naming <= allowed, naming - allowed

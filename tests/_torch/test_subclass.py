@@ -1,0 +1,141 @@
+"""Wrappers, overrides, and the identity of tensors and storages."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from torchfake import FakeTensor, fake_like
+from torchfake._core import devices
+from torchfake._torch import dispatcher, subclass
+
+
+def test_disabled_overrides() -> None:
+    class Plain(torch.Tensor):
+        __torch_function__ = subclass.disabled_torch_function
+
+    plain = torch.ones(2).as_subclass(Plain)
+    assert type(plain + 1) is torch.Tensor
+    assert torch.nn.Parameter.__torch_function__ is subclass.disabled_torch_function
+    assert torch.Tensor.__torch_dispatch__ is subclass.disabled_torch_dispatch
+    assert torch.nn.Parameter.__torch_dispatch__ is subclass.disabled_torch_dispatch
+
+
+def test_no_subclass_functions() -> None:
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *args: object, **kwargs: object) -> str:
+            return "loud"
+
+    loud = torch.ones(2).as_subclass(Loud)
+    assert torch.neg(loud) == "loud"
+    with subclass.no_subclass_functions():
+        assert isinstance(torch.neg(loud), torch.Tensor)
+
+
+def test_builtin_methods() -> None:
+    assert subclass.builtin_methods in torch.Tensor.__mro__
+    real = torch.ones(2, 3)
+    assert subclass.builtin_methods.data.__get__(real).shape == (2, 3)
+    assert subclass.builtin_methods.to(real, torch.float64).dtype == torch.float64
+
+
+def test_make_wrapper() -> None:
+    class Wrapper(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, *args: object, **kwargs: object) -> None: ...
+
+    wrapper = subclass.make_wrapper(
+        Wrapper, (2, 3), (1, 2), 4, None, torch.int32, torch.strided, torch.device("meta", 11),
+        _extra_dispatch_keys=dispatcher.WRAPPER_KEY.keys,
+    )  # fmt: skip
+    assert (wrapper.shape, wrapper.stride(), wrapper.storage_offset()) == ((2, 3), (1, 2), 4)
+    assert wrapper.dtype == torch.int32
+    assert wrapper.device == torch.device("meta", 11)  # the index survives: see _core/devices
+    place = ((2, 3), (1, 2), 4, None, torch.int32, torch.strided, torch.device("meta", 11))
+    defaults = subclass.wrapper_defaults(dispatcher.WRAPPER_KEY.keys)
+    assert torch._C._dispatch_keys(wrapper) == torch._C._dispatch_keys(
+        subclass.make_wrapper(Wrapper, *place, *defaults)
+    )
+    keys = torch._C._dispatch_keys(wrapper)
+    assert keys.has(torch._C._parse_dispatch_key("DeferredInit"))
+
+
+def test_cpp_factories_name_the_carrier_device() -> None:
+    """A factory that C++ calls with the options of a fake names its carrier device."""
+    fake = fake_like(torch.ones(2), device="cuda:3")
+    assert torch.Tensor.device.__get__(fake) == devices.carrier(torch.device("cuda", 3))
+    assert fake.new_empty(1).device == torch.device("cuda", 3)
+
+
+def test_conj_and_neg_bits() -> None:
+    tensor = torch.tensor([1 + 2j])
+    subclass.set_conj_and_neg(tensor, conj=True, neg=True)
+    assert tensor.is_conj()
+    assert tensor.is_neg()
+    assert tensor.tolist() == [-1 + 2j]
+
+
+def test_set_data() -> None:
+    tensor, source = torch.ones(2), torch.zeros(3, 4)
+    subclass.set_data(tensor, source)
+    assert tensor.shape == (3, 4)
+    assert tensor.data_ptr() == source.data_ptr()
+
+
+def test_storage_key() -> None:
+    tensor, other = torch.ones(3), torch.ones(3)
+    key = subclass.storage_key(tensor.untyped_storage())
+    assert key == subclass.storage_key(tensor[1:].untyped_storage())
+    assert key != subclass.storage_key(other.untyped_storage())
+
+
+def test_make_subclass() -> None:
+    """The constructor of the class does not run."""
+
+    class Own(torch.nn.Parameter):
+        def __new__(cls) -> Own:  # type: ignore[misc]
+            raise AssertionError("not run")
+
+    made = subclass.make_subclass(Own, torch.ones(2))
+    assert type(made) is Own
+    assert made.tolist() == [1, 1]
+
+
+def test_move_hooks() -> None:
+    """Moved hooks run for the other tensor, and their handles remove them there."""
+    source, target = (torch.ones(2, requires_grad=True) for _ in range(2))
+    handle = source.register_hook(lambda grad: grad * 10)
+    subclass.move_hooks(source, target)
+    target.sum().backward()
+    assert target.grad is not None
+    assert target.grad.tolist() == [10, 10]
+    handle.remove()
+    target.grad = None
+    target.sum().backward()
+    assert target.grad.tolist() == [1, 1]
+
+
+def test_swap_tensors() -> None:
+    """Weak references refer to the object, and a view keeps the C++ tensor of its base."""
+    real, fake = torch.nn.Parameter(torch.ones(2)), fake_like(torch.zeros(3))
+    reference, view = weakref.ref(fake), fake.view(-1)
+    subclass.swap_tensors(fake, real)
+    assert type(fake) is torch.nn.Parameter
+    assert fake.tolist() == [1, 1]
+    assert reference() is fake
+    assert isinstance(real, FakeTensor)
+    assert view.shape == (3,)
+
+
+def test_inner_tensors() -> None:
+    """Plain tensors and fakes have none; a traceable wrapper has those that it lists."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    a, b = torch.ones(2), torch.zeros(2)
+    assert subclass.inner_tensors(a) == []
+    assert subclass.inner_tensors(fake_like(a)) == []
+    first, second = subclass.inner_tensors(TwoTensor(a, b))
+    assert first is a
+    assert second is b

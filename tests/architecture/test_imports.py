@@ -1,0 +1,114 @@
+"""What may be imported, printed and kept: the rules of the package as a whole.
+
+That imports run one way, and without cycles, are contracts of import-linter in pyproject.toml;
+``nox -s lint`` checks them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "torchfake"
+FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+MAY_PRINT = {"cli.py", "__main__.py"}
+MAY_HOLD_STATE = {"_core/modes.py"}
+MAY_IMPORT = {
+    "_files/load.py": {"safetensors"},
+    "_files/file_plan.py": {"huggingface_hub"},
+    "_files/transformers_checkpoints.py": {"transformers"},
+    "_materialize/progress.py": {"tqdm"},
+    "cli.py": {"rich", "typer"},
+    "inspect/base_record.py": {"pandas"},
+    "inspect/show/figures.py": {"plotly"},
+    "inspect/show/page.py": {"plotly"},
+    "inspect/show/terminal.py": {"rich"},
+    "inspect/targets/transformers_models.py": {"transformers", "huggingface_hub"},
+}
+
+NEVER_AT_IMPORT = (
+    *("transformers", "diffusers", "accelerate", "safetensors", "rich", "typer"),
+    *("hypothesis", "expecttest", "pytest", "torch.testing._internal"),
+    *("torch._dynamo", "torch._inductor", "torch.distributed.tensor"),
+)
+
+
+@cache
+def tree_of(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text())
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """Dotted names an import statement may mean: ``from a import b`` is ``a.b``."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "relative import"
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def calls(file: str) -> list[str]:
+    return [ast.unparse(n.func) for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call)]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_package_needs_torch_and_numpy_only(file: str) -> None:
+    allowed = (
+        sys.stdlib_module_names | {"torch", "numpy", "torchfake"} | MAY_IMPORT.get(file, set())
+    )
+    for node in ast.walk(tree_of(file)):
+        for name in imported_names(node):
+            assert name.split(".")[0] in allowed, f"{file} imports {name}"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_only_the_command_line_prints(file: str) -> None:
+    speaks = [c for c in calls(file) if c == "print" or re.match(r"sys\.std(out|err)\.write", c)]
+    assert file in MAY_PRINT or not speaks
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_only_one_file_holds_ambient_state(file: str) -> None:
+    if file in MAY_HOLD_STATE:
+        return
+    nodes = list(ast.walk(tree_of(file)))
+    assert not any(isinstance(node, ast.Global) for node in nodes)
+    names = {ast.unparse(n) for n in nodes if isinstance(n, (ast.Attribute, ast.Name))}
+    assert not names & {"threading.local", "ContextVar", "contextvars.ContextVar"}
+
+
+def test_importing_torchfake_is_cheap() -> None:
+    """What it adds to ``import torch`` is itself; the time is in tests/bench."""
+    script = (
+        "import sys, torch; before = set(sys.modules); import torchfake; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    added = done.stdout.split()
+    assert "torchfake" in added
+    for name in NEVER_AT_IMPORT:
+        hits = [module for module in added if module == name or module.startswith(name + ".")]
+        assert not hits, f"import torchfake imports {hits[:3]}"
+    assert "torchfake.cli" not in added
+
+
+def test_planning_is_imported_when_it_is_first_used() -> None:
+    script = (
+        "import sys, torchfake; assert 'torchfake.distributed' not in sys.modules;"
+        "assert {'plan', 'distributed'} <= set(dir(torchfake));"
+        "assert torchfake.plan is torchfake.distributed.plan;"
+        "from torchfake import plan; assert callable(plan);"
+        "assert not hasattr(torchfake, 'plam')"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,76 @@
+"""How the folders lie: packages of a few files, their tests in the folder of the same name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "torchfake"
+TESTS = ROOT / "tests"
+PACKAGES = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
+PRIVATE = [package for package in PACKAGES if package.name.startswith("_")]
+
+MIN_FILES, MAX_FILES = 4, 10  # of a private package
+MAX_TEST_LINES = 400
+
+
+def files_in(package: Path) -> list[str]:
+    """The files of a package, without its ``__init__``."""
+    return sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("package", PRIVATE, ids=named)
+def test_a_private_package_is_seen_at_a_glance(package: Path) -> None:
+    assert MIN_FILES <= len(files_in(package)) <= MAX_FILES
+
+
+@pytest.mark.parametrize("package", PRIVATE, ids=named)
+def test_a_private_package_lists_its_files(package: Path) -> None:
+    page = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    listed = [line.split()[0] for line in page.splitlines() if line.startswith("    ")]
+    assert sorted(name.strip("`") for name in listed) == files_in(package)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=named)
+def test_tests_lie_in_a_folder_of_the_same_name(package: Path) -> None:
+    assert list((TESTS / package.name).rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=named)
+def test_a_test_file_can_be_read_at_one_sitting(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_TEST_LINES
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=named)
+def test_a_module_says_what_goes_in_and_what_comes_out(path: Path) -> None:
+    page = ast.get_docstring(ast.parse(path.read_text()))
+    assert page, "a module docstring says what it does"
+    page = " ".join(page.split())
+    if path.parent.name.startswith("_") and path.name != "__init__.py":
+        for part in ("Input:", "Output:", "Invariant:", "Called by:"):
+            assert part in page, f"the docstring has no sentence {part!r}"
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "design.md", ROOT / "CONTRIBUTING.md"], ids=named)
+def test_pages_name_files_that_exist(page: Path) -> None:
+    paths = re.findall(r"`((?:src/torchfake/|tests/)?\w+(?:/\w+)+)(?:\.py)?/?`", page.read_text())
+    assert paths
+    for path in paths:
+        base = ROOT if path.startswith(("src/", "tests/", "docs/")) else SOURCE
+        there = base / path
+        assert there.is_dir() or there.with_suffix(".py").exists(), f"{page.name} names {path}"
+
+
+def test_design_shows_every_package() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    picture = page.partition("```mermaid")[2].partition("```")[0]
+    shown = set(re.findall(r"\b_?[a-z]\w*\b", picture))
+    assert {package.name for package in PACKAGES} <= shown

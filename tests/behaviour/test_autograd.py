@@ -1,0 +1,132 @@
+"""Gradients, checkpointing and grad modes give what they give in eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.behaviour.conftest import linear, matrix, network, tied
+from tests.conftest import (
+    assert_inside,
+    assert_outlives,
+    describe,
+)
+from torchfake import fake_mode
+
+
+def test_backward() -> None:
+    """Gradients arrive, once for each backward, and accumulate."""
+
+    def train(module: nn.Module, x: torch.Tensor) -> Any:
+        x.requires_grad_()
+        module(x).sum().backward()
+        (module(x) ** 2).mean().backward()
+        return module, x.grad
+
+    for build in (linear, network, tied):
+        assert_outlives(build, train)
+
+
+def test_backward_of_a_graph_made_inside() -> None:
+    """The graph recorded in the mode is run after it."""
+
+    def build() -> tuple[nn.Module, torch.Tensor]:
+        module, x = network()
+        return module, module(x).sum()
+
+    def run_back(module: nn.Module, loss: torch.Tensor) -> Any:
+        loss.backward()
+        return module
+
+    assert_outlives(build, run_back)
+
+
+def test_autograd_api() -> None:
+    """``torch.autograd.grad``, double backward, jacobian, custom Functions."""
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad * ctx.saved_tensors[0]
+
+    def use(a: torch.Tensor) -> Any:
+        a.requires_grad_()
+        (first,) = torch.autograd.grad((a**3).sum(), a, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), a)
+        jacobian = torch.autograd.functional.jacobian(lambda x: x @ x.mT, a)
+        Twice.apply(a).sum().backward()
+        return first, second, jacobian, a.grad
+
+    assert_outlives(matrix, use)
+
+
+# Checkpointing and grad modes.
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("preserve_rng_state", [True, False])
+def test_checkpoint(use_reentrant: bool, preserve_rng_state: bool) -> None:
+    """Activation checkpointing runs the forward again in backward, outside the mode too."""
+    options = {"use_reentrant": use_reentrant, "preserve_rng_state": preserve_rng_state}
+
+    def use(module: nn.Module, x: torch.Tensor) -> Any:
+        x.requires_grad_()
+        inner = checkpoint(module[:3], x, **options)
+        checkpoint(module[3:], inner, **options).sum().backward()
+        return module, x.grad
+
+    assert_outlives(network, use)
+    assert_inside(lambda: use(*network()))
+
+
+def test_checkpoint_sequential() -> None:
+    """``checkpoint_sequential`` in segments."""
+
+    def use(module: nn.Module, x: torch.Tensor) -> Any:
+        x.requires_grad_()
+        run = torch.utils.checkpoint.checkpoint_sequential
+        run(module, 2, x, use_reentrant=False).sum().backward()
+        return module, x.grad
+
+    assert_outlives(network, use)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_grad_modes(context: Any) -> None:
+    """Grad modes entered inside, outside and around the fake mode."""
+
+    def use(module: nn.Module, x: torch.Tensor) -> Any:
+        with context():
+            out = module(x)
+            made = torch.ones_like(x)
+            return out, made, out.is_inference(), made.is_inference(), out.detach(), x[0]
+
+    assert_outlives(network, use)
+    assert_inside(lambda: use(*network()))
+    with context():
+        expected = describe(use(*network()))
+        with fake_mode():
+            made = network()
+            inside = describe(use(*made))
+        assert inside == expected
+        assert describe(use(*made)) == expected
+
+
+def test_inference_tensors_refuse_what_eager_refuses() -> None:
+    """The same error for a write outside inference mode."""
+    with torch.inference_mode():
+        real = torch.ones(3)
+        with fake_mode():
+            fake = torch.ones(3)
+    for tensor in (real, fake):
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            tensor.add_(1)

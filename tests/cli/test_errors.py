@@ -1,0 +1,149 @@
+"""What is wrong is one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import sys
+import warnings
+
+import pytest
+
+import torchfake
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers warns on import
+    pytest.mark.usefixtures("folder"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("transformers:LLamaModle", "has no 'LLamaModle'; did you mean LlamaModel, "),
+        ("transformers:LlamaConfig", "LlamaConfig is not a model class of transformers; did you"),
+        ("transformers:AutoModel", "AutoModel chooses a class by its config and has no default; "),
+        ("transformers:PreTrainedModel", "PreTrainedModel is an abstract class: it has no config"),
+        ("transformers:LlamaModel -c hiden_size=3", "has no key 'hiden_size'; did you mean hidden"),
+        ("transformers:LlamaModel -c hidden_size.a=3", "'hidden_size' is 4096: it has no 'a'"),
+        (
+            "transformers:LlavaModel -c text_config.hiden_size=3",
+            "LlamaConfig has no key 'hiden_size'; did you mean text_config.hidden_size",
+        ),
+        ("transformers:LlamaModel -c hidden_size=wide", "the config of LlamaModel could not be"),
+        (
+            "transformers:LlamaModel -c hidden_size",
+            "--config 'hidden_size' is not of the form key=",
+        ),
+        ("LlamaModel", "'LlamaModel' is not a target; did you mean transformers:LlamaModel?"),
+        ("meta-llama/Llama", "no such folder, and nothing is downloaded; give the path of its con"),
+        (
+            "what?",
+            "'what?' is not a target: give transformers:ClassName, the path of a config.json",
+        ),
+        ("missing.json", "there is no file 'missing.json'; nothing is downloaded"),
+        ("own.json", "does not know model_type 'lama' and code in the checkpoint is not run; did"),
+        ("list.json", "list.json holds a JSON list, not the object of a config"),
+        ("empty.json", "empty.json is not JSON: JSONDecodeError: "),
+        ("none.json", "none.json has no `model_type`, so it is not a transformers config"),
+        ("nowhere.at.all:f", "there is no module 'nowhere' in the current directory or installed"),
+        ("imports_here:f", "imports_here could not be imported: ModuleNotFoundError: No module n"),
+        ("exits_here:f", "exits_here could not be imported: SystemExit: 1"),
+        ("models_here.py:Net", "'models_here.py' is a file, not a module; try models_here:Net"),
+        ("models_here:net", "models_here has no 'net'; did you mean Net?"),
+        ("models_here:__name__", "models_here:__name__ is a str, which cannot be called"),
+        ("models_here:instance", "models_here:instance is a module already built; name a func"),
+        ("models_here:needs", "needs needs more arguments: --config width=..."),
+        ("models_here:Net -c widht=3", "Net takes no argument 'widht'; did you mean width?"),
+        ("models_here:number", "number made a int, not a torch.nn.Module"),
+        ("models_here:fails", "fails could not be built: ValueError: no such thing"),
+        ("models_here:leaves", "leaves could not be built: SystemExit: 0"),
+        ("models_here:Net -c width=-1", "Net could not be built: RuntimeError: "),
+        ("models_here:Net --device tpu", "there is no device 'tpu'; give cpu, cuda or cuda:N"),
+        ("models_here:Net --dtype int8", "a model cannot be built as int8: give a floating point"),
+    ],
+)
+def test_one_line_and_exit_code_2(run, arguments, said):
+    code, out, err = run("inspect", *arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_traceback(run):
+    code, out, err = run("inspect", "models_here:fails", "--traceback")
+    assert (code, out) == (2, "")
+    assert 'raise ValueError("no such' in err
+    assert err.endswith("\nerror: fails could not be built: ValueError: no such thing\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("inspect", "Missing argument 'TARGET'"),
+        ("inspect models_here:Net --depht 1", "No such option"),
+        ("inspect models_here:Net --depth -1", "Invalid value for '--depth'"),
+        ("inspct models_here:Net", "No such command 'inspct'"),
+    ],
+)
+def test_wrong_usage(run, arguments, said):
+    code, out, err = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_interrupted(run):
+    assert run("inspect", "models_here:interrupted") == (130, "", "error: interrupted\n")
+    code, _, err = run("inspect", "models_here:interrupted", "--traceback")
+    assert code == 130
+    assert "raise KeyboardInterrupt" in err
+
+
+def test_chatter_stays_out_of_the_answer(run):
+    code, out, err = run("inspect", "models_here:noisy", "--json")
+    assert (code, err) == (0, "noise\n")
+    assert json.loads(out)["class_name"] == "Net"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run("inspect", "models_here:noisy", "--traceback")
+    assert "noise" in [str(warning.message) for warning in caught]
+
+
+def test_version_and_help(run):
+    assert run("--version") == (0, f"torchfake {torchfake.__version__}\n", "")
+    code, out, _ = run("inspect", "--help")
+    assert code == 0
+    for option in ("--config", "--dtype", "--device", "--depth", "--json", "--traceback"):
+        assert option in out
+    assert "inspect" in "".join(run()[1:])
+
+
+def test_without_transformers(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for target in ("transformers:LlamaModel", "llama.json"):
+        assert run("inspect", target) == (
+            2,
+            "",
+            'error: this target needs transformers: pip install "torchfake[hf]"\n',
+        )
+    assert run("inspect", "models_here:Net")[0] == 0
+
+
+@pytest.mark.parametrize("package", ["rich", "typer"])
+def test_without_the_cli_extra(run, monkeypatch, package):
+    real_import = builtins.__import__
+
+    def no_package(name, *args, **kwargs):
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "torchfake.cli", raising=False)
+    monkeypatch.delattr(torchfake, "cli", raising=False)
+    monkeypatch.setattr(builtins, "__import__", no_package)
+    code, out, err = run("inspect", "models_here:Net")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: the command line needs {package}")
+    assert err.endswith('pip install "torchfake[cli]"\n')
+    assert err.count("\n") == 1

@@ -1,0 +1,210 @@
+"""``torchfake inspect``: the tree and the totals, to the letter."""
+
+# ruff: noqa: E501  (what is printed is as wide as it is)
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.cli.conftest import check_output
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers warns on import
+    pytest.mark.usefixtures("folder"),
+]
+
+
+def test_a_callable(run):
+    check_output(
+        run("inspect", "models_here:Net"),
+        """\
+module                   parameters  bytes  buffer bytes  tensors
+Net                             108  432 B          40 B
+  (embedding) Embedding          40  160 B                weight [10, 4]
+  (layers) 3 x Linear            60  240 B                weight [4, 4], bias [4]
+  (norm) BatchNorm1d              8   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
+  (head) Linear                                           weight tied to embedding.weight
+
+An `n x` row counts all n blocks; the rows below it are those of one.
+
+parameters   108, 432 B
+trainable    104
+frozen       4
+buffers      9 values, 40 B
+dtype        float32 464 B, int64 8 B
+device       cpu
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_a_config_file(run):
+    check_output(
+        run("inspect", "llama.json", "--dtype", "bf16", "--device", "cuda:1"),
+        """\
+module                                         parameters    bytes  buffer bytes  tensors
+LlamaForCausalLM                                  117,440   235 kB          32 B
+  (model) LlamaModel                              117,440   235 kB          32 B
+    (embed_tokens) Embedding                        6,400  12.8 kB                weight [100, 64]
+    (layers) 3 x LlamaDecoderLayer                110,976   222 kB
+      (self_attn) LlamaAttention                   12,288  24.6 kB
+        (q_proj) Linear                             4,096  8.19 kB                weight [64, 64]
+        (k_proj) Linear                             2,048  4.10 kB                weight [32, 64]
+        (v_proj) Linear                             2,048  4.10 kB                weight [32, 64]
+        (o_proj) Linear                             4,096  8.19 kB                weight [64, 64]
+      (mlp) LlamaMLP                               24,576  49.2 kB
+        (gate_proj) Linear                          8,192  16.4 kB                weight [128, 64]
+        (up_proj) Linear                            8,192  16.4 kB                weight [128, 64]
+        (down_proj) Linear                          8,192  16.4 kB                weight [64, 128]
+        (act_fn) SiLUActivation
+      (input_layernorm) LlamaRMSNorm                   64    128 B                weight [64]
+      (post_attention_layernorm) LlamaRMSNorm          64    128 B                weight [64]
+    (norm) LlamaRMSNorm                                64    128 B                weight [64]
+    (rotary_emb) LlamaRotaryEmbedding                                       32 B  inv_freq [8] unsaved buffer, original_inv_freq [8] unsaved buffer
+  (lm_head) Linear                                                                weight tied to model.embed_tokens.weight
+
+An `n x` row counts all n blocks; the rows below it are those of one.
+
+parameters   117,440 (117 thousand), 235 kB
+buffers      16 values, 32 B
+dtype        bfloat16
+device       cuda:1
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_depth(run):
+    check_output(
+        run("inspect", "llama.json", "--depth", "2"),
+        """\
+module                                 parameters    bytes  buffer bytes  tensors
+LlamaForCausalLM                          117,440   470 kB          64 B
+  (model) LlamaModel                      117,440   470 kB          64 B
+    (embed_tokens) Embedding                6,400  25.6 kB                weight [100, 64]
+    (layers) 3 x LlamaDecoderLayer        110,976   444 kB
+    (norm) LlamaRMSNorm                        64    256 B                weight [64]
+    (rotary_emb) LlamaRotaryEmbedding                               64 B  inv_freq [8] unsaved buffer, original_inv_freq [8] unsaved buffer
+  (lm_head) Linear                                                        weight tied to model.embed_tokens.weight
+
+An `n x` row counts all n blocks; the rows below it are those of one.
+
+parameters   117,440 (117 thousand), 470 kB
+buffers      16 values, 64 B
+dtype        float32
+device       cpu
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_depth_0_is_the_totals(run):
+    check_output(
+        run("inspect", "llama.json", "--depth", "0"),
+        """\
+module            parameters   bytes  buffer bytes
+LlamaForCausalLM     117,440  470 kB          64 B
+
+parameters   117,440 (117 thousand), 470 kB
+buffers      16 values, 64 B
+dtype        float32
+device       cpu
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_a_transformers_class(run):
+    result = run(
+        "inspect",
+        "transformers:BlenderbotModel",
+        *("-c", "encoder_layers=24", "-c", "decoder_layers=24", "--depth", "2"),
+    )
+    check_output(
+        result,
+        """\
+module                                                         parameters    bytes  tensors
+BlenderbotModel                                             4,427,151,360  17.7 GB
+  (shared) BlenderbotScaledWordEmbedding                       20,500,480  82.0 MB  weight [8008, 2560]
+  (encoder) BlenderbotEncoder                               1,888,568,320  7.55 GB
+    (embed_tokens) BlenderbotScaledWordEmbedding                                    weight tied to shared.weight
+    (embed_positions) BlenderbotLearnedPositionalEmbedding        327,680  1.31 MB  weight [128, 2560]
+    (layers) 24 x BlenderbotEncoderLayer                    1,888,235,520  7.55 GB
+    (layer_norm) LayerNorm                                          5,120  20.5 kB  weight [2560], bias [2560]
+  (decoder) BlenderbotDecoder                               2,518,082,560  10.1 GB
+    (embed_tokens) BlenderbotScaledWordEmbedding                                    weight tied to shared.weight
+    (embed_positions) BlenderbotLearnedPositionalEmbedding        327,680  1.31 MB  weight [128, 2560]
+    (layers) 24 x BlenderbotDecoderLayer                    2,517,749,760  10.1 GB
+    (layer_norm) LayerNorm                                          5,120  20.5 kB  weight [2560], bias [2560]
+
+An `n x` row counts all n blocks; the rows below it are those of one.
+
+parameters   4,427,151,360 (4.43 billion), 17.7 GB
+dtype        float32
+device       cpu
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_layers_that_alternate_and_modules_that_are_shared(run, folder):
+    (folder / "models_here.py").write_text(
+        textwrap.dedent(
+            """
+            from torch import nn
+
+            def build():
+                shared = nn.Linear(2, 2)
+                return nn.ModuleDict({
+                    "mixed": nn.ModuleList(
+                        nn.Linear(4, 4) if i % 2 else nn.LayerNorm(4) for i in range(8)
+                    ),
+                    "shared": nn.ModuleList([shared] * 3),
+                    "rows": nn.ModuleList(
+                        nn.ModuleList(nn.Linear(1, 1) for _ in range(2)) for _ in range(5)
+                    ),
+                    "lazy": nn.LazyLinear(3),
+                    "nothing": nn.ModuleList(),
+                })
+            """
+        )
+    )
+    check_output(
+        run("inspect", "models_here:build"),
+        """\
+module                           parameters  bytes  tensors
+ModuleDict                              138  552 B
+  (mixed) ModuleList                    112  448 B
+    (0, 2, ... 6) 4 x LayerNorm          32  128 B  weight [4], bias [4]
+    (1, 3, ... 7) 4 x Linear             80  320 B  weight [4, 4], bias [4]
+  (shared) ModuleList                     6   24 B
+    (0) Linear                            6   24 B  weight [2, 2], bias [2]
+    (1-2) 2 x Linear                                same module as shared.0
+  (rows) 5 x 2 x Linear                  20   80 B  weight [1, 1], bias [1]
+  (lazy) LazyLinear                                 weight lazy, bias lazy
+  (nothing) ModuleList
+
+An `n x` row counts all n blocks; the rows below it are those of one.
+
+parameters   138, 552 B
+dtype        float32
+device       cpu
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_a_module_without_tensors(run):
+    check_output(
+        run("inspect", "torch.nn:ReLU"),
+        """\
+module
+ReLU
+
+parameters   0, 0 B
+dtype        none
+device       none
+time         <time>
+peak memory  <memory>""",
+    )

@@ -1,0 +1,119 @@
+"""``torchfake inspect`` on a terminal, and as a process of its own."""
+
+# ruff: noqa: E501  (what is printed is as wide as it is)
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import check_output
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers warns on import
+    pytest.mark.usefixtures("folder"),
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def on_terminal(run, monkeypatch):
+    """Run the command on a terminal so many columns wide; what it shows, colours left out."""
+
+    def on_terminal(width, *arguments):
+        terminal = Terminal()
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys, "stdout", terminal)
+        code, _, err = run(*arguments)
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+        shown = shown.translate(str.maketrans("├└│─", "+`|-"))  # expecttest writes ASCII
+        assert all(len(line) <= width for line in shown.splitlines())
+        return code, "\n".join(line.rstrip() for line in shown.splitlines()), err
+
+    return on_terminal
+
+
+def test_a_wide_terminal(on_terminal):
+    check_output(
+        on_terminal(200, "inspect", "models_here:Net"),
+        """\
+module                    parameters  bytes  buffer bytes  tensors
+Net                              108  432 B          40 B
++- (embedding) Embedding          40  160 B                weight [10, 4]
++- (layers) 3 x Linear            60  240 B                weight [4, 4], bias [4]
++- (norm) BatchNorm1d              8   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
+`- (head) Linear                                           weight tied to embedding.weight
+
+An `n x` row counts all n blocks; the rows below it are those of one.
+
+parameters   108, 432 B
+trainable    104
+frozen       4
+buffers      9 values, 40 B
+dtype        float32 464 B, int64 8 B
+device       cpu
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_a_narrow_terminal(on_terminal):
+    check_output(
+        on_terminal(60, "inspect", "models_here:Net"),
+        """\
+module                                     parameters  bytes
+Net                                               108  432 B
++- (embedding) Embedding  weight [10, 4]           40  160 B
++- (layers) 3 x Linear                             60  240 B
+|     weight [4, 4], bias [4]
++- (norm) BatchNorm1d                               8   32 B
+|     weight [4] frozen
+|     bias [4]
+|     running_mean [4] buffer
+|     running_var [4] buffer
+|     num_batches_tracked [] int64 buffer
+`- (head) Linear
+      weight tied to embedding.weight
+
+An `n x` row counts all n blocks; the rows below it are
+those of one.
+
+parameters   108, 432 B
+trainable    104
+frozen       4
+buffers      9 values, 40 B
+dtype        float32 464 B, int64 8 B
+device       cpu
+time         <time>
+peak memory  <memory>""",
+    )
+
+
+def test_a_real_process(folder):
+    """Plain ASCII when stdout is no terminal, whatever its encoding and width."""
+    script = shutil.which("torchfake", path=str(Path(sys.executable).parent))
+    assert script is not None, "the package is not installed"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "20"}
+    asked = ["inspect", "models_here:Net", "--depth", "1"]
+    first = subprocess.run([script, *asked], capture_output=True, text=True, env=environment)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "  (layers) 3 x Linear  " in first.stdout
+    module = [sys.executable, "-m", "torchfake"]
+    second = subprocess.run([*module, "inspect", "nowhere:f"], capture_output=True, text=True)
+    assert (second.returncode, second.stdout) == (2, "")
+    assert (
+        second.stderr
+        == "error: there is no module 'nowhere' in the current directory or installed\n"
+    )

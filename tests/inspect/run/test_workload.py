@@ -1,0 +1,89 @@
+"""What is run: a fake copy, on the device that is named, whatever modes the caller is in."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.small_models import model_and_inputs
+from torchfake.errors import DeviceError
+from torchfake.inspect import estimate
+
+
+def test_the_module_is_not_changed() -> None:
+    model, inputs = model_and_inputs("convnet")
+    model.eval()
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    before = copy.deepcopy(model.state_dict())
+    versions = [t._version for t in (*model.parameters(), *model.buffers())]
+    estimate(model, inputs, optimizer="adamw")
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert versions == [t._version for t in (*model.parameters(), *model.buffers())]
+    assert not model.training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert torch.equal(model.head.weight.grad, torch.ones_like(model.head.weight))
+    assert model.head.bias.grad is None
+
+
+def test_no_reference_and_no_mode_is_left() -> None:
+    import weakref
+
+    model = nn.Linear(3, 4)
+    with pytest.raises(RuntimeError):
+        estimate(model, torch.ones(2, 5), optimizer="adamw")
+    assert type(torch.ones(2)) is torch.Tensor
+    found = estimate(model, torch.ones(2, 3), optimizer="adamw")
+    ref = weakref.ref(model)
+    del model, found
+    gc.collect()
+    assert ref() is None
+
+
+def test_an_interrupt_leaves_no_mode() -> None:
+    class Slow(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        estimate(Slow(), torch.ones(2))
+    assert torch.ones(2).sum().item() == 2
+
+
+def test_modes_of_the_caller_do_not_matter() -> None:
+    model, x = nn.Linear(3, 3), torch.ones(2, 3)
+    peak = estimate(model, x, optimizer="adamw").peak_bytes
+    for context in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
+        with context:
+            assert estimate(model, x, optimizer="adamw").peak_bytes == peak
+
+
+def test_the_module_sees_the_gpu_that_was_named() -> None:
+    class Asks(nn.Linear):
+        names: ClassVar[list[str]] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.names.append(torch.cuda.get_device_name(x.device))
+            return super().forward(x)
+
+    estimate(Asks(3, 3), torch.ones(2, 3), gpu="h100-80gb", device="cuda:1")
+    assert Asks.names == ["NVIDIA H100 80GB HBM3"]
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:999"])
+def test_no_such_device(device: str) -> None:
+    with pytest.raises(DeviceError):
+        estimate(nn.Linear(3, 3), torch.ones(2, 3), device=device)
+
+
+def test_no_such_gpu_and_no_module() -> None:
+    layer, x = nn.Linear(3, 4), torch.ones(2, 3)
+    with pytest.raises(DeviceError, match="no CUDA device profile 'h100'"):
+        estimate(layer, x, gpu="h100")
+    with pytest.raises(TypeError, match="not the class Linear"):
+        estimate(nn.Linear, x)

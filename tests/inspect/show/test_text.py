@@ -1,0 +1,36 @@
+"""Plain text of a summary, to the letter."""
+
+from __future__ import annotations
+
+import torch
+from expecttest import assert_expected_inline as expect
+from torch import nn
+
+from torchfake.inspect import summary
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), *(nn.Linear(8, 8) for _ in range(3)), nn.BatchNorm1d(8))
+
+
+def test_as_text() -> None:
+    text = str(summary(small(), torch.ones(2, 4)))
+    assert text.isascii()
+    expect(
+        text,
+        """\
+module              output  parameters    bytes  buffer bytes  FLOPs forward  FLOPs backward  tensors
+Sequential          [2, 8]         272  1.09 kB          72 B            896          1.66 k
+  (0) Linear        [2, 8]          40    160 B                          128             128  weight [8, 4], bias [8]
+  (1-3) 3 x Linear  [2, 8]         216    864 B                          768          1.54 k  weight [8, 8], bias [8]
+  (4) BatchNorm1d   [2, 8]          16     64 B          72 B                                 weight [8], bias [8], running_mean [8] buffer, running_var [8] buffer, num_batches_tracked [] int64 buffer
+
+An `n x` row counts all n blocks; the rows below it are those of one.
+
+parameters  272, 1.09 kB
+buffers     17 values, 72 B
+dtype       float32 1.15 kB, int64 8 B
+device      cpu
+input       0 float32[2, 4] on cpu
+operations  896 FLOPs forward, 1.66 kFLOPs backward""",
+    )

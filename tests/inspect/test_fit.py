@@ -1,0 +1,169 @@
+"""Will it fit: the largest size that does, and one more that does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.small_models import model_and_inputs
+from torchfake import CudaProfile, fake_like, fake_mode, profiles
+from torchfake.errors import DeviceError, InputsError
+from torchfake.inspect import Estimate, estimate, example_inputs, fit
+
+
+def card(total_memory: int) -> CudaProfile:
+    return CudaProfile("My Card", total_memory, 8, 0, 100, "made up")
+
+
+def layers(width: int, depth: int) -> nn.Module:
+    with fake_mode():
+        return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd", "adamw"])
+@pytest.mark.parametrize("total_memory", [3 * 10**9, 10**10, 7 * 10**10])
+def test_the_largest_fits_and_the_next_does_not(optimizer: str | None, total_memory: int) -> None:
+    model = layers(4096, 4)
+    found = estimate(model, torch.empty(8, 4096), optimizer=optimizer)
+    (fitted,) = fit(found, card(total_memory))
+    assert fitted.limited_by == "memory"
+
+    def peak(batch: int) -> int:
+        with fake_mode():
+            x = torch.empty(batch, 4096)
+        return estimate(model, x, optimizer=optimizer, gpu=card(total_memory)).peak_bytes
+
+    usable = total_memory - fitted.reserved_bytes
+    assert fitted.largest is not None
+    assert peak(fitted.largest) <= usable < peak(fitted.largest + 1)
+    assert fitted.peak_bytes == peak(8)
+    assert fitted.headroom_bytes == usable - peak(8)
+    assert fitted.fits == (fitted.headroom_bytes >= 0)
+
+
+def test_a_step_that_fits_at_no_size() -> None:
+    found = estimate(layers(1 << 15, 8), torch.empty(1, 1 << 15), optimizer="adamw")
+    (fitted,) = fit(found, "t4-16gb")
+    assert (fitted.fits, fitted.largest, fitted.limited_by) == (False, 0, "memory")
+    assert fitted.headroom_bytes < -(10**11)
+
+
+def test_the_longest_sequence_by_memory_and_by_model() -> None:
+    model, inputs = model_and_inputs("gpt2")  # 64 positions
+    (short,) = fit(estimate(model, inputs, optimizer="adamw"), "t4-16gb", vary="seq")
+    assert (short.vary, short.size, short.largest, short.limited_by) == ("seq", 16, 64, "model")
+    model, inputs = model_and_inputs("llama")
+    (long,) = fit(estimate(model, inputs, optimizer="adamw"), card(2 * 10**9), vary="seq")
+    assert long.limited_by == "memory"
+    assert long.largest > 1000
+
+
+def test_inputs_of_example_inputs_are_made_anew() -> None:
+    model, _ = model_and_inputs("t5")
+    inputs = example_inputs(model, batch=2, seq=8, labels=True)
+    (fitted,) = fit(estimate(model, inputs, optimizer="sgd"), card(2 * 10**9))
+    assert fitted.size == 2
+    assert fitted.largest > 100
+
+
+def test_all_profiles_and_an_estimate_on_the_cpu() -> None:
+    model, inputs = model_and_inputs("vit")
+    found = fit(estimate(model, inputs, optimizer="adamw"), vary=None)
+    assert [f.gpu for f in found] == list(profiles())
+    assert all(f.fits and f.largest is None for f in found)
+    on_gpu = estimate(model, inputs, optimizer="adamw", gpu="h100-80gb")
+    assert {f.gpu: f.peak_bytes for f in found}["h100-80gb"] == on_gpu.peak_bytes
+    assert "h200-141gb" in str(found)
+    assert "h200-141gb" in found._repr_html_()
+    assert len(found.to_dict()["fits"]) == len(profiles())
+
+
+def test_wrong_options() -> None:
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3))
+    with pytest.raises(DeviceError, match="no CUDA device profile 'h100'; there are"):
+        fit(found, "h100")
+    with pytest.raises(InputsError, match="vary='tokens'"):
+        fit(found, "t4-16gb", vary="tokens")
+    with pytest.raises(InputsError, match="no input has a seq"):
+        fit(found, "t4-16gb", vary="seq")
+    model, inputs = model_and_inputs("llama")
+    generated = estimate(model, inputs["input_ids"], decode=(4, 4))
+    with pytest.raises(InputsError, match="decode="):
+        fit(generated, "t4-16gb", vary="seq")
+    (fitted,) = fit(generated, card(2 * 10**9))
+    assert fitted.largest > 2
+
+
+class Pairs(nn.Module):
+    """Runs on even batches alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(1000, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = self.inner(x).chunk(2)
+        return a + b
+
+
+def test_a_model_that_runs_at_some_sizes_alone() -> None:
+    model = Pairs()
+    (fitted,) = fit(estimate(model, torch.ones(4, 1000), optimizer="sgd"), card(5 * 10**9))
+    assert fitted.limited_by == "memory"
+
+    def peak(batch: int) -> int:
+        with fake_mode():
+            x = torch.empty(batch, 1000)
+        return estimate(model, x, optimizer="sgd", gpu=card(5 * 10**9)).peak_bytes
+
+    usable = 5 * 10**9 - fitted.reserved_bytes
+    assert peak(fitted.largest // 4 * 4) <= usable < peak(fitted.largest // 4 * 4 + 4)
+
+
+@pytest.mark.parametrize("batch", [3, 4, 7, 8, 32])
+def test_one_size_that_does_not_run_is_no_limit(batch: int) -> None:
+    model = nn.Sequential(nn.Linear(100, 100), nn.BatchNorm1d(100))  # refuses a batch of 1
+
+    def found(batch: int) -> Estimate:
+        return estimate(model, torch.ones(batch, 100), optimizer="sgd", gpu=card(1))
+
+    exact = card(found(2).peak_bytes)
+    (fitted,) = fit(found(batch), exact, reserved_bytes=0)
+    assert (fitted.largest, fitted.limited_by) == (2, "memory")
+
+
+def test_the_options_of_the_estimate_hold() -> None:
+    found = estimate(
+        layers(64, 2), torch.ones(2, 64), gpu="a100-40gb", round_to=1 << 20, workspace_bytes=10**9
+    )
+    assert fit(found, "a100-40gb", vary=None)[0].peak_bytes == found.peak_bytes
+
+
+def test_wrong_arguments() -> None:
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3))
+    with pytest.raises(TypeError, match="fit takes what estimate gives, not a Linear"):
+        fit(nn.Linear(3, 4), "t4-16gb")
+    with pytest.raises(DeviceError, match="no CUDA device profile"):
+        fit(found, ["t4-16gb"])
+    with pytest.raises(InputsError, match="reserved_bytes='1GB'"):
+        fit(found, "t4-16gb", reserved_bytes="1GB")
+
+    class Across(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = fake_like(nn.Linear(3, 3), device="cuda:0")
+            self.b = fake_like(nn.Linear(3, 3), device="cuda:1")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x.cuda()).to("cuda:1"))
+
+    with pytest.raises(InputsError, match="on several GPUs"):
+        fit(estimate(Across(), torch.ones(2, 3)), "t4-16gb")
+
+
+def test_the_error_of_a_step_that_does_not_run_on_a_gpu() -> None:
+    target = torch.ones(2, 4)
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3), loss=lambda out: (out - target).sum())
+    with pytest.raises(InputsError, match="does not run on t4-16gb: RuntimeError: Expected all"):
+        fit(found, "t4-16gb")

@@ -70,6 +70,13 @@ def exhaustive(session: nox.Session) -> None:
 
 
 @nox.session
+def disk(session: nox.Session) -> None:
+    """Saves that fail, are interrupted and are killed at each call of the system."""
+    install(session, CHECKED_TORCH)
+    session.run("pytest", "tests/_files/disk", *session.posargs, env={"FAULT_STRIDE": "1"})
+
+
+@nox.session
 def checked(session: nox.Session) -> None:
     """What depends on cached outcomes, with every one of them compared with its kernel."""
     install(session, CHECKED_TORCH)

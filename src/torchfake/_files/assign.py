@@ -73,7 +73,7 @@ def values_for(
     with raised_on_all_ranks(targets.values()):
         matches = _matches(module, checkpoint, {*state}, targets, strict=strict)
     with raised_on_all_ranks(targets.values()):  # shards of a state dict may have to be exchanged
-        values = [_with_values(match) for match in matches]
+        values = [_with_values(match, checkpoint) for match in matches]
     uses = Counter(id(_storage_of(t)) for t in {id(t): t for t in state.values()}.values())
     return [v._replace(owns_storage=uses[id(_storage_of(v.target))] == 1) for v in values]
 
@@ -174,15 +174,16 @@ _MAX_SHOWN = 20
 # Values, read and copied.
 
 
-def _with_values(match: Value) -> Value:
+def _with_values(match: Value, checkpoint: Source) -> Value:
     """With the values of this rank's shard, memory-mapped; small ones are copied, as the record
     keeps them for later replays, when their file may be gone.
     """
     try:
         values = _read(match).detach()
     except Exception as error:  # a file's contents decide
+        where = "the state dict" if isinstance(checkpoint, Mapping) else os.fspath(checkpoint)
         raise CheckpointError(
-            f"{match.name} cannot be read: {error}. Nothing was changed"
+            f"{match.name} of {where} cannot be read: {error}. Nothing was changed"
         ) from error
     if match.entry.read_slices is None and values.nbytes <= MAX_EXTERNAL_BYTES:
         with dispatcher.as_eager():

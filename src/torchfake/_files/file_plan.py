@@ -9,7 +9,6 @@ however it is sharded; no value is computed. Called by: ``_files/save``.
 from __future__ import annotations
 
 import json
-import tempfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ import torch
 
 from torchfake._files.directory import INDEX
 from torchfake._files.state_dict import State
-from torchfake._files.transformers_checkpoints import save_pretrained
+from torchfake._files.transformers_checkpoints import pretrained_files
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import distributed, subclass
 from torchfake.errors import CheckpointError, MissingExtraError
@@ -49,7 +48,7 @@ def plan_files(state: State, max_file_bytes: int) -> Plan:
         PlannedFile(
             name,
             {n: n for n in names},
-            {"format": "pt", **{tied: first for tied, first in ties.items() if first in names}},
+            {**{tied: first for tied, first in ties.items() if first in names}, "format": "pt"},
         )
         for name, names in split.filename_to_tensors.items()
     ]
@@ -111,21 +110,20 @@ def full_fakes(state: State) -> dict[str, FakeTensor]:
     return fakes
 
 
-def plan_pretrained_files(module: Any, fakes: dict[str, FakeTensor], max_file_bytes: int) -> Plan:
+def plan_pretrained_files(
+    module: Any, folder: Path, fakes: dict[str, FakeTensor], max_file_bytes: int
+) -> Plan:
     """The files that ``save_pretrained`` of a sharded transformers model would write, found by
-    running it on fakes of the full tensors, in a temporary directory.
+    running it on fakes of the full tensors.
 
     Raises:
         CheckpointError: for a tensor that it merges or splits.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        recorder = _WriteRecorder(fakes)
-        on_fakes = partial(module.save_pretrained, state_dict=dict(fakes))
-        unsharded = SimpleNamespace(save_pretrained=on_fakes)
-        save_pretrained(unsharded, folder, max_file_bytes, recorder.write)
-        paths = sorted(path for path in folder.iterdir() if path.is_file())
-        return Plan(recorder.files, {path.name: path.read_bytes() for path in paths})
+    recorder = _WriteRecorder(fakes)
+    on_fakes = partial(module.save_pretrained, state_dict=dict(fakes))
+    unsharded = SimpleNamespace(save_pretrained=on_fakes)
+    others = pretrained_files(unsharded, folder, max_file_bytes, recorder.write)
+    return Plan(recorder.files, others)
 
 
 class _WriteRecorder:
@@ -136,9 +134,9 @@ class _WriteRecorder:
         self._names = {id(fake._fake_storage): name for name, fake in reversed(fakes.items())}
         self._fakes = fakes
 
-    def write(self, tensors: State, path: Path, metadata: dict[str, str]) -> None:
+    def write(self, tensors: State, name: str, metadata: dict[str, str]) -> None:
         sources = {name: self._source(name, tensor) for name, tensor in tensors.items()}
-        self.files.append(PlannedFile(path.name, sources, metadata))
+        self.files.append(PlannedFile(name, sources, metadata))
 
     def _source(self, name: str, tensor: Any) -> str:
         source = self._names.get(id(getattr(tensor, "_fake_storage", None)))

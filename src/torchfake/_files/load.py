@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._files import load_distributed
-from torchfake._files.safetensors import DTYPES, INCOMPLETE
+from torchfake._files.disk.incomplete import INCOMPLETE
+from torchfake._files.safetensors import DTYPES
 from torchfake._sharding.local_slices import LocalSlices, local_slices_of
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import distributed
@@ -76,10 +77,15 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
             f"a checkpoint is a directory, a file or a state dict, not a {type(source).__name__}"
         )
     path = Path(source)
-    if path.is_dir():
-        path = _file_in(path)
-    elif not path.exists():
+    try:
+        path = _file_in(path) if path.is_dir() else path
+        exists, is_file = path.exists(), path.is_file()
+    except OSError as error:  # not allowed, too long
+        raise _unreadable(path, error) from error
+    if not exists:
         raise CheckpointError(f"{path} does not exist")
+    if not is_file:
+        raise CheckpointError(f"{path} is neither a file nor a directory")
     if path.name.endswith(".index.json"):
         return _read_index(path)
     return _read_file(path)
@@ -127,7 +133,7 @@ def _read_safetensors(path: Path) -> dict[str, Entry]:
     try:
         file: Any = safe_open(path, framework="pt", device="cpu")
         return {name: _entry_of(file, name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -208,7 +214,17 @@ def _read_index(path: Path) -> dict[str, Entry]:
 
 def _weight_map(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return dict(content["weight_map"])
+        text = path.read_text(encoding="utf-8")
+        return dict(json.loads(text, object_pairs_hook=_unique)["weight_map"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(path, error) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; a name that is there twice would be read from either file."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {twice!r} twice")
+    return found

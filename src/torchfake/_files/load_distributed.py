@@ -32,7 +32,7 @@ class SavedTensor(NamedTuple):
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Whether a directory holds such a checkpoint."""
-    return isinstance(path, (str, os.PathLike)) and (Path(path) / _METADATA).is_file()
+    return isinstance(path, (str, os.PathLike)) and os.path.isfile(Path(path) / _METADATA)
 
 
 def open_directory(path: str | os.PathLike[str], known: Set[str]) -> dict[str, SavedTensor]:

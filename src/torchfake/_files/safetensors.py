@@ -2,8 +2,8 @@
 
 Input: names, dtypes and shapes; then bytes, in any order and from any thread. Output: the file that
 ``safetensors.torch.save_file`` would have written, byte for byte. Invariant: a file has its name
-only when it is complete. Called by: ``_files/write``; ``_files/load`` and ``_files/directory`` for
-the names of dtypes and of incomplete files.
+only when it is complete. Called by: ``_files/write``; ``_files/load`` for the names of dtypes,
+``_files/state_dict`` for what can be saved, ``_files/directory`` for headers.
 
 The library writes tensors that are in memory, all at once; these need not be. The format is that of
 https://huggingface.co/docs/safetensors: the length of a JSON header, the header, the tensors'
@@ -12,10 +12,10 @@ bytes.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
-import re
-import secrets
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -24,10 +24,15 @@ from typing import Any
 import torch
 
 from torchfake._core.memory import raw_bytes
+from torchfake._files.disk.failures import reported
+from torchfake._files.disk.incomplete import incomplete_name
 from torchfake.errors import CheckpointError
 
-INCOMPLETE = ".incomplete"
-"""The end of a file's name until it is complete."""
+METADATA = "__metadata__"
+"""What is in a header under this name is no tensor."""
+
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors library."""
 
 DTYPES = {
     torch.float64: "F64",
@@ -57,29 +62,6 @@ _ORDER = {name: position for position, name in enumerate(
 """The library writes tensors in the reverse of this order: the widest dtype first."""
 
 
-def incomplete_name(path: Path) -> Path:
-    """A unique name for the file that will be `path`."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{INCOMPLETE}")
-
-
-def remove_incomplete(folder: Path) -> None:
-    """Remove files that processes have left which do not run any more, where that is known."""
-    for path in folder.glob(f"*{INCOMPLETE}"):
-        found = re.search(r"\.(\d+)-[0-9a-f]{8}$", path.name.removesuffix(INCOMPLETE))
-        if found is not None and os.name == "posix" and not _is_alive(int(found[1])):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # of another user
-    return True
-
-
 class Writer:
     """A file whose tensors are written later.
 
@@ -101,14 +83,24 @@ class Writer:
     ) -> None:
         self._path = path
         self._lock = threading.Lock()
-        header, self._offsets = _header(tensors, metadata)
-        num_bytes = len(header) + sum(tensor.nbytes for tensor in tensors.values())
+        header, self._offsets = _header(path, tensors, metadata)
+        self._num_bytes = len(header) + sum(tensor.nbytes for tensor in tensors.values())
         self.incomplete = incomplete_name(path) if started is None else started
         mode = "xb" if started is None else "r+b"
-        self._file = open(self.incomplete, mode, buffering=0)  # noqa: SIM115
+        with reported(path, self._num_bytes):
+            self._file = open(self.incomplete, mode, buffering=0)  # noqa: SIM115
         if started is None:
-            self._file.write(header)
-            self._file.truncate(num_bytes)
+            self._begin(header)
+
+    def _begin(self, header: bytes) -> None:
+        """Make the file as large as it will be, with its header."""
+        try:
+            with reported(self._path, self._num_bytes):
+                os.ftruncate(self._file.fileno(), self._num_bytes)
+            self._write_at(0, memoryview(header))
+        except BaseException:
+            self.discard()
+            raise
 
     def __enter__(self) -> Writer:
         return self
@@ -120,17 +112,35 @@ class Writer:
         at: TracebackType | None,
     ) -> None:
         """Give the file its name; remove it, if there was an error."""
-        if kind is None:
-            self.finish()
-            os.replace(self.incomplete, self._path)
-        else:
-            self._file.close()
-            self.incomplete.unlink(missing_ok=True)
+        try:
+            if kind is None:
+                self.finish()
+                self.rename()
+        except BaseException:
+            self.discard()
+            raise
+        if kind is not None:
+            self.discard()
 
     def finish(self) -> None:
         """Flush what was written to the disk, and close the file."""
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with reported(self._path, self._num_bytes):
+            try:
+                os.fsync(self._file.fileno())
+            finally:
+                self._file.close()
+
+    def rename(self) -> None:
+        """Give the file its name."""
+        with reported(self._path, self._num_bytes):
+            os.replace(self.incomplete, self._path)
+
+    def discard(self) -> None:
+        """Close the file and remove it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self.incomplete.unlink()
 
     def write(self, name: str, start_bytes: int, values: torch.Tensor) -> None:
         """Write `values` into the tensor `name`, from its byte `start_bytes` on."""
@@ -139,12 +149,17 @@ class Writer:
 
     def write_bytes(self, name: str, start_bytes: int, data: memoryview) -> None:
         """Write `data` into the tensor `name`, from its byte `start_bytes` on."""
-        offset = self._offsets[name] + start_bytes
-        while data:
-            num_bytes = self._write_at(offset, data)
-            offset, data = offset + num_bytes, data[num_bytes:]
+        self._write_at(self._offsets[name] + start_bytes, data)
 
-    def _write_at(self, offset: int, data: memoryview) -> int:
+    def _write_at(self, offset: int, data: memoryview) -> None:
+        with reported(self._path, self._num_bytes):
+            while data:  # at the end of a disk, and of what is allowed, less than all is written
+                num_bytes = self._write_some(offset, data)
+                if not num_bytes:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                offset, data = offset + num_bytes, data[num_bytes:]
+
+    def _write_some(self, offset: int, data: memoryview) -> int:
         if hasattr(os, "pwrite"):
             return os.pwrite(self._file.fileno(), data, offset)
         with self._lock:
@@ -153,10 +168,10 @@ class Writer:
 
 
 def _header(
-    tensors: dict[str, torch.Tensor], metadata: dict[str, str]
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
 ) -> tuple[bytes, dict[str, int]]:
     """The file up to its first tensor, and the offset of each tensor in the file."""
-    entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    entries: dict[str, Any] = {METADATA: metadata} if metadata else {}
     starts, start = {}, 0
     for name in sorted(tensors, key=lambda name: (-_ORDER[DTYPES[tensors[name].dtype]], name)):
         tensor = tensors[name]
@@ -168,19 +183,74 @@ def _header(
         start = stop
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"the names and shapes of {path} have {len(text):,} bytes, and no reader takes more "
+            f"than {MAX_HEADER_BYTES:,}: give shorter names, or a smaller max_shard_size"
+        )
     header = len(text).to_bytes(8, "little") + text
     return header, {name: len(header) + start for name, start in starts.items()}
 
 
-def check_dtypes(tensors: dict[str, torch.Tensor]) -> None:
-    """Refuse a tensor that such a file cannot hold.
+def read_header(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file.
+
+    Raises:
+        OSError, ValueError, RecursionError: if it is none, or not as large as its header says.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header: Any = json.loads(file.read(min(size, MAX_HEADER_BYTES)))
+        num_bytes = os.fstat(file.fileno()).st_size - 8 - size
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    entries = [entry for name, entry in header.items() if name != METADATA]
+    if num_bytes != max((_stop_of(entry) for entry in entries), default=0):
+        raise ValueError("it was truncated")
+    return header
+
+
+def _stop_of(entry: Any) -> int:
+    """Where a tensor ends, from the end of the header on."""
+    match entry:
+        case {"data_offsets": [int(), int() as stop]}:
+            return stop
+    raise ValueError("its header does not say where its tensors are")
+
+
+def check_can_be_saved(tensors: dict[str, torch.Tensor]) -> None:
+    """Refuse a tensor that such a file cannot hold, and a name that it cannot have.
 
     Raises:
         CheckpointError: naming the tensor.
     """
     for name, tensor in tensors.items():
+        _check_name(name)
         if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
             raise CheckpointError(
                 f"{name} is {tensor.dtype} and {tensor.layout}, which safetensors files do not "
                 "support: convert it first"
             )
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str):
+        raise CheckpointError(f"{name!r} is a {type(name).__name__}: the name of a tensor is a str")
+    if name == METADATA:
+        raise CheckpointError(
+            f"no tensor of a safetensors file can be named {METADATA}, as its header has other "
+            "data there: rename it"
+        )
+    if not _is_unicode(name):
+        raise CheckpointError(
+            f"{name!r} has half of a surrogate pair, which a safetensors file cannot have in a "
+            "name: rename it"
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 from torchfake._files.directory import OutputDirectory
+from torchfake._files.disk.failures import reported
 from torchfake._files.file_plan import Plan, full_fakes, plan_files, plan_pretrained_files
 from torchfake._files.state_dict import (
     State,
@@ -25,7 +26,7 @@ from torchfake._files.state_dict import (
     digest_on_all_ranks,
     is_sharded,
 )
-from torchfake._files.transformers_checkpoints import is_transformers_model, save_pretrained
+from torchfake._files.transformers_checkpoints import is_transformers_model, pretrained_files
 from torchfake._files.write import Advance, SharedFileWriter, num_bytes_to_write, write_file
 from torchfake._sharding.shared_errors import on_first_rank
 
@@ -48,10 +49,9 @@ def num_bytes_of(state: State) -> int:
 def save(module: torch.nn.Module, state: State, folder: Path, options: Options) -> None:
     """Write the tensors in `state`, which are those of `module`, to a directory."""
     options = options._replace(advance=_locked(options.advance))
-    if is_sharded(state):
-        _save_on_all_ranks(module, state, folder, options)
-    else:
-        _save_in_one_process(module, state, folder, options)
+    save_state = _save_on_all_ranks if is_sharded(state) else _save_in_one_process
+    with reported(folder):
+        save_state(module, state, folder, options)
 
 
 def _locked(advance: Advance) -> Advance:
@@ -68,42 +68,42 @@ def _locked(advance: Advance) -> Advance:
 def _save_in_one_process(
     module: torch.nn.Module, state: State, folder: Path, options: Options
 ) -> None:
-    directory = OutputDirectory(folder, digest_of(state))
-    directory.prepare()
+    with OutputDirectory(folder, digest_of(state)) as directory:
+        directory.prepare()
 
-    def write(tensors: State, path: Path, metadata: dict[str, str]) -> None:
-        if directory.is_complete(path.name, set(tensors)):
-            options.advance(sum(tensor.nbytes for tensor in tensors.values()))
-            return
-        metadata = directory.with_digest(metadata)
-        threads, advance = options.num_threads, options.advance
-        write_file(path, tensors, metadata, num_threads=threads, advance=advance)
+        def write(tensors: State, name: str, metadata: dict[str, str]) -> None:
+            if directory.is_complete(name, set(tensors)):
+                options.advance(sum(tensor.nbytes for tensor in tensors.values()))
+                return
+            metadata = directory.with_digest(metadata)
+            threads, advance = options.num_threads, options.advance
+            write_file(folder / name, tensors, metadata, num_threads=threads, advance=advance)
 
-    if is_transformers_model(module):  # it plans the files itself, and writes its own index
-        save_pretrained(module, folder, options.max_file_bytes, write)
-    else:
-        plan = plan_files(state, options.max_file_bytes)
-        for file in plan.files:
-            tensors = {name: state[source] for name, source in file.sources.items()}
-            write(tensors, folder / file.name, file.metadata)
-        directory.write_last(plan.others)
-    directory.remove_stale()
+        if is_transformers_model(module):  # it plans the files itself, and writes its own index
+            others = pretrained_files(module, folder, options.max_file_bytes, write)
+        else:
+            plan = plan_files(state, options.max_file_bytes)
+            for file in plan.files:
+                tensors = {name: state[source] for name, source in file.sources.items()}
+                write(tensors, file.name, file.metadata)
+            others = plan.others
+        directory.finish(others)
 
 
 def _save_on_all_ranks(
     module: torch.nn.Module, state: State, folder: Path, options: Options
 ) -> None:
     check_ranks(state)
-    directory = OutputDirectory(folder, digest_on_all_ranks(state))
-    plan = on_first_rank(lambda: _prepared(directory, module, state, options))
-    threads, advance = options.num_threads, options.advance
-    writer = SharedFileWriter(folder, state, num_threads=threads, advance=advance)
-    for file in plan.files:
-        if on_first_rank(partial(directory.is_complete, file.name, set(file.sources))):
-            advance(num_bytes_to_write(state[source] for source in file.sources.values()))
-        else:
-            writer.write(file._replace(metadata=directory.with_digest(file.metadata)))
-    on_first_rank(lambda: _finish(directory, plan))
+    with OutputDirectory(folder, digest_on_all_ranks(state)) as directory:
+        plan = on_first_rank(lambda: _prepared(directory, module, state, options))
+        threads, advance = options.num_threads, options.advance
+        writer = SharedFileWriter(folder, state, num_threads=threads, advance=advance)
+        for file in plan.files:
+            if on_first_rank(partial(directory.is_complete, file.name, set(file.sources))):
+                advance(num_bytes_to_write(state[source] for source in file.sources.values()))
+            else:
+                writer.write(file._replace(metadata=directory.with_digest(file.metadata)))
+        on_first_rank(lambda: directory.finish(plan.others))
 
 
 def _prepared(
@@ -112,10 +112,5 @@ def _prepared(
     directory.prepare()
     fakes = full_fakes(state)
     if is_transformers_model(module):
-        return plan_pretrained_files(module, fakes, options.max_file_bytes)
+        return plan_pretrained_files(module, directory.path, fakes, options.max_file_bytes)
     return plan_files(dict(fakes), options.max_file_bytes)
-
-
-def _finish(directory: OutputDirectory, plan: Plan) -> None:
-    directory.write_last(plan.others)
-    directory.remove_stale()

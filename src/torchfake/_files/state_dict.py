@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchfake._files.safetensors import check_dtypes
+from torchfake._files.safetensors import check_can_be_saved
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.digest import (
     digest_of_contents,
@@ -51,7 +51,7 @@ def tensors_to_save(module: torch.nn.Module) -> State:
         local = distributed.local_tensor_of(tensor)
         if isinstance(local, FakeTensor):
             check_recorded(name, local)
-    check_dtypes(state)
+    check_can_be_saved(state)
     return state
 
 

@@ -10,6 +10,7 @@ Invariant: what is patched in transformers is patched for one call, in one place
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,13 +20,15 @@ from typing import Any
 
 import torch
 
+from torchfake._files.disk.incomplete import incomplete_name
 from torchfake._torch import dispatcher
 from torchfake.errors import CheckpointError
 
 _lock = threading.RLock()
 """What is patched and switched here belongs to the process."""
 
-WriteFile = Callable[[dict[str, torch.Tensor], Path, dict[str, str]], None]
+WriteFile = Callable[[dict[str, torch.Tensor], str, dict[str, str]], None]
+"""Writes tensors to the file of a name, with metadata."""
 
 
 def is_transformers_model(module: torch.nn.Module) -> bool:
@@ -34,12 +37,24 @@ def is_transformers_model(module: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(module, transformers.PreTrainedModel)
 
 
-def save_pretrained(module: Any, folder: Path, shard_bytes: int, write_file: WriteFile) -> None:
-    """Call the model's own method, which decides on names, ties, conversions and the config; files
-    of tensors are written by `write_file`.
+def pretrained_files(
+    module: Any, folder: Path, shard_bytes: int, write_file: WriteFile
+) -> dict[str, bytes]:
+    """Call the model's own ``save_pretrained``, which decides on names, ties, conversions and the
+    config; files of tensors are written by `write_file`.
+
+    Returns:
+        The contents of all other files, by name. They were in a temporary directory in `folder`, as
+        the method may be interrupted while it writes one.
     """
-    with _lock, _tensors_written_by(write_file), _no_progress_bars():
-        module.save_pretrained(folder, max_shard_size=shard_bytes)
+    temporary = incomplete_name(folder / "pretrained")
+    try:
+        with _lock, _tensors_written_by(write_file), _no_progress_bars():
+            module.save_pretrained(temporary, max_shard_size=shard_bytes)
+        paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+        return {str(path.relative_to(temporary)): path.read_bytes() for path in paths}
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
@@ -55,7 +70,7 @@ def _tensors_written_by(write_file: WriteFile) -> Iterator[None]:
 
     def save(tensors: Any, path: Any, metadata: Any = None) -> None:
         if threading.get_ident() == thread:
-            write_file(tensors, Path(path), metadata or {})
+            write_file(tensors, Path(path).name, metadata or {})
         else:
             original(tensors, path, metadata=metadata)
 

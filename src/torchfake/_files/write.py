@@ -9,6 +9,7 @@ it has, at its place; a file gets its name when all of its bytes are on the disk
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 
 from torchfake._core.memory import raw_bytes, view_of
 from torchfake._core.metadata import Metadata
+from torchfake._files.disk.failures import reported
 from torchfake._files.file_plan import PlannedFile
 from torchfake._files.safetensors import Writer
 from torchfake._files.state_dict import State, deferred_state_of
@@ -181,16 +183,21 @@ class SharedFileWriter:
         incomplete = self._folder / on_first_rank(lambda: self._begin(path, file))
         try:
             on_all_ranks(lambda: self._write_shards(path, file, incomplete))
-            on_first_rank(lambda: os.replace(incomplete, path))
+            on_first_rank(lambda: _rename(incomplete, path))
         except BaseException:  # another rank may have died, too
             if _is_first_rank():
-                incomplete.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    incomplete.unlink()
             raise
 
     def _begin(self, path: Path, file: PlannedFile) -> str:
         """Make the file, as large as it will be; its name until it is complete."""
         writer = Writer(path, self._on_meta(file), file.metadata)
-        writer.finish()
+        try:
+            writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
         return writer.incomplete.name
 
     def _on_meta(self, file: PlannedFile) -> State:
@@ -215,6 +222,11 @@ class SharedFileWriter:
             _TensorWriter(placed, self._advance).write(shards, self._num_threads)
         finally:
             writer.finish()
+
+
+def _rename(incomplete: Path, path: Path) -> None:
+    with reported(path, incomplete.stat().st_size):
+        os.replace(incomplete, path)
 
 
 def num_bytes_to_write(tensors: Iterable[torch.Tensor]) -> int:

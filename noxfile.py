@@ -92,6 +92,13 @@ def property_(session: nox.Session) -> None:
 
 
 @nox.session
+def recorded(session: nox.Session) -> None:
+    """Torch's operator database recorded and made real: all samples, six dtypes, bits compared."""
+    install(session, CHECKED_TORCH)
+    run_pytest(session, "tests/opinfo/test_recorded.py", "--all-samples")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, formatting, and which package may import which."""
     session.install("ruff", "import-linter")

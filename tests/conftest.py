@@ -34,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="deferred tensors are materialized tile by tile on threads, however small",
     )
+    parser.addoption(
+        "--all-samples",
+        action="store_true",
+        help="all samples of torch's operator database are recorded, in six dtypes, not a few",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -195,6 +195,7 @@ class FakeDispatch(TorchDispatchMode):
     """The mode in torch's FAKE slot while a fake mode is on: factories are dispatched to it."""
 
     _mode_key = dispatcher.FAKE_SLOT
+    is_recording = False  # whether composites run as eager runs them: see swap_fake_mode
     __torch_dispatch__ = dispatch
 
     def __init__(self) -> None:
@@ -225,6 +226,8 @@ class FactoryWatch(FakeDispatch):
     modes: see ``_tensor/torch_function``.
     """
 
+    is_recording = True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
@@ -243,4 +246,5 @@ modes.recording.factory_mode = FactoryWatch()
 class DeferredDispatch(FakeDispatch):
     """The mode in the FAKE slot while a deferred mode is on."""
 
+    is_recording = True
     __torch_dispatch__ = dispatch_deferred

@@ -47,3 +47,13 @@ def test_numbers_of_leaf_nodes() -> None:
     numbers = [number for number in seen if number is not None]
     assert any(number >= autograd.FIRST_LEAF_NUMBER for number in numbers)
     assert any(number < autograd.FIRST_LEAF_NUMBER for number in numbers)
+
+
+def test_needs_gradient() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    assert autograd.needs_gradient(leaf)
+    assert not autograd.needs_gradient(torch.ones(2))
+    with torch.no_grad():
+        assert not autograd.needs_gradient(leaf)
+    with torch.autograd.forward_ad.dual_level():
+        assert autograd.needs_gradient(torch.ones(2))

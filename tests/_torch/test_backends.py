@@ -58,3 +58,10 @@ def test_canonical_generator() -> None:
         torch.rand(2, generator=other)
     assert backends.canonical_generator(seen[0]) is torch.default_generator
     assert backends.canonical_generator(seen[1]) is seen[1]
+
+
+def test_has_onednn_lstm() -> None:
+    assert backends.has_onednn_lstm(torch.float32)
+    assert not backends.has_onednn_lstm(torch.float64)
+    assert isinstance(backends.has_onednn_lstm(torch.bfloat16), bool)
+    assert not backends.has_onednn_lstm(torch.float16)  # while gradients are recorded

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
+from torch.utils.flop_counter import FlopCounterMode
 
-from torchfake import FakeTensor, fake_mode
+from torchfake import FakeTensor, deferred_mode, fake_mode
 from torchfake._dispatch import FakeDispatch
 from torchfake._torch import dispatcher
 
@@ -31,6 +32,39 @@ def test_a_key_runs_its_kernels_and_falls_through_for_others() -> None:
     assert len(seen) == 1
     torch.hypot(torch.tensor(3.0), torch.tensor(4.0))
     assert len(seen) == 1
+
+
+def test_the_recording_key_is_dispatched_to_while_operations_are_recorded() -> None:
+    key, seen = dispatcher.RECORDING_KEY, []
+
+    def kernel(redispatch: object, *args: object) -> object:
+        seen.append(args)
+        return redispatch(*args)  # type: ignore[operator]
+
+    key.register(aten.heaviside.default, kernel)
+    real = torch.tensor(0.0), torch.tensor(4.0)
+    with deferred_mode():
+        deferred = torch.heaviside(*real)
+        with dispatcher.no_interception():
+            torch.heaviside(*real)
+        with fake_mode():
+            torch.heaviside(*real)
+        assert len(seen) == 1
+        torch.heaviside(deferred, deferred)
+    assert len(seen) == 2
+    torch.heaviside(deferred, deferred)
+    assert len(seen) == 3
+    torch.heaviside(*real)
+    assert len(seen) == 3
+
+
+def test_as_eager_turns_dispatch_modes_off() -> None:
+    """C++ takes every tensor for a subclass while one is on: ``svdvals`` has another driver."""
+    matrix = torch.randn(5, 5)
+    expected = torch.linalg.svdvals(matrix)
+    with deferred_mode(), FlopCounterMode(display=False), dispatcher.as_eager():
+        assert torch.equal(torch.linalg.svdvals(matrix), expected)
+        assert dispatcher.current_fake_mode() is None
 
 
 def test_autocast_key() -> None:

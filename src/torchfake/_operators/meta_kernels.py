@@ -145,6 +145,50 @@ def ctc_loss(
     return log_probs.new_empty(batch), table
 
 
+_SUM, _MAX = 0, 2
+_FBGEMM_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@register_meta_kernel(aten._embedding_bag.default, devices=("cpu",))
+def embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/EmbeddingBag.cpp: what is kept for the backward pass; no positions
+    where the sums are FBGEMM's.
+    """
+    options = scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset
+    output = aten._embedding_bag.default(weight, indices, offsets, *options, padding_idx)[0]
+    scales_fit = per_sample_weights is None or per_sample_weights.stride(0) == 1
+    is_fused = weight.dtype in _FBGEMM_DTYPES and weight.stride(1) == 1 and padding_idx < 0
+    num_bags, dim = output.shape
+    has_positions = mode != _SUM or not (is_fused and scales_fit)
+    integers = indices.new_empty(0, dtype=torch.promote_types(indices.dtype, offsets.dtype))
+    bag_sizes = integers.new_empty(num_bags)
+    positions = integers.new_empty(indices.shape[0] if has_positions else 0)
+    maxima = integers.new_empty((num_bags, dim) if mode == _MAX else num_bags)
+    return output, positions, bag_sizes, maxima
+
+
+@register_meta_kernel(aten._embedding_bag_forward_only.default, devices=("cpu",))
+def embedding_bag_forward_only(
+    weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same file: sums have a size for each offset, the last one included."""
+    output, positions, bag_sizes, maxima = embedding_bag(weight, indices, offsets, *args)
+    if len(args) < 2 or args[1] == _SUM:
+        bag_sizes = bag_sizes.new_empty(offsets.shape[0])
+        maxima = torch.empty_like(bag_sizes)
+    return output, positions, bag_sizes, maxima
+
+
 @register_meta_kernel(aten.max_unpool2d.default, devices=("cpu",))
 def max_unpool2d(input: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
     """aten/src/ATen/native/MaxUnpooling.cpp: the CPU keeps the input's memory format."""

@@ -64,6 +64,14 @@ def execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
     result = _call(op, storages, generators)
     for output in op.outputs:
         value = result if output.position is None else result[output.position]
+        if value is None:  # kept for a backward pass only, and not needed for one here
+            continue
+        if value.shape != output.record.size:
+            raise ReplayError(
+                f"{op} gave a result of shape {list(value.shape)} when it was replayed, and one of "
+                f"shape {list(output.record.size)} was recorded: the shape depends on values. Read "
+                "them before (item(), tolist()), or do this after materialize_module"
+            )
         _store_result(output, value, storages)
 
 

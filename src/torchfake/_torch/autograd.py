@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad
 
 
 def is_in_live_graph(leaf: torch.Tensor) -> bool:
@@ -30,6 +31,14 @@ def is_in_live_graph(leaf: torch.Tensor) -> bool:
         node = view.grad_fn.next_functions[0][0]  # holds the leaf: counted if just created
         del view
         return bool(node is not None and holder._use_count() == num_uses)
+
+
+def needs_gradient(tensor: torch.Tensor) -> bool:
+    """Whether operators on `tensor` are differentiated, backward or forward: what C++ asks with
+    ``_may_require_fw_or_bw_grad``.
+    """
+    is_in_dual_level = torch.autograd.forward_ad._current_level >= 0
+    return is_in_dual_level or (torch.is_grad_enabled() and tensor.requires_grad)
 
 
 def next_sequence_number() -> int:

@@ -3,7 +3,8 @@
 Input: devices, dtypes, generators. Output: what torch has for them. Invariant: nothing is changed
 beyond the context managers here. Called by: ``_core/devices``, ``_patches/device_arguments``,
 ``_patches/autocast``, ``_operators/random_values``, ``_operators/lazy_values``,
-``_recording/generator_sync``, ``_replay/execute`` and ``distributed/patches``.
+``_recording/generator_sync``,
+``_recording/recurrent_layers``, ``_replay/execute`` and ``distributed/patches``.
 """
 
 from __future__ import annotations
@@ -56,6 +57,18 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     finally:
         if before is not dtype:
             torch.set_default_dtype(before)
+
+
+def has_onednn_lstm(dtype: torch.dtype) -> bool:
+    """Whether this processor has oneDNN's LSTM for inputs of `dtype`: aten/src/ATen/native/RNN.cpp,
+    use_mkldnn.
+    """
+    if dtype == torch.float16:
+        supported: bool = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+        return supported and not torch.is_grad_enabled()
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
 
 
 def default_generator_of(device: torch.device) -> torch.Generator:

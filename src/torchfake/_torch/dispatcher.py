@@ -52,6 +52,10 @@ class UnusedDispatchKey:
             self._libraries += [fallbacks, torch.library.Library("aten", "IMPL", self._name)]
         self._libraries[1].impl(op, with_keyset, with_keyset=True)
 
+    def set_included(self, value: bool) -> None:
+        """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""
+        torch._C._dispatch_tls_set_dispatch_key_included(self.key, value)
+
     def included(self) -> Any:
         """Context: the key is dispatched to on this thread, whatever keys the tensors carry."""
         return torch._C._IncludeDispatchKeyGuard(self.key)
@@ -65,6 +69,10 @@ WRAPPER_KEY = UnusedDispatchKey("DeferredInit")
 """The key that wrappers of fakes carry, above autograd and all composite kernels. torch reserves
 it for torchdistx, a discontinued project that torchfake replaces."""
 
+RECORDING_KEY = UnusedDispatchKey("TESTING_ONLY_GenericMode")
+"""The key of a thread while operations are recorded, for real tensors and fakes alike, above all
+others. torch has it for a test of its own, in C++."""
+
 AUTOCAST_KEY = UnusedDispatchKey("AutocastIPU")
 """A key in the position of autocast, of a backend that was never part of torch and is
 discontinued."""
@@ -73,16 +81,30 @@ AUTOCAST_KEY_DEVICE_TYPE = "ipu"
 """The device type for which autocast has to be on for kernels of that key to run."""
 
 
-_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.PythonTLSSnapshot
+_INTERCEPTING_KEYS = (
+    torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+    | torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
+    | RECORDING_KEY.keys
 )
 
 
 @contextmanager
 def no_interception() -> Iterator[None]:
     """Context: no function mode, dispatch mode or autocast intercepts operators on real tensors."""
-    no_python_keys = torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEYS)
-    with torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), no_python_keys:
+    no_keys = torch._C._ExcludeDispatchKeyGuard(_INTERCEPTING_KEYS)
+    with torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), no_keys:
+        yield
+
+
+@contextmanager
+def _no_dispatch_modes() -> Iterator[None]:
+    """Context: no dispatch mode is on. While one is, whether it sees an operator or not, C++ takes
+    every tensor for a subclass, and some composites then run other kernels.
+    """
+    if not torch._C._len_torch_dispatch_stack():
+        yield
+        return
+    with torch.utils._python_dispatch._disable_current_modes():
         yield
 
 
@@ -100,11 +122,15 @@ def swap_fake_mode(mode: Any) -> Any:
     """Set this thread's FAKE mode to `mode` (or None); return the previous one.
 
     While there is a FAKE mode, C++ skips CUDA's lazy initialisation when a factory names ``cuda``.
-    It also runs below all user modes (FlopCounterMode), wherever these were entered.
+    It also runs below all user modes (FlopCounterMode), wherever these were entered. A mode whose
+    ``is_recording`` is true includes :data:`RECORDING_KEY` as long as it is there.
     """
     previous = torch._C._unset_dispatch_mode(FAKE_SLOT)
     if mode is not None:
         torch._C._set_dispatch_mode(mode)
+    records = getattr(mode, "is_recording", False)
+    if records is not getattr(previous, "is_recording", False):
+        RECORDING_KEY.set_included(records)
     return previous
 
 
@@ -127,5 +153,5 @@ def swap_only_lift_cpu(value: bool) -> bool:
 @contextmanager
 def as_eager() -> Iterator[None]:
     """Context: operators on real tensors run without interception, and record no gradients."""
-    with no_interception(), torch.inference_mode(False), torch.no_grad():
+    with no_interception(), _no_dispatch_modes(), torch.inference_mode(False), torch.no_grad():
         yield

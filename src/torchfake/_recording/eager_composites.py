@@ -1,0 +1,124 @@
+"""Composites that C++ decomposes otherwise for tensor subclasses, or for another device than the
+fake's: decomposed as for plain tensors, so that what is recorded has the bits of eager.
+
+Input: a call of one of these operators while operations are recorded, with fakes or real tensors.
+Output: its result, from the operators that eager mode would run. Invariant: a composite that eager
+mode decomposes alike for all tensors is not here; tests/opinfo compares all of torch's database,
+recorded, with eager. Called by: torch's dispatcher, which the kernels are registered with when this
+file is imported (by ``torchfake/__init__``).
+
+They run while a deferred mode is on, and for a deferred fake outside of all modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._recording import recurrent_layers
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import autograd, dispatcher
+from torchfake.errors import UnknownValueError
+
+aten = torch.ops.aten
+Redispatch = Callable[..., Any]
+
+
+def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -> Tensor:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp: for a subclass, C++ asks for vectors too."""
+    if matrix.dim() >= 2 and not autograd.needs_gradient(matrix):
+        values: Tensor = aten._linalg_svd.default(matrix, False, False, driver=driver)[1]
+        return values
+    return redispatch(matrix, driver=driver)  # type: ignore[no-any-return]
+
+
+def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
+    """The same."""
+    if matrix.dim() >= 2 and not autograd.needs_gradient(matrix):
+        values: Tensor = aten._linalg_eigh.default(matrix, uplo, False)[0]
+        return values
+    return redispatch(matrix, uplo)  # type: ignore[no-any-return]
+
+
+def matmul(redispatch: Redispatch, a: Tensor, b: Tensor) -> Tensor:
+    """aten/src/ATen/native/LinearAlgebra.cpp: batches of one matrix are multiplied as a matrix if
+    that needs a gradient, or is a subclass; else they are expanded.
+    """
+    if a.dim() == b.dim() == 3 and a.shape[0] != b.shape[0]:
+        if a.shape[0] == 1 and not a.requires_grad:
+            a = a.expand(b.shape[0], -1, -1)
+        elif b.shape[0] == 1 and not b.requires_grad:
+            b = b.expand(a.shape[0], -1, -1)
+    return redispatch(a, b)  # type: ignore[no-any-return]
+
+
+_NO_REDUCTION, _MEAN = 0, 1  # c10: Reduction.h
+
+
+def ctc_loss(
+    redispatch: Redispatch,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """aten/src/ATen/native/LossCTC.cpp: of plain tensors the lengths are read, which decide the
+    size of a table that is kept for the backward pass.
+    """
+    lengths = [_read_integers(n) for n in (input_lengths, target_lengths)]
+    if None in lengths or log_probs.device.type != "cpu":
+        args = log_probs, targets, input_lengths, target_lengths
+        return redispatch(*args, blank, reduction, zero_infinity)  # type: ignore[no-any-return]
+    kept = _NO_REDUCTION if reduction == _MEAN else reduction
+    loss: Tensor = aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, kept, zero_infinity)
+    if reduction == _MEAN:  # C++ would write the lengths to memory of the carrier device
+        divisors = torch.tensor(lengths[1], dtype=loss.dtype, device="cpu").clamp_min(1)
+        return (loss.reshape(-1) / divisors).mean()
+    return loss
+
+
+def _read_integers(tensor: Tensor) -> list[int] | None:
+    """The integers in a tensor, or None if their values are not known."""
+    if tensor.is_floating_point() or tensor.is_meta:
+        return None
+    try:
+        return tensor.reshape(-1).tolist()  # type: ignore[no-any-return]
+    except UnknownValueError:
+        return None
+
+
+def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -> Any:
+    """Composites that make a tensor on the device of their arguments, and compare the devices of
+    both. What they make is a fake: so must the arguments be.
+    """
+    recorded = {name: _recorded(value) for name, value in kwargs.items()}
+    return redispatch(*map(_recorded, args), **recorded)
+
+
+def _recorded(value: Any) -> Any:
+    is_real = isinstance(value, Tensor) and not isinstance(value, FakeTensor)
+    return value.clone() if is_real and not value.is_meta else value
+
+
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.linalg_svdvals.default: svdvals,
+    aten.linalg_eigvalsh.default: eigvalsh,
+    aten.matmul.default: matmul,
+    aten.ctc_loss.Tensor: ctc_loss,
+}
+_COMPARE_DEVICES = (aten.quantile, aten.nanquantile, aten.linalg_matrix_rank, aten.stft)
+
+recurrent_layers.register_kernels()
+for _op, _kernel in _KERNELS.items():
+    dispatcher.RECORDING_KEY.register(_op, _kernel)
+for _packet in _COMPARE_DEVICES:
+    for _name in _packet.overloads():
+        _overload = getattr(_packet, _name)
+        if not any(a.is_out for a in _overload._schema.arguments):
+            dispatcher.RECORDING_KEY.register(_overload, with_recorded_arguments)

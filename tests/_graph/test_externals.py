@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,7 @@ def test_inference_tensors_are_copied_if_small() -> None:
 
 
 def test_writes_that_increment_no_version() -> None:
-    """Through ``.data``, or past torch: most are found by a sample of elements."""
+    """Through ``.data``, or past torch: they are found by a digest of the bytes."""
     source = nn.Linear(3, 4)
     array = np.ones(3)
     layer = deferred_init(nn.Linear, 3, 4)
@@ -48,3 +50,45 @@ def test_writes_that_increment_no_version() -> None:
     for tensor in (layer.weight, copied):
         with pytest.raises(errors.ReplayError, match="written in place since"):
             materialize_tensor(tensor)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda t: t,
+    "transposed": lambda t: t.t(),
+    "odd start": lambda t: t.view(-1)[3:],
+    "every second": lambda t: t[:, ::2],
+    "expanded": lambda t: t.expand(5, *t.shape),
+    "conjugate": lambda t: t.view(torch.complex64).conj(),
+    "bytes": lambda t: t.view(-1).view(torch.uint8)[5:],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("num_rows", [3, 300])
+def test_a_write_to_any_element_is_found(layout: str, num_rows: int) -> None:
+    """Of small tensors by their bytes, of large ones by sums of them."""
+    array = np.arange(num_rows * 400, dtype=np.float32).reshape(num_rows, 400)
+    table = LAYOUTS[layout](torch.from_numpy(array))
+    with deferred_mode():
+        weight = table.clone()
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        expected = table.clone()
+        row, column = int(generator.integers(num_rows)), int(generator.integers(400))
+        before = array[row, column]
+        array[row, column] = -1
+        if not torch.equal(table, expected):
+            with pytest.raises(errors.ReplayError, match="written in place since"):
+                materialize_tensor(weight)
+        array[row, column] = before
+    assert torch.equal(materialize_tensor(weight), table)
+
+
+def test_a_permutation_of_a_large_tensor_is_found() -> None:
+    array = np.arange(100_000, dtype=np.float64)
+    for change in (lambda: array[::-1].copy(), lambda: np.roll(array, 1)):
+        with deferred_mode():
+            weight = torch.from_numpy(array) * 2
+        array[...] = change()
+        with pytest.raises(errors.ReplayError, match="written in place since"):
+            materialize_tensor(weight)

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.distributed import sharded_models as models
 from torchfake import deferred_init, errors, estimate, fake_mode, is_fake, materialize_module
-from torchfake._core.storage import FakeUntypedStorage
+from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch.backends import bindings
 from torchfake.distributed import Plan, plan
 from torchfake.distributed import layout as layouts

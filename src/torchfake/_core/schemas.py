@@ -36,7 +36,7 @@ class OpTraits(NamedTuple):
     is_data_dependent: bool  # its result, or the shape of it, depends on values
     mutates_if_position: int | None  # of the flag without which it mutates nothing
     is_foreach: bool  # result i is computed from element i of the first list
-    is_metadata_only: bool  # changes metadata of tensors and no bytes: a view
+    is_metadata_only: bool  # reads and changes metadata of tensors and no bytes: a view
     reads_values: bool  # its outcome is, or may depend on, values of its arguments
     returns_tensors: bool  # there are tensors among its results
     overwrites_first: bool  # writes all of its first argument, without reading it
@@ -79,6 +79,13 @@ _OVERWRITES_FIRST = frozenset(
 
 _RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
 """Operators tagged ``inplace_view`` that may allocate bytes."""
+
+_READS_METADATA = frozenset(
+    {"aten::_has_compatible_shallow_copy_type", "aten::_has_same_storage_numel", "aten::is_pinned",
+     "aten::is_same_size", "aten::is_set_to"}
+)  # fmt: skip
+"""Operators that return no tensor, and whose answer depends on no value. C++ asks the first when
+``tensor.data`` is assigned."""
 
 LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
 """Operators that import a tensor that C++ has made. Their schema says view; results are copies."""
@@ -163,6 +170,8 @@ def _read_schema(func: Any) -> OpTraits:
 def _is_metadata_only(func: Any, packet: str, arguments: Any) -> bool:
     if torch.Tag.inplace_view in func.tags:
         return packet not in _RESIZES
+    if packet in _READS_METADATA:
+        return True
     is_view = func.is_view and packet not in LIFTS and not kernels.is_decomposed_in_cpp(func)
     return is_view and not any(_is_mutated(packet, a) for a in arguments)
 

@@ -1,85 +1,33 @@
 """Storages without memory: size, device, source location, and known value. A fake has one.
 
-Input: sizes in bytes, devices, known values. Output: :class:`Storage`; torch's view of one, where a
-program asks for ``untyped_storage()``. Invariant: two fakes alias if and only if their ``Storage``
-is one object. Called by: ``_tensor``, ``_operators``, ``_cache``, ``_dispatch`` and ``_recording``.
+Input: sizes in bytes, devices, known values. Output: :class:`Storage`; torch's storage object of
+one, where a meta tensor needs it. Invariant: two fakes alias if and only if their ``Storage`` is
+one object. Called by: ``_tensor``, ``_operators``, ``_cache``, ``_dispatch`` and ``_recording``.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
-from torchfake._core import devices
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake._torch import subclass
 
-_INVALID_ADDRESS = 1 << 62  # no processor has memory there
+
+class MetaStorage(torch.UntypedStorage):
+    """torch's own storage object behind a :class:`Storage`, for the meta tensors that stand for
+    fakes. Programs see a handle of it (``_tensor/storages``).
+    """
+
+    handle: weakref.ref[torch.UntypedStorage] | None = None
 
 
-class FakeUntypedStorage(torch.UntypedStorage):
-    """The result of ``fake.untyped_storage()``: a meta storage that reports the fake's device."""
-
-    fake_device: torch.device = devices.CPU
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return self.fake_device
-
-    def data_ptr(self) -> int:
-        """A number that identifies the storage, since there is no address.
-
-        transformers finds tied weights by it, and torch.load reuses a storage for other tensors
-        only if it is not 0. It is no valid address: code that uses it cannot corrupt memory.
-        """
-        return _INVALID_ADDRESS | subclass.storage_key(self) if self.nbytes() else 0
-
-    def resize_(self, size: int) -> FakeUntypedStorage:
-        super().resize_(size)
-        storage = self._discard_value()
-        if storage is not None and storage.deferred is not None:
-            storage.deferred.resize(size)
-        return self
-
-    def copy_(  # type: ignore[override]
-        self, source: Any, non_blocking: bool | None = None
-    ) -> FakeUntypedStorage:
-        self._poison("untyped_storage().copy_")
-        return self
-
-    def fill_(self, value: Any) -> FakeUntypedStorage:
-        self._poison("untyped_storage().fill_")
-        return self
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._poison("an assignment to untyped_storage()[...]")
-
-    def _poison(self, how: str) -> None:
-        """Record that the bytes were written without an operator."""
-        storage = self._discard_value()
-        if storage is not None and storage.deferred is not None:
-            storage.deferred.poison(how)
-
-    def _discard_value(self) -> Storage | None:
-        """Discard the known value: the bytes were written or freed without an operator."""
-        storage = _by_key.get(subclass.storage_key(self))
-        if storage is not None:
-            storage.value = None
-        return storage
-
-    def __repr__(self) -> str:
-        return f"[torchfake storage (device={self.fake_device}) of size {self.nbytes()}]"
-
-    __str__ = __repr__
-
-
-def new_untyped_storage(num_bytes: int, device: torch.device) -> FakeUntypedStorage:
-    """A :class:`FakeUntypedStorage` of this size that reports `device`."""
-    untyped = FakeUntypedStorage(num_bytes, device="meta")  # type: ignore[no-untyped-call]
-    untyped.fake_device = device
-    return untyped
+def new_meta_storage(num_bytes: int) -> MetaStorage:
+    """A storage of this size without memory."""
+    return MetaStorage(num_bytes, device="meta")  # type: ignore[no-untyped-call]
 
 
 class SharedBytes:
@@ -142,9 +90,6 @@ class DeferredProtocol(Protocol):
     def resize(self, num_bytes: int) -> None:
         """Record that the storage has another size now."""
 
-    def poison(self, how: str) -> None:
-        """Record that the bytes were written without an operator, by `how`."""
-
     def copy(self) -> DeferredProtocol:
         """The state of a copy of the storage."""
 
@@ -156,10 +101,13 @@ _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary
 class Storage:
     """A storage without memory: its size and device, the operator that made it, its known value."""
 
+    make_handle: ClassVar[Callable[[Storage], torch.UntypedStorage]]
+    """Makes what programs get for ``untyped_storage()``: set by ``_tensor/storages``."""
+
     __slots__ = (
         "__weakref__",
+        "_meta",
         "_num_bytes",
-        "_untyped",
         "deferred",
         "device",
         "location",
@@ -176,7 +124,7 @@ class Storage:
         value: KnownValue | None = None,
     ) -> None:
         self._num_bytes = num_bytes
-        self._untyped: FakeUntypedStorage | None = None
+        self._meta: MetaStorage | None = None
         self.device = device
         self.op = op  # the operator that made the storage
         self.location = location  # in user code, where it was called
@@ -194,7 +142,7 @@ class Storage:
 
     @property
     def num_bytes(self) -> int:
-        return self._num_bytes if self._untyped is None else self._untyped.nbytes()
+        return self._num_bytes if self._meta is None else self._meta.nbytes()
 
     def num_known_bytes(self) -> int:
         """The size of the known value. Bytes behind it, of a resize, were never written."""
@@ -228,17 +176,29 @@ class Storage:
         return None if self.location is None else SourceLocation(*self.location)
 
     @property
-    def untyped(self) -> FakeUntypedStorage:
-        """The storage object that programs see, made on first request and kept as long as this."""
-        if self._untyped is None:
-            self._untyped = new_untyped_storage(self._num_bytes, self.device)
-            _by_key[subclass.storage_key(self._untyped)] = self
-        return self._untyped
+    def meta(self) -> MetaStorage:
+        """Torch's storage object, made on first request and kept as long as this."""
+        if self._meta is None:
+            self._meta = new_meta_storage(self._num_bytes)
+            _by_key[subclass.storage_key(self._meta)] = self
+        return self._meta
 
-    def address(self) -> int:
-        """The address for ``data_ptr()``: valid only for pinned memory, which is allocated now."""
-        pinned = self.pinned
-        return self.untyped.data_ptr() if pinned is None else pinned.address(self.num_bytes)
+    @property
+    def untyped(self) -> Any:
+        """The storage object that programs see. It keeps this storage alive, not the reverse."""
+        meta = self.meta
+        handle = None if meta.handle is None else meta.handle()
+        if handle is None:
+            handle = type(self).make_handle(self)
+            meta.handle = weakref.ref(handle)
+        return handle
+
+    def resize(self, num_bytes: int) -> None:
+        """Change the size. The known value is discarded: bytes were freed or are uninitialised."""
+        self.meta.resize_(num_bytes)
+        self.value = None
+        if self.deferred is not None:
+            self.deferred.resize(num_bytes)
 
     def copy(self) -> Storage:
         """A storage with the same size, device and value, which does not alias this one."""
@@ -256,13 +216,7 @@ def load_storage(num_bytes: int, device: str) -> Storage:
     return Storage(num_bytes, torch.device(device))
 
 
-def storage_of(untyped: torch.UntypedStorage, device: torch.device | None = None) -> Storage:
-    """The :class:`Storage` of a storage object from the user or from torch; new if it has none."""
+def storage_of(untyped: torch.UntypedStorage, device: torch.device) -> Storage:
+    """The :class:`Storage` of a storage object of torch; a new one on `device` if it has none."""
     known = _by_key.get(subclass.storage_key(untyped))
-    if known is not None:
-        return known
-    storage = Storage(untyped.nbytes(), device or untyped.device)
-    if isinstance(untyped, FakeUntypedStorage):
-        storage._untyped = untyped
-        _by_key[subclass.storage_key(untyped)] = storage
-    return storage
+    return Storage(untyped.nbytes(), device) if known is None else known

@@ -23,17 +23,20 @@ from torchfake._torch import dispatcher
 class DeferredState:
     """What a deferred storage has besides size and device: recorded contents, or real memory."""
 
-    __slots__ = ("contents", "is_inference", "mark", "real")
+    __slots__ = ("contents", "is_inference", "mark", "num_bytes", "real")
 
     def __init__(self, contents: Contents, mark: int) -> None:
         self.contents = contents
         self.mark = mark
         self.is_inference = torch.is_inference_mode_enabled()
+        self.num_bytes: int | None = None  # of the storage, if that is smaller than its cell
         self.real: torch.UntypedStorage | None = None  # once it is materialized
 
     def set_real(self, contents: Contents, storage: torch.UntypedStorage) -> None:
         """Set the real storage, which a replay has made from `contents`."""
         assert contents is self.contents
+        if self.num_bytes is not None:
+            storage.resize_(self.num_bytes)
         self.real = storage
 
     def resize(self, num_bytes: int) -> None:
@@ -43,15 +46,15 @@ class DeferredState:
             self.contents = Contents(Cell(0, self.contents.cell.device))
         else:
             self._record_write(torch.ops.aten.resize_.default, (self.as_bytes(), [num_bytes]))
-            self.contents.cell.num_bytes = max(num_bytes, self.contents.cell.num_bytes)
+            cell = self.contents.cell
+            self.num_bytes = num_bytes if num_bytes < cell.num_bytes else None
+            cell.num_bytes = max(num_bytes, cell.num_bytes)
 
-    def poison(self, how: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Refuse to replay the contents, since they are values that do not exist."""
         self._record_write(torch.ops.aten.fill_.Scalar, (self.as_bytes(), 0))
         assert self.contents.op is not None
-        self.contents.op.unreplayable_reason = (
-            f"a deferred tensor was written without an operator, by {how}: such writes are not "
-            "recorded. Write through a tensor (fill_, copy_), or materialize first"
-        )
+        self.contents.op.unreplayable_reason = reason
 
     def _record_write(self, func: Any, args: tuple[Any, ...]) -> None:
         cell = self.contents.cell

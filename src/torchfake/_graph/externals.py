@@ -2,7 +2,7 @@
 
 Input: a real tensor. Output: a reference to it, and whether it was written since. Invariant: a
 replay never uses values that a tensor did not have when the operation was recorded: writes are
-detected by the version counter, or by a sample of the values where they do not count as versions.
+detected by the version counter, and by a digest of the bytes where they do not count as versions.
 Called by: ``_recording``, ``_files/assign`` and ``_graph/deferred_storage``, which make externals;
 ``_replay``, ``_materialize/dematerialize`` and ``_recording/graph_text``, which read them.
 """
@@ -13,6 +13,7 @@ import ctypes
 
 import torch
 
+from torchfake._core.metadata import bytes_spanned
 from torchfake._torch import dispatcher
 from torchfake.errors import RecordError
 
@@ -20,7 +21,7 @@ from torchfake.errors import RecordError
 class External:
     """A real tensor, held by reference. It must not be written before it is replayed."""
 
-    __slots__ = ("_sample_hash", "_version", "_versioned", "tensor")
+    __slots__ = ("_digest", "_version", "_versioned", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._versioned: torch.Tensor | None = None  # the tensor whose version is compared
@@ -29,7 +30,7 @@ class External:
             self.tensor = tensor.detach()  # its memory now, whatever ``tensor.data`` is later
             if not tensor.is_inference():
                 self._versioned, self._version = tensor, tensor._version
-                self._sample_hash = _sample_hash(self.tensor)
+                self._digest = _digest(self.tensor)
             elif tensor.numel() * tensor.element_size() <= MAX_COPIED_BYTES:
                 self.tensor = tensor.clone()
             else:
@@ -52,25 +53,52 @@ class External:
         with dispatcher.no_interception():
             if self._versioned._version != self._version:
                 return True
-            return _sample_hash(self.tensor) != self._sample_hash
+            return _digest(self.tensor) != self._digest
 
 
-def _sample_hash(tensor: torch.Tensor) -> int:
-    """The hash of evenly spaced elements: it detects most writes that do not increase the version
-    counter, such as those through ``tensor.data``.
+def _digest(tensor: torch.Tensor) -> int:
+    """A hash of all bytes of the tensor, or of their sums, if they are many: it detects writes that
+    do not increase the version counter, through ``tensor.data`` or an array of numpy.
+
+    A sum of 64-bit words changes with each bit. Words that are exchanged within one row of
+    ``_WORDS_PER_SUM`` are not detected; an odd length of it makes rows of tensors not fit into it.
     """
-    flat = tensor.as_strided((tensor.numel(),), (1,)) if tensor.is_contiguous() else tensor
-    step = max(1, tensor.numel() // _NUM_SAMPLED)
-    sample = flat[::step] if flat.dim() == 1 else flat.reshape(-1)[::step]
-    host = torch.empty(sample.shape, dtype=tensor.dtype, device="cpu").copy_(sample)
-    return hash(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
+    flat = _memory_of(tensor)
+    num_bytes = flat.numel()
+    if num_bytes <= MAX_COPIED_BYTES:
+        return _hash_of_bytes(flat)
+    head = -flat.storage_offset() % _BYTES_PER_WORD
+    num_rows = (num_bytes - head) // (_WORDS_PER_SUM * _BYTES_PER_WORD)
+    end = head + num_rows * _WORDS_PER_SUM * _BYTES_PER_WORD
+    rows = flat[head:end].view(torch.int64).view(num_rows, _WORDS_PER_SUM)
+    parts = flat[:head], rows.sum(1).view(torch.uint8), flat[end:]
+    return hash(tuple(map(_hash_of_bytes, parts)))
 
 
-_NUM_SAMPLED = 512
+def _memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of the tensor as they lie in memory, uint8[n]; of a copy, if others lie between."""
+    for dim in range(tensor.dim()):
+        if tensor.stride(dim) == 0:  # expanded: the same memory again and again
+            tensor = tensor.narrow(dim, 0, min(1, tensor.shape[dim]))
+    size = tensor.element_size()
+    if bytes_spanned(tensor.shape, tensor.stride(), 0, size) != tensor.numel() * size:
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    start = int(tensor.storage_offset()) * size
+    return flat.set_(tensor.untyped_storage(), start, (tensor.numel() * size,), (1,))
+
+
+def _hash_of_bytes(flat: torch.Tensor) -> int:
+    host = flat.cpu()
+    return hash(ctypes.string_at(host.data_ptr(), host.numel()))
+
+
+_BYTES_PER_WORD = 8
+_WORDS_PER_SUM = 509  # a prime
 
 
 MAX_COPIED_BYTES = 64 * 1024
-"""Inference tensors up to this size are copied."""
+"""Inference tensors up to this size are copied, and all bytes of others up to it are hashed."""
 
 MAX_EXTERNAL_BYTES = 64 * 1024
 """Larger real tensors are not kept alive for the sake of another materialization."""

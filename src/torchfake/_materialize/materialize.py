@@ -105,7 +105,7 @@ class _Run:
             moved = storage
             if self.device is not None and self.device != storage.device:
                 moved = _moved(storage, self.device)
-            _recorded(group).real = moved
+            _recorded(group).set_real(contents, moved)
             self._install(group)
         del self.waiting[id(contents)]
 

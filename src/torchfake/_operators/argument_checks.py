@@ -92,3 +92,24 @@ def check_fill(func: Any, parameters: Args) -> None:
         )
     if func is aten.bernoulli_.float and first is not None and not 0 <= first <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={first}")
+
+
+def check_mask_fits(mask: Any, source: Any, dim: int) -> None:
+    """A mask must have the sizes of the dims that it indexes, from `dim` on: once it is replaced by
+    its positions, that is no longer checked.
+    """
+    for i, (size, expected) in enumerate(zip(mask.shape, source.shape[dim:], strict=False)):
+        if size != expected:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {i} does not match the shape "
+                f"of the indexed tensor {list(source.shape)} at index {dim + i}"
+            )
+
+
+def check_index_devices(source: Any, indices: Any) -> None:
+    for i in indices:
+        if i is not None and i.device.type != "cpu" and i.device != source.device:
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor "
+                f"({source.device})"
+            )

@@ -20,7 +20,7 @@ import torch
 from torchfake._core import devices as _devices
 from torchfake._core import source_location
 from torchfake._core.metadata import bytes_spanned, metadata_of
-from torchfake._core.storage import PinnedMemory, Storage, new_untyped_storage, storage_of
+from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, storage_of
 from torchfake._operators.argument_checks import check_arguments
 from torchfake._operators.constant_propagation import propagate_values, run_on_known_values
 from torchfake._operators.meta_kernels import replacement_for
@@ -143,10 +143,10 @@ def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
     """A plain meta tensor with the metadata of `fake`, on its storage's meta storage."""
     record = fake._fake_meta
     meta = torch.empty(0, dtype=record.dtype, device=_META)
-    untyped: torch.UntypedStorage = fake._fake_storage.untyped
+    untyped: torch.UntypedStorage = fake._fake_storage.meta
     needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
     if needed > untyped.nbytes():  # it was resized to 0, as FSDP does; set_ would undo that
-        untyped = new_untyped_storage(needed, record.device)
+        untyped = new_meta_storage(needed)
     meta.set_(untyped, record.offset, record.size, record.stride)
     subclass.set_conj_and_neg(meta, record.conj, record.neg)
     return meta

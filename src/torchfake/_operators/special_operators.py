@@ -15,15 +15,20 @@ import torch
 
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
-from torchfake._core.storage import FakeUntypedStorage, Storage, storage_of
+from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage, operations
 from torchfake._operators import collectives
-from torchfake._operators.argument_checks import check_fill
+from torchfake._operators.argument_checks import (
+    check_fill,
+    check_index_devices,
+    check_mask_fits,
+)
 from torchfake._operators.constant_propagation import argument_value, is_known
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
+from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import python_functions
 from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
@@ -67,6 +72,9 @@ def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
     source = args[0]
     if isinstance(source, FakeTensor):
         return source
+    untyped = source.untyped_storage()
+    if isinstance(untyped, FakeUntypedStorage):  # torch.tensor(fake.storage())
+        return untyped.as_tensor(source.dtype)
     return fake_copy(source, known=True)
 
 
@@ -181,6 +189,9 @@ def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if mark and storage.deferred is None:
         storage.deferred = _deferred_state_of(source, storage, mark)
     size, stride, offset = _view_to_set(fake, source, args[2:], storage)
+    needed = bytes_spanned(size, stride, offset, fake.dtype.itemsize)
+    if needed > storage.num_bytes and not isinstance(source, torch.Tensor):
+        storage.resize(needed)
     record = intern(size, stride, offset, fake.dtype, storage.device)
     rebind(fake, record, storage)
     return fake
@@ -191,27 +202,37 @@ def _storage_to_set(fake: FakeTensor, source: Any) -> Storage:
         return Storage(0, fake.device)
     if isinstance(source, FakeTensor):
         return source._fake_storage
+    if isinstance(source, FakeUntypedStorage):
+        return source._fake_storage
     if isinstance(source, torch.Tensor):
         return fake_copy(source, known=True)._fake_storage
-    storage = storage_of(source, source.device if source.device.type != "meta" else fake.device)
+    device = source.device if source.device.type != "meta" else fake.device
+    storage = Storage(source.nbytes(), device, location=source_location.caller_location(3))
     state = modes.current()
     loading = state is not None and state.is_loading
-    if storage.value is None and source.device.type == "cpu" and not loading:
-        if not isinstance(source, FakeUntypedStorage):
-            known_values.store_value(storage, source, fake.dtype)
-    if storage.location is None:
-        storage.location = source_location.caller_location(3)
+    if source.device.type == "cpu" and not loading:
+        known_values.store_value(storage, source, fake.dtype)
     return storage
 
 
 def _deferred_state_of(source: Any, storage: Storage, mark: int) -> deferred_storage.DeferredState:
-    """The deferred state of a storage that had none: its real memory, or uninitialized memory."""
+    """The deferred state of a storage that had none: its real memory, a copy of its known value, or
+    uninitialized memory.
+    """
     untyped = source.untyped_storage() if isinstance(source, torch.Tensor) else source
-    if source is None or isinstance(untyped, FakeUntypedStorage) or untyped.device.type == "meta":
-        return deferred_storage.DeferredState(
-            operations.Contents(operations.Cell(storage.num_bytes, storage.device)), mark
+    if isinstance(untyped, torch.UntypedStorage) and untyped.device.type != "meta":
+        if not isinstance(untyped, FakeUntypedStorage):
+            return deferred_storage.deferred_from_real(untyped, mark)
+        if storage.value is not None:
+            return deferred_storage.deferred_from_copy(storage.known_bytes(), mark)
+    contents = operations.Contents(operations.Cell(storage.num_bytes, storage.device))
+    deferred = deferred_storage.DeferredState(contents, mark)
+    if isinstance(untyped, FakeUntypedStorage):
+        deferred.refuse(
+            "a deferred tensor was given the storage of a plain fake tensor (set_), which has no "
+            "values: make that one in torchfake.deferred_mode too"
         )
-    return deferred_storage.deferred_from_real(untyped, mark)
+    return deferred
 
 
 def _view_to_set(fake: FakeTensor, source: Any, place: Args, storage: Storage) -> Any:
@@ -274,39 +295,18 @@ def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
     A known mask is replaced by its positions.
     """
     source, indices = args
-    _check_index_devices(source, indices)
+    check_index_devices(source, indices)
     if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
         return interpret(func, args, kwargs, needs_values=False)
     positions: list[Any] = []
     for i in indices:
         is_mask = i is not None and i.dtype in (torch.bool, torch.uint8)
         if is_mask:
-            _check_mask_fits(i, source, len(positions))
+            check_mask_fits(i, source, len(positions))
         if is_mask and not is_known(i):
             raise known_values.unknown_value_error(i, "indexing with a mask")
         positions.extend(_positions(i) if is_mask else [i])
     return interpret(func, (source, positions), kwargs, needs_values=False)
-
-
-def _check_mask_fits(mask: Any, source: Any, dim: int) -> None:
-    """A mask must have the sizes of the dims that it indexes, from `dim` on: once it is replaced by
-    its positions, that is no longer checked.
-    """
-    for i, (size, expected) in enumerate(zip(mask.shape, source.shape[dim:], strict=False)):
-        if size != expected:
-            raise IndexError(
-                f"The shape of the mask {list(mask.shape)} at index {i} does not match the shape "
-                f"of the indexed tensor {list(source.shape)} at index {dim + i}"
-            )
-
-
-def _check_index_devices(source: Any, indices: Any) -> None:
-    for i in indices:
-        if i is not None and i.device.type != "cpu" and i.device != source.device:
-            raise RuntimeError(
-                "indices should be either on cpu or on the same device as the indexed tensor "
-                f"({source.device})"
-            )
 
 
 def _positions(mask: Any) -> list[FakeTensor]:

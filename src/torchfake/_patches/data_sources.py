@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from torchfake._core import devices, modes
-from torchfake._core.storage import FakeUntypedStorage, new_untyped_storage
+from torchfake._core.storage import Storage
 from torchfake._patches.patch import Patch
 from torchfake._random import streams
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_class, fake_copy, new_fake
+from torchfake._tensor.storages import FakeUntypedStorage, real_storage
 from torchfake._torch import subclass
 
 
@@ -63,7 +64,7 @@ def _is_meta(map_location: Any) -> bool:
 def _fake_map_location(map_location: Any) -> Any:
     """A ``map_location`` that gives each storage its device, and no bytes."""
 
-    def locate(storage: torch.UntypedStorage, location: str) -> FakeUntypedStorage:
+    def locate(storage: torch.UntypedStorage, location: str) -> Any:
         if callable(map_location):
             moved = map_location(storage, location)
             target = location if moved is None else moved.device
@@ -71,9 +72,49 @@ def _fake_map_location(map_location: Any) -> Any:
             target = map_location.get(location, location)
         else:
             target = location if map_location is None else map_location
-        return new_untyped_storage(storage.nbytes(), devices.resolve(target))
+        return Storage(storage.nbytes(), devices.resolve(target)).untyped
 
     return locate
+
+
+def _to_dlpack(original: Any) -> Any:
+    """``torch.utils.dlpack.to_dlpack``: C++ reads the address of the tensor's memory."""
+
+    @functools.wraps(original)
+    def replacement(tensor: Any) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return original(tensor)
+        with known_values.without_fake_mode():
+            return original(known_values.memory_of(tensor, "to_dlpack()"))
+
+    return replacement
+
+
+def _storage_from_buffer(original: Any) -> Any:
+    """``torch.UntypedStorage.from_buffer``: C++ reads nothing while a mode is in the FAKE slot."""
+    function = torch.UntypedStorage.from_buffer
+
+    @functools.wraps(function)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if modes.current() is None:
+            return function(*args, **kwargs)
+        with known_values.without_fake_mode():
+            return function(*args, **kwargs)
+
+    return staticmethod(replacement)
+
+
+def _copy_from_fake_storage(original: Any) -> Any:
+    """``UntypedStorage.copy_`` of a real storage: C++ reads the memory of the source."""
+
+    @functools.wraps(original)
+    def replacement(storage: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+        untyped = getattr(source, "_untyped_storage", source)
+        if isinstance(untyped, FakeUntypedStorage):
+            source = real_storage(untyped._fake_storage, "copy_()")
+        return original(storage, source, *args, **kwargs)
+
+    return replacement
 
 
 def _make_subclass(original: Any) -> Any:
@@ -166,9 +207,13 @@ PATCHES = [
     Patch(torch.random, "manual_seed", _resetting_draws),
     Patch(torch.random, "set_rng_state", _resetting_draws),
     Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
+    Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),
     Patch(torch, "ctc_loss", _lengths_as_tensors),
     Patch(torch, "frombuffer", _with_fake_result),
     Patch(torch, "from_dlpack", _with_fake_result),
+    Patch(torch, "to_dlpack", _to_dlpack),
+    Patch(torch.UntypedStorage, "copy_", _copy_from_fake_storage),
+    Patch(torch.UntypedStorage, "from_buffer", _storage_from_buffer),
     Patch(torch, "load", _load_without_data),
     Patch(torch.Tensor, "_make_subclass", _make_subclass),
     Patch(torch.nn.Parameter, "__new__", _new_parameter),

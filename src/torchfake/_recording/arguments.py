@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from torchfake._graph.externals import MAX_COPIED_BYTES
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 from torchfake._replay import replay
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
+from torchfake._torch import dispatcher
 
 RunOnFakes = Callable[[Any, Args, Kwargs], Any]
 """Runs an operation, given with its arguments, on fakes."""
@@ -78,12 +80,19 @@ def has_unknown_value(tensor: torch.Tensor) -> bool:
     return tensor._fake_storage.deferred is None and tensor._fake_storage.value is None
 
 
-def with_real_tensors(arg: Any) -> Any:
-    """An argument, with real tensors in place of fakes that have been materialized."""
+def with_real_tensors(arg: Any, *, copied: bool = False) -> Any:
+    """An argument, with real tensors in place of fakes that have been materialized; small ones as
+    copies, if `copied`: the program may write the original before a replay reads it.
+    """
     if isinstance(arg, dict):
-        return {name: with_real_tensors(item) for name, item in arg.items()}
+        return {name: with_real_tensors(item, copied=copied) for name, item in arg.items()}
     if isinstance(arg, (list, tuple)):
-        return [with_real_tensors(item) for item in arg]
+        return [with_real_tensors(item, copied=copied) for item in arg]
     if not is_materialized(arg):
         return arg
-    return replay.value_of(arg._fake_storage.deferred, arg._fake_meta)
+    real = replay.value_of(arg._fake_storage.deferred, arg._fake_meta)
+    is_small = real.numel() * real.element_size() <= MAX_COPIED_BYTES
+    if not (copied and is_small):
+        return real
+    with dispatcher.as_eager():
+        return real.clone()

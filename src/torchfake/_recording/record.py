@@ -65,7 +65,9 @@ def record(
         args, kwargs = _with_generator_by_name(func, args, kwargs)
     arguments = CallArguments(args, kwargs, mode_mark)
     if arguments.has_materialized:
-        args, kwargs = tuple(with_real_tensors(arg) for arg in args), with_real_tensors(kwargs)
+        copied = mode_mark != PLAIN and not traits.mutated_names
+        args = tuple(with_real_tensors(arg, copied=copied) for arg in args)
+        kwargs = with_real_tensors(kwargs, copied=copied)
         arguments = CallArguments(args, kwargs, mode_mark)
     if not arguments.tensors and not traits.returns_tensors:
         return run(func, args, kwargs)  # the profiler's, for instance

@@ -78,8 +78,7 @@ def _materialize_storages(tensors: list[torch.Tensor]) -> None:
     """
     for fake in deferred_fakes(tensors):
         deferred: Any = fake._fake_storage.deferred
-        if deferred.real is None:
-            replay.replay([deferred.contents], deferred.set_real)
+        replay.make_real(deferred)
 
 
 def _fake_copies(result: Any) -> Any:

@@ -127,6 +127,16 @@ def value_of(deferred: DeferredState, record: Metadata) -> torch.Tensor:
         return view_of(computed[0], record)
 
 
+def make_real(deferred: DeferredState) -> torch.UntypedStorage:
+    """The memory of a deferred storage, which is computed if there is none yet. From now on the
+    program reads and writes that: it is called when something gets its address.
+    """
+    if deferred.real is None:
+        replay([deferred.contents], deferred.set_real)
+    assert deferred.real is not None
+    return deferred.real
+
+
 _cached: weakref.WeakSet[Op] = weakref.WeakSet()
 
 

@@ -7,6 +7,7 @@ what operators do is decided in ``_operators``, above.
 Its files, in reading order:
 
     fake_tensor      the class, and the functions that make and change fakes
+    storages         what untyped_storage() and storage() of a fake give
     conversions      the arguments of Tensor.to, Tensor.type and Tensor.new
     known_values     small host tensors whose values are kept: limits, reading, the error otherwise
     torch_function   __torch_function__ of fakes: off, but where C++ decides before any dispatch

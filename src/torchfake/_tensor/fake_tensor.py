@@ -25,7 +25,7 @@ from torchfake._core.metadata import (
     metadata_of,
     with_mark,
 )
-from torchfake._core.storage import FakeUntypedStorage, Storage
+from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage
 from torchfake._tensor import known_values, tensor_repr, torch_function
 from torchfake._tensor.conversions import encode_target, legacy_new, target_of_type, type_name
@@ -104,20 +104,24 @@ class FakeTensor(torch.Tensor):
             fake._fake_storage.deferred = deferred_storage.deferred_from_real(untyped, mark)
         rebind(self, fake._fake_meta, fake._fake_storage)
 
-    def untyped_storage(self) -> FakeUntypedStorage:
+    def untyped_storage(self) -> Any:
         return self._fake_storage.untyped
 
-    def data_ptr(self) -> int:
+    def _typed_storage(self) -> Any:
+        return self._fake_storage.untyped.typed(self.dtype)
+
+    def data_ptr(self) -> Any:
+        """An identity, and an address only where there is memory: see ``_core/address``."""
         if self.numel() == 0:
             return 0
-        return (
-            self._fake_storage.address() + self._fake_meta.offset * self._fake_meta.dtype.itemsize
-        )
+        meta = self._fake_meta
+        return self._fake_storage.untyped.data_ptr() + meta.offset * meta.dtype.itemsize
 
     def is_shared(self) -> bool:
-        return False
+        return bool(self._fake_storage.untyped.is_shared())
 
     def share_memory_(self) -> FakeTensor:
+        self._fake_storage.untyped.share_memory_()
         return self
 
     # Conversions: C++ gets the carrier device, since it compares that with the wrapper's device.
@@ -173,7 +177,7 @@ class FakeTensor(torch.Tensor):
                 "instead."
             )
         with known_values.without_fake_mode():
-            return known_values.read_value(self, "numpy()").clone().numpy(force=force)
+            return known_values.memory_of(self, "numpy()").numpy(force=force)
 
     def tolist(self) -> Any:
         with known_values.without_fake_mode():  # also resolves a lazy conjugate
@@ -181,7 +185,7 @@ class FakeTensor(torch.Tensor):
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         with known_values.without_fake_mode():
-            return known_values.read_value(self, "__dlpack__()").clone().__dlpack__(**kwargs)
+            return known_values.memory_of(self, "__dlpack__()").__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
         return known_values.read_value(self, "__dlpack_device__()").__dlpack_device__()

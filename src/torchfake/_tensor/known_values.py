@@ -76,6 +76,19 @@ def read_value(fake: Any, requested_by: str) -> torch.Tensor:
         return memory.view_of(storage.known_bytes(), fake._fake_meta)
 
 
+def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
+    """The real tensor whose memory other code may read and write: that of a deferred tensor becomes
+    real, that of a plain fake is a copy.
+
+    Raises:
+        UnknownValueError: as :func:`read_value`.
+    """
+    if fake._fake_storage.deferred is None:
+        return read_value(fake, requested_by).clone()
+    replay.make_real(fake._fake_storage.deferred)
+    return read_value(fake, requested_by)
+
+
 def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:
     """The error for reading `fake`, ready to be raised."""
     return UnknownValueError(

@@ -13,8 +13,14 @@ import torch
 from torchfake._core.pickle_names import publish
 from torchfake._core.storage import load_storage
 from torchfake._tensor.fake_tensor import load_fake
+from torchfake._tensor.storages import load_typed, load_untyped
 
-for function, module in ((load_fake, "torchfake._tensor"), (load_storage, "torchfake._metadata")):
+for function, module in (
+    (load_fake, "torchfake._tensor"),
+    (load_storage, "torchfake._metadata"),
+    (load_typed, "torchfake._tensor"),
+    (load_untyped, "torchfake._tensor"),
+):
     publish(function, module)
     function.__module__ = module  # new pickles have the same name
-torch.serialization.add_safe_globals([load_fake, load_storage])
+torch.serialization.add_safe_globals([load_fake, load_storage, load_typed, load_untyped])

@@ -13,9 +13,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torchfake._core.storage import FakeUntypedStorage, storage_of
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.distributed import is_dtensor, local_tensor_of, shard_of
 from torchfake.distributed.rank_tracker import RankTracker
@@ -69,7 +69,7 @@ def _resize(original: Any) -> Any:
         original(storage, size)
         tracker = dispatcher.current_fake_mode()
         if isinstance(tracker, RankTracker):
-            tracker.resized(storage_of(storage))
+            tracker.resized(storage._fake_storage)
         return storage
 
     return resize_

@@ -16,11 +16,21 @@ from torchfake._torch import (
     dispatcher,
     distributed,
     kernels,
+    numerics,
     python_functions,
     subclass,
 )
 
-MODULES = (autograd, backends, dispatcher, distributed, kernels, python_functions, subclass)
+MODULES = (
+    autograd,
+    backends,
+    dispatcher,
+    distributed,
+    kernels,
+    numerics,
+    python_functions,
+    subclass,
+)
 SOURCE = Path(inspect.getfile(torchfake)).parent
 
 

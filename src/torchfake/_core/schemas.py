@@ -41,6 +41,7 @@ class OpTraits(NamedTuple):
     returns_tensors: bool  # there are tensors among its results
     overwrites_first: bool  # writes all of its first argument, without reading it
     is_collective: bool  # exchanges values between ranks
+    multiplies_matrices: bool  # depends on settings such as torch.set_float32_matmul_precision
 
 
 _MIXES_DEVICES = {
@@ -120,6 +121,12 @@ _COLLECTIVE = (
     "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::", "_dtensor::"
 )  # fmt: skip
 
+_PRODUCTS = (
+    "mm", "mv", "matmul", "linear", "conv", "dot", "attention", "rnn", "lstm", "gru", "einsum",
+    "inner", "outer", "linalg", "cdist", "bilinear",
+)  # fmt: skip
+"""Parts of the names of operators that multiply matrices, or whose composites do."""
+
 _VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
@@ -164,6 +171,7 @@ def _read_schema(func: Any) -> OpTraits:
         returns_tensors=_returns_tensors(func),
         overwrites_first=packet in _OVERWRITES_FIRST,
         is_collective=packet.startswith(_COLLECTIVE),
+        multiplies_matrices=any(part in packet for part in _PRODUCTS),
     )
 
 

@@ -19,6 +19,7 @@ from torchfake._core.metadata import Metadata
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Contents, Op, Read, dependencies
 from torchfake._torch import dispatcher
+from torchfake._torch.numerics import Numerics
 
 
 def digest_of_op(op: Op) -> bytes:
@@ -59,8 +60,13 @@ def _of_op(op: Op) -> bytes:
     args = [_of_argument(arg) for arg in op.args]
     kwargs = [(key, _of_argument(arg)) for key, arg in sorted(op.kwargs.items())]
     outputs = [(output.position, digest_of_record(output.record)) for output in op.outputs]
-    dtype = str(op.default_dtype)
-    return hash_parts(op.name, args, kwargs, outputs, dtype, _of_draw(op.draw))
+    settings = _of_settings(op.numerics)
+    return hash_parts(op.name, args, kwargs, outputs, settings, _of_draw(op.draw))
+
+
+def _of_settings(settings: Numerics) -> Any:
+    """What depends on the process alone is left out: ranks may have other numbers of threads."""
+    return str(settings.default_dtype), settings.flushes_denormals
 
 
 def _of_draw(draw: Any) -> Any:

@@ -20,6 +20,7 @@ import torch
 from torchfake._core.metadata import Metadata
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake._graph.externals import External
+from torchfake._torch import numerics
 
 _numbers = itertools.count()
 
@@ -68,6 +69,7 @@ class Op:
     unreplayable_reason: str | None = None
     cached: dict[Cell, torch.UntypedStorage] | None = None  # results of an earlier replay
     digest: bytes | None = None  # see torchfake._graph.digest
+    product_settings: numerics.ProductSettings | None = None  # of products of matrices only
     is_sharding = False  # called by torch to shard, to pad, or to compute with shards
 
     def __init__(self, func: Any, args: Any, kwargs: Any, location: RawLocation | None) -> None:
@@ -76,7 +78,7 @@ class Op:
         self.args = args
         self.kwargs = kwargs
         self.location = location
-        self.default_dtype = torch.get_default_dtype()
+        self.numerics = numerics.current()
 
     @property
     def source_location(self) -> SourceLocation | None:

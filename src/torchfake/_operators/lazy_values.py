@@ -15,7 +15,7 @@ import torch
 from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import SharedBytes, Storage
-from torchfake._torch import backends, dispatcher
+from torchfake._torch import dispatcher, numerics
 
 aten = torch.ops.aten
 
@@ -64,7 +64,7 @@ class KnownArgument:
 class LazyValue(SharedBytes):
     """The value of one operator on arguments of known values."""
 
-    __slots__ = ("_call", "_default_dtype", "_num_bytes", "_record", "_writes_first", "depth")
+    __slots__ = ("_call", "_num_bytes", "_numerics", "_record", "_writes_first", "depth")
 
     def __init__(self, func: Any, args: Any, kwargs: Any, record: Metadata, num_bytes: int) -> None:
         super().__init__(None)
@@ -72,12 +72,12 @@ class LazyValue(SharedBytes):
         self._call: Any = (func, args, kwargs)  # until it has run
         self._record = record
         self._num_bytes = num_bytes
-        self._default_dtype = torch.get_default_dtype()
+        self._numerics = numerics.current()
         self.depth = 1 + max((_depth(arg) for arg in (*args, *kwargs.values())), default=0)
 
     def bytes(self) -> torch.UntypedStorage:
         if self.value is None:
-            with dispatcher.no_interception(), backends.default_dtype(self._default_dtype):
+            with dispatcher.no_interception(), numerics.applied(self._numerics):
                 self.value = self._compute()
             self._call, self.depth = None, 0
         return self.value

@@ -28,6 +28,7 @@ from torchfake._recording import generator_sync
 from torchfake._recording.arguments import CallArguments, deferred_fakes
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import numerics
 from torchfake.errors import RecordError
 
 # Before the operation runs.
@@ -45,7 +46,10 @@ def new_op(
         by_name = {n: recorded_arg(func, arg) for n, arg in kwargs.items() if n != "generator"}
     if traits.packet in LIFTS:
         func = torch.ops.aten.clone.default
-    return Op(func, tuple(recorded), by_name, location)
+    op = Op(func, tuple(recorded), by_name, location)
+    if traits.multiplies_matrices:
+        op.product_settings = numerics.current_for_products()
+    return op
 
 
 def recorded_arg(func: Any, arg: Any) -> Any:

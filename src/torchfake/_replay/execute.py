@@ -19,7 +19,7 @@ from torchfake._core.schemas import overload_with_generator
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Op, Output, Read
 from torchfake._random.generator_pool import GeneratorPool
-from torchfake._torch import backends
+from torchfake._torch import backends, numerics
 from torchfake.errors import ReplayError
 
 _default_generator_lock = threading.RLock()
@@ -80,7 +80,10 @@ def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
     args = [_real_argument(arg, storages) for arg in op.args]
     kwargs = {name: _real_argument(arg, storages) for name, arg in op.kwargs.items()}
     try:
-        with backends.default_dtype(op.default_dtype):
+        with (
+            numerics.applied(op.numerics),
+            numerics.applied_to_products(op.product_settings),
+        ):
             if op.draw is None:
                 return op.func(*args, **kwargs)
             return _call_with_draws(op, args, kwargs, generators)
@@ -92,6 +95,11 @@ def check_replayable(op: Op) -> None:
     """Refuse an operation that is known to give other values than it gave in eager mode."""
     if op.unreplayable_reason is not None:
         raise ReplayError(op.unreplayable_reason)
+    if not op.numerics.rounds_to_nearest:
+        raise ReplayError(
+            f"{op} was recorded while C's rounding mode (fesetround) was not to nearest, which is "
+            "not replayed: restore it before, or do this after materialize_module"
+        )
     for external in op.externals():
         if external.is_changed:
             raise ReplayError(

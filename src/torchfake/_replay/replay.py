@@ -30,7 +30,7 @@ from torchfake._replay.schedule import build_schedule, cells_of
 from torchfake._replay.slicing import slice_to_demand
 from torchfake._replay.tile_loop import BlockWriter
 from torchfake._replay.workers import Workers
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatcher, numerics
 
 Deliver = Callable[[Contents, torch.UntypedStorage], None]
 
@@ -73,6 +73,18 @@ def replay(
             continue
         with dispatcher.as_eager():  # uninitialised memory
             deliver(contents, allocate_storage(contents.cell.num_bytes, contents.cell.device))
+    with numerics.denormals_flushed(False):  # on this thread, and on those that it starts
+        _run(computed, deliver, cache_all, cache_small, num_threads, block_writers)
+
+
+def _run(
+    computed: list[Contents],
+    deliver: Deliver,
+    cache_all: bool,
+    cache_small: bool,
+    num_threads: int | None,
+    block_writers: Mapping[Contents, BlockWriter] | None,
+) -> None:
     ops = dependencies(contents.op for contents in computed)
     is_small = all(cell.num_bytes <= MAX_SEQUENTIAL_BYTES for op in ops for cell in cells_of(op))
     if cache_all or cache_small or (is_small and block_writers is None):

@@ -69,6 +69,8 @@ def as_tileable(op: Op) -> TileableOp | None:
     build = builder_of(op)
     if build is None or op.cached is not None or op.unreplayable_reason is not None:
         return None
+    if op.numerics.flushes_denormals or not op.numerics.rounds_to_nearest:
+        return None  # settings of one thread
     operands = [(output.record, output.cell) for output in op.outputs]
     if not builds_factory(build):  # factories read no values
         reads = [(read.record, read.contents.cell) for read in op.args if type(read) is Read]

@@ -12,6 +12,7 @@ Its files, in reading order:
     kernels           decompositions and meta kernels of operators
     python_functions  Python functions of torch: rebuilt, unwrapped, recognised by their code
     backends          devices, default dtype, default generators, modules of C++ functions
+    numerics          settings of thread and process that change values
     autograd          whether a tensor is in a live graph; sequence numbers of graph nodes
     distributed       DTensor, FSDP2, device meshes, process groups
 """

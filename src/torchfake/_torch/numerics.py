@@ -1,0 +1,159 @@
+"""Settings of the process and of the thread that change the values of operators.
+
+Input: nothing, or settings that were current once. Output: the current settings; a context in which
+others are. Invariant: what a context changes it restores, and it changes nothing that is as it
+should be. Called by: ``_graph/operations`` and ``_recording/graph_builder``, which note what is
+current when an operation is recorded; ``_replay``, which executes it under the same;
+``_operators/lazy_values``.
+
+Autocast is no such setting: what it casts is recorded. Nor are the choices of an attention kernel,
+which are made before an operator is dispatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._torch import backends
+
+_TINY, _ONE = 5e-324, 1.0
+_HALF_ULP, _QUARTER_ULP = 2.0**-53, 2.0**-54
+
+
+class Numerics(NamedTuple):
+    """Settings on which the values of any operator may depend."""
+
+    default_dtype: torch.dtype
+    flushes_denormals: bool  # torch.set_flush_denormal, of this thread
+    rounds_to_nearest: bool  # C's fesetround, of this thread; nothing in torch changes it
+    num_threads: int  # a sum is split among them
+    is_deterministic: bool  # torch.use_deterministic_algorithms
+    has_onednn: bool  # torch.backends.mkldnn.enabled
+
+
+_default_dtype = torch.get_default_dtype
+_num_threads = torch.get_num_threads
+_is_deterministic = torch._C._get_deterministic_algorithms
+_has_onednn = torch._C._get_mkldnn_enabled
+
+_interned: dict[tuple[Any, ...], Numerics] = {}
+
+
+def flushes_denormals() -> bool:
+    """Whether this thread takes denormal numbers for zeros: of that torch has no getter."""
+    return _TINY == 0.0
+
+
+def current() -> Numerics:
+    """The settings of this thread now. Called for each operation that is recorded."""
+    is_nearest = _ONE + _HALF_ULP == _ONE and _ONE - _QUARTER_ULP == _ONE
+    settings = (
+        _default_dtype(), _TINY == 0.0, is_nearest, _num_threads(), _is_deterministic(),
+        _has_onednn(),
+    )  # fmt: skip
+    known = _interned.get(settings)
+    return _interned.setdefault(settings, Numerics(*settings)) if known is None else known
+
+
+@contextmanager
+def applied(settings: Numerics) -> Iterator[None]:
+    """Context: `settings` are current on this thread, but for the rounding mode."""
+    now = current()
+    if now is settings:
+        yield
+        return
+    with ExitStack() as stack:
+        stack.enter_context(backends.default_dtype(settings.default_dtype))
+        stack.enter_context(denormals_flushed(settings.flushes_denormals))
+        for name, setter in _SETTERS.items():
+            before, value = getattr(now, name), getattr(settings, name)
+            if before != value:
+                stack.callback(setter, before)
+                setter(value)
+        yield
+
+
+def _set_deterministic(value: bool) -> None:
+    warn_only: bool = torch._C._get_deterministic_algorithms_warn_only()
+    torch._C._set_deterministic_algorithms(value, warn_only=warn_only)
+
+
+_SETTERS: dict[str, Callable[[Any], None]] = {
+    "num_threads": torch.set_num_threads,
+    "is_deterministic": _set_deterministic,
+    "has_onednn": torch._C._set_mkldnn_enabled,
+}
+
+
+@contextmanager
+def denormals_flushed(value: bool) -> Iterator[None]:
+    """Context: whether this thread, and those that it starts, take denormal numbers for zeros."""
+    before = flushes_denormals()
+    if before is value:
+        yield
+        return
+    torch.set_flush_denormal(value)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+# Products of matrices.
+
+
+class _Switch(NamedTuple):
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+
+
+def _precision(backend: str, kind: str) -> _Switch:
+    """How a backend computes products of float32: ``torch.backends.mkldnn.matmul.fp32_precision``
+    and the like, on which ``torch.set_float32_matmul_precision`` acts too.
+    """
+    return _Switch(
+        lambda: torch._C._get_fp32_precision_getter(backend, kind),
+        lambda value: torch._C._set_fp32_precision_setter(backend, kind, value),
+    )
+
+
+_SWITCHES: dict[str, _Switch] = {
+    f"{backend}.{kind}": _precision(backend, kind)
+    for backend, kind in (
+        ("generic", "all"), ("mkldnn", "all"), ("mkldnn", "matmul"), ("mkldnn", "conv"),
+        ("mkldnn", "rnn"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"),
+    )
+} | {
+    name: _Switch(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}"))
+    for name in (
+        "mkldnn_deterministic", "cpu_allow_fp16_reduced_precision_reduction", "cudnn_enabled",
+        "cudnn_benchmark", "cudnn_deterministic", "cublas_allow_fp16_accumulation",
+    )
+}  # fmt: skip
+
+ProductSettings = tuple[Any, ...]
+"""The values of the switches for products of matrices, in their order."""
+
+
+def current_for_products() -> ProductSettings:
+    """The settings of this process for products of matrices. Reading them takes 2 us."""
+    return tuple([switch.get() for switch in _SWITCHES.values()])
+
+
+@contextmanager
+def applied_to_products(settings: ProductSettings | None) -> Iterator[None]:
+    """Context: `settings` are current for products of matrices; None: whatever is."""
+    if settings is None:
+        yield
+        return
+    with ExitStack() as stack:
+        for switch, value in zip(_SWITCHES.values(), settings, strict=True):
+            before = switch.get()
+            if before != value:
+                stack.callback(switch.set, before)
+                switch.set(value)
+        yield

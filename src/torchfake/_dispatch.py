@@ -196,6 +196,7 @@ class FakeDispatch(TorchDispatchMode):
 
     _mode_key = dispatcher.FAKE_SLOT
     is_recording = False  # whether composites run as eager runs them: see swap_fake_mode
+    shape_env = None  # make_fx asks whatever is in the slot for symbolic sizes
     __torch_dispatch__ = dispatch
 
     def __init__(self) -> None:

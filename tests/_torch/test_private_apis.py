@@ -19,6 +19,7 @@ from torchfake._torch import (
     numerics,
     python_functions,
     subclass,
+    zero_tensors,
 )
 
 MODULES = (
@@ -30,6 +31,7 @@ MODULES = (
     numerics,
     python_functions,
     subclass,
+    zero_tensors,
 )
 SOURCE = Path(inspect.getfile(torchfake)).parent
 

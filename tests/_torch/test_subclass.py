@@ -6,7 +6,7 @@ import weakref
 
 import torch
 
-from torchfake import FakeTensor, fake_like
+from torchfake import FakeTensor, fake_like, fake_mode
 from torchfake._core import devices
 from torchfake._torch import dispatcher, subclass
 
@@ -139,3 +139,32 @@ def test_inner_tensors() -> None:
     first, second = subclass.inner_tensors(TwoTensor(a, b))
     assert first is a
     assert second is b
+
+
+def test_without_transforms() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(subclass.without_transforms(x))
+        return x.sum()
+
+    x = torch.ones(3)
+    torch.func.grad(torch.func.grad(lambda t: torch.func.functionalize(function)(t)))(x[0])
+    assert all(type(t) is torch.Tensor and not subclass_wrapped(t) for t in seen)
+    assert seen
+
+
+def subclass_wrapped(tensor: torch.Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def test_make_fx_traces_fakes_that_are_no_inputs() -> None:
+    class Other(FakeTensor):
+        """A class of fakes of its own."""
+
+    subclass.let_make_fx_trace(Other)
+    with fake_mode():
+        weight, x = torch.ones(3), torch.ones(3)
+        traced = torch.fx.experimental.proxy_tensor.make_fx(lambda t: t * weight)(x)
+    targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert targets == [torch.ops.aten.mul.Tensor]

@@ -72,6 +72,8 @@ def learn_recipe(
     metadata_changes = reader.metadata_changes()
     if outcome is None or metadata_changes is None:
         return None
+    if traits.is_view and not before:  # of a tensor that C++ made of a number
+        return None
     new_bytes = tuple(storage.num_bytes for storage in reader.new_storages)
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
     is_promoted = _promotes_from_floats(traits, before)
@@ -195,6 +197,7 @@ def _is_small(record: Metadata) -> bool:
 
 _FILL_NUMBERS: dict[str, Callable[[Args], Any]] = {
     "aten::zeros": lambda args: 0,
+    "aten::_efficientzerotensor": lambda args: 0,
     "aten::zero_": lambda args: 0,
     "aten::ones": lambda args: 1,
     "aten::full": lambda args: args[1],

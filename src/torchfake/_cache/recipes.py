@@ -122,7 +122,7 @@ class FastRecipe(NamedTuple):
 
 
 def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | None:
-    if record.conj or record.neg:
+    if record.conj or record.neg:  # set on the wrapper after it is made
         return None
     num_bytes = recipe.new_storage_bytes[0] if recipe.new_storage_bytes else 0
     tensor = (record, record.device, wrapper_arguments(record), base)

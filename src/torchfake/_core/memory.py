@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from torchfake._core.metadata import Metadata
-from torchfake._torch import subclass
+from torchfake._torch import subclass, zero_tensors
 
 _CPU = torch.device("cpu")
 
@@ -34,7 +34,10 @@ def allocate_storage(num_bytes: int, device: torch.device) -> torch.UntypedStora
 
 
 def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:
-    """A real tensor with the metadata of `record` on `storage`."""
+    """A real tensor with the metadata of `record` on `storage`; a zero tensor has no memory."""
+    if record.zero:
+        place = record.size, record.stride, record.offset, record.dtype, storage.device
+        return zero_tensors.zero_tensor(*place)
     view = torch.empty(0, dtype=record.dtype, device=storage.device)
     view.set_(storage, record.offset, record.size, record.stride)
     subclass.set_conj_and_neg(view, record.conj, record.neg)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices
+from torchfake._torch import zero_tensors
 
 Ints = tuple[int, ...]
 
@@ -41,6 +42,7 @@ class Metadata:
         "size",
         "stride",
         "wrapper_args",
+        "zero",
     )
 
     size: Ints
@@ -53,6 +55,7 @@ class Metadata:
     layout: torch.layout
     conj: bool
     neg: bool
+    zero: bool  # a zero tensor: see torchfake._torch.zero_tensors
     wrapper_args: tuple[Any, ...] | None  # to make a fake: set by torchfake._tensor.fake_tensor
 
     @property
@@ -64,6 +67,11 @@ class Metadata:
     def num_bytes(self) -> int:
         """The size of its elements in bytes, each element counted once."""
         return math.prod(self.size) * self.dtype.itemsize
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether its elements are not those in its memory, but conjugates, negatives or zeros."""
+        return self.conj or self.neg or self.zero
 
     @property
     def is_contiguous(self) -> bool:
@@ -104,10 +112,11 @@ def intern(
     layout: torch.layout = torch.strided,
     conj: bool = False,
     neg: bool = False,
+    zero: bool = False,
     mark: int = PLAIN,
 ) -> Metadata:
     """The record with this metadata: one object for equal arguments."""
-    key: tuple[Any, ...] = (size, stride, offset, dtype, device, layout, conj, neg)
+    key: tuple[Any, ...] = (size, stride, offset, dtype, device, layout, conj, neg, zero)
     if mark:
         key = (*key, mark)
     record = _interned.get(key)
@@ -118,9 +127,9 @@ def _new_record(key: tuple[Any, ...]) -> Metadata:
     if len(_interned) >= _MAX_INTERNED:
         _interned.clear()  # tensors keep their records; these are not shared with new tensors
         _by_mark.clear()
-    record = _CLASSES[key[8] if len(key) > 8 else PLAIN]()
+    record = _CLASSES[key[9] if len(key) > 9 else PLAIN]()
     (record.size, record.stride, record.offset, record.dtype) = key[:4]
-    (record.device, record.layout, record.conj, record.neg) = key[4:8]
+    (record.device, record.layout, record.conj, record.neg, record.zero) = key[4:9]
     record.carrier = devices.carrier(record.device)
     record.wrapper_args = None
     return _interned.setdefault(key, record)
@@ -140,12 +149,12 @@ def is_equal(one: Metadata, other: Metadata) -> bool:
     return one is other or (one.mark == other.mark and _fields(one) == _fields(other))
 
 
-_Fields = tuple[Ints, Ints, int, torch.dtype, torch.device, torch.layout, bool, bool]
+_Fields = tuple[Ints, Ints, int, torch.dtype, torch.device, torch.layout, bool, bool, bool]
 
 
 def _fields(record: Metadata) -> _Fields:
     place = record.size, record.stride, record.offset, record.dtype
-    return (*place, record.device, record.layout, record.conj, record.neg)
+    return (*place, record.device, record.layout, record.conj, record.neg, record.zero)
 
 
 _by_mark: dict[tuple[Metadata, int], Metadata] = {}
@@ -162,6 +171,7 @@ def metadata_of(tensor: torch.Tensor, device: torch.device) -> Metadata:
         tensor.layout,
         tensor.is_conj(),
         tensor.is_neg(),
+        zero_tensors.is_zero_tensor(tensor),
     )
 
 

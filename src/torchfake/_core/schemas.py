@@ -68,8 +68,7 @@ _MIXES_DEVICES = {
 
 _RETURNS_UNINITIALIZED = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
-     "aten::new_empty_strided", "aten::empty_permuted", "aten::empty_quantized",
-     "aten::_efficientzerotensor"}
+     "aten::new_empty_strided", "aten::empty_permuted", "aten::empty_quantized"}
 )  # fmt: skip
 
 _OVERWRITES_FIRST = frozenset(

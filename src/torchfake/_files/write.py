@@ -77,7 +77,7 @@ class _View(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        return self.record.is_contiguous and not self.record.conj and not self.record.neg
+        return self.record.is_contiguous and not self.record.is_lazy
 
 
 class _TensorWriter:

@@ -41,7 +41,8 @@ def digest_of_contents(contents: Contents) -> bytes:
 def digest_of_record(record: Metadata) -> bytes:
     """The digest of metadata."""
     layout = record.size, record.stride, record.offset, str(record.dtype), str(record.device)
-    return hash_parts(layout, record.conj, record.neg)
+    zero = ("zero",) if record.zero else ()  # other digests are in files already
+    return hash_parts(layout, record.conj, record.neg, *zero)
 
 
 def digest_of_values(tensor: torch.Tensor) -> bytes:

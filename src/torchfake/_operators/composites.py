@@ -16,7 +16,7 @@ import torch
 from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatcher, subclass, zero_tensors
 
 aten = torch.ops.aten
 
@@ -25,6 +25,7 @@ def tensor_split(
     redispatch: Callable[..., Any], tensor: torch.Tensor, indices: torch.Tensor, dim: int = 0
 ) -> Any:
     """Splits at indices that a CPU tensor holds: C++ reads them through a data pointer."""
+    indices = subclass.without_transforms(indices)
     if indices.device.type != "cpu":
         raise RuntimeError(
             "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on "
@@ -131,3 +132,4 @@ for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
     dispatcher.WRAPPER_KEY.register(_packet.data, recurrent_layer_of_packed)
 dispatcher.WRAPPER_KEY.register(aten._pack_padded_sequence.default, pack_padded_sequence)
 dispatcher.WRAPPER_KEY.register(aten._pad_packed_sequence.default, pad_packed_sequence)
+zero_tensors.dispatch_views_to_python()

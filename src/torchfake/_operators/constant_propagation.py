@@ -226,5 +226,8 @@ def _lazy_argument(value: Any) -> Any:
 
 def _set_value(fake: FakeTensor, value: torch.Tensor) -> None:
     storage = fake._fake_storage
+    if fake._fake_meta.zero:
+        storage.value = ConstantFill(0, fake.dtype, storage.num_bytes)
+        return
     storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
     memory.view_of(storage.value, fake._fake_meta).copy_(value)

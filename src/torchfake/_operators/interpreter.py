@@ -32,8 +32,8 @@ from torchfake._operators.operator_call import (
     increment_versions,
     output_device,
 )
-from torchfake._tensor.fake_tensor import FakeTensor, new_fake, rebind
-from torchfake._torch import kernels, subclass
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
+from torchfake._torch import kernels, subclass, zero_tensors
 from torchfake.errors import UnsupportedOpError
 
 _META = _devices.META
@@ -142,6 +142,9 @@ def _meta_argument(call: Call, fake: FakeTensor) -> torch.Tensor:
 def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
     """A plain meta tensor with the metadata of `fake`, on its storage's meta storage."""
     record = fake._fake_meta
+    if record.zero:
+        place = record.size, record.stride, record.offset, record.dtype
+        return zero_tensors.zero_tensor(*place, _META)
     meta = torch.empty(0, dtype=record.dtype, device=_META)
     untyped: torch.UntypedStorage = fake._fake_storage.meta
     needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
@@ -153,6 +156,8 @@ def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
 
 
 def _meta_of_real(real: torch.Tensor) -> torch.Tensor:
+    if zero_tensors.is_zero_tensor(real):
+        return meta_counterpart(fake_copy(real))
     meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
     subclass.set_conj_and_neg(meta, real.is_conj(), real.is_neg())
     return meta
@@ -183,11 +188,11 @@ def _element_devices(call: Call, num_elements: int) -> list[torch.device]:
 
 def _wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     """One result: an argument itself, a view of a storage of the arguments, or a new fake."""
+    if device.type == "meta":  # also if it is what stood for an argument: ``fake.to("meta")``
+        return meta
     found = call.fakes_by_meta.get(id(meta))
     if found is not None:
         return found[1]
-    if device.type == "meta":
-        return meta
     if meta.layout != torch.strided:
         raise UnsupportedOpError(
             f"{call.traits.name} gives a tensor of layout {meta.layout}; fakes are strided"

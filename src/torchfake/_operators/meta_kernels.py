@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfake._torch import kernels
+from torchfake._torch import kernels, zero_tensors
 
 aten = torch.ops.aten
 
@@ -92,6 +92,51 @@ def lstsq(
         (*a.shape[:-2], min(rows, columns)) if has_singular else (0,), dtype=real
     )
     return solution.squeeze(-1) if is_vector else solution, residuals, rank, singular
+
+
+@register_meta_kernel(aten.lerp_.Tensor)
+def lerp_in_place(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    """As torch's meta kernel, which looks for the overload of ``lerp`` by trying them: of the one
+    that does not fit it makes an error message with the arguments, which fails in a dual level.
+    """
+    result = aten.lerp.Tensor(start, end, weight)
+    if result.shape != start.shape:
+        raise RuntimeError(
+            f"output with shape {list(start.shape)} doesn't match the broadcast "
+            f"shape {list(result.shape)}"
+        )
+    return start
+
+
+@register_meta_kernel(aten.glu_jvp.default)
+def glu_jvp(glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> Tensor:
+    """aten/src/ATen/native/GatedLinearUnit.cpp: a product with half of the tangent."""
+    return aten.mul.Tensor(glu, dx.narrow(dim, 0, glu.shape[dim]))
+
+
+@register_meta_kernel(aten.glu_backward_jvp.default)
+def glu_backward_jvp(
+    grad_x: Tensor, grad_glu: Tensor, x: Tensor, dgrad_glu: Tensor, dx: Tensor, dim: int
+) -> Tensor:
+    """The same file: the tangents of both halves, concatenated."""
+    half = aten.mul.Tensor(dgrad_glu, dx.narrow(dim, 0, grad_glu.shape[dim]))
+    return torch.cat([half, half], dim)
+
+
+def _dot_with_zeros(func: Any) -> MetaKernel:
+    """aten/src/ATen/native/Blas.cpp: a product with a zero tensor is one too."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        result: Tensor = func(a, b)
+        if not zero_tensors.is_zero_tensor(a) and not zero_tensors.is_zero_tensor(b):
+            return result
+        return zero_tensors.zero_tensor((), (), 0, result.dtype, result.device)
+
+    return kernel
+
+
+register_meta_kernel(aten.dot.default)(_dot_with_zeros(aten.dot.default))
+register_meta_kernel(aten.vdot.default)(_dot_with_zeros(aten.vdot.default))
 
 
 @register_meta_kernel(aten.histogram.bin_ct)

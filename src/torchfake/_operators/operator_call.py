@@ -15,7 +15,7 @@ import torch
 from torchfake._core import devices, modes
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import Storage
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 
 NON_TENSOR_TYPES = frozenset(
     {bool, int, float, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format}
@@ -46,6 +46,9 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.tensors = tensors_in(args, kwargs)
+        if not self.tensors and _takes_number_as_tensor(func, args):
+            self.tensors = [_tensor_of_number(args[0])]
+            self.args = (*self.tensors, *args[1:])
         self.device = devices.CPU
         self.fakes_by_meta: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self.storages_by_key: dict[int, Storage] = {}
@@ -63,6 +66,21 @@ def tensors_in(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             found.extend(item for item in value if isinstance(item, torch.Tensor))
     return found
+
+
+def _takes_number_as_tensor(func: Any, args: Args) -> bool:
+    """Whether the first argument is a number and should be a tensor: a tensor that C++ has made of
+    a number arrives as that number, where C++ expands it for a zero tensor, for instance.
+    """
+    if not args or not isinstance(args[0], (bool, int, float, complex)):
+        return False
+    return str(func._schema.arguments[0].type) == "Tensor"
+
+
+def _tensor_of_number(number: Any) -> FakeTensor:
+    """What C++ made of a number, in the dtype in which it makes that."""
+    dtype = {float: torch.float64, complex: torch.complex128}.get(type(number))
+    return fake_copy(torch.tensor(number, dtype=dtype, device="cpu"), known=True)
 
 
 def mutated_arguments(traits: OpTraits, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:

@@ -256,7 +256,7 @@ def copy_operands(op: Op) -> tuple[Read, Read] | None:
 
 
 def _is_plain(record: Metadata) -> bool:
-    return not record.conj and not record.neg and record.layout == torch.strided
+    return not record.is_lazy and record.layout == torch.strided
 
 
 def _rows_of(record: Metadata) -> tuple[int, int]:

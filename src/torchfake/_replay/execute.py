@@ -14,7 +14,13 @@ from typing import Any
 
 import torch
 
-from torchfake._core.memory import allocate_storage, is_available, replay_device, view_of
+from torchfake._core.memory import (
+    allocate_storage,
+    flat_view,
+    is_available,
+    replay_device,
+    view_of,
+)
 from torchfake._core.schemas import overload_with_generator
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Op, Output, Read
@@ -131,6 +137,9 @@ def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> N
     layout than was recorded.
     """
     record, cell = output.record, output.cell
+    if record.zero:  # what views and copies of it read
+        flat_view(storages.get(cell), torch.uint8).zero_()
+        return
     same = result.stride() == record.stride and result.storage_offset() == record.offset
     if same and result.untyped_storage().nbytes() == cell.num_bytes:
         storages.put(cell, result.untyped_storage())

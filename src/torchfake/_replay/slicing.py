@@ -75,7 +75,7 @@ class _GroupSlice:
         record = read.record
         offset = max(0, record.offset - self.start)  # negative if the view is empty
         strided = record.size, record.stride, offset, record.dtype, record.device
-        sliced = intern(*strided, record.layout, record.conj, record.neg)
+        sliced = intern(*strided, record.layout, record.conj, record.neg, record.zero)
         return Read(Contents(self.cell(read.contents.cell)), sliced)
 
     def flat_view(self, cell: Cell, record: Metadata, first: int, last: int) -> Read:

@@ -29,7 +29,7 @@ from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage
 from torchfake._tensor import known_values, tensor_repr, torch_function
 from torchfake._tensor.conversions import encode_target, legacy_new, target_of_type, type_name
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import dispatcher, subclass, zero_tensors
 from torchfake.errors import RecordError
 
 _OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage"})
@@ -103,6 +103,13 @@ class FakeTensor(torch.Tensor):
             untyped = source.untyped_storage()
             fake._fake_storage.deferred = deferred_storage.deferred_from_real(untyped, mark)
         rebind(self, fake._fake_meta, fake._fake_storage)
+
+    @property
+    def _wrapped_number(self) -> bool | int | float | complex:
+        """The number that torch's bindings hand to Python in place of a zero tensor that C++ made
+        of a number's tangent. They read no other fake as a number.
+        """
+        return zero_tensors.zero_number(self.dtype)
 
     def untyped_storage(self) -> Any:
         return self._fake_storage.untyped
@@ -238,6 +245,9 @@ class FakeTensor(torch.Tensor):
         return load_fake, (self._fake_storage, *state, getattr(type(self), "_fake_of", None))
 
 
+subclass.let_make_fx_trace(FakeTensor)
+
+
 def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
     """A fake of `meta` that views `storage`, outside the autograd graph."""
     meta = _with_mark_of(meta, storage)
@@ -271,7 +281,10 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
         is_contiguous = offset is None and meta.is_contiguous
         stride = None if is_contiguous else meta.stride
         geometry = (meta.size, stride, offset, None, meta.dtype, meta.layout, meta.carrier)
-        defaults = subclass.wrapper_defaults(dispatcher.WRAPPER_KEY.keys)
+        keys = dispatcher.WRAPPER_KEY.keys
+        defaults = subclass.wrapper_defaults(
+            keys | zero_tensors.WRAPPER_KEYS if meta.zero else keys
+        )
         meta.wrapper_args = (FakeTensor, *geometry, *defaults)
     return meta.wrapper_args
 
@@ -317,6 +330,7 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
     namespace: dict[str, Any] = {"_fake_of": cls, "__reduce_ex__": FakeTensor.__reduce_ex__}
     namespace |= {"cls_to_become": FakeTensor} if is_lazy else {}
     combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, FakeTensor), namespace)
+    subclass.let_make_fx_trace(combined)
     return combined
 
 

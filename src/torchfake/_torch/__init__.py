@@ -8,6 +8,7 @@ fails there first. Verified on torch 2.11, 2.13 and 2.15.
 Its files, in reading order:
 
     subclass          wrappers without data, overrides, the identity of tensors and storages
+    zero_tensors      tensors that are zero and have no memory
     dispatcher        dispatch keys, dispatch modes, contexts that switch interception off
     kernels           decompositions and meta kernels of operators
     python_functions  Python functions of torch: rebuilt, unwrapped, recognised by their code

@@ -34,15 +34,17 @@ class UnusedDispatchKey:
         self._lower_keys = torch._C._dispatch_keyset_full_after(key)
         self._libraries: list[torch.library.Library] = []  # own the registrations
 
-    def register(self, op: Any, kernel: Callable[..., Any]) -> None:
+    def register(self, op: Any, kernel: Callable[..., Any], *, skipping: Any = None) -> None:
         """Run `kernel(redispatch, *args, **kwargs)` for `op`.
 
         ``redispatch(...)`` calls the kernel of the next key, which would have run without this.
+        No kernel of the keys `skipping` runs after it.
         """
+        lower_keys = self._lower_keys if skipping is None else self._lower_keys - skipping
 
         def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             def redispatch(*args: Any, **kwargs: Any) -> Any:
-                return op.redispatch(keyset & self._lower_keys, *args, **kwargs)
+                return op.redispatch(keyset & lower_keys, *args, **kwargs)
 
             return kernel(redispatch, *args, **kwargs)
 
@@ -72,6 +74,9 @@ it for torchdistx, a discontinued project that torchfake replaces."""
 RECORDING_KEY = UnusedDispatchKey("TESTING_ONLY_GenericMode")
 """The key of a thread while operations are recorded, for real tensors and fakes alike, above all
 others. torch has it for a test of its own, in C++."""
+
+ZERO_WRAPPER_KEY = UnusedDispatchKey("TESTING_ONLY_GenericWrapper")
+"""The key that wrappers of fake zero tensors carry in addition. torch has it for tests in C++."""
 
 AUTOCAST_KEY = UnusedDispatchKey("AutocastIPU")
 """A key in the position of autocast, of a backend that was never part of torch and is

@@ -83,6 +83,29 @@ def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
     torch._C._swap_tensor_impl(one, other)
 
 
+def without_transforms(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside the wrappers that ``torch.func`` puts around the arguments of a function
+    that it differentiates or functionalizes.
+    """
+    functorch = torch._C._functorch
+    while functorch.is_gradtrackingtensor(tensor) or functorch.is_functionaltensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def let_make_fx_trace(cls: Any) -> None:
+    """Have ``make_fx`` trace operations on tensors of class `cls` that are no inputs of the trace.
+
+    It does not trace an operation on a tensor of a class that it does not know and has no node for:
+    the operation runs, and what depends on the inputs is lost from the graph. With plain tensors,
+    and with torch's own fakes, such a tensor becomes a constant of the graph.
+    ``torch.func.linearize`` traces with ``make_fx``, in a mode and after it.
+    """
+    from torch.fx.experimental import proxy_tensor
+
+    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, cls)  # type: ignore[assignment]
+
+
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors inside a wrapper subclass, as the shard of a DTensor; none of a plain tensor."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):

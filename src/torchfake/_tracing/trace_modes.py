@@ -55,8 +55,6 @@ def unrecorded_fake_mode(tensors: list[torch.Tensor]) -> Iterator[None]:
     num_cuda = _num_cuda_devices(tensors)
     is_on = modes.current() is not None and not modes.is_recording()
     with contextlib.nullcontext() if is_on else fake_mode(fake_cuda=num_cuda):
-        slot: Any = dispatcher.current_fake_mode()
-        slot.shape_env = None  # proxies ask whatever is in the slot for symbolic sizes
         # Otherwise a constant would be moved to the CPU.
         only_lift_cpu = dispatcher.swap_only_lift_cpu(num_cuda > 0)
         try:

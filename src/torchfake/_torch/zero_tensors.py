@@ -1,0 +1,67 @@
+"""Zero tensors: tensors of torch that are zero, immutable and without memory.
+
+Input: sizes, strides, dtypes, devices; tensors. Output: zero tensors, and whether one is.
+Invariant: nothing reads the memory of a zero tensor, since there is none. Called by:
+``_core/metadata``, ``_core/memory``, ``_tensor/fake_tensor`` and ``_operators``.
+
+Forward-mode differentiation makes them: the tangent of what does not depend on the input is one.
+C++ recognises them by a dispatch key above Python's, whose kernels compute with them: a product
+with a zero tensor is a zero tensor, whatever the other factor. The key is kept by views and carried
+by wrappers, so that the same kernels run for fakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from torchfake._torch import dispatcher
+
+aten = torch.ops.aten
+
+_ZERO = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
+
+WRAPPER_KEYS = _ZERO | dispatcher.ZERO_WRAPPER_KEY.keys
+"""What a wrapper carries in addition, to be a zero tensor."""
+
+
+@cache
+def dispatch_views_to_python() -> None:
+    """Have views of wrappers that are zero tensors reach Python.
+
+    Most operators that view have no kernel for zero tensors. These have the CPU's, which would give
+    a plain tensor in place of a wrapper.
+    """
+    for op in (aten.view.default, aten.as_strided.default, aten._reshape_alias.default):
+        dispatcher.ZERO_WRAPPER_KEY.register(op, _view, skipping=_ZERO)
+
+
+def _view(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return redispatch(*args, **kwargs)
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is a zero tensor: not whether its elements are zeros."""
+    return bool(tensor._is_zerotensor())
+
+
+def zero_tensor(
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """A zero tensor with this metadata."""
+    length = 1 + offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    base: torch.Tensor = torch._efficientzerotensor((max(length, 0),), dtype=dtype, device=device)
+    return base.as_strided(size, stride, offset)
+
+
+def zero_number(dtype: torch.dtype) -> bool | int | float | complex:
+    """The Python number that a zero of `dtype` is."""
+    number: bool | int | float | complex = torch.zeros((), dtype=dtype, device="cpu").item()
+    return number

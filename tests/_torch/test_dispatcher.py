@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
 from torch.utils.flop_counter import FlopCounterMode
@@ -122,3 +125,29 @@ def test_swap_fake_mode() -> None:
 def test_swap_only_lift_cpu() -> None:
     assert dispatcher.swap_only_lift_cpu(True) is False
     assert dispatcher.swap_only_lift_cpu(False) is True
+
+
+class Cube(torch.autograd.Function):
+    """Under ``torch.func`` an operator that takes functions."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return 3 * ctx.saved_tensors[0] ** 2 * grad
+
+
+@pytest.mark.parametrize(
+    "key", [dispatcher.WRAPPER_KEY, dispatcher.RECORDING_KEY, dispatcher.ZERO_WRAPPER_KEY]
+)
+def test_higher_order_operators_fall_through(key: dispatcher.UnusedDispatchKey) -> None:
+    with key.included():
+        assert torch.func.grad(Cube.apply)(torch.tensor(2.0)) == 12
+    later = type("Later", (torch._ops.HigherOrderOperator,), {})("later_" + key._name)
+    assert not later.non_fallthrough_keys.has(key.key)

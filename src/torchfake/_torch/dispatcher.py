@@ -52,7 +52,16 @@ class UnusedDispatchKey:
             fallbacks = torch.library.Library("_", "IMPL", self._name)
             fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
             self._libraries += [fallbacks, torch.library.Library("aten", "IMPL", self._name)]
+            self._fall_through_in_higher_order_operators()
         self._libraries[1].impl(op, with_keyset, with_keyset=True)
+
+    def _fall_through_in_higher_order_operators(self) -> None:
+        """The same for operators that take functions, as ``autograd.Function`` under ``torch.func``
+        is one: they have tables of their own, and no fallback for a key.
+        """
+        torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(self.key)
+        for op in torch._ops._higher_order_ops.values():
+            op.fallthrough(self.key)
 
     def set_included(self, value: bool) -> None:
         """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""

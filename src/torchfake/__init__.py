@@ -3,6 +3,9 @@
 ``distributed`` and its ``plan`` are imported when they are first used.
 """
 
+from torchfake import _interrupts  # the rest imports torch, which takes seconds
+
+# isort: split
 import importlib as _importlib
 import typing as _typing
 
@@ -42,6 +45,8 @@ from torchfake.meta_init import meta_init as meta_init
 if _typing.TYPE_CHECKING:
     from torchfake import distributed as distributed
     from torchfake.distributed import plan as plan
+
+_interrupts.raise_as_usual()
 
 __version__ = "0.1.0"
 

@@ -1,13 +1,19 @@
 """The entry point of the ``torchfake`` command and of ``python -m torchfake``.
 
 Input: ``sys.argv``. Output: an exit code. Invariant: without the packages of the ``cli`` extra the
-only output is one line with the command that installs them. Called by: the console script.
+only output is one line with the command that installs them; nothing ends in a traceback. Called by:
+the console script.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
+from typing import Any
 
+from torchfake import _interrupts
+from torchfake._streams import StreamError, answer_on_stdout, write_error
 from torchfake.errors import MissingExtraError
 
 
@@ -15,20 +21,23 @@ def main() -> int:
     """Run the command line.
 
     Returns:
-        The exit code; where typer exits by itself, SystemExit carries it.
+        The exit code.
     """
     try:
-        _run()
-    except MissingExtraError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        with answer_on_stdout():
+            code = _run()
+    except (MissingExtraError, StreamError) as error:
+        write_error(f"error: {error}\n")
+        code = 2
     except KeyboardInterrupt:  # during an import; the command itself handles its own
-        sys.stderr.write("error: interrupted\n")
-        return 130
-    return 0
+        write_error("error: interrupted\n")
+        code = _interrupts.INTERRUPTED
+    _interrupts.ignore()
+    return code
 
 
-def _run() -> None:
+def _run() -> int:
+    _interrupts.end_at_once()
     try:
         from torchfake import cli
     except ImportError as error:
@@ -37,7 +46,33 @@ def _run() -> None:
                 f'the command line needs {error.name}: pip install "torchfake[cli]"'
             ) from error
         raise
-    cli.app(prog_name="torchfake")
+    finally:
+        _interrupts.raise_as_usual()
+    return _exit_code_of(cli.app)
+
+
+def _exit_code_of(app: Any) -> int:
+    """Run typer's app; the errors that are its own, as it shows them."""
+    try:
+        code: int | None = app(prog_name="torchfake", standalone_mode=False)
+    except KeyboardInterrupt:
+        code = _interrupts.INTERRUPTED
+    except Exception as error:  # typer has had click's classes in several places
+        if type(error).__name__ == "Abort":
+            write_error("error: interrupted\n")
+            return _interrupts.INTERRUPTED
+        if not hasattr(error, "format_message"):
+            write_error(f"error: {type(error).__name__}: {error}\n")
+            return 2
+        shown = io.StringIO()
+        shown_error: Any = error
+        with contextlib.redirect_stderr(shown):
+            shown_error.show()
+        write_error(shown.getvalue())
+        return int(shown_error.exit_code)
+    if code == _interrupts.INTERRUPTED:
+        write_error("error: interrupted\n")
+    return code or 0
 
 
 if __name__ == "__main__":

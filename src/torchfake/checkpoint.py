@@ -53,9 +53,9 @@ def save_materialized(
 
     Raises:
         NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
-        CheckpointError: (a ValueError) if `directory` holds another model, or is being written to by
-            another save; if a file cannot be written, as on a full disk: once there is room, the
-            same call goes on; if a tensor has a kind or a name that such files do not have.
+        CheckpointError: (a ValueError) if `directory` holds another model, or another save writes
+            to it; if a file cannot be written, as on a full disk: once there is room, the same call
+            goes on; if a tensor has a kind or a name that such files do not have.
         ValueError: if `threads` is less than 1.
         MissingExtraError: without huggingface_hub, for a module that is not of transformers.
         ReplayError: if what was recorded cannot be replayed.

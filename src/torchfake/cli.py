@@ -1,19 +1,17 @@
 """The ``torchfake`` command: inspect, fit, diff and init. The only file that prints.
 
 Input: arguments of the command line. Output: text on stdout, one line on stderr for an error, and
-an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument or a model that
-cannot be built or run, 130 interrupted. Invariant: stdout has the answer only; what other code
-prints while it runs goes to stderr. Called by: ``__main__``.
+an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument, a model that
+cannot be built or run, or a file or stream that cannot be written, 130 interrupted. Invariant:
+stdout has the answer only; what other code prints while it runs goes to stderr; names from files
+and modules are escaped. Called by: ``__main__``, which writes the answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
 import sys
 import traceback
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +21,11 @@ from rich.console import Console
 
 import torchfake
 from torchfake._core.gpu_profiles import CudaProfile, profiles
+from torchfake._escapes import printable
+from torchfake._streams import chatter_on_stderr, json_text, write_error
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.base_record import plain_text, renderables
+from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.diff import diff
 from torchfake.inspect.gpu_files import read_profiles
@@ -48,7 +49,7 @@ Target = Annotated[
     typer.Argument(
         metavar="TARGET",
         help="transformers:ClassName (its default config), the path of a config.json, "
-        "or package.module:callable.",
+        "or package.module:callable, which is imported and called: its code runs.",
     ),
 ]
 Config = Annotated[
@@ -148,7 +149,7 @@ def inspect_command(
     With --batch, --seq or any option after them the model is run as well, on fakes of inputs that
     are made up, and outputs, operations and the memory of the step are shown.
     """
-    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
+    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
             target,
             overrides=config or (),
@@ -166,7 +167,8 @@ def inspect_command(
         )
         if html is not None:
             report(found, html)
-    _print_record(found, as_json, depth)
+    with _errors_on_one_line(show_traceback):
+        _print_record(found, as_json, depth)
 
 
 @app.command("fit")
@@ -193,7 +195,7 @@ def fit_command(
 
     Without --gpu all are tried that torchfake knows. Exits with 1 if it fits on none.
     """
-    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
+    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
             target,
             overrides=config or (),
@@ -212,14 +214,21 @@ def fit_command(
         if html is not None:
             report(found, html)
     assert found.fits is not None
-    _print_record(found.fits, as_json)
+    with _errors_on_one_line(show_traceback):
+        _print_record(found.fits, as_json)
     if not any(fit.fits for fit in found.fits):
         raise typer.Exit(1)
 
 
 @app.command("diff")
 def diff_command(
-    a: Annotated[str, typer.Argument(metavar="A", help="A target, or a checkpoint's path.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="A target (the code of package.module:callable runs), or a checkpoint's path.",
+        ),
+    ],
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
@@ -228,9 +237,10 @@ def diff_command(
 
     Of checkpoints only the headers are read. Exits with 1 if anything differs.
     """
-    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
+    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = diff(a, b)
-    _print_record(found, as_json)
+    with _errors_on_one_line(show_traceback):
+        _print_record(found, as_json)
     if not found.is_equal:
         raise typer.Exit(1)
 
@@ -278,7 +288,7 @@ def init_command(
     model is never in memory as a whole; from_pretrained reads the result. Run again after an
     interruption, it goes on from the last whole file.
     """
-    with _errors_on_one_line(show_traceback), _quiet_stdout(show_traceback):
+    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         written = init_target(
             target,
             out,
@@ -289,10 +299,10 @@ def init_command(
             threads=threads,
         )
     if as_json:
-        print(json.dumps(written.to_dict(), indent=2))
+        print(json_text(written.to_dict()))
         return
     for name in written.files:
-        print(out / name)
+        print(printable(str(out / name)))
     print(f"{bytes_text(written.num_bytes)} in {written.seconds:.1f} s")
 
 
@@ -300,39 +310,23 @@ def init_command(
 def _errors_on_one_line(show_traceback: bool) -> Iterator[None]:
     try:
         yield
-    except (TorchFakeError, OSError) as error:
+    except typer.Exit:
+        raise
+    except BaseException as error:  # of a library, or of a model's code
         if show_traceback:
-            traceback.print_exception(error)
-        _fail(str(error), 2)
-    except KeyboardInterrupt:
-        if show_traceback:
-            traceback.print_exc()
-        _fail("interrupted", 130)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(code)
-
-
-@contextlib.contextmanager
-def _quiet_stdout(show_warnings: bool) -> Iterator[None]:
-    """Redirect what other code prints to stderr; drop its warnings and logs, unless requested."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        if not show_warnings:
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
-            stack.callback(logging.disable, logging.root.manager.disable)
-            logging.disable(logging.WARNING)
-        yield
+            write_error("".join(traceback.format_exception(error)))
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(130) from error
+        is_ours = isinstance(error, (TorchFakeError, OSError))
+        write_error(f"error: {printable(str(error) if is_ours else one_line(error))}\n")
+        raise typer.Exit(2) from error
 
 
 def _print_record(found: Any, as_json: bool, depth: int | None = None) -> None:
     """Print a record: as JSON, in colour on a terminal, or as plain text."""
     if as_json:
         data = found.to_dict() if depth is None else found.to_dict(depth=depth)
-        print(json.dumps(data, indent=2))
+        print(json_text(data))
     elif sys.stdout.isatty():
         console = Console(highlight=False)
         for part in renderables(found, console, depth=depth):

@@ -8,6 +8,8 @@ Called by: all packages.
 
 from __future__ import annotations
 
+from torchfake._escapes import printable
+
 __all__ = [
     "CacheError",
     "ChangedValueError",
@@ -32,7 +34,13 @@ __all__ = [
 
 
 class TorchFakeError(Exception):
-    """The base class of the exceptions: ``except TorchFakeError`` catches all of them."""
+    """The base class of the exceptions: ``except TorchFakeError`` catches all of them.
+
+    Messages have names of files and tensors, whose control characters are escaped.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
 
 class NotFakeError(TorchFakeError, ValueError):

@@ -49,7 +49,7 @@ def _read(path: Path) -> dict[str, Any]:
         return dict(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise DeviceError(f"{path} could not be read: {error.strerror}") from error
-    except ValueError as error:  # such as TOMLDecodeError and UnicodeDecodeError
+    except (ValueError, RecursionError) as error:  # such as TOMLDecodeError, UnicodeDecodeError
         raise DeviceError(f"{path} is not TOML: {error}") from error
 
 

@@ -10,10 +10,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from torchfake._escapes import printable
+
+_MAX_NAME = 200
+"""Longer names are compared with none: that takes the square of their length."""
+
 
 def one_line(error: BaseException, *, limit: int = 400) -> str:
     """``ValueError: its message``, on one line of at most about `limit` characters."""
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error).split()))
     if len(text) > limit:
         text = text[:limit].rsplit(" ", 1)[0] + " ..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -21,6 +26,8 @@ def one_line(error: BaseException, *, limit: int = 400) -> str:
 
 def did_you_mean(unknown: str, known: Iterable[str]) -> str:
     """``; did you mean A, B?`` or "": the known names closest to an unknown one, case aside."""
+    if len(unknown) > _MAX_NAME:
+        return ""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(unknown.lower(), by_lower, n=3, cutoff=0.7)
     names = [by_lower[name] for name in close]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchfake._escapes import printable
 from torchfake.inspect.diff import Diff
 
 
@@ -18,11 +19,12 @@ def diff_text(diff: Diff) -> str:
         lines += ["", f"{heading} ({count:,})"]
         lines += _aligned([("", line.name, line.text) for line in found])
     lines += ["", f"alike ({diff.num_equal:,})"]
-    lines += [f"note  {note}" for note in diff.notes]
+    lines += [f"note  {printable(note)}" for note in diff.notes]
     return "\n".join(lines).encode("ascii", "backslashreplace").decode()
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,7 +1,8 @@
 """Records as plotly figures: icicles of a module's tree, and memory over time.
 
 Input: a Summary, an Estimate. Output: figures, which show themselves in a notebook and go into a
-page. Invariant: a figure has a bounded number of points, whatever the model. Called by:
+page. Invariant: a figure has a bounded number of points, whatever the model, and no
+markup from names, which plotly would interpret. Called by:
 ``base_record.figure``, which imports this file, and ``show/page``; plotly is imported by the first
 figure.
 """
@@ -20,7 +21,7 @@ from torchfake.inspect.describe import units
 from torchfake.inspect.describe.module_names import join_name, name_and_ancestors
 from torchfake.inspect.memory import Estimate
 from torchfake.inspect.run.lifetimes import PHASES
-from torchfake.inspect.show.html import COLORS
+from torchfake.inspect.show.html import COLORS, escape
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.tree import ModuleNode
 
@@ -81,9 +82,9 @@ def icicle(summary: Summary, value: Value, value_text: Callable[[int], str], tit
 
 def _icicle(blocks: list[Block], value_text: Callable[[int], str], title: str) -> Any:
     trace = _plotly().Icicle(
-        ids=[name for name, *_ in blocks],
-        parents=[parent for _, parent, *_ in blocks],
-        labels=[label for *_, label, _ in blocks],
+        ids=[escape(name) for name, *_ in blocks],
+        parents=[escape(parent) for _, parent, *_ in blocks],
+        labels=[escape(label) for *_, label, _ in blocks],
         values=[size for *_, size in blocks],
         text=[value_text(size) for *_, size in blocks],
         textinfo="label+text",

@@ -8,8 +8,9 @@ Invariant: every text is escaped, and the texts are those of ``show/text``. Call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from html import escape as _escape_markup
 
+from torchfake._escapes import printable
 from torchfake.inspect.base_record import Record, html_fragment
 from torchfake.inspect.check import Checked
 from torchfake.inspect.fit import Fits
@@ -18,6 +19,12 @@ from torchfake.inspect.memory import Estimate
 from torchfake.inspect.show import summary_table, text
 from torchfake.inspect.show.summary_table import LEFT_ALIGNED
 from torchfake.inspect.summary import Summary
+
+
+def escape(text: str) -> str:
+    """Text as HTML, in which control characters are visible."""
+    return _escape_markup(printable(text, keep="\n"))
+
 
 OPEN_LEVELS = 2
 """Levels of the tree that are unfolded initially."""

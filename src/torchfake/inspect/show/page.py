@@ -8,7 +8,6 @@ which imports this file when it is first called.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 from torchfake.errors import MissingExtraError
@@ -18,6 +17,7 @@ from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory import Estimate
 from torchfake.inspect.show import figures, text
+from torchfake.inspect.show.html import escape
 from torchfake.inspect.summary import Summary
 
 _PAGE = """<!DOCTYPE html>

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from torchfake._files.disk.incomplete import write_whole
 from torchfake.errors import InputsError
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
@@ -77,14 +77,13 @@ def _of_module(given: list[Any], options: dict[str, Any]) -> list[Any]:
 
 
 def _write(text: str, path: Path) -> Path:
-    """Write a temporary file and rename it: the file that was there stays until then."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write the page; what was there stays until it is complete."""
+    contents = text.encode()
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        write_whole(path, contents)
+    except OSError as error:  # of a write it does not say which file
+        if error.errno is None:
+            raise
+        reason = f"{error.strerror} (the page has {len(contents):,} bytes)"
+        raise OSError(error.errno, reason, str(path)) from error
     return path

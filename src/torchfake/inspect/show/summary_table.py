@@ -1,7 +1,8 @@
 """A summary as the rows of a table, which text, terminal and notebook show.
 
 Input: a Summary. Output: rows of plain strings. Invariant: one row for each module, or for several
-equal blocks, in order. Called by: ``show/text``, ``show/terminal`` and ``show/html``.
+equal blocks, in order; names are escaped. Called by: ``show/text``,
+``show/terminal`` and ``show/html``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from torchfake._escapes import printable
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import TensorSpec
 from torchfake.inspect.describe.units import bytes_text, flops_text
@@ -71,7 +73,7 @@ class _RowMaker:
         size, flops = _size_cells(node.total), self.summary.flops_of(names)
         yield Row(
             is_last,
-            label,
+            printable(label),
             self._output_text(names),
             *size,
             _flops_cell(flops.forward),
@@ -95,8 +97,8 @@ class _RowMaker:
 
     def _tensor_texts(self, node: ModuleNode) -> tuple[str, ...]:
         if node.shared_with is not None:
-            return (f"same module as {node.shared_with}",)
-        return tuple(self._tensor_text(tensor) for tensor in node.tensors)
+            return (printable(f"same module as {node.shared_with}"),)
+        return tuple(printable(self._tensor_text(tensor)) for tensor in node.tensors)
 
     def _tensor_text(self, tensor: TensorNode) -> str:
         if tensor.tied_to is not None:

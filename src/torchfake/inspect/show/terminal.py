@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from torchfake._escapes import printable
 from torchfake.inspect.base_record import Record, renderables
 from torchfake.inspect.check import Checked
 from torchfake.inspect.fit import Fits
@@ -49,7 +50,7 @@ def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[Re
     grid = _table(text.FITS_HEADER, left=("GPU", "fits", "largest"))
     for fit in found:
         style = "green" if fit.fits else "red"
-        cells = text.fits_cells(fit)
+        cells = map(printable, text.fits_cells(fit))
         grid.add_row(*(Text(cell, style=style if i == 4 else "") for i, cell in enumerate(cells)))
     yield grid
     yield Text("")
@@ -80,7 +81,7 @@ def _tree(summary: Summary, console: Console, depth: int | None) -> Iterator[Ren
 def _lines(lines: list[tuple[str, str]]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, content in lines:
-        grid.add_row(Text(name, style="bold"), Text(content))
+        grid.add_row(Text(printable(name), style="bold"), Text(printable(content)))
     return grid
 
 

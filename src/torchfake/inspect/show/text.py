@@ -1,7 +1,8 @@
 """Records as plain text, and the lines of totals that all kinds of output share.
 
 Input: any record. Output: text, and lines of a name and a text each. Invariant: plain text does not
-depend on a terminal, and is ASCII except for names that are not. Called by:
+depend on a terminal, and is ASCII except for names that are not;
+what is not printable is escaped. Called by:
 ``base_record.plain_text``, which imports this file; the other files of ``show``, and
 ``distributed/text``.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchfake._escapes import printable
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.check import Checked
 from torchfake.inspect.describe.tensor_specs import to_lines
@@ -120,6 +122,7 @@ def _plain_tree(summary: Summary, depth: int | None) -> str:
 
 def plain_lines(lines: list[tuple[str, str]]) -> str:
     """Lines of a name and a text each, the texts aligned."""
+    lines = [(printable(name), printable(text)) for name, text in lines]
     width = max((len(name) for name, _ in lines), default=0)
     return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
 
@@ -185,6 +188,7 @@ def checked_lines(checked: Checked) -> list[tuple[str, str]]:
 
 def padded(table: list[tuple[str, ...]], left: tuple[str, ...]) -> Iterator[str]:
     """The lines of a table without empty columns; columns of `left` are aligned on the left."""
+    table = [tuple(map(printable, line)) for line in table]
     columns = [i for i in range(len(table[0])) if i == 0 or any(line[i] for line in table[1:])]
     widths = {i: max(len(line[i]) for line in table) for i in columns}
     for line in table:

@@ -56,7 +56,7 @@ def parse_value(text: str) -> Any:
     """One value: JSON, else a Python literal, else the string itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return ast.literal_eval(text)

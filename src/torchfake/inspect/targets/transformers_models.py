@@ -60,8 +60,9 @@ def config_target(text: str, values: dict[str, Any]) -> Target:
     transformers = _transformers()
     config_class = _config_class(transformers, text, raw)
     config = config_from(text, config_class, raw, values)
-    for name in config.architectures or ():
-        model_class = _lookup(transformers, name)
+    architectures = config.architectures
+    for name in architectures if isinstance(architectures, (list, tuple)) else ():
+        model_class = _lookup(transformers, name) if isinstance(name, str) else None
         if _is_model_class(transformers, model_class):
             return target_of(text, name, config, partial(model_class, config))
     if type(config) not in transformers.MODEL_MAPPING:
@@ -131,16 +132,32 @@ def _model_names(transformers: Any) -> set[str]:
 def _read_json(path: Path) -> dict[str, Any]:
     file = path / "config.json" if path.is_dir() else path
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
+        raw = json.loads(_text_of(file))
     except FileNotFoundError as error:
         raise TargetError(f"there is no file {str(file)!r}; nothing is downloaded") from error
     except OSError as error:
         raise TargetError(f"{file} could not be read: {one_line(error)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TargetError(f"{file} is not JSON: {one_line(error)}") from error
     if not isinstance(raw, dict):
         raise TargetError(f"{file} holds a JSON {type(raw).__name__}, not the object of a config")
     return raw
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def _text_of(file: Path) -> str:
+    """What is in a file, unless it is larger than any config; a device may never end."""
+    with file.open("rb") as opened:
+        content = opened.read(_MAX_CONFIG_BYTES + 1)
+    if len(content) > _MAX_CONFIG_BYTES:
+        raise ValueError(f"it has more than {_MAX_CONFIG_BYTES:,} bytes")
+    return content.decode("utf-8")
+
+
+_MAX_CONFIG_BYTES = 50_000_000
 
 
 def _config_class(transformers: Any, text: str, raw: dict[str, Any]) -> Any:
@@ -148,10 +165,12 @@ def _config_class(transformers: Any, text: str, raw: dict[str, Any]) -> Any:
     if model_type is None:
         raise TargetError(f"{text} has no `model_type`, so it is not a transformers config")
     known = transformers.CONFIG_MAPPING
+    if not isinstance(model_type, str):
+        raise TargetError(f"{text}: `model_type` is a {type(model_type).__name__}, not a name")
     if model_type not in known:
         own = " and code in the checkpoint is not run" if "auto_map" in raw else ""
         raise TargetError(
             f"{text}: transformers {transformers.__version__} does not know model_type "
-            f"{model_type!r}{own}{did_you_mean(str(model_type), known)}"
+            f"{_shortened(model_type)!r}{own}{did_you_mean(model_type, known)}"
         )
     return known[model_type]

@@ -152,7 +152,7 @@ def key_for(table: SignatureTable, args: Args, kwargs: Kwargs) -> tuple[Any, ...
         hash(key)
     except (TypeError, AttributeError):
         return None
-    has_nan = any(isinstance(part, float) and part != part for part in key)
+    has_nan = any(isinstance(part, (float, complex)) and part != part for part in key)
     return None if has_nan else key  # a nan would never be found again
 
 

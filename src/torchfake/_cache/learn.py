@@ -214,14 +214,19 @@ def _fill_of(
     if packet not in _FILL_NUMBERS:
         return None
     number = _FILL_NUMBERS[packet](args)
-    if not isinstance(number, (bool, int)) and not number:
-        return None  # 0.0, or -0.0, which has the same key
-    if not isinstance(number, (bool, int, float, complex)):
-        return None
+    if not isinstance(number, (bool, int, float, complex)) or _has_float_zero(number):
+        return None  # 0.0 and -0.0 have the same key
     if isinstance(outcome, NewResult):
         return ConstantFill(number, outcome.record.dtype, new_bytes[outcome.storage_index])
     record = args[0]._fake_meta
     return ConstantFill(number, record.dtype, record.num_bytes)
+
+
+def _has_float_zero(number: complex) -> bool:
+    """Whether a number has a zero with a sign."""
+    if isinstance(number, complex):
+        return not (number.real and number.imag)
+    return isinstance(number, float) and not number
 
 
 # Guards: what the outcome depends on beyond the key.

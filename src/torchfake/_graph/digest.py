@@ -10,6 +10,7 @@ directory holds the same model).
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import Any
 
 import torch
@@ -88,6 +89,8 @@ def _of_argument(arg: Any) -> Any:
         return digest_of_values(arg.tensor)
     if type(arg) in (list, tuple):
         return [_of_argument(item) for item in arg]
+    if isinstance(arg, (float, complex)):  # all NaNs have the same text
+        return type(arg).__name__, struct.pack("dd", arg.real, arg.imag)
     return arg
 
 

@@ -33,6 +33,25 @@ def check_arguments(call: Call) -> None:
         _check_dtypes_equal(call)
     if call.traits.packet == "aten::sub_":
         _check_not_bool(call)
+    if call.traits.packet in _FILLS:
+        _check_number(call)
+
+
+_FILLS = {
+    "aten::full": 1, "aten::full_like": 1, "aten::new_full": 2, "aten::fill_": 1,
+    "aten::masked_fill": 2, "aten::masked_fill_": 2,
+}  # fmt: skip
+"""The position of the number that an operator fills with."""
+
+
+def _check_number(call: Call) -> None:
+    """A number that the dtype does not hold: 1e40 in float32, a complex one in any real dtype."""
+    position = _FILLS[call.traits.packet]
+    number = call.args[position] if len(call.args) > position else None
+    dtype = call.kwargs.get("dtype") or (call.tensors[0].dtype if call.tensors else None)
+    if isinstance(number, (bool, int, float, complex)) and dtype is not None:
+        with dispatcher.no_interception():
+            torch.full((), number, dtype=dtype, device="cpu")  # raises what eager raises
 
 
 def _check_mutated(call: Call) -> None:

@@ -130,6 +130,14 @@ def examples(session: nox.Session) -> None:
 
 
 @nox.session
+def frameworks(session: nox.Session) -> None:
+    """Deferred modules in other people's frameworks, on two gloo processes: a table of results."""
+    install(session, CHECKED_TORCH)
+    session.install("deepspeed", "lightning", "torchtitan", "triton")
+    session.run("python", "-m", "tests.frameworks.run", *session.posargs)
+
+
+@nox.session
 def sweep(session: nox.Session) -> None:
     """Construction of all of transformers against the meta device and FakeTensorMode."""
     install(session, CHECKED_TORCH)

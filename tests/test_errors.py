@@ -159,7 +159,8 @@ def test_real_tensor_write() -> None:
         """\
 aten.add_.Tensor would write fake values into a real tensor of shape [2, 3] and dtype
 torch.float32. Write out of place (the result is a fake), or into its fake copy:
-torchfake.fake_like(tensor)""",
+torchfake.fake_like(tensor). If the values are those of a deferred module, call
+materialize_module first""",
     )
 
 

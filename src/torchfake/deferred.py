@@ -16,11 +16,13 @@ from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED
 from torchfake._files.load import Source
 from torchfake._materialize import pipeline
+from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
 from torchfake._recording import generator_sync, initializers
 from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
+from torchfake._torch import distributed_patches
 from torchfake.errors import NotDeferredError
 from torchfake.fake import fake_mode, parameters_and_buffers
 
@@ -45,6 +47,7 @@ class deferred_mode(fake_mode):
 
     def __enter__(self) -> deferred_mode:
         modes.recording.is_used = True
+        distributed_patches.check_before_ddp(check_before_ddp)
         super().__enter__()
         return self
 

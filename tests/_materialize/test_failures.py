@@ -168,7 +168,7 @@ def test_messages() -> None:
     text = message(errors.ReplayError, materialize_tensor, copied)
     expect(
         re.sub(r" at \S+:\d+ in", " at FILE:LINE in", text),
-        """aten.copy_.default at FILE:LINE in test_messages was recorded with a real tensor of shape [2], which was written in place since. The values that it had are lost: pass a clone() of a tensor that is written later""",  # noqa: E501
+        """aten.copy_.default at FILE:LINE in test_messages was recorded with a real tensor of shape [2], which was written in place since. The values that it had are lost: pass a clone() of a tensor that is written later, or call materialize_module before it is""",  # noqa: E501
     )
     expect(
         message(errors.RecordError, record.record, *unkeepable(copied)),

@@ -18,7 +18,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torchfake import fake_like
-from torchfake._core import devices
 from torchfake._torch import distributed
 
 
@@ -99,6 +98,20 @@ def test_collectives(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranks == [2]
 
 
+def test_a_broadcast_to_a_mesh_is_recognised(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def broadcast(*args: Any, **kwargs: Any) -> None:
+        seen.append(distributed.is_broadcast_to_mesh())
+
+    monkeypatch.setattr("torch.distributed.tensor._collective_utils.broadcast", broadcast)
+    distribute_tensor(torch.arange(8.0), mesh, [Replicate()])
+    assert seen == [True]
+    assert not distributed.is_broadcast_to_mesh()
+
+
 def test_the_fake_group_cannot_communicate(mesh: DeviceMesh) -> None:
     assert not distributed.can_communicate(mesh)
 
@@ -120,8 +133,7 @@ def test_local_tensors(mesh: DeviceMesh) -> None:
 
 def test_device_of_a_sharded_fake(mesh: DeviceMesh) -> None:
     dtensor = DTensor.from_local(fake_like(torch.ones(2)), mesh, [Shard(0)], run_check=False)
-    assert dtensor.device == devices.carrier(torch.device("cpu"))  # of the wrapper, from C++
-    assert distributed.device_of(dtensor) == torch.device("cpu")
+    assert distributed.device_of(dtensor) == dtensor.device == torch.device("cpu")
 
 
 def test_fsdp_modules(mesh: DeviceMesh) -> None:

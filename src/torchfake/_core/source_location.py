@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import torch
 
+from torchfake._torch.distributed_patches import report_devices_of_shards
+
 _LIBRARY_ROOTS = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     str(Path(__file__).absolute().parents[1]) + os.sep,  # of all of torchfake
@@ -56,7 +58,15 @@ _SHARDING_ROOTS = tuple(
     for folder in ("fsdp", "tensor", "_composable")
 )
 
-is_sharding_code = CodePredicate(lambda code: code.co_filename.startswith(_SHARDING_ROOTS))
+
+def _is_sharding_code(code: types.CodeType) -> bool:
+    is_sharding = code.co_filename.startswith(_SHARDING_ROOTS)
+    if is_sharding:
+        report_devices_of_shards()
+    return is_sharding
+
+
+is_sharding_code = CodePredicate(_is_sharding_code)
 """Whether code belongs to torch's functions that shard, or that compute with shards. Evaluated for
 all library code when that is first met."""
 

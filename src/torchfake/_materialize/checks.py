@@ -2,7 +2,7 @@
 
 Input: a :class:`~torchfake._materialize.collect.Selection`, and the device asked for. Output: the
 deferred fakes among it, by name. Invariant: no memory is touched, and nothing is recorded. Called
-by: ``pipeline``, ``sharded`` and ``dematerialize``.
+by: ``pipeline``, ``sharded`` and ``dematerialize``; ``deferred.py``, for DDP.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torchfake._core import memory
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize.collect import Selection
-from torchfake._sharding.local_tensors import deferred_fakes
+from torchfake._sharding.local_tensors import deferred_fakes, is_or_holds_deferred
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import autograd, subclass
 from torchfake.errors import MaterializeError
@@ -88,12 +88,25 @@ def _history_of(fake: FakeTensor) -> Any:
         return None
 
 
+def check_before_ddp(module: torch.nn.Module) -> None:
+    """Refuse a deferred module that DistributedDataParallel is about to wrap: C++ would read the
+    memory of its parameters, which is not there.
+    """
+    named = [*module.named_parameters(), *module.named_buffers()]
+    for name, _ in (pair for pair in named if is_or_holds_deferred(pair[1])):
+        raise MaterializeError(
+            f"DistributedDataParallel was given a deferred module: {name} has no values yet. Call "
+            "materialize_module(module) before it is wrapped; all ranks have the same weights then"
+        )
+
+
 def check_no_graph(name: str, tensor: torch.Tensor) -> None:
     """Refuse a tensor that a graph of autograd holds, and would go on to hold as it was."""
     if autograd.is_in_live_graph(tensor):
         raise MaterializeError(
             f"{name} cannot be materialized in place: the graph of a forward pass holds it. Delete "
-            "the outputs of that pass, or run it in torch.no_grad()"
+            "the outputs of that pass, or run it in torch.no_grad(). If a framework holds it "
+            "(DeepSpeed, for its gradients), call materialize_module before it is given the module"
         )
 
 

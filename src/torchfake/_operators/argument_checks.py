@@ -61,7 +61,8 @@ def _check_mutated(call: Call) -> None:
             raise RealTensorWriteError(
                 f"{call.traits.name} would write fake values into a real tensor of shape "
                 f"{list(tensor.shape)} and dtype {tensor.dtype}. Write out of place (the result is "
-                "a fake), or into its fake copy: torchfake.fake_like(tensor)"
+                "a fake), or into its fake copy: torchfake.fake_like(tensor). If the values are "
+                "those of a deferred module, call materialize_module first"
             )
         own = device_of(tensor)
         if not call.traits.mixes_devices and own is not None and own != call.device:

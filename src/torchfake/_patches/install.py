@@ -11,6 +11,7 @@ import threading
 
 from torchfake._patches import autocast, cuda, data_sources, device_arguments
 from torchfake._patches.patch import PatchSet
+from torchfake._torch.distributed_patches import report_devices_of_shards
 
 _lock = threading.Lock()
 
@@ -19,6 +20,7 @@ _for_any_mode, _for_fake_cuda = PatchSet(), PatchSet()
 
 def install_patches(*, fake_cuda: bool) -> None:
     """Count one more mode; the first one installs the patches."""
+    report_devices_of_shards()
     with _lock:
         _for_any_mode.install([*autocast.PATCHES, *data_sources.PATCHES, *device_arguments.PATCHES])
         if fake_cuda:
@@ -27,6 +29,7 @@ def install_patches(*, fake_cuda: bool) -> None:
 
 def uninstall_patches(*, fake_cuda: bool) -> None:
     """Count one mode less; the last one restores the originals."""
+    report_devices_of_shards()  # it may have been imported meanwhile
     with _lock:
         if fake_cuda:  # in reverse order: both replace torch.asarray
             _for_fake_cuda.uninstall()

@@ -7,7 +7,7 @@ argument is changed. Called by: the other files of ``_recording``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ def has_deferred_arguments(args: Args, kwargs: Kwargs) -> bool:
     return any(is_deferred_fake(tensor) for tensor in tensors_in(args, kwargs))
 
 
-def deferred_fakes(tensors: list[torch.Tensor]) -> list[FakeTensor]:
+def deferred_fakes(tensors: Sequence[torch.Tensor]) -> list[FakeTensor]:
     """Those of `tensors` that are deferred fakes."""
     return [t for t in tensors if is_deferred_fake(t)]  # type: ignore[misc]
 

@@ -1,10 +1,11 @@
-"""Collectives on deferred tensors, as copies on this rank.
+"""Collectives on deferred tensors: copies on this rank where torch shards, else on real values.
 
 Input: a collective operation. Output: the copies that it amounts to on this rank, which are
-recorded in its place. Invariant: nothing is sent. Ranks that shard a deferred module have recorded
-the same operations, which :mod:`torchfake._sharding.rank_agreement` checks before any value is
-computed. So what another rank would send is what this rank has, or another part of it.
-Called by: ``_recording/record``.
+recorded in its place; or its result, on tensors that have become real. Invariant: nothing is sent
+by functions that shard. Ranks that shard a deferred module have recorded the same operations, which
+:mod:`torchfake._sharding.rank_agreement` checks before any value is computed. So what another rank
+would send is what this rank has, or another part of it. A broadcast that a program asks for itself
+is sent, since its other ranks may have anything. Called by: ``_recording/record``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,50 @@ from typing import Any
 
 import torch
 
-from torchfake._operators.operator_call import Args
-from torchfake._torch import distributed
+from torchfake._core.schemas import traits_of
+from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._recording.arguments import deferred_fakes, is_materialized, with_real_tensors
+from torchfake._recording.value_reads import materialize_storages
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import dispatcher, distributed, subclass
 from torchfake.errors import RecordError
+
+
+def run_on_real_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result of a collective whose tensors are real, or become so; None if it is not to be run.
+
+    A broadcast needs the values of one rank, and gives the others the same: those of its tensors
+    that are deferred are computed. Any other collective is run if all of them have been computed.
+    """
+    fakes = deferred_fakes(_flattened([*args, *kwargs.values()]))
+    is_broadcast = traits_of(func).packet == "c10d::broadcast_"
+    if is_broadcast and not distributed.is_broadcast_to_mesh():
+        materialize_storages(fakes)
+    if not all(map(is_materialized, fakes)):
+        return None
+    with dispatcher.as_eager():
+        result = func(*map(with_real_tensors, args), **with_real_tensors(kwargs))
+    if is_broadcast:
+        for fake in fakes:
+            _become_real(fake)
+    return result
+
+
+def _become_real(fake: FakeTensor) -> None:
+    """Exchange a tensor that was broadcast for the real one, if a module and autograd know nothing
+    of it. What comes next may be C++ that cannot use fakes: a list of them is not dispatched.
+    """
+    attributes = fake.__dict__.keys() - {"_fake_meta", "_fake_storage"}
+    if type(fake) is FakeTensor and not attributes and not fake.requires_grad:
+        real: Any = with_real_tensors(fake)
+        subclass.swap_tensors(fake, real)
+
+
+def _flattened(value: Any) -> list[Any]:
+    """The tensors in nested lists, which c10d's operators take."""
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _flattened(item)]
+    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def local_copies(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -35,7 +77,8 @@ def local_copies(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor
             return [(outputs[0], torch.view_as_real(own) if is_split else own)]
         raise RecordError(
             "torch.distributed.scatter of deferred tensors: this rank does not have what the other "
-            "one sends. Shard with distribute_tensor, or take this rank's part of its own tensor"
+            "one sends. Shard with distribute_tensor, or take this rank's part of its own tensor; "
+            "or call materialize_module first"
         )
     raise RecordError(
         f"{name} was called with deferred tensors, and needs the values of other ranks, which do "

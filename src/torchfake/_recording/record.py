@@ -34,7 +34,11 @@ from torchfake._recording.graph_builder import (
     new_op,
 )
 from torchfake._recording.initializers import find_call_site, run_in_initialiser
-from torchfake._recording.local_collectives import local_copies, result_of_collective
+from torchfake._recording.local_collectives import (
+    local_copies,
+    result_of_collective,
+    run_on_real_values,
+)
 from torchfake._recording.value_reads import needs_values, run_on_values
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -58,6 +62,9 @@ def record(
             defer(result, None, mode_mark, find_call_site()[0])  # no operation to replay
         return result
     if traits.is_collective:
+        result = run_on_real_values(func, args, kwargs)
+        if result is not None:
+            return result
         for pair in local_copies(traits.packet, args):
             record(_COPY, traits_of(_COPY), pair, {}, run, mode_mark)
         return result_of_collective(args)

@@ -8,6 +8,7 @@ operation makes or writes of them is recorded as any other operation. Called by:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def run_on_values(
     mutated = mutated_arguments(traits, args, kwargs)
     writes_real = any(map(is_real, mutated))
     if writes_real and arguments.mark and modes.current() is None:
-        _materialize_storages(arguments.tensors)
+        materialize_storages(arguments.tensors)
         return func(*map(with_real_tensors, args), **with_real_tensors(kwargs))
     with dispatcher.as_eager():
         copies = {
@@ -72,9 +73,10 @@ def run_on_values(
     return result
 
 
-def _materialize_storages(tensors: list[torch.Tensor]) -> None:
+def materialize_storages(tensors: Sequence[torch.Tensor]) -> None:
     """Materialize the storages of deferred tensors that are used with real ones: an optimizer's
-    state that was made while its parameters were deferred is written at each step from now on.
+    state that was made while its parameters were deferred is written at each step from now on, and
+    what is broadcast is written by another rank.
     """
     for fake in deferred_fakes(tensors):
         deferred: Any = fake._fake_storage.deferred

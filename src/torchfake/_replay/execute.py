@@ -111,7 +111,7 @@ def check_replayable(op: Op) -> None:
             raise ReplayError(
                 f"{op} was recorded with a real tensor of shape {list(external.tensor.shape)}, "
                 "which was written in place since. The values that it had are lost: pass a clone() "
-                "of a tensor that is written later"
+                "of a tensor that is written later, or call materialize_module before it is"
             )
 
 

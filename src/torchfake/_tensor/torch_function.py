@@ -21,6 +21,7 @@ from torchfake._core.devices import encode
 from torchfake._core.source_location import CodePredicate
 from torchfake._tensor import autocast
 from torchfake._torch import dispatcher, python_functions, subclass
+from torchfake._torch.distributed_patches import report_devices_of_shards
 
 _FACTORIES = frozenset(
     [getattr(torch, name) for name in dir(torch) if name.endswith("_like") and name[0] != "_"]
@@ -49,6 +50,7 @@ def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = N
     in_a_mode = modes.current() is not None or dispatcher.current_fake_mode() is not None
     if in_a_mode or not modes.recording.is_used:
         return _call_overridden(func, args, kwargs)
+    report_devices_of_shards()  # DTensor may have been imported since the last mode
     with _RecordedFactories():
         return _call_overridden(func, args, kwargs)
 

@@ -16,4 +16,5 @@ Its files, in reading order:
     numerics          settings of thread and process that change values
     autograd          whether a tensor is in a live graph; sequence numbers of graph nodes
     distributed       DTensor, FSDP2, device meshes, process groups
+    distributed_patches  the device of a DTensor of a fake; a check before DDP
 """

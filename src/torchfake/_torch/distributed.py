@@ -93,12 +93,22 @@ def mesh_scatter_list() -> list[torch.Tensor] | None:
     Every rank splits its own tensor; all but one discard the parts for those that they receive.
     Of a deferred tensor there are no values to receive, and the parts of all ranks are equal.
     """
+    frame = _running("mesh_scatter")
+    return None if frame is None else frame.f_locals["scatter_list"]
+
+
+def is_broadcast_to_mesh() -> bool:
+    """Whether ``distribute_tensor`` is replicating a tensor now."""
+    return _running("mesh_broadcast") is not None
+
+
+def _running(name: str) -> types.FrameType | None:
+    """The frame of a function of DTensor's for collectives, if it is running."""
     module = sys.modules.get("torch.distributed.tensor._collective_utils")
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and module is not None:
-        if frame.f_code is module.mesh_scatter.__code__:
-            parts: list[torch.Tensor] = frame.f_locals["scatter_list"]
-            return parts
+        if frame.f_code is getattr(module, name).__code__:
+            return frame
         frame = frame.f_back
     return None
 

@@ -10,6 +10,7 @@ C++ gives a DTensor the device of the tensor that it wraps, which for a fake is 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,33 +18,9 @@ from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends, dispatcher
-from torchfake._torch.distributed import is_dtensor, local_tensor_of, shard_of
+from torchfake._torch.distributed import is_dtensor, local_tensor_of
+from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake.distributed.rank_tracker import RankTracker
-
-_DEVICE_ATTRIBUTES = ("device", "is_cuda", "is_cpu", "is_meta")
-
-
-def _attribute_of_shard(name: str) -> Any:
-    """What makes of an attribute of DTensors one that is read from a fake shard."""
-
-    def replacement(original: Any) -> Any:
-        def get(dtensor: Any) -> Any:
-            shard = shard_of(dtensor)
-            if isinstance(shard, FakeTensor):
-                return getattr(shard, name)
-            return original.__get__(dtensor)
-
-        return property(get)
-
-    return replacement
-
-
-def _get_device(original: Any) -> Any:
-    def get_device(dtensor: Any) -> int:
-        shard = shard_of(dtensor)
-        return shard.get_device() if isinstance(shard, FakeTensor) else original(dtensor)
-
-    return get_device
 
 
 def _group_by_device(original: Any) -> Any:
@@ -81,11 +58,7 @@ def _record_stream(original: Any) -> Any:
 
 
 def _patches() -> list[Patch]:
-    from torch.distributed.tensor import DTensor
-
     return [
-        *(Patch(DTensor, name, _attribute_of_shard(name)) for name in _DEVICE_ATTRIBUTES),
-        Patch(DTensor, "get_device", _get_device),
         Patch(FakeUntypedStorage, "resize_", _resize),
         Patch(FakeTensor, "record_stream", _record_stream),
         Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
@@ -95,6 +68,8 @@ def _patches() -> list[Patch]:
 @contextlib.contextmanager
 def dtensors_of_fakes() -> Iterator[None]:
     """Context in which torch supports DTensors of fakes; these wrap the patches of a fake mode."""
+    importlib.import_module("torch.distributed.tensor")
+    report_devices_of_shards()
     patches = PatchSet()
     patches.install(_patches())
     try:

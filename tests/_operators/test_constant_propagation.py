@@ -65,8 +65,6 @@ UNKNOWN_WRITES: dict[str, Callable[[Tensor], Any]] = {
     "index_put": lambda t: t.index_put_((torch.tensor([0]),), torch.randn(3)),
     "data": lambda t: t.data.normal_(),
     "storage_copy": lambda t: t.untyped_storage().copy_(torch.randn(6).untyped_storage()),
-    "storage_fill": lambda t: t.untyped_storage().fill_(1),
-    "storage_item": lambda t: t.untyped_storage().__setitem__(0, 1),
     "storage_resize": lambda t: t.untyped_storage().resize_(0),
     "growth": lambda t: t.resize_(9),
 }
@@ -82,6 +80,18 @@ def test_unknown_writes_forget_in_every_view(name: str) -> None:
             with pytest.raises(UnknownValueError):
                 fake.tolist()
         assert copy.tolist() == [[0.0] * 3] * 2
+
+
+def test_writes_of_a_storage_are_known() -> None:
+    for change in (lambda s: s.fill_(1), lambda s: s.__setitem__(3, 64)):
+        expected = torch.zeros(2, 3)
+        with fake_mode():
+            fake = torch.zeros(2, 3)
+            row = fake[0]
+        for tensor in (expected, fake):
+            change(tensor.untyped_storage())
+        assert fake.tolist() == expected.tolist()
+        assert row.tolist() == expected[0].tolist()
 
 
 def test_a_whole_write_is_known_again() -> None:

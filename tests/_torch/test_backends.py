@@ -65,3 +65,21 @@ def test_has_onednn_lstm() -> None:
     assert not backends.has_onednn_lstm(torch.float64)
     assert isinstance(backends.has_onednn_lstm(torch.bfloat16), bool)
     assert not backends.has_onednn_lstm(torch.float16)  # while gradients are recorded
+
+
+def test_deterministic_options() -> None:
+    """The previous options are restored."""
+    assert backends.deterministic_options() is None
+    assert not backends.fills_empty_memory()
+    options: list[backends.Deterministic] = [(True, True), (True, False), (False, True)]
+    for warns, fills in options:
+        with backends.deterministic((warns, fills)):
+            assert backends.deterministic_options() == (warns, fills)
+            assert backends.is_deterministic()
+            assert torch.is_deterministic_algorithms_warn_only_enabled() is warns
+            assert backends.fills_empty_memory() is fills
+            assert bool(torch.empty(1).isnan()) or not fills
+            with backends.deterministic(None):
+                assert not torch.are_deterministic_algorithms_enabled()
+    assert backends.deterministic_options() is None
+    torch.utils.deterministic.fill_uninitialized_memory = True

@@ -28,6 +28,7 @@ from torchfake._cache.verify import disagreements
 from torchfake._core.schemas import ACCEPTS_MASKS, traits_of
 from torchfake._operators.meta_kernels import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._torch import backends
 from torchfake.errors import CacheError
 
 MAX_RECIPES = 50_000
@@ -68,6 +69,8 @@ _EXCLUDED = {
     "aten::histc": "the same",
     "aten::max_unpool2d": "the same",
     "aten::max_unpool3d": "the same",
+    "aten::put": "the same",
+    "aten::put_": "the same",
 }
 
 
@@ -137,6 +140,8 @@ def _is_cacheable(func: Any) -> bool:
     traits = traits_of(func)
     if func.namespace != "aten" or traits.packet in _EXCLUDED or _has_out(func):
         return False
+    if traits.returns_uninitialized and backends.is_deterministic():
+        return False  # it may be filled, and by what is no part of recipes
     return not traits.is_data_dependent or traits.packet in ACCEPTS_MASKS or has_replacement(func)
 
 

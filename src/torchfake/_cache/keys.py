@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._core.schemas import traits_of
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import backends
 
 KeyFunction = Callable[[Args, Kwargs | None], tuple[Any, ...]]
 
@@ -83,20 +85,25 @@ def key_function(func: Any, args: Args, kwargs: Kwargs) -> KeyFunction | None:
     templates = [_TEMPLATES.get(str(argument.type)) for argument in passed]
     if None in templates:
         return None
-    return _compile(tuple(templates), len(args))
+    return _compile(tuple(templates), len(args), traits_of(func).returns_uninitialized)
 
 
 @cache
-def _compile(templates: tuple[_Template, ...], num_positional: int) -> KeyFunction:
+def _compile(
+    templates: tuple[_Template, ...], num_positional: int, returns_uninitialized: bool
+) -> KeyFunction:
     """The key function of a signature, as one expression without a loop.
 
     Made from text, as dataclasses and named tuples make theirs: a loop over the arguments would
-    take longer than all the rest of a hit but the wrapper.
+    take longer than all the rest of a hit but the wrapper. Keys of what returns empty memory tell
+    whether torch fills that.
     """
     names = [f"a{i}" for i in range(len(templates))]
     pairs = list(zip(templates, names, strict=True))
     values = [template.value.format(name) for template, name in pairs if template.value]
     key = "".join(template.key.format(name) + ", " for template, name in pairs)
+    fills = "fills_memory(), " if returns_uninitialized else ""
+    key += fills
     text = f"""
 def key(args, kwargs):
     {_unpacking(names[:num_positional], "args")}
@@ -107,11 +114,12 @@ def key(args, kwargs):
         return ({key}True,)
     except AttributeError:  # no fake where the schema has a tensor
         pass
-    return generic_key((args, kwargs))
+    return generic_key((args, kwargs, {fills}))
 """
     namespace: dict[str, Any] = {
         "generic_key": _generic_key,
         "refuse_generator": _refuse_generator,
+        "fills_memory": backends.is_deterministic,
     }
     exec(text, namespace)
     return namespace["key"]  # type: ignore[no-any-return]

@@ -8,6 +8,9 @@ by: ``_replay`` and ``_materialize`` for what they materialize, ``_operators`` f
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 
 from torchfake._core.metadata import Metadata
@@ -42,6 +45,15 @@ def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:
     view.set_(storage, record.offset, record.size, record.stride)
     subclass.set_conj_and_neg(view, record.conj, record.neg)
     return view
+
+
+def number_of_empty_memory(dtype: torch.dtype) -> Any:
+    """What torch fills empty memory with under ``torch.use_deterministic_algorithms``: NaN, or the
+    largest integer (aten/src/ATen/native/TensorFactories.h, fill_empty_deterministic_).
+    """
+    if dtype.is_floating_point or dtype.is_complex:
+        return math.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:

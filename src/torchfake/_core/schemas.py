@@ -77,7 +77,7 @@ _OVERWRITES_FIRST = frozenset(
      "aten::cauchy_", "aten::log_normal_"}
 )  # fmt: skip
 
-_RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
+RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
 """Operators tagged ``inplace_view`` that may allocate bytes."""
 
 _READS_METADATA = frozenset(
@@ -176,7 +176,7 @@ def _read_schema(func: Any) -> OpTraits:
 
 def _is_metadata_only(func: Any, packet: str, arguments: Any) -> bool:
     if torch.Tag.inplace_view in func.tags:
-        return packet not in _RESIZES
+        return packet not in RESIZES
     if packet in _READS_METADATA:
         return True
     is_view = func.is_view and packet not in LIFTS and not kernels.is_decomposed_in_cpp(func)

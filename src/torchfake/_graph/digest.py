@@ -63,7 +63,9 @@ def _of_op(op: Op) -> bytes:
     kwargs = [(key, _of_argument(arg)) for key, arg in sorted(op.kwargs.items())]
     outputs = [(output.position, digest_of_record(output.record)) for output in op.outputs]
     settings = _of_settings(op.numerics)
-    return hash_parts(op.name, args, kwargs, outputs, settings, _of_draw(op.draw))
+    options = () if op.deterministic is None else (op.deterministic,)
+    draw = _of_draw(op.draw)
+    return hash_parts(op.name, args, kwargs, outputs, settings, draw, *options)
 
 
 def _of_settings(settings: Numerics) -> Any:

@@ -8,13 +8,14 @@ random fills.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchfake._operators.operator_call import Args, Call, device_of, mutated_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import dispatcher
+from torchfake._torch import backends, dispatcher
 from torchfake.errors import RealTensorWriteError
 
 aten = torch.ops.aten
@@ -33,6 +34,8 @@ def check_arguments(call: Call) -> None:
         _check_dtypes_equal(call)
     if call.traits.packet == "aten::sub_":
         _check_not_bool(call)
+    if backends.is_deterministic() and call.traits.packet in _NOT_DETERMINISTIC:
+        _NOT_DETERMINISTIC[call.traits.packet](call)
     if call.traits.packet in _FILLS:
         _check_number(call)
 
@@ -52,6 +55,36 @@ def _check_number(call: Call) -> None:
     if isinstance(number, (bool, int, float, complex)) and dtype is not None:
         with dispatcher.no_interception():
             torch.full((), number, dtype=dtype, device="cpu")  # raises what eager raises
+
+
+def _alert_of_put(call: Call) -> None:
+    one, index = torch.zeros(1, device="cpu"), torch.zeros(1, dtype=torch.int64, device="cpu")
+    accumulate = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
+    one.put_(index, one.clone(), accumulate)
+
+
+def _alert_of_max_unpool(call: Call) -> None:
+    one, index = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1, dtype=torch.int64)
+    aten.max_unpool2d.default(one, index, [1, 1])
+
+
+def _as_eager(alert: Callable[[Call], None]) -> Callable[[Call], None]:
+    """The same on real tensors: torch itself refuses, or warns, as the user has asked."""
+
+    def check(call: Call) -> None:
+        with dispatcher.as_eager():
+            alert(call)
+
+    return check
+
+
+_NOT_DETERMINISTIC = {
+    "aten::put_": _as_eager(_alert_of_put),
+    "aten::put": _as_eager(_alert_of_put),
+    "aten::max_unpool2d": _as_eager(_alert_of_max_unpool),
+}
+"""Operators whose CPU kernels refuse ``torch.use_deterministic_algorithms``, and whose meta kernels
+do not: what makes torch do so."""
 
 
 def _check_mutated(call: Call) -> None:

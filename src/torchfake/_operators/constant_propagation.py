@@ -18,6 +18,7 @@ from torchfake._operators import lazy_values, random_values
 from torchfake._operators.operator_call import Call, mutated_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
+from torchfake._torch import backends
 from torchfake.errors import UnsupportedOpError
 
 
@@ -104,7 +105,7 @@ def propagate_values(call: Call, result: Any) -> None:
             fake._fake_storage.value = None
         return
     if call.traits.returns_uninitialized and not written:
-        _start_integers_at_zero(new)
+        _start_uninitialized(new)
         return
     if _can_compute_values(call, written, new) and not any(map(_has_grown, written)):
         if _compute_values(call, result, new):
@@ -113,15 +114,18 @@ def propagate_values(call: Call, result: Any) -> None:
         fake._fake_storage.value = None
 
 
-def _start_integers_at_zero(new: list[FakeTensor]) -> None:
+def _start_uninitialized(new: list[FakeTensor]) -> None:
     """Let uninitialized integers be zeros: programs use them as indices and fill them in part by
-    part, and so the value of each part is known. Uninitialized floats are weights: no value.
+    part, and so the value of each part is known. Uninitialized floats are weights: no value. Under
+    ``torch.use_deterministic_algorithms`` torch fills both.
     """
+    fills = backends.fills_empty_memory()
     for fake in new:
         storage, dtype = fake._fake_storage, fake.dtype
         is_integer = not (dtype.is_floating_point or dtype.is_complex)
-        if is_integer and known_values.keeps_value(storage.num_bytes, dtype):
-            storage.value = ConstantFill(0, dtype, storage.num_bytes)
+        if (is_integer or fills) and known_values.keeps_value(storage.num_bytes, dtype):
+            number = memory.number_of_empty_memory(dtype) if fills else 0
+            storage.value = ConstantFill(number, dtype, storage.num_bytes)
 
 
 def _has_grown(fake: FakeTensor) -> bool:

@@ -29,7 +29,7 @@ from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._tensor.storages import FakeUntypedStorage
-from torchfake._torch import python_functions
+from torchfake._torch import backends, python_functions
 from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
 aten = torch.ops.aten
@@ -113,7 +113,8 @@ def empty(func: Any, args: Args, kwargs: Kwargs) -> Any:
     target = devices.resolve(kwargs.get("device") or devices.CPU)
     plain = not kwargs.get("pin_memory") and kwargs.keys() - {"pin_memory"} <= _PLAIN_OPTIONS
     sizes = all(type(n) is int and n >= 0 for n in size)
-    if not (plain and sizes and dtype.is_floating_point) or target.type == "meta":
+    plain = plain and dtype.is_floating_point and not backends.fills_empty_memory()
+    if not (plain and sizes) or target.type == "meta":
         return interpret(func, args, kwargs)
     num_bytes = math.prod(size) * dtype.itemsize
     if num_bytes > _MAX_BYTES:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from torchfake._core import modes
-from torchfake._core.metadata import PLAIN
-from torchfake._core.schemas import LIFTS, OpTraits, traits_of
+from torchfake._core.memory import number_of_empty_memory
+from torchfake._core.metadata import PLAIN, intern
+from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.operations import Op
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments
@@ -41,9 +42,11 @@ from torchfake._recording.local_collectives import (
 )
 from torchfake._recording.value_reads import needs_values, run_on_values
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._tensor.fake_tensor import FakeTensor, new_fake
+from torchfake._torch import backends
 
 _COPY = torch.ops.aten.copy_.default
+_FILL = torch.ops.aten.fill_.Scalar
 
 
 def record(
@@ -60,6 +63,7 @@ def record(
         result = run(func, args, kwargs)
         if isinstance(result, FakeTensor):
             defer(result, None, mode_mark, find_call_site()[0])  # no operation to replay
+            _fill_if_deterministic(result, 0, run)
         return result
     if traits.is_collective:
         result = run_on_real_values(func, args, kwargs)
@@ -88,6 +92,7 @@ def record(
     if traits.returns_uninitialized and not traits.mutated_names:
         result = run(func, args, kwargs)
         defer_outputs(result, None, arguments, location)  # no operation to replay
+        _fill_if_deterministic(result, 0, run)
         return result
     if arguments.has_unknown_values:
         result = run(func, args, kwargs)
@@ -96,7 +101,27 @@ def record(
         return run_on_values(func, args, kwargs, arguments, location)
     op = new_op(func, traits, args, kwargs, location)
     op.is_sharding = is_sharding
-    return add_to_graph(op, traits, run(func, args, kwargs), arguments, args, kwargs)
+    old_bytes = args[0]._fake_storage.num_bytes if traits.packet in RESIZES else None
+    result = add_to_graph(op, traits, run(func, args, kwargs), arguments, args, kwargs)
+    if old_bytes is not None:
+        _fill_if_deterministic(result, old_bytes, run)
+    return result
+
+
+def _fill_if_deterministic(fake: Any, start_bytes: int, run: RunOnFakes) -> None:
+    """Record what torch does under ``torch.use_deterministic_algorithms``: it fills empty memory,
+    of a new tensor or of the part of a storage behind `start_bytes` that a resize has added.
+    """
+    if not backends.fills_empty_memory():
+        return
+    storage, meta = fake._fake_storage, fake._fake_meta
+    if start_bytes:
+        first, end = start_bytes // meta.dtype.itemsize, storage.num_bytes // meta.dtype.itemsize
+        meta = intern((max(end - first, 0),), (1,), first, meta.dtype, meta.device)
+        fake = new_fake(meta, storage)
+    if fake.numel():
+        number = number_of_empty_memory(meta.dtype)
+        record(_FILL, traits_of(_FILL), (fake, number), {}, run)
 
 
 def _with_generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

@@ -94,11 +94,11 @@ class FakeUntypedStorage(torch.UntypedStorage):
                 raise RuntimeError(
                     f"Trying to slice with a step of {step}, but only a step of 1 is supported"
                 )
-            self.as_tensor()[start:stop] = byte[0]
+            self.as_tensor()[start:stop].fill_(byte[0])
         elif not 0 <= index < self.nbytes():
             raise RuntimeError("out of bounds")
         else:
-            self.as_tensor()[index] = byte[0]
+            self.as_tensor()[index].fill_(byte[0])
 
     def fill_(self, value: Any) -> FakeUntypedStorage:
         byte: Any = torch.UntypedStorage(1)

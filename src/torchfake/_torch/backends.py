@@ -71,6 +71,49 @@ def has_onednn_lstm(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
+is_deterministic = torch._C._get_deterministic_algorithms
+"""Whether ``torch.use_deterministic_algorithms`` is on."""
+
+Deterministic = tuple[bool, bool]
+"""The options of ``torch.use_deterministic_algorithms``: whether it only warns, and whether empty
+memory is filled."""
+
+
+def deterministic_options() -> Deterministic | None:
+    """The options of ``torch.use_deterministic_algorithms``; None if it is off."""
+    if not is_deterministic():
+        return None
+    warns: bool = torch._C._get_deterministic_algorithms_warn_only()
+    return warns, torch._C._get_deterministic_fill_uninitialized_memory()
+
+
+def fills_empty_memory() -> bool:
+    """Whether ``torch.empty`` gives NaN and the largest integers, for the sake of determinism."""
+    return is_deterministic() and torch._C._get_deterministic_fill_uninitialized_memory()
+
+
+@contextmanager
+def deterministic(options: Deterministic | None) -> Iterator[None]:
+    """Context: ``torch.use_deterministic_algorithms`` is on with `options`, or off."""
+    before = deterministic_options()
+    if before != options:
+        _set_deterministic(options)
+    try:
+        yield
+    finally:
+        if before != options:
+            _set_deterministic(before)
+
+
+def _set_deterministic(options: Deterministic | None) -> None:
+    if options is None:
+        torch._C._set_deterministic_algorithms(False)
+        return
+    warns, fills = options
+    torch._C._set_deterministic_algorithms(True, warn_only=warns)
+    torch._C._set_deterministic_fill_uninitialized_memory(fills)
+
+
 def default_generator_of(device: torch.device) -> torch.Generator:
     """The generator of random operators on `device` that are given none."""
     if device.type == "cuda":

@@ -14,7 +14,7 @@ def test_current_and_applied() -> None:
     assert before.default_dtype == torch.get_default_dtype()
     other = before._replace(
         default_dtype=torch.float64, flushes_denormals=True, num_threads=before.num_threads + 1,
-        is_deterministic=True, has_onednn=False,
+        deterministic=(False, True), has_onednn=False,
     )  # fmt: skip
     with numerics.applied(other):
         assert numerics.current() == other

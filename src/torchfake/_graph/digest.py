@@ -63,14 +63,13 @@ def _of_op(op: Op) -> bytes:
     kwargs = [(key, _of_argument(arg)) for key, arg in sorted(op.kwargs.items())]
     outputs = [(output.position, digest_of_record(output.record)) for output in op.outputs]
     settings = _of_settings(op.numerics)
-    options = () if op.deterministic is None else (op.deterministic,)
-    draw = _of_draw(op.draw)
-    return hash_parts(op.name, args, kwargs, outputs, settings, draw, *options)
+    return hash_parts(op.name, args, kwargs, outputs, settings, _of_draw(op.draw))
 
 
 def _of_settings(settings: Numerics) -> Any:
     """What depends on the process alone is left out: ranks may have other numbers of threads."""
-    return str(settings.default_dtype), settings.flushes_denormals
+    options = () if settings.deterministic is None else (settings.deterministic,)
+    return str(settings.default_dtype), settings.flushes_denormals, *options
 
 
 def _of_draw(draw: Any) -> Any:

@@ -20,7 +20,7 @@ import torch
 from torchfake._core.metadata import Metadata
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake._graph.externals import External
-from torchfake._torch import backends, numerics
+from torchfake._torch import numerics
 
 _numbers = itertools.count()
 
@@ -70,7 +70,6 @@ class Op:
     cached: dict[Cell, torch.UntypedStorage] | None = None  # results of an earlier replay
     digest: bytes | None = None  # see torchfake._graph.digest
     product_settings: numerics.ProductSettings | None = None  # of products of matrices only
-    deterministic: backends.Deterministic | None = None  # use_deterministic_algorithms was on
     is_sharding = False  # called by torch to shard, to pad, or to compute with shards
 
     def __init__(self, func: Any, args: Any, kwargs: Any, location: RawLocation | None) -> None:
@@ -80,9 +79,6 @@ class Op:
         self.kwargs = kwargs
         self.location = location
         self.numerics = numerics.current()
-        options = backends.deterministic_options()
-        if options is not None:
-            self.deterministic = options
 
     @property
     def source_location(self) -> SourceLocation | None:

@@ -89,7 +89,6 @@ def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
         with (
             numerics.applied(op.numerics),
             numerics.applied_to_products(op.product_settings),
-            backends.deterministic(op.deterministic),
         ):
             if op.draw is None:
                 return op.func(*args, **kwargs)

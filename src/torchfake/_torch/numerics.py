@@ -31,13 +31,12 @@ class Numerics(NamedTuple):
     flushes_denormals: bool  # torch.set_flush_denormal, of this thread
     rounds_to_nearest: bool  # C's fesetround, of this thread; nothing in torch changes it
     num_threads: int  # a sum is split among them
-    is_deterministic: bool  # torch.use_deterministic_algorithms
+    deterministic: backends.Deterministic | None  # torch.use_deterministic_algorithms
     has_onednn: bool  # torch.backends.mkldnn.enabled
 
 
 _default_dtype = torch.get_default_dtype
 _num_threads = torch.get_num_threads
-_is_deterministic = torch._C._get_deterministic_algorithms
 _has_onednn = torch._C._get_mkldnn_enabled
 
 _interned: dict[tuple[Any, ...], Numerics] = {}
@@ -51,10 +50,8 @@ def flushes_denormals() -> bool:
 def current() -> Numerics:
     """The settings of this thread now. Called for each operation that is recorded."""
     is_nearest = _ONE + _HALF_ULP == _ONE and _ONE - _QUARTER_ULP == _ONE
-    settings = (
-        _default_dtype(), _TINY == 0.0, is_nearest, _num_threads(), _is_deterministic(),
-        _has_onednn(),
-    )  # fmt: skip
+    options = backends.deterministic_options() if backends.is_deterministic() else None
+    settings = _default_dtype(), _TINY == 0.0, is_nearest, _num_threads(), options, _has_onednn()
     known = _interned.get(settings)
     return _interned.setdefault(settings, Numerics(*settings)) if known is None else known
 
@@ -69,6 +66,7 @@ def applied(settings: Numerics) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(backends.default_dtype(settings.default_dtype))
         stack.enter_context(denormals_flushed(settings.flushes_denormals))
+        stack.enter_context(backends.deterministic(settings.deterministic))
         for name, setter in _SETTERS.items():
             before, value = getattr(now, name), getattr(settings, name)
             if before != value:
@@ -77,14 +75,8 @@ def applied(settings: Numerics) -> Iterator[None]:
         yield
 
 
-def _set_deterministic(value: bool) -> None:
-    warn_only: bool = torch._C._get_deterministic_algorithms_warn_only()
-    torch._C._set_deterministic_algorithms(value, warn_only=warn_only)
-
-
 _SETTERS: dict[str, Callable[[Any], None]] = {
     "num_threads": torch.set_num_threads,
-    "is_deterministic": _set_deterministic,
     "has_onednn": torch._C._set_mkldnn_enabled,
 }
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from torchfake._operators.special_operators import HANDLERS
 from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import dispatcher, kernels, subclass
 
 _tables = cache.tables
 _make_wrapper = subclass.make_wrapper
@@ -77,7 +78,7 @@ def dispatch(
         is_library = _is_library_code.get(id(code), True)
         location = _caller_location(2) if is_library else (code, frame.f_lasti)
         storage = Storage(num_bytes, device, func, location, value)
-    elif _in_inference_mode():
+    elif _in_inference_mode() or args[base].is_inference():
         return _slow_hit(recipe, func, types, args, kwargs or {})
     else:
         storage = args[base]._fake_storage
@@ -97,9 +98,8 @@ def _slow_hit(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs)
 
 
 def _apply(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    if _is_view_of_normal_tensor(func, args):
-        with torch.inference_mode(False):
-            return apply_recipe(recipe, func, args, kwargs)
+    if _in_inference_mode() != _is_inference(args):
+        return _as_kind_of_argument(partial(apply_recipe, recipe), func, args, kwargs)
     return apply_recipe(recipe, func, args, kwargs)
 
 
@@ -124,20 +124,29 @@ def _has_foreign_class(types: Any) -> bool:
 
 
 def _run_and_cache(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    if _is_view_of_normal_tensor(func, args):
-        with torch.inference_mode(False):
-            return cache.run_and_cache(_run, func, args, kwargs)
+    if _in_inference_mode() != _is_inference(args):
+        return _as_kind_of_argument(partial(cache.run_and_cache, _run), func, args, kwargs)
     return cache.run_and_cache(_run, func, args, kwargs)
 
 
-def _is_view_of_normal_tensor(func: Any, args: Args) -> bool:
-    """Whether inference mode is on, and must not be for the result.
+def _is_inference(args: Args) -> bool:
+    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_inference()
 
-    A view in inference mode is an inference tensor if and only if its base is.
+
+def _as_kind_of_argument(
+    run: Callable[[Any, Args, Kwargs], Any], func: Any, args: Args, kwargs: Kwargs
+) -> Any:
+    """Run an operation in inference mode whose first argument is no inference tensor, or outside of
+    it, where that is one. A view is an inference tensor if and only if its base is.
     """
-    if not _in_inference_mode() or not args or not isinstance(args[0], torch.Tensor):
-        return False
-    return not args[0].is_inference() and traits_of(func).is_view
+    traits, is_inference = traits_of(func), _in_inference_mode()
+    if not traits.keeps_inference:
+        return run(func, args, kwargs)
+    if is_inference and traits.is_view and kernels.is_noted_in_parts(func):
+        with dispatcher.views_noted():  # which are not yet: it has come here in one piece
+            return func.decompose(*args, **kwargs)
+    with torch.inference_mode(not is_inference):
+        return run(func, args, kwargs)
 
 
 def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import pytest
@@ -59,7 +60,7 @@ class Description(NamedTuple):
     requires_grad: bool
     is_leaf: bool
     has_grad_fn: bool
-    version: int
+    version: int | None
     is_view: bool
     base: int  # the first tensor alive that is its base; -1 if none is
     is_conj: bool
@@ -67,6 +68,7 @@ class Description(NamedTuple):
     alias: int  # the first tensor alive that views the same storage
     storage_bytes: int
     output_nr: int
+    is_inference: bool
 
 
 class Snapshot(NamedTuple):
@@ -81,7 +83,7 @@ class Snapshot(NamedTuple):
 
 
 def describe(tensor: Tensor, pool: list[Tensor]) -> Description:
-    keys = [t.untyped_storage()._cdata for t in pool]
+    keys = [_storage_key(t) for t in pool]
     bases = [i for i, t in enumerate(pool) if tensor._base is t]
     return Description(
         tuple(tensor.shape),
@@ -93,18 +95,27 @@ def describe(tensor: Tensor, pool: list[Tensor]) -> Description:
         tensor.requires_grad,
         _or_none(lambda: tensor.is_leaf),
         _or_none(lambda: tensor.grad_fn is not None),
-        tensor._version,
+        _or_none(lambda: tensor._version),  # an inference tensor has none
         tensor._is_view(),
         bases[0] if bases else -1,
         tensor.is_conj(),
         tensor.is_neg(),
-        keys.index(tensor.untyped_storage()._cdata),
+        keys.index(_storage_key(tensor)),
         tensor.untyped_storage().nbytes(),
         tensor.output_nr,
+        tensor.is_inference(),
     )
 
 
-def _or_none(query: Callable[[], bool]) -> bool | None:
+def _storage_key(tensor: Tensor) -> int:
+    """Equal of tensors that share memory, some of which may be fakes of memory that is real."""
+    deferred: Any = tensor._fake_storage.deferred if is_fake(tensor) else None
+    if deferred is None or deferred.real is None:
+        return tensor.untyped_storage()._cdata
+    return deferred.real._cdata  # type: ignore[no-any-return]
+
+
+def _or_none(query: Callable[[], Any]) -> Any:
     """The result; None where autograd raises: for a view made by an operator with several results,
     after its base was written."""
     try:
@@ -117,17 +128,25 @@ def value(tensor: Tensor) -> str | None:
     """A value as text: equal texts are equal bits, but for the payload of a NaN."""
     if is_fake(tensor) and tensor._fake_storage.value is None:
         return None
-    return repr(tensor.tolist())
+    try:
+        return repr(tensor.tolist())
+    except RuntimeError:  # a lazy conjugate that autograd refuses to resolve
+        return None
 
 
-def run(program: list[tuple[int, Step]], pool: list[Tensor]) -> list[Snapshot]:
+def run(
+    program: list[tuple[int, Step]],
+    pool: list[Tensor],
+    context_of: Callable[[Step], AbstractContextManager[Any]] = lambda step: nullcontext(),
+) -> list[Snapshot]:
     """Run numbered steps on the tensors of `pool`, to which results are added."""
     snapshots = []
     for number, step in program:
         torch.manual_seed(number)  # a fake's draws are eager's if nothing was drawn before
         error, answer = None, ""
         try:
-            result = ops.OPERATIONS[step.name](Picks(step.picks, pool))
+            with context_of(step):
+                result = ops.OPERATIONS[step.name](Picks(step.picks, pool))
         except NothingFits:
             continue
         except Exception as raised:

@@ -31,6 +31,7 @@ class OpTraits(NamedTuple):
     returns_uninitialized: bool  # its result is memory that nobody has written
     is_empty_factory: bool  # the same, and it takes no tensor
     is_view: bool  # its result is a view of its first argument
+    keeps_inference: bool  # its result is an inference tensor if and only if its argument is
     accepts_cpu_scalars: bool  # a 0-dim CPU argument goes with any device
     mixes_devices: bool  # its arguments may be on several devices
     is_data_dependent: bool  # its result, or the shape of it, depends on values
@@ -93,6 +94,11 @@ LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
 ACCEPTS_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
 """Operators whose indices may be masks: results then have a row for each true element."""
 
+_UNSAFE_VIEWS = frozenset(
+    {"aten::unsafe_chunk", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}
+)
+"""Views to the kernels, though their schemas do not say so to autograd."""
+
 _READ_ONLY = {
     # arguments that schemas mark as written and kernels only read
     ("aten::_fused_adagrad_", "state_steps"): "FusedAdagradKernel.cpp: Python increments them",
@@ -148,6 +154,7 @@ def _read_schema(func: Any) -> OpTraits:
     schema = func._schema
     packet = schema.name
     arguments = schema.arguments
+    is_view = func.is_view or packet in {"aten::detach", "aten::alias"}
     return OpTraits(
         name=str(func),
         packet=packet,
@@ -159,7 +166,8 @@ def _read_schema(func: Any) -> OpTraits:
         returns_uninitialized=packet in _RETURNS_UNINITIALIZED,
         is_empty_factory=packet in _RETURNS_UNINITIALIZED
         and not any("Tensor" in str(a.type) for a in arguments),
-        is_view=func.is_view or packet in {"aten::detach", "aten::alias"},
+        is_view=is_view,
+        keeps_inference=packet in _UNSAFE_VIEWS or (is_view and str(func) != "aten.view.dtype"),
         accepts_cpu_scalars=packet not in {"aten::cat", "aten::stack"},
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
         is_data_dependent=bool(_VALUE_TAGS.intersection(func.tags)),

@@ -19,18 +19,22 @@ from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Contents, Op, Output, Read
 from torchfake._torch import dispatcher
 
+VersionCounters = tuple[tuple[torch.Tensor, torch.Tensor], ...]
+"""Pairs of tensors without memory: one has the version counter that fakes share, the other the one
+that the real tensors of these share."""
+
 
 class DeferredState:
     """What a deferred storage has besides size and device: recorded contents, or real memory."""
 
-    __slots__ = ("contents", "is_inference", "mark", "num_bytes", "real")
+    __slots__ = ("contents", "mark", "num_bytes", "real", "version_counters")
 
     def __init__(self, contents: Contents, mark: int) -> None:
         self.contents = contents
         self.mark = mark
-        self.is_inference = torch.is_inference_mode_enabled()
         self.num_bytes: int | None = None  # of the storage, if that is smaller than its cell
         self.real: torch.UntypedStorage | None = None  # once it is materialized
+        self.version_counters: VersionCounters = ()  # of its tensors that are materialized
 
     def set_real(self, contents: Contents, storage: torch.UntypedStorage) -> None:
         """Set the real storage, which a replay has made from `contents`."""

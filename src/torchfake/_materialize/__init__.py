@@ -12,6 +12,7 @@ Files, in reading order:
     prepare        histories released, memory for shards, casts: recorded before the replay
     materialize    the replay, storage by storage
     progress       the progress bar of a replay, or of files that are written
+    counterparts   the real tensor of a fake, and what it shares with others
     install        one fake exchanged with its real tensor
     sharded        DTensors, which follow their shards
     dematerialize  real tensors made deferred again

@@ -8,7 +8,6 @@ by: ``pipeline``, ``sharded`` and ``dematerialize``; ``deferred.py``, for DDP.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 
@@ -66,26 +65,19 @@ def _with_gradients(
     """Each fake, then its deferred gradient, which is materialized with it, and that one's."""
     for name, fake in fakes:
         yield name, fake
-        grad = fake.grad  # of a leaf: what has a history was refused when it was yielded
+        grad = autograd.gradient_of(fake)
         if is_deferred_fake(grad):
             yield from _with_gradients([(f"{name}.grad", grad)])  # type: ignore[list-item]
 
 
 def _check_no_history(name: str, fake: FakeTensor) -> None:
-    node = _history_of(fake)
+    node = autograd.history_of(fake)
     if node is not None:
         raise MaterializeError(
             f"{name} is the result of {node.name()}, whose autograd history cannot be "
             "materialized. "
             "Materialize what it was computed from and compute it again, or detach() it"
         )
-
-
-def _history_of(fake: FakeTensor) -> Any:
-    try:
-        return fake.grad_fn
-    except RuntimeError:  # a view made in no_grad, whose base was written since: it has none
-        return None
 
 
 def check_before_ddp(module: torch.nn.Module) -> None:

@@ -9,32 +9,47 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._core import memory
 from torchfake._graph.deferred_storage import DeferredState
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._materialize import counterparts
+from torchfake._tensor.fake_tensor import REAL_COUNTERPART, FakeTensor
 from torchfake._torch import dispatcher, subclass
 
-_OF_FAKES = ("_fake_meta", "_fake_storage", "_is_param")
+_OF_FAKES = ("_fake_meta", "_fake_storage", "_is_param", REAL_COUNTERPART)
 
 
 def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None) -> None:
     """Make `fake` the real tensor that it stands for, on the real storage of `recorded`."""
     assert recorded.real is not None
-    is_inference = recorded.is_inference or fake.is_inference()
-    with dispatcher.as_eager(), torch.inference_mode(is_inference):
-        real = _of_class(memory.view_of(recorded.real, fake._fake_meta), fake)
-        real.requires_grad_(fake.requires_grad)
+    requires_grad = fake.requires_grad
+    with dispatcher.as_eager(), torch.inference_mode(fake.is_inference()):
+        real = _of_class(counterparts.real_tensor(fake), fake)
+        if requires_grad != real.requires_grad:
+            real.requires_grad_(requires_grad)
         if grad is not None and not isinstance(grad, FakeTensor):
-            real.grad = grad
+            _set_gradient(real, grad)
     own = fake.__dict__
     real.__dict__.update({key: own[key] for key in own if key not in _OF_FAKES})
     subclass.move_hooks(fake, real)
     subclass.swap_tensors(fake, real)
+    counterparts.remember(real, fake)  # which are exchanged: views of the fake are views of it
 
 
-def _of_class(view: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
-    """`view` with the class that a real one would have."""
+def _set_gradient(real: torch.Tensor, grad: torch.Tensor) -> None:
+    """Set ``real.grad``, which has another shape where the tensor was changed in place since."""
+    data = real.data
+    subclass.set_data(real, grad.detach())
+    real.grad = grad
+    subclass.set_data(real, data)
+
+
+def _of_class(tensor: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
+    """`tensor` with the class that a real one would have: the same object, on which views may
+    depend, unless the class takes part in dispatch.
+    """
     wanted = getattr(type(fake), "_fake_of", None)
     if wanted is None:
-        return torch.nn.Parameter(view, False) if fake.__dict__.get("_is_param") else view
-    return subclass.make_subclass(wanted, view)
+        wanted = torch.nn.Parameter if fake.__dict__.get("_is_param") else torch.Tensor
+    elif wanted.__torch_dispatch__ is not subclass.disabled_torch_dispatch:
+        return subclass.make_subclass(wanted, tensor)
+    tensor.__class__ = wanted
+    return tensor

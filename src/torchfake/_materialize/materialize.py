@@ -19,7 +19,7 @@ from torchfake._materialize.dematerialize import remember_source
 from torchfake._materialize.install import install
 from torchfake._replay import replay
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import autograd, dispatcher, subclass
 
 
 def materialize(
@@ -114,7 +114,7 @@ class _Run:
         assert recorded.real is not None
         for name, fake in group:
             size = fake._fake_meta.num_bytes
-            grad = fake.grad  # the object: autograd's reference stays one to the fake
+            grad = autograd.gradient_of(fake)  # the object: autograd refers to the fake
             if is_deferred_fake(grad):
                 materialize([(f"{name}.grad", grad)], device=self.device)  # type: ignore[list-item]
             install(fake, recorded, grad)

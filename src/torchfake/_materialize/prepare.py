@@ -16,8 +16,8 @@ import torch
 from torchfake._core.metadata import Metadata
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize.collect import Attribute, NamedTensors
-from torchfake._tensor.fake_tensor import FakeTensor, new_fake
-from torchfake._torch import distributed, subclass
+from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake, rebind
+from torchfake._torch import autograd, distributed, subclass
 
 
 def ids_in_histories(attributes: Iterable[Attribute]) -> set[int]:
@@ -29,8 +29,9 @@ def ids_in_histories(attributes: Iterable[Attribute]) -> set[int]:
     found: set[int] = set()
     seen: set[Any] = set()
     for attribute in attributes:
-        waiting = [attribute.fake.grad_fn]
-        found |= {id(attribute.fake)} if waiting[0] is not None else set()
+        waiting = _last_nodes(attribute.fake)
+        found |= {id(attribute.fake)} if waiting else set()
+        found |= {id(attribute.fake._base)} if _is_forbidden_result(attribute.fake) else set()
         while waiting:
             node: Any = waiting.pop()
             if node is None or node in seen:
@@ -41,13 +42,30 @@ def ids_in_histories(attributes: Iterable[Attribute]) -> set[int]:
     return found
 
 
+def _last_nodes(fake: FakeTensor) -> list[Any]:
+    """The nodes of autograd's graph from which all others in the history of `fake` are reached."""
+    if _is_forbidden_result(fake):
+        return [autograd.history_of(fake._base)]  # type: ignore[arg-type]
+    node = autograd.history_of(fake)
+    return [] if node is None else [node]
+
+
+def _is_forbidden_result(fake: FakeTensor) -> bool:
+    """Whether `fake` is a view with a history that autograd refuses to give: its base was written
+    since. It still holds the graph.
+    """
+    return fake.requires_grad and autograd.is_forbidden_view(fake)
+
+
 def release_histories(attributes: Iterable[Attribute]) -> None:
     """Make attributes that were computed from parameters leaves, in place.
 
     torch's own hooks (``weight_norm``, pruning) compute them again in each forward pass.
     """
     for name, fake, owner in attributes:
-        if fake.grad_fn is None:
+        if _is_forbidden_result(fake):
+            rebind_as_view(fake)
+        if autograd.history_of(fake) is None:
             continue
         if not owner._forward_pre_hooks:
             warnings.warn(
@@ -58,6 +76,14 @@ def release_histories(attributes: Iterable[Attribute]) -> None:
         leaf = new_fake(fake._fake_meta, fake._fake_storage, type(fake))
         leaf.__dict__.update(fake.__dict__)
         subclass.swap_tensors(fake, leaf)
+
+
+def rebind_as_view(fake: FakeTensor) -> None:
+    """Let a view that autograd refuses to use let go of the graph; it is refused as before."""
+    view: Any = autograd.view_like(fake._base, fake)  # type: ignore[arg-type]
+    rebind(view, fake._fake_meta, fake._fake_storage)
+    view.__dict__.update(fake.__dict__)
+    subclass.swap_tensors(fake, view)
 
 
 def give_own_memory(shards: NamedTensors) -> None:
@@ -84,9 +110,15 @@ def _copied_for_sharding(fake: Any) -> torch.Tensor:
 
 
 def cast(fakes: Iterable[FakeTensor], dtype: torch.dtype) -> None:
-    """Record the cast of floating point and complex tensors, as ``module.to(dtype)`` does."""
+    """Record the cast of floating point and complex tensors, as ``module.to(dtype)`` does.
+
+    Their gradients are cast too.
+    """
     with torch.no_grad():
         for fake in fakes:
             own = fake._fake_meta.dtype
             if (own.is_floating_point or own.is_complex) and own != dtype:
-                fake.data = fake.detach().to(dtype)
+                grad = autograd.gradient_of(fake)
+                fake.data = fake.data.to(dtype)
+                if is_deferred_fake(grad):
+                    cast([grad], dtype)  # type: ignore[list-item]

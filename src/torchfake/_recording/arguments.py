@@ -16,7 +16,7 @@ from torchfake._graph.externals import MAX_COPIED_BYTES
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 from torchfake._replay import replay
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import dispatcher
+from torchfake._torch import autograd, dispatcher
 
 RunOnFakes = Callable[[Any, Args, Kwargs], Any]
 """Runs an operation, given with its arguments, on fakes."""
@@ -78,6 +78,18 @@ def has_unknown_value(tensor: torch.Tensor) -> bool:
     if not isinstance(tensor, FakeTensor):
         return tensor.is_meta
     return tensor._fake_storage.deferred is None and tensor._fake_storage.value is None
+
+
+def count_writes(mutated: list[torch.Tensor]) -> None:
+    """Count writes to fakes of real memory as writes to the real tensors that share it: a backward
+    pass that has saved one of these refuses to use it.
+    """
+    for fake in mutated:
+        if is_materialized(fake) and not fake.is_inference():
+            deferred: Any = fake._fake_storage.deferred  # type: ignore[attr-defined]
+            for of_fakes, of_real in deferred.version_counters:
+                if autograd.share_version_counter(of_fakes, fake):
+                    torch.autograd.graph.increment_version(of_real)
 
 
 def with_real_tensors(arg: Any, *, copied: bool = False) -> Any:

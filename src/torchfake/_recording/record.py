@@ -24,6 +24,7 @@ from torchfake._recording import generator_sync
 from torchfake._recording.arguments import (
     CallArguments,
     RunOnFakes,
+    count_writes,
     deferred_fakes,
     with_real_tensors,
 )
@@ -76,10 +77,7 @@ def record(
         args, kwargs = _with_generator_by_name(func, args, kwargs)
     arguments = CallArguments(args, kwargs, mode_mark)
     if arguments.has_materialized:
-        copied = mode_mark != PLAIN and not traits.mutated_names
-        args = tuple(with_real_tensors(arg, copied=copied) for arg in args)
-        kwargs = with_real_tensors(kwargs, copied=copied)
-        arguments = CallArguments(args, kwargs, mode_mark)
+        return _record_on_real_memory(func, traits, args, kwargs, run, mode_mark)
     if not arguments.tensors and not traits.returns_tensors:
         return run(func, args, kwargs)  # the profiler's, for instance
     if not arguments.has_deferred and (arguments.mark == PLAIN or arguments.has_real):
@@ -131,6 +129,18 @@ def _with_generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args
             named = {a.name: v for a, v in zip(func._schema.arguments[i:], args[i:], strict=False)}
             return args[:i], {**named, **kwargs}
     return args, kwargs
+
+
+def _record_on_real_memory(
+    func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int
+) -> Any:
+    """The same operation with real tensors in place of fakes whose memory is real by now."""
+    count_writes(mutated_arguments(traits, args, kwargs))
+    copied = mode_mark != PLAIN and not traits.mutated_names
+    real_args = tuple(with_real_tensors(arg, copied=copied) for arg in args)
+    real_kwargs = with_real_tensors(kwargs, copied=copied)
+    result = record(func, traits, real_args, real_kwargs, run, mode_mark)
+    return args[0] if args and result is real_args[0] else result
 
 
 def _makes_deferred(traits: OpTraits, arguments: CallArguments) -> bool:

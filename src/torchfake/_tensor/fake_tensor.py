@@ -19,9 +19,7 @@ from torchfake._core import devices
 from torchfake._core.metadata import (
     DEFERRED_AS_META,
     PLAIN,
-    Ints,
     Metadata,
-    intern,
     metadata_of,
     with_mark,
 )
@@ -30,10 +28,13 @@ from torchfake._graph import deferred_storage
 from torchfake._tensor import known_values, tensor_repr, torch_function
 from torchfake._tensor.conversions import encode_target, legacy_new, target_of_type, type_name
 from torchfake._torch import dispatcher, subclass, zero_tensors
-from torchfake.errors import RecordError
 
-_OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage"})
+REAL_COUNTERPART = "_real_counterpart"
+"""The attribute of a fake that holds the real tensor which its materialized views are views of."""
+
+_OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage", REAL_COUNTERPART})
 _Super = subclass.builtin_methods
+_in_inference_mode = torch.is_inference_mode_enabled
 
 
 class FakeTensor(torch.Tensor):
@@ -93,7 +94,8 @@ class FakeTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        return _Super.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
+        found = _Super.data.__get__(self)  # type: ignore[attr-defined]
+        return _writable(found) if found.is_inference() and not _in_inference_mode() else found
 
     @data.setter
     def data(self, source: torch.Tensor) -> None:
@@ -102,7 +104,11 @@ class FakeTensor(torch.Tensor):
         if fake is not source and mark:
             untyped = source.untyped_storage()
             fake._fake_storage.deferred = deferred_storage.deferred_from_real(untyped, mark)
-        rebind(self, fake._fake_meta, fake._fake_storage)
+        rebind(self, fake._fake_meta, fake._fake_storage, is_inference=source.is_inference())
+
+    def detach(self) -> torch.Tensor:
+        found = _Super.detach(self)
+        return _writable(found) if found.is_inference() and not _in_inference_mode() else found
 
     @property
     def _wrapped_number(self) -> bool | int | float | complex:
@@ -224,25 +230,11 @@ class FakeTensor(torch.Tensor):
         copied = new_fake(self._fake_meta, storage, type(self))
         memo[id(self)] = copied
         copied.requires_grad_(self.requires_grad)
-        for name, value in _user_attributes(self).items():
+        for name, value in user_attributes(self).items():
             copied.__dict__[name] = copy.deepcopy(value, memo)
         if self.grad is not None:
             copied.grad = copy.deepcopy(self.grad, memo)
         return copied
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        deferred: Any = self._fake_storage.deferred
-        if deferred is not None and deferred.real is not None:
-            return known_values.read_value(self, "pickle").__reduce_ex__(protocol)
-        if deferred is not None:
-            raise RecordError(
-                f"a deferred {known_values.describe(self)}, cannot be pickled: its record would be "
-                "lost. Materialize it first"
-            )
-        meta = self._fake_meta
-        geometry = (meta.size, meta.stride, meta.offset, meta.dtype, str(meta.device))
-        state = (*geometry, meta.conj, meta.neg, self.requires_grad, _user_attributes(self))
-        return load_fake, (self._fake_storage, *state, getattr(type(self), "_fake_of", None))
 
 
 subclass.let_make_fx_trace(FakeTensor)
@@ -257,6 +249,14 @@ def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTenso
     fake._fake_meta = meta
     fake._fake_storage = storage
     return fake
+
+
+def _writable(inference_fake: Any) -> FakeTensor:
+    """``detach()`` of an inference tensor outside of inference mode: it may be written."""
+    with torch.inference_mode(False):
+        counted = new_fake(inference_fake._fake_meta, inference_fake._fake_storage)
+    subclass.set_data_of_other_kind(counted, inference_fake)
+    return counted
 
 
 def is_deferred_fake(tensor: Any) -> bool:
@@ -289,11 +289,20 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
     return meta.wrapper_args
 
 
-def rebind(fake: FakeTensor, meta: Metadata, storage: Storage) -> None:
-    """Give `fake` other metadata and another storage, in place, in C++ too."""
+def rebind(
+    fake: FakeTensor, meta: Metadata, storage: Storage, *, is_inference: bool | None = None
+) -> None:
+    """Give `fake` other metadata and another storage, in place; make it an inference tensor or not."""
     meta = _with_mark_of(meta, storage)
-    if meta is not fake._fake_meta:
-        subclass.set_data(fake, new_fake(meta, storage))
+    with subclass.no_subclass_functions():  # a lazy parameter's own function raises
+        old, is_now = fake._fake_meta, fake.is_inference()
+    wanted = is_now if is_inference is None else is_inference
+    if meta is not old or wanted != is_now:
+        with torch.inference_mode(wanted):
+            source = new_fake(meta, storage)
+        is_same_kind = wanted == is_now and meta.conj == old.conj and meta.neg == old.neg
+        set_data = subclass.set_data if is_same_kind else subclass.set_data_of_other_kind
+        set_data(fake, source)
     fake._fake_meta = meta
     fake._fake_storage = storage
 
@@ -334,30 +343,5 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
     return combined
 
 
-def load_fake(
-    storage: Storage,
-    size: Ints,
-    stride: Ints,
-    offset: int,
-    dtype: torch.dtype,
-    device: str,
-    conj: bool,
-    neg: bool,
-    requires_grad: bool,
-    attributes: dict[str, Any],
-    stands_for: type | None = None,
-) -> FakeTensor:
-    """Rebuild a fake from a pickle."""
-    meta = intern(
-        tuple(size), tuple(stride), offset, dtype, torch.device(device), conj=conj, neg=neg
-    )
-    cls = FakeTensor if stands_for is None else fake_class(stands_for)
-    fake = new_fake(meta, storage, cls)
-    with subclass.no_subclass_functions():  # a lazy parameter's own function raises
-        fake.requires_grad_(requires_grad)
-    fake.__dict__.update(attributes)
-    return fake
-
-
-def _user_attributes(fake: FakeTensor) -> dict[str, Any]:
+def user_attributes(fake: FakeTensor) -> dict[str, Any]:
     return {name: value for name, value in fake.__dict__.items() if name not in _OWN_ATTRIBUTES}

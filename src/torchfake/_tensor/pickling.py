@@ -1,19 +1,69 @@
-"""The names by which pickles refer to the functions that rebuild fakes.
+"""Pickles of fakes, and the names by which they refer to the functions that rebuild fakes.
 
-Input: ``load_fake`` and ``load_storage``. Output: both under the module names of the first
-release, and allowed for ``torch.load(weights_only=True)``. Invariant: the names in a pickle are a
-file format: they stay when a function moves, so that pickles of one release load in another.
+Input: a fake, or its state from a pickle. Output: the one from the other, under module names of
+the first release, allowed for ``torch.load(weights_only=True)``. Invariant: the names in a pickle are
+a file format: they stay when a function moves, so that pickles of one release load in another.
 Called by: nobody; ``torchfake/__init__`` imports it once.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from torchfake._core.metadata import Ints, intern
 from torchfake._core.pickle_names import publish
-from torchfake._core.storage import load_storage
-from torchfake._tensor.fake_tensor import load_fake
+from torchfake._core.storage import Storage, load_storage
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake, user_attributes
 from torchfake._tensor.storages import load_typed, load_untyped
+from torchfake._torch import subclass
+from torchfake.errors import RecordError
+
+
+def reduce_fake(fake: FakeTensor, protocol: Any) -> Any:
+    """``__reduce_ex__`` of fakes: metadata, and no value."""
+    deferred: Any = fake._fake_storage.deferred
+    if deferred is not None and deferred.real is not None:
+        return known_values.read_value(fake, "pickle").__reduce_ex__(protocol)
+    if deferred is not None:
+        raise RecordError(
+            f"a deferred {known_values.describe(fake)}, cannot be pickled: its record would be "
+            "lost. Materialize it first"
+        )
+    meta = fake._fake_meta
+    geometry = (meta.size, meta.stride, meta.offset, meta.dtype, str(meta.device))
+    state = (*geometry, meta.conj, meta.neg, fake.requires_grad, user_attributes(fake))
+    return load_fake, (fake._fake_storage, *state, getattr(type(fake), "_fake_of", None))
+
+
+def load_fake(
+    storage: Storage,
+    size: Ints,
+    stride: Ints,
+    offset: int,
+    dtype: torch.dtype,
+    device: str,
+    conj: bool,
+    neg: bool,
+    requires_grad: bool,
+    attributes: dict[str, Any],
+    stands_for: type | None = None,
+) -> FakeTensor:
+    """Rebuild a fake from a pickle."""
+    meta = intern(
+        tuple(size), tuple(stride), offset, dtype, torch.device(device), conj=conj, neg=neg
+    )
+    cls = FakeTensor if stands_for is None else fake_class(stands_for)
+    fake = new_fake(meta, storage, cls)
+    with subclass.no_subclass_functions():  # a lazy parameter's own function raises
+        fake.requires_grad_(requires_grad)
+    fake.__dict__.update(attributes)
+    return fake
+
+
+FakeTensor.__reduce_ex__ = reduce_fake  # type: ignore[method-assign]
 
 for function, module in (
     (load_fake, "torchfake._tensor"),

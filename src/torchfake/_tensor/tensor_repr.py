@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torchfake._torch import autograd
+
 
 def fake_repr(fake: Any) -> str:
     """The text of `fake`; a parameter gets torch's ``Parameter containing:`` line."""
@@ -27,7 +29,9 @@ def _parts(fake: Any) -> list[str]:
     parts.append(f"size={tuple(meta.size)}")
     if meta.dtype != torch.get_default_dtype():
         parts.append(f"dtype={meta.dtype}")
-    if fake.grad_fn is not None:
+    if autograd.is_forbidden_view(fake):
+        parts.append("grad_fn=<Invalid>")
+    elif fake.grad_fn is not None:
         parts.append(f"grad_fn=<{fake.grad_fn.name()}>")
     elif fake.requires_grad:
         parts.append("requires_grad=True")

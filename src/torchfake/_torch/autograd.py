@@ -1,9 +1,8 @@
-"""Queries of the autograd engine: live graphs, and the sequence numbers of graph nodes.
+"""The autograd engine: histories, live graphs, views, version counters, numbers of graph nodes.
 
-Input: a leaf tensor, or nothing (the state of the running thread). Output: whether a live graph
-holds the leaf; numbers of graph nodes. Invariant: no tensor and no graph is changed. Called by:
-``_materialize/checks`` and ``_materialize/dematerialize`` (live graphs), and
-``inspect/run/module_tracker`` (numbers).
+Input: tensors, or nothing (the state of the running thread). Output: what autograd knows of them;
+views and version counters as those of other tensors. Invariant: a query changes no tensor and no
+graph. Called by: ``_materialize`` (all but the last), and ``inspect/run/module_tracker`` (numbers).
 """
 
 from __future__ import annotations
@@ -14,14 +13,109 @@ import torch
 import torch.autograd.forward_ad
 
 
+def history_of(tensor: torch.Tensor) -> Any:
+    """The node that made `tensor`; None of a leaf, and of a view whose history is forbidden.
+
+    A view that was made in no_grad, in inference mode or by an operator with several results
+    (chunk) has no history once its base, or another view of it, was written: autograd raises.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
+def is_forbidden_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd raises where it is asked for the history of `tensor`."""
+    try:
+        return tensor.grad_fn is None and False
+    except RuntimeError:
+        return True
+
+
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a leaf; None of any other tensor."""
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:  # a view as above
+        return None
+
+
+def view_like(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """A view of all of `base`, of which autograd allows what it allows of `view`, another's.
+
+    `view` is not to be used any more.
+    """
+    version = base._version
+    is_forbidden, requires_grad = is_forbidden_view(view), view.requires_grad
+    if is_forbidden or _was_base_written_since(view):
+        set_version(base, version - 1)  # it looks as if it had been made before the last write
+    with torch.no_grad():
+        made = base.view_as(base)
+    private: Any = torch._C._autograd
+    private._set_creation_meta(made, private._get_creation_meta(view))
+    if is_forbidden and requires_grad:
+        made.requires_grad_()  # while it is allowed
+    set_version(base, version)
+    return made
+
+
+def _was_base_written_since(view: torch.Tensor) -> bool:
+    """Whether a view would have a history, or a forbidden one, if its base required a gradient."""
+    base = view._base
+    if base is None or base.requires_grad or not (base.is_floating_point() or base.is_complex()):
+        return False
+    base.requires_grad_()
+    try:
+        return view.grad_fn is not None
+    except (RuntimeError, IndexError):  # forbidden; the base has another shape by now
+        return True
+    finally:
+        base.requires_grad_(False)
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """``tensor._version``; None of a tensor that was made in inference mode, which counts none."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set ``tensor._version``, and that of all tensors that share its version counter."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a write to one of two tensors is a write to the other, as autograd counts them."""
+    version = version_of(one)
+    if version is None or version_of(other) != version:
+        return False
+    set_version(one, version + 1)
+    share = other._version == version + 1
+    set_version(one, version)
+    return share
+
+
+def version_counter_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the version counter of `tensor`, and no memory."""
+    no_dispatch: Any = torch._C._DisableTorchDispatch()
+    with no_dispatch, torch.no_grad():
+        made = tensor.detach()
+        if not made.is_meta:
+            made.data = torch.empty(0, dtype=made.dtype, device=made.device)
+    return made
+
+
 def is_in_live_graph(leaf: torch.Tensor) -> bool:
     """Whether a graph that is alive would accumulate a gradient into `leaf`.
 
     A live graph that contains the leaf holds its AccumulateGrad node, which holds the leaf. If
     there is none, using the leaf creates the node, and the use count of the leaf goes up.
     """
-    if not leaf.requires_grad or leaf.is_inference() or leaf._is_view():
-        return False  # a leaf that is a view was made under no_grad, and is in no graph
+    if not leaf.requires_grad or leaf.is_inference() or is_forbidden_view(leaf):
+        return False
     holder: Any = leaf
     # Without dispatch to the subclass, which would test for DTensor and import it (0.5 s).
     no_dispatch: Any = torch._C._DisableTorchDispatch()

@@ -122,6 +122,20 @@ def _no_dispatch_modes() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def views_noted() -> Iterator[None]:
+    """Context: views made here have their base, though an operation is being dispatched to Python,
+    where torch does not note it any more.
+    """
+    key = torch._C.DispatchKey.ADInplaceOrView
+    was_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, was_excluded)
+
+
 def autocast_operators(device_type: str) -> list[str]:
     """The names of the aten operators that the installed torch autocasts on `device_type`."""
     key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]

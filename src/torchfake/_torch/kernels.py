@@ -79,3 +79,12 @@ def is_decomposed_in_cpp(func: Any) -> bool:
     """
     key = "CompositeImplicitAutograd"
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def is_noted_in_parts(func: Any) -> bool:
+    """Whether torch notes the base of a view for the operators of which C++ composes it, and not
+    for itself: ``mT`` is so, ``chunk`` is not.
+    """
+    key = "ADInplaceOrView"
+    is_whole = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return is_decomposed_in_cpp(func) and not is_whole

@@ -51,6 +51,14 @@ def set_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
     builtin_methods.data.__set__(tensor, source)  # type: ignore[attr-defined]
 
 
+def set_data_of_other_kind(wrapper: torch.Tensor, source: torch.Tensor) -> None:
+    """The same where one of two wrappers is an inference tensor or a lazy conjugate, and the other
+    is not. torch refuses that, but in inference mode it asks the class of the wrappers.
+    """
+    with torch.inference_mode():
+        set_data(wrapper, source)
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """The address of the C++ storage: two tensors alias if and only if theirs are equal."""
     return int(storage._cdata)

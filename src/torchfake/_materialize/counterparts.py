@@ -1,0 +1,87 @@
+"""The real tensor of each fake: it shares with others what the fake shares with theirs.
+
+Input: fakes whose storage is real. Output: real tensors. Invariant: a view of a base is a view of
+the real tensor of that base, as autograd sees it, whichever of the two is materialized first, or
+alone; and tensors share a version counter if their fakes did. So a write to one is seen by a
+backward pass that has saved the other. Called by: ``install``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._core import memory
+from torchfake._core.metadata import Metadata
+from torchfake._tensor.fake_tensor import REAL_COUNTERPART, FakeTensor
+from torchfake._torch import autograd, subclass
+
+
+def real_tensor(fake: FakeTensor) -> torch.Tensor:
+    """The real tensor that `fake` stands for, on the real storage of its own."""
+    made = fake.__dict__.pop(REAL_COUNTERPART, None)  # made as the base of a view
+    recorded: Any = fake._fake_storage.deferred
+    geometry = memory.view_of(recorded.real, fake._fake_meta)
+    if made is None or isinstance(made, FakeTensor):
+        return _new(fake, geometry)
+    subclass.set_data(made, geometry)
+    return made  # type: ignore[no-any-return]
+
+
+def remember(fake: FakeTensor, real: torch.Tensor) -> None:
+    """Keep `real` as what views of `fake` are views of, as long as there are such views."""
+    fake.__dict__[REAL_COUNTERPART] = real
+
+
+def _new(fake: FakeTensor, geometry: torch.Tensor) -> torch.Tensor:
+    """A tensor with the metadata and memory of `geometry`, and what `fake` shares with others."""
+    if fake.is_inference():
+        if autograd.version_of(fake) is None:
+            return geometry
+        with torch.inference_mode(False):
+            return geometry.detach()  # as ``data``: it may be written outside of inference mode
+    base = fake._base
+    if isinstance(base, FakeTensor) and autograd.version_of(base) is not None:
+        made = autograd.view_like(_base_of_views(base), fake)
+    else:
+        made = _with_version_counter(fake)
+    subclass.set_data(made, geometry)
+    return made
+
+
+def _base_of_views(fake: FakeTensor) -> torch.Tensor:
+    """The real tensor of a fake that is still one, or was one, and of which there are views."""
+    made = fake.__dict__.get(REAL_COUNTERPART)
+    if isinstance(made, FakeTensor):  # real for a while, and deferred again
+        return _base_of_views(made)
+    if made is None:
+        made = _new(fake, _geometry_of_base(fake))
+        if fake.requires_grad:
+            made.requires_grad_()  # without a history: views made in no_grad take no part in it
+        remember(fake, made)
+    return made  # type: ignore[no-any-return]
+
+
+def _geometry_of_base(fake: FakeTensor) -> torch.Tensor:
+    recorded: Any = fake._fake_storage.deferred
+    if recorded is None or recorded.real is None:  # it was given other memory than its views
+        return torch.empty(0, dtype=fake._fake_meta.dtype)
+    record: Metadata = fake._fake_meta
+    return memory.view_of(recorded.real, record)
+
+
+def _with_version_counter(fake: FakeTensor) -> torch.Tensor:
+    """A tensor without memory, with the version counter that stands for that of `fake`."""
+    recorded: Any = fake._fake_storage.deferred
+    made = torch.empty(0, dtype=fake._fake_meta.dtype)
+    version = autograd.version_of(fake)
+    if recorded is None or version is None:
+        return made
+    for of_fakes, of_real in recorded.version_counters:
+        if autograd.share_version_counter(of_fakes, fake):
+            return subclass.make_subclass(torch.Tensor, of_real)
+    autograd.set_version(made, version)
+    pair = autograd.version_counter_of(fake), autograd.version_counter_of(made)
+    recorded.version_counters += (pair,)
+    return made

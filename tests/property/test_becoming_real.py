@@ -206,8 +206,8 @@ def _comparable(description: Description, own: Tensor, made: list[Tensor]) -> De
     """Without what a tensor cannot have in common with one that is still fake."""
     if description.is_leaf is None:  # forbidden: the number of an output goes with the history
         description = description._replace(output_nr=0)
-    if any(map(is_fake, made)):
-        description = description._replace(version=0)
+    if any(is_fake(tensor) or tensor.is_inference() for tensor in made):
+        description = description._replace(version=0)  # of a clone of an inference tensor, too
     if is_fake(own) or (description.base >= 0 and is_fake(made[description.base])):
         description = description._replace(base=-1)
     return description

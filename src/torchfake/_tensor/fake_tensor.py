@@ -292,7 +292,7 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
 def rebind(
     fake: FakeTensor, meta: Metadata, storage: Storage, *, is_inference: bool | None = None
 ) -> None:
-    """Give `fake` other metadata and another storage, in place; make it an inference tensor or not."""
+    """Give `fake` other metadata and storage, in place; make it an inference tensor or none."""
     meta = _with_mark_of(meta, storage)
     with subclass.no_subclass_functions():  # a lazy parameter's own function raises
         old, is_now = fake._fake_meta, fake.is_inference()

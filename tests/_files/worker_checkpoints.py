@@ -5,6 +5,7 @@ ranks, reads them; ``kill FOLDER RANK`` kills that rank in the middle of a save.
 bits, and the first prints a line for each case.
 """
 
+import errno
 import os
 import re
 import signal
@@ -24,6 +25,8 @@ from tests._sharding import models
 from torchfake import deferred_init, is_deferred, materialize_module
 from torchfake import save_materialized as save_module
 from torchfake._files import load as _load
+from torchfake._files.disk.incomplete import INCOMPLETE
+from torchfake._files.disk.lock import DirectoryLock
 from torchfake._files.safetensors import Writer
 from torchfake._replay import replay
 from torchfake.errors import CheckpointError, RankMismatchError
@@ -141,6 +144,38 @@ def save(folder):
     with pytest.raises(RankMismatchError, match="rank 3 recorded another program than rank 0"):
         save_module(deferred("odd", seed=dist.get_rank() // 3), folder / "other")
     assert not (folder / "other").exists()
+    unwritable(folder / "unwritable", folder / "odd.deferred")
+
+
+def unwritable(folder, expected):
+    """What keeps one rank from writing is an error on all; a later call writes the same files."""
+    folder.mkdir(exist_ok=True)
+    lock = DirectoryLock(folder)
+    if dist.get_rank() == 0:
+        lock.acquire()
+    dist.barrier()
+    with pytest.raises(CheckpointError, match="is being written to by process"):
+        save_module(deferred("odd"), folder, max_shard_size=FILE_BYTES)
+    dist.barrier()
+    lock.release()
+    for rank in range(3):
+        for call in ("fsync", "pwrite", "ftruncate", "replace"):
+            if rank and call in ("ftruncate", "replace"):
+                continue  # of the first rank alone
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with mock.patch.object(os, call, side_effect=full if dist.get_rank() == rank else None,
+                                   wraps=getattr(os, call)), pytest.raises(
+                CheckpointError, match=r"cannot be written: No space left .* needs [0-9,]+ bytes"
+            ):  # fmt: skip
+                save_module(deferred("odd"), folder, max_shard_size=FILE_BYTES)
+            dist.barrier()
+            assert not list(folder.glob("*.index.json"))
+            assert not list(folder.glob(f"*{INCOMPLETE}"))
+            dist.barrier()
+    save_module(deferred("odd"), folder, max_shard_size=FILE_BYTES)
+    files = [{p.name: p.read_bytes() for p in place.iterdir()} for place in (folder, expected)]
+    assert files[0] == files[1]
+    done("unwritable")
 
 
 def save_distributed(name, module, folder):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import memory
+from torchfake._escapes import printable
 from torchfake._files.load import (
     Entry,
     Source,
@@ -105,7 +106,8 @@ def _matches(
         message = _message(unknown, misfits, has_nothing=has_nothing)
         if strict:
             raise CheckpointError(f"{message}. strict=False takes what fits. Nothing was changed")
-        warnings.warn(f"{message}: left out", stacklevel=6)  # the caller of materialize_module
+        # stacklevel: the caller of materialize_module
+        warnings.warn(printable(f"{message}: left out"), stacklevel=6)
     return [match for match in found if not problems[match.name]]
 
 

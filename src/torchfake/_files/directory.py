@@ -106,6 +106,7 @@ class OutputDirectory:
             if path.name not in self._names:
                 self._check_own(path)
                 path.unlink()
+        self._lock.release()  # before other ranks go on
 
     def _check_complete(self) -> None:
         """On a file system without locks two saves may have met."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core.metadata import Metadata
+from torchfake._escapes import printable
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize.collect import Attribute, NamedTensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake, rebind
@@ -69,8 +70,8 @@ def release_histories(attributes: Iterable[Attribute]) -> None:
             continue
         if not owner._forward_pre_hooks:
             warnings.warn(
-                f"{name} was computed from parameters, and is real without that history: gradients "
-                "will not flow through it. Compute it in forward()",
+                f"{printable(name)} was computed from parameters, and is real without that "
+                "history: gradients will not flow through it. Compute it in forward()",
                 stacklevel=4,
             )
         leaf = new_fake(fake._fake_meta, fake._fake_storage, type(fake))

@@ -62,7 +62,7 @@ def config_target(text: str, values: dict[str, Any]) -> Target:
     config = config_from(text, config_class, raw, values)
     architectures = config.architectures
     for name in architectures if isinstance(architectures, (list, tuple)) else ():
-        model_class = _lookup(transformers, name) if isinstance(name, str) else None
+        model_class: Any = _lookup(transformers, name) if isinstance(name, str) else None
         if _is_model_class(transformers, model_class):
             return target_of(text, name, config, partial(model_class, config))
     if type(config) not in transformers.MODEL_MAPPING:

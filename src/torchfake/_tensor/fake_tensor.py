@@ -37,7 +37,7 @@ _Super = subclass.builtin_methods
 _in_inference_mode = torch.is_inference_mode_enabled
 
 
-class FakeTensor(torch.Tensor):
+class FakeTensor(known_values.ValueMethods, torch.Tensor):
     """A tensor with a device, a dtype, a shape and strides, and no data.
 
     Made by factories inside :func:`torchfake.fake_mode` and by :func:`torchfake.fake_like`, never
@@ -180,33 +180,6 @@ class FakeTensor(torch.Tensor):
         target = self.device if device is None else devices.resolve(device)
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake
-
-    # Reading values: only known ones.
-
-    def numpy(self, *, force: bool = False) -> Any:
-        if self.requires_grad and not force:
-            raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
-                "instead."
-            )
-        with known_values.without_fake_mode():
-            return known_values.memory_of(self, "numpy()").numpy(force=force)
-
-    def tolist(self) -> Any:
-        with known_values.without_fake_mode():  # also resolves a lazy conjugate
-            return known_values.read_value(self, "tolist()").tolist()
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        with known_values.without_fake_mode():
-            return known_values.memory_of(self, "__dlpack__()").__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return known_values.read_value(self, "__dlpack_device__()").__dlpack_device__()
-
-    def __format__(self, spec: str) -> str:
-        if self.dim() == 0 and spec:
-            return format(known_values.read_value(self, "format()").item(), spec)
-        return object.__format__(self, spec)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return tensor_repr.fake_repr(self)

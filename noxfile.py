@@ -99,6 +99,13 @@ def recorded(session: nox.Session) -> None:
 
 
 @nox.session
+def draws(session: nox.Session) -> None:
+    """Every random operator and initialiser, dtype and shape, with good and bad arguments."""
+    install(session, CHECKED_TORCH)
+    session.run("python", "-m", "tests._recording.draw_oracle", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, formatting, and which package may import which."""
     session.install("ruff", "import-linter")

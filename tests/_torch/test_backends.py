@@ -83,3 +83,13 @@ def test_deterministic_options() -> None:
                 assert not torch.are_deterministic_algorithms_enabled()
     assert backends.deterministic_options() is None
     torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def test_the_default_generator_is_kept() -> None:
+    torch.manual_seed(0)
+    expected = torch.get_rng_state()
+    with backends.default_generator_kept() as generator:
+        assert generator is torch.default_generator
+        torch.rand(3)
+        assert not torch.equal(torch.get_rng_state(), expected)
+    assert torch.equal(torch.get_rng_state(), expected)

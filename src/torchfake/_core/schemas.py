@@ -43,6 +43,7 @@ class OpTraits(NamedTuple):
     overwrites_first: bool  # writes all of its first argument, without reading it
     is_collective: bool  # exchanges values between ranks
     multiplies_matrices: bool  # depends on settings such as torch.set_float32_matmul_precision
+    checks_parameters: bool  # draws, and raises for values of tensors, as a negative deviation
 
 
 _MIXES_DEVICES = {
@@ -122,6 +123,14 @@ _RANDOM_WITHOUT_TAG = frozenset(
      "aten::_sample_dirichlet", "aten::poisson", "aten::binomial"}
 )  # fmt: skip
 
+_CHECKS_PARAMETERS = frozenset(
+    {"aten.bernoulli.default", "aten.bernoulli", "aten.bernoulli_.Tensor", "aten.bernoulli.Tensor",
+     "aten.multinomial.default", "aten.multinomial", "aten.poisson.default", "aten.poisson",
+     "aten.binomial.default", "aten.binomial",
+     "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor"}
+)  # fmt: skip
+"""Operators that draw with parameters of which some values are refused, without ``.out``."""
+
 _COLLECTIVE = (
     "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::", "_dtensor::"
 )  # fmt: skip
@@ -179,6 +188,7 @@ def _read_schema(func: Any) -> OpTraits:
         overwrites_first=packet in _OVERWRITES_FIRST,
         is_collective=packet.startswith(_COLLECTIVE),
         multiplies_matrices=any(part in packet for part in _PRODUCTS),
+        checks_parameters=str(func).removesuffix(".out").removesuffix("_out") in _CHECKS_PARAMETERS,
     )
 
 

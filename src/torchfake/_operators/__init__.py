@@ -19,5 +19,5 @@ Its files, in reading order:
     composites            kernels above autograd, for operators that C++ would decompose wrongly
     constant_propagation  computes the values of results from known values of arguments
     lazy_values           leaves such a computation until its value is read
-    random_values         the draws whose values are kept, and the generator that makes them
+    random_values         draws: their metadata, the values that are kept and the generator of these
 """

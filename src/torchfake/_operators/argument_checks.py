@@ -1,9 +1,9 @@
 """Refuses arguments that eager refuses and torch's meta kernels let pass.
 
-Input: a :class:`Call` before it runs, or the parameters of a random fill. Output: nothing, or the
-error that eager would raise. Invariant: what eager accepts is accepted here. Called by:
-``_operators/interpreter``, before each run on meta tensors; ``_operators/special_operators``, for
-random fills.
+Input: a :class:`Call` before it runs, or indices. Output: nothing, or the error that eager would
+raise. Invariant: what eager accepts is accepted here. Called by: ``_operators/interpreter``, before
+each run on meta tensors; ``_operators/special_operators``, for indices. What the kernels of eager
+say of dtypes and parameters, ``_cache/trials`` finds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake._operators.operator_call import Args, Call, device_of, mutated_tensors
+from torchfake._operators.operator_call import Call, device_of, mutated_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
 from torchfake.errors import RealTensorWriteError
@@ -126,25 +126,6 @@ def _zero_dim(arg: Any) -> Any:
     if isinstance(arg, torch.Tensor):
         return torch.zeros((), dtype=arg.dtype, device="cpu")
     return arg
-
-
-def check_fill(func: Any, parameters: Args) -> None:
-    """Check the parameters of ``uniform_``, ``normal_``, ``random_`` and ``bernoulli_``."""
-    first, second = (*parameters, None, None)[:2]
-    if func is aten.normal_.default and second is not None and second < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {second}")
-    if func is aten.uniform_.default:
-        low, high = first or 0.0, 1.0 if second is None else second
-        if low > high:
-            raise RuntimeError(
-                f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}"
-            )
-    if func is getattr(aten.random_, "from") and second is not None and first >= second:
-        raise RuntimeError(
-            f"random_ expects 'from' to be less than 'to', but got from={first} >= to={second}"
-        )
-    if func is aten.bernoulli_.float and first is not None and not 0 <= first <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={first}")
 
 
 def check_mask_fits(mask: Any, source: Any, dim: int) -> None:

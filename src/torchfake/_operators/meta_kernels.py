@@ -288,6 +288,17 @@ def layer_norm(
     return output, statistics, torch.empty_like(statistics)
 
 
+@register_meta_kernel(aten.native_group_norm.default, devices=("cpu",))
+def group_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, *sizes: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/group_norm.cpp: the CPU keeps the input's memory format."""
+    batch, _channels, _area, groups, _eps = sizes
+    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
+    statistics = _statistics_like(input, weight, (batch, groups))
+    return output, statistics, torch.empty_like(statistics)
+
+
 def _statistics_like(input: Tensor, weight: Tensor | None, shape: Any) -> Tensor:
     return input.new_empty(shape, dtype=input.dtype if weight is None else weight.dtype)
 
@@ -369,12 +380,6 @@ def grouped_mm(
     width = -(-columns // alignment) * alignment
     padded = a.new_empty((*batch, rows, width), dtype=out_dtype or a.dtype)
     return padded[..., :columns]
-
-
-@register_meta_kernel(aten._sample_dirichlet.default, aten.binomial.default)
-def draw_like_first(parameter: Tensor, *_args: Any, **_options: Any) -> Tensor:
-    """aten/src/ATen/native/Distributions.cpp: one draw for each parameter."""
-    return torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
 
 
 @register_meta_kernel(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)

@@ -19,7 +19,6 @@ from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage, operations
 from torchfake._operators import collectives
 from torchfake._operators.argument_checks import (
-    check_fill,
     check_index_devices,
     check_mask_fits,
 )
@@ -88,15 +87,13 @@ def whole_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @register_handler(
-    aten.normal_.default,
-    aten.uniform_.default,
-    getattr(aten.random_, "from"),
-    aten.bernoulli_.float,
-)
+    aten.normal_.default, aten.uniform_.default, aten.bernoulli_.float, aten.exponential_.default,
+    aten.random_.default, aten.random_.to, getattr(aten.random_, "from"),
+    aten.geometric_.default, aten.cauchy_.default, aten.log_normal_.default,
+)  # fmt: skip
 def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Random fills: their meta kernels check nothing, and no metadata changes."""
+    """Random fills: no metadata changes. What eager refuses, a trial has found (_cache/trials)."""
     fake = args[0]
-    check_fill(func, args[1:])
     if not (isinstance(fake, FakeTensor) and fake.dtype.is_floating_point and fake.dim() > 0):
         return interpret(func, args, kwargs)
     fake._fake_storage.value = None

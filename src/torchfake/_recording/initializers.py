@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import sys
 import types
+import warnings
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,13 +23,13 @@ from torchfake._core import modes, source_location
 from torchfake._core.metadata import Metadata, contiguous_stride, intern
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.operations import Op, Read
-from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs
 from torchfake._random import draw_sizes
 from torchfake._recording import generator_sync
 from torchfake._recording.arguments import RunOnFakes, has_unknown_value, is_materialized
 from torchfake._recording.graph_builder import add_write, contents_before_write, recorded_arg
 from torchfake._tensor.fake_tensor import is_deferred_fake
-from torchfake._torch import python_functions
+from torchfake._torch import backends, dispatcher, python_functions
 
 
 def find_call_site() -> tuple[RawLocation | None, types.FrameType | None, bool]:
@@ -62,7 +64,38 @@ def _is_recorded_as_one(frame: types.FrameType) -> bool:
     if any(isinstance(v, torch.Tensor) and has_unknown_value(v) for v in values.values()):
         return False
     in_mode = modes.current() is not None
-    return frame.f_code.co_name != "sparse_" or (in_mode and values.get("generator") is None)
+    if frame.f_code.co_name == "sparse_" and (not in_mode or values.get("generator") is not None):
+        return False
+    return _is_accepted(frame)
+
+
+def _is_accepted(frame: types.FrameType) -> bool:
+    """Whether eager accepts the call in `frame`, found by a call with a small real tensor.
+
+    A call that it does not is recorded one operation after the other, up to the one that raises, so
+    that what eager has drawn and written by then counts.
+    """
+    values, meta = frame.f_locals, frame.f_locals["tensor"]._fake_meta
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    args = tuple(values[name] for name in names if name not in ("tensor", "generator"))
+    if meta.device.type != "cpu" or not all(type(arg) in NON_TENSOR_TYPES for arg in args):
+        return True
+    size = tuple(min(length, 2) for length in meta.size)
+    return _accepts(id(frame.f_code), meta.dtype, size, torch.get_default_dtype(), args)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _accepts(
+    code: int, dtype: torch.dtype, size: tuple[int, ...], _default: torch.dtype, args: Any
+) -> bool:
+    function = python_functions.compound_initialisers()[code]
+    with dispatcher.as_eager(), backends.default_generator_kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the call itself warns
+        try:
+            function(torch.ones(size, dtype=torch.bool, device="cpu").to(dtype), *args)
+        except Exception:
+            return False
+    return True
 
 
 def run_in_initialiser(

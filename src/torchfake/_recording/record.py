@@ -41,7 +41,7 @@ from torchfake._recording.local_collectives import (
     result_of_collective,
     run_on_real_values,
 )
-from torchfake._recording.value_reads import needs_values, run_on_values
+from torchfake._recording.value_reads import needs_values, run_draw, run_on_values
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake
 from torchfake._torch import backends
@@ -100,7 +100,11 @@ def record(
     op = new_op(func, traits, args, kwargs, location)
     op.is_sharding = is_sharding
     old_bytes = args[0]._fake_storage.num_bytes if traits.packet in RESIZES else None
-    result = add_to_graph(op, traits, run(func, args, kwargs), arguments, args, kwargs)
+    if traits.is_random:
+        result = run_draw(func, args, kwargs, location, run)
+    else:
+        result = run(func, args, kwargs)
+    result = add_to_graph(op, traits, result, arguments, args, kwargs)
     if old_bytes is not None:
         _fill_if_deterministic(result, old_bytes, run)
     return result

@@ -8,20 +8,28 @@ operation makes or writes of them is recorded as any other operation. Called by:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torchfake._core import modes
-from torchfake._core.schemas import ACCEPTS_MASKS, OpTraits, traits_of
+from torchfake._core.schemas import (
+    ACCEPTS_MASKS,
+    OpTraits,
+    overload_with_generator,
+    traits_of,
+)
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Op, Read
 from torchfake._operators.meta_kernels import has_replacement
-from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments
+from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
+from torchfake._recording import generator_sync
 from torchfake._recording.arguments import (
     CallArguments,
+    RunOnFakes,
     deferred_fakes,
     is_real,
     with_real_tensors,
@@ -35,7 +43,7 @@ from torchfake._recording.graph_builder import (
 from torchfake._replay import replay
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
-from torchfake._torch import dispatcher
+from torchfake._torch import backends, dispatcher
 
 
 def needs_values(func: Any, traits: OpTraits, args: Args, arguments: CallArguments) -> bool:
@@ -71,6 +79,56 @@ def run_on_values(
     for fake in deferred_fakes(mutated):  # in a list with real tensors
         _record_value(fake, copies[id(fake)], location)
     return result
+
+
+def run_draw(
+    func: Any, args: Args, kwargs: Kwargs, location: RawLocation | None, run: RunOnFakes
+) -> Any:
+    """Run a random operator on fakes. What eager refuses is refused at once; what eager has drawn
+    and written until then, it has drawn and written here, too.
+    """
+    traits = traits_of(func)
+    refuses_late = traits.checks_parameters or overload_with_generator(func) is None
+    try:
+        if traits.checks_parameters and _is_on_cpu(args, kwargs):
+            _draw_on_values(func, args, kwargs, torch.Generator(device="cpu"))
+        return run(func, args, kwargs)
+    except (RuntimeError, ValueError, IndexError):
+        if refuses_late and _is_on_cpu(args, kwargs):
+            generator = kwargs.get("generator") or torch.default_generator
+            generator_sync.synchronize(backends.canonical_generator(generator))
+            _draw_on_values(func, args, kwargs, kwargs.get("generator"), location)
+        raise
+
+
+def _is_on_cpu(args: Args, kwargs: Kwargs) -> bool:
+    return all(t.device.type == "cpu" for t in tensors_in(args, kwargs))
+
+
+def _draw_on_values(
+    func: Any,
+    args: Args,
+    kwargs: Kwargs,
+    generator: torch.Generator | None,
+    location: RawLocation | None = None,
+) -> None:
+    """Draw as eager would, into copies. With a location, what is written to them before an error is
+    recorded.
+    """
+    mutated = deferred_fakes(mutated_arguments(traits_of(func), args, kwargs))
+    named = {} if generator is None else {"generator": generator}
+    with dispatcher.as_eager(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the replay warns
+        copies = {id(t): known_values.read_value(t, "an operation").clone() for t in mutated}
+        real_kwargs = {name: _value_of(arg, copies) for name, arg in kwargs.items()}
+        try:
+            func(*(_value_of(arg, copies) for arg in args), **{**real_kwargs, **named})
+        except (RuntimeError, ValueError, IndexError):
+            if location is None:
+                raise
+    if location is not None:
+        for fake in mutated:
+            _record_value(fake, copies[id(fake)], location)
 
 
 def materialize_storages(tensors: Sequence[torch.Tensor]) -> None:

@@ -9,7 +9,6 @@ borrowed and restored. Called by: ``_replay/replay`` (all operations of a small 
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -27,8 +26,6 @@ from torchfake._graph.operations import Cell, Op, Output, Read
 from torchfake._random.generator_pool import GeneratorPool
 from torchfake._torch import backends, numerics
 from torchfake.errors import ReplayError
-
-_default_generator_lock = threading.RLock()
 
 
 class Storages:
@@ -169,15 +166,12 @@ def _call_with_generator(
     overload = overload_with_generator(func) if is_operator else _init_with_generator(func)
     if overload is not None:
         return overload(*args, **{**kwargs, "generator": generator})
-    with _default_generator_lock:
-        default = backends.default_generator_of(generator.device)
-        before = default.get_state()
+    with backends.default_generator_kept(generator.device) as default:
         default.set_state(generator.get_state())
         try:
             return func(*args, **kwargs)
         finally:
             generator.set_state(default.get_state())
-            default.set_state(before)
 
 
 def _init_with_generator(function: Any) -> Any:

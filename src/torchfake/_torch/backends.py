@@ -2,13 +2,13 @@
 
 Input: devices, dtypes, generators. Output: what torch has for them. Invariant: nothing is changed
 beyond the context managers here. Called by: ``_core/devices``, ``_patches/device_arguments``,
-``_patches/autocast``, ``_operators/random_values``, ``_operators/lazy_values``,
-``_recording/generator_sync``,
-``_recording/recurrent_layers``, ``_replay/execute`` and ``distributed/patches``.
+``_patches/autocast``, ``_cache/trials``, ``_operators/random_values``, ``_operators/lazy_values``,
+``_recording``, ``_replay/execute`` and ``distributed/patches``.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -129,3 +129,20 @@ def canonical_generator(generator: torch.Generator) -> torch.Generator:
     default, given = torch.default_generator, generator
     is_default = given is default or default._cdata == given._cdata  # type: ignore[attr-defined]
     return default if is_default else given
+
+
+_default_generator_lock = threading.RLock()
+
+
+@contextmanager
+def default_generator_kept(device: torch.device | None = None) -> Iterator[torch.Generator]:
+    """Context: what draws from the default generator of `device` (the CPU) meanwhile, on this
+    thread, moves it for that time only.
+    """
+    generator = default_generator_of(device or torch.device("cpu"))
+    with _default_generator_lock:
+        before = generator.get_state()
+        try:
+            yield generator
+        finally:
+            generator.set_state(before)

@@ -70,10 +70,13 @@ def exhaustive(session: nox.Session) -> None:
 
 
 @nox.session
-def disk(session: nox.Session) -> None:
-    """Saves that fail, are interrupted and are killed at each call of the system."""
+def hostile(session: nox.Session) -> None:
+    """Saves that fail, are interrupted and are killed at each call of the system; commands with all
+    names and files that nobody trusts.
+    """
     install(session, CHECKED_TORCH)
-    session.run("pytest", "tests/_files/disk", *session.posargs, env={"FAULT_STRIDE": "1"})
+    everything = {"FAULT_STRIDE": "1", "HOSTILE_ALL": "1"}
+    run_pytest(session, "tests/_files/disk", "tests/cli/test_hostile_input.py", **everything)
 
 
 @nox.session

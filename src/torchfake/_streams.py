@@ -126,4 +126,4 @@ def _open_closed() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # type: ignore[unreachable] # noqa: SIM115
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115

@@ -96,6 +96,8 @@ def test_records_of_such_names() -> None:
             with console.capture() as capture:
                 console.print(record)
             assert_harmless(capture.get())
+            if record is found[0] and width == 300:
+                assert "([red]x[/red]) Linear" in capture.get()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -126,6 +126,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(errors.CheckpointError, match=r"config.json cannot be written: No space"):
         save_materialized(module, tmp_path)
     (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").symlink_to("config.json")  # a loop, which is replaced
     save_materialized(module, tmp_path)
     shutil.move(tmp_path / "clean", tmp_path.with_name(f"{tmp_path.name}-clean"))
     assert bytes_in(tmp_path) == bytes_in(tmp_path.with_name(f"{tmp_path.name}-clean"))

@@ -31,7 +31,7 @@ def write_whole(path: Path, contents: bytes) -> None:
     if path.exists() and not path.is_file():
         path.write_bytes(contents)
         return
-    path = path.resolve()  # a link stays a link
+    path = Path(os.path.realpath(path))  # a link stays a link
     incomplete = incomplete_name(path)
     try:
         with incomplete.open("xb") as file:

@@ -10,7 +10,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy as TrainerModelPa
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from tests.frameworks.program import Result, Run, loss_of, program, whole_weights
+from tests.frameworks.program import Block, Result, Run, loss_of, program, whole_weights
 
 
 def fsdp2(run: Run):
@@ -32,6 +32,26 @@ def tensor_parallel(run: Run):
         return run.materialize("inside", model)
 
     return parallelize, {"data_parallel_size": 1, "tensor_parallel_size": 2}
+
+
+class FabricFSDP(FSDPStrategy):
+    """FSDP1. Lightning refuses its own class on a CPU, which FSDP does not."""
+
+
+class TrainerFSDP(TrainerFSDPStrategy):
+    """The same for Trainer."""
+
+
+class FSDPOnCPU(FullyShardedDataParallel):
+    """What they wrap with: they name no device, and FSDP would look for a GPU then."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **{**kwargs, "device_id": torch.device("cpu")})
+
+
+def fsdp1(strategy):
+    torch.distributed.fsdp.FullyShardedDataParallel = FSDPOnCPU  # in this process only
+    return strategy(auto_wrap_policy={Block}, use_orig_params=True)
 
 
 # Fabric.
@@ -58,6 +78,11 @@ def fabric(run: Run, strategy) -> Result:
 @program("Fabric, DDP", "equal", "-", "error", "error")
 def fabric_ddp(run: Run) -> Result:
     return fabric(run, "ddp")
+
+
+@program("Fabric, FSDPStrategy", "equal", "-", "equal", "error")
+def fabric_fsdp1(run: Run) -> Result:
+    return fabric(run, fsdp1(FabricFSDP))
 
 
 @program("Fabric, ModelParallelStrategy with FSDP2", "equal", "equal", "equal", "error")
@@ -97,7 +122,8 @@ class Trained(L.LightningModule):
         return torch.optim.SGD(self.model.parameters(), lr=0.1)
 
     def on_fit_start(self) -> None:
-        self.runs.materialize("after", self)
+        wrapped = isinstance(self.trainer.strategy, TrainerFSDP)
+        self.runs.materialize("after", self.trainer.strategy.model if wrapped else self)
 
 
 def trainer(run: Run, strategy, configure=None, early=True) -> Result:
@@ -116,6 +142,11 @@ def trainer(run: Run, strategy, configure=None, early=True) -> Result:
 @program("Trainer, DDP", "equal", "-", "error", "error")
 def trainer_ddp(run: Run) -> Result:
     return trainer(run, "ddp")
+
+
+@program("Trainer, FSDPStrategy", "equal", "-", "equal", "error")
+def trainer_fsdp1(run: Run) -> Result:
+    return trainer(run, fsdp1(TrainerFSDP))
 
 
 @program("Trainer, ModelParallelStrategy with FSDP2", "equal", "equal", "equal", "error")

@@ -1,6 +1,7 @@
 """Runs the programs and prints a table: ``python -m tests.frameworks.run [-v] [PATTERN ...]``.
 
-With ``-v`` also what the ranks wrote to stderr, where the outcome is not as expected.
+With ``-v`` also what the ranks wrote to stderr, where the outcome is not as expected. With
+``--suite`` the cases that the test suite runs, which need no framework but those of the test extra.
 
 One process imports the frameworks and forks two ranks for each run, as ``tests/ranks.py`` does. A
 run that has not ended after a minute counts as a hang.
@@ -22,30 +23,50 @@ from tests.frameworks.program import EQUAL, ERROR, NONE, PLACES, PROGRAMS
 from tests.frameworks.worker import SECONDS
 
 NUM_RANKS = 2
+FILES_OF_SUITE = ("torch", "accelerate", "transformers")
 FILES = ("torch", "accelerate", "lightning", "transformers", "torchtitan", "deepspeed")
+
+LATE = ("after", "forgotten")
+SUITE = {
+    "FSDP2": ("inside", *LATE),
+    "DDP": LATE,
+    "FSDP1, use_orig_params=True": LATE,
+    "FSDP1, use_orig_params=False": LATE,
+    "pipelining": LATE,
+    "set_model_state_dict, whole": LATE,
+    "set_model_state_dict, broadcast": LATE,
+    "set_model_state_dict, deferred values": LATE,
+    "get_model_state_dict, shards": LATE,
+    "load_state_dict": LATE,
+    "load_state_dict(assign=True)": LATE,
+    "checkpoint, saved": LATE,
+    "accelerate, FSDP2 with cpu_ram_efficient_loading": LATE,
+    "transformers, tp_plan": LATE,
+}
 
 
 def main(patterns: list[str]) -> int:
     """The number of cells that are not as expected."""
-    verbose = "-v" in patterns
-    patterns = [pattern for pattern in patterns if pattern != "-v"]
-    for name in FILES:
+    verbose, in_suite = "-v" in patterns, "--suite" in patterns
+    patterns = [pattern for pattern in patterns if not pattern.startswith("-")]
+    for name in FILES_OF_SUITE if in_suite else FILES:
         importlib.import_module(f"tests.frameworks.{name}_programs")
     num_wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in PROGRAMS:
+        for name in SUITE if in_suite else PROGRAMS:
             if not patterns or any(pattern.lower() in name.lower() for pattern in patterns):
-                num_wrong += run_program(name, Path(folder), verbose)
+                places = SUITE[name] if in_suite else PLACES
+                num_wrong += run_program(name, places, Path(folder), verbose)
     print(f"{num_wrong} not as expected")
     return num_wrong
 
 
-def run_program(name: str, folder: Path, verbose: bool) -> int:
-    """Run a program eagerly, then at each place; print a line for each."""
+def run_program(name: str, places: tuple[str, ...], folder: Path, verbose: bool) -> int:
+    """Run a program eagerly, then at some places; print a line for each."""
     print(f"\n{name}")
     num_wrong = 0
     expected = dict(zip(PLACES, PROGRAMS[name].expected, strict=True))
-    for place in ("eager", *PLACES):
+    for place in ("eager", *places):
         if expected.get(place) == NONE:
             continue
         began = time.monotonic()

@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.frameworks.program import Block, Net, Result, Run, program, whole_weights
-from torchfake import install_as_torchdistx
+from torchfake import deferred_init, install_as_torchdistx
 
 
 def mesh():
@@ -142,6 +142,22 @@ def set_whole(run: Run) -> Result:
 def set_broadcast(run: Run) -> Result:
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     return load_with(run, options, True)
+
+
+@program("set_model_state_dict, deferred values", "equal", "equal", "equal", "error")
+def set_deferred(run: Run) -> Result:
+    """The first rank has a deferred state dict, the others have none."""
+    model = run.materialize("inside", shard(run, run.build()))
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    torch.manual_seed(7)
+    state = {} if run.rank else (Net if run.place == "eager" else deferred_net)().state_dict()
+    set_model_state_dict(model, state, options=options)
+    run.materialize("after", model)
+    return Result(run.train(model), whole_weights(model))
+
+
+def deferred_net():
+    return deferred_init(Net)
 
 
 @program("get_model_state_dict, whole", "equal", "equal", "error", "error")

@@ -36,7 +36,23 @@ def check_kinds(selection: Selection) -> NamedFakes:
             "materialized in place. Call materialize_module before torch.jit.script"
         )
     fakes = list(deferred_fakes(selection.tensors))
-    return fakes + [(name, fake) for name, fake, _ in selection.attributes]
+    fakes += [(name, fake) for name, fake, _ in selection.attributes]
+    _check_flat_parameters(fakes)
+    return fakes
+
+
+def _check_flat_parameters(fakes: NamedFakes) -> None:
+    """Refuse parameters that FSDP1 has flattened, without the flat parameter that they view: FSDP
+    would go on to make deferred views of that one.
+    """
+    there = {id(fake._fake_storage) for _, fake in fakes if hasattr(fake, "_is_flat_param")}
+    for name, fake in fakes:
+        if hasattr(fake, "_fsdp_flattened") and fake.numel() and is_deferred_fake(fake):
+            if id(fake._fake_storage) not in there:
+                raise MaterializeError(
+                    f"{name} is a part of a flat parameter of FSDP, which is not in this module: "
+                    "call materialize_module with what FullyShardedDataParallel has returned"
+                )
 
 
 def check_can_be_exchanged(

@@ -54,6 +54,17 @@ def find_call_site() -> tuple[RawLocation | None, types.FrameType | None, bool]:
     return None, None, is_sharding
 
 
+def is_called_by_to_empty() -> bool:
+    """Whether ``nn.Module.to_empty`` asks for memory now."""
+    codes = python_functions.code_of_to_empty()
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and source_location.is_library_code(frame.f_code):
+        if id(frame.f_code) in codes:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _is_recorded_as_one(frame: types.FrameType) -> bool:
     """Whether the initialiser's call in `frame` is recorded as one operation."""
     if frame is modes.thread.initialiser_frame:

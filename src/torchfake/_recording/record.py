@@ -35,7 +35,11 @@ from torchfake._recording.graph_builder import (
     defer_outputs,
     new_op,
 )
-from torchfake._recording.initializers import find_call_site, run_in_initialiser
+from torchfake._recording.initializers import (
+    find_call_site,
+    is_called_by_to_empty,
+    run_in_initialiser,
+)
 from torchfake._recording.local_collectives import (
     local_copies,
     result_of_collective,
@@ -47,6 +51,8 @@ from torchfake._tensor.fake_tensor import FakeTensor, new_fake
 from torchfake._torch import backends
 
 _COPY = torch.ops.aten.copy_.default
+_EMPTY_LIKE = torch.ops.aten.empty_like.default
+_TO_COPY = torch.ops.aten._to_copy.default
 _FILL = torch.ops.aten.fill_.Scalar
 
 
@@ -88,6 +94,8 @@ def record(
         return run_in_initialiser(initialiser_frame, func, args, kwargs, run)
     modes.thread.initialiser_frame = None
     if traits.returns_uninitialized and not traits.mutated_names:
+        if func is _EMPTY_LIKE and is_called_by_to_empty() and not backends.fills_empty_memory():
+            return _kept(args, kwargs, run, mode_mark)
         result = run(func, args, kwargs)
         defer_outputs(result, None, arguments, location)  # no operation to replay
         _fill_if_deterministic(result, 0, run)
@@ -107,6 +115,19 @@ def record(
     result = add_to_graph(op, traits, result, arguments, args, kwargs)
     if old_bytes is not None:
         _fill_if_deterministic(result, old_bytes, run)
+    return result
+
+
+def _kept(args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int) -> Any:
+    """What ``module.to_empty()`` makes of a deferred tensor: a copy of it, on the device asked for.
+
+    In eager it may hold anything. What initialises it afterwards overwrites the copy, which is
+    never made then; what does not, has the values that were recorded.
+    """
+    result = record(_TO_COPY, traits_of(_TO_COPY), args, kwargs, run, mode_mark)
+    for fake in deferred_fakes([result]):  # of a copy to meta nothing is left
+        deferred: Any = fake._fake_storage.deferred
+        deferred.contents.op.is_sharding = True  # ranks compare what is copied
     return result
 
 

@@ -103,3 +103,10 @@ def compound_initialisers() -> dict[int, Callable[..., Any]]:
         if function is not None and "any" in function.__code__.co_names:  # a rejection sampler
             functions.append(function)
     return {id(function.__code__): function for function in functions}
+
+
+@lru_cache(maxsize=1)
+def code_of_to_empty() -> frozenset[int]:
+    """Identities of the code in which ``nn.Module.to_empty`` asks for empty memory."""
+    constants = torch.nn.Module.to_empty.__code__.co_consts
+    return frozenset(id(code) for code in constants if isinstance(code, types.CodeType))

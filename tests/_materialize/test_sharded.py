@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -269,3 +269,31 @@ def test_summary_and_estimate_of_shards(mesh: DeviceMesh) -> None:
     assert list(summary(module).by_device) == ["cpu"]
     with pytest.raises(errors.InputsError, match=r"sharded by FSDP2.*torchfake\.plan"):
         estimate(module, torch.zeros(1, 3, dtype=torch.long))
+
+
+def wrapped_by_fsdp1(use_orig_params: bool) -> FullyShardedDataParallel:
+    torch.manual_seed(0)
+    return FullyShardedDataParallel(
+        deferred_init(lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 8))),
+        device_id=torch.device("cpu"),
+        use_orig_params=use_orig_params,
+    )
+
+
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_fsdp1_flattens_what_is_deferred(use_orig_params: bool) -> None:
+    module = materialize_module(wrapped_by_fsdp1(use_orig_params))
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 8))
+    flat = torch.cat([parameter.detach().flatten() for parameter in eager.parameters()])
+    assert torch.equal(module.params[0].detach(), flat.chunk(4)[1])
+
+
+@pytest.mark.usefixtures("mesh")
+def test_a_part_of_a_flat_parameter_alone_is_refused() -> None:
+    module = wrapped_by_fsdp1(use_orig_params=True)
+    with pytest.raises(errors.MaterializeError, match=r"0\.weight is a part of a flat parameter"):
+        materialize_module(module.module)
+    assert all(map(is_deferred, module.params))
+    materialize_module(module)

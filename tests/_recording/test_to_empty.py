@@ -1,4 +1,4 @@
-"""``module.to_empty()`` of a deferred module: it keeps what was recorded until that is overwritten."""
+"""``module.to_empty()`` of a deferred module keeps what was recorded until it is overwritten."""
 
 from __future__ import annotations
 

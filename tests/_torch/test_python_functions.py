@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from typing import Any
 
 import torch
 
@@ -57,3 +59,21 @@ ONE = 1
 
 def _adds_one(number: int) -> int:
     return number + ONE
+
+
+def test_to_empty_asks_for_memory_in_code_of_its_own() -> None:
+    seen: list[int] = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.empty_like:
+                frame = sys._getframe(1)
+                seen.append(id(frame.f_code))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        torch.nn.Linear(2, 2, bias=False).to_empty(device="cpu")
+    assert seen
+    assert set(seen) == set(python_functions.code_of_to_empty())

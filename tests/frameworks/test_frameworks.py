@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "distributed" / "frameworks.md"
 
 
-def test_programs_of_torch_accelerate_and_transformers() -> None:
+def test_programs_of_torch_and_accelerate() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.frameworks.run", "--suite"],
         cwd=ROOT,

@@ -12,14 +12,25 @@ They run while a deferred mode is on, and for a deferred fake outside of all mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchfake._core import source_location
+from torchfake._core.schemas import traits_of
+from torchfake._graph.operations import Op, Read
+from torchfake._operators.operator_call import mutated_arguments
 from torchfake._recording import recurrent_layers
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._recording.arguments import (
+    has_unknown_value,
+    is_materialized,
+    is_real,
+    with_real_tensors,
+)
+from torchfake._recording.graph_builder import add_write, contents_before_write, recorded_arg
+from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import autograd, dispatcher
 from torchfake.errors import UnknownValueError
 
@@ -106,17 +117,93 @@ def _recorded(value: Any) -> Any:
     return value.clone() if is_real and not value.is_meta else value
 
 
+# Derivatives that C++ computes by another formula for tensor subclasses: what is recorded last for
+# such a result is the call itself, done as eager mode does it.
+
+
+def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
+    """torch/csrc/autograd/FunctionsManual.cpp: sums are added up in another order."""
+    recorded = _recorded_arguments(aten.cumprod_backward.default, args)
+    result: Tensor = redispatch(*args)
+    if recorded is not None:
+        _overwrite(result, _write_cumprod_backward, recorded, {})
+    return result
+
+
+def _write_cumprod_backward(target: Tensor, *args: Any) -> None:
+    target.copy_(aten.cumprod_backward.default(*args))
+
+
+def with_tangents_of_eager(op: Any) -> Callable[..., Any]:
+    """A kernel for an operator whose tangents, in a dual level, C++ computes by another formula."""
+
+    def write_tangent(target: Tensor, at: int, args: Any, tangents: Any, **options: Any) -> None:
+        target.copy_(autograd.tangent_of_result(op, at, args, tangents, options))
+
+    def kernel(redispatch: Redispatch, *args: Any, **options: Any) -> Any:
+        tangents = [autograd.tangent_of(arg) for arg in args]
+        recorded = None
+        if any(tangent is not None for tangent in tangents):
+            recorded = _recorded_arguments(op, args, tangents)
+        result = redispatch(*args, **options)
+        if recorded is not None:
+            split = recorded[: len(args)], recorded[len(args) :]
+            for i, part in enumerate((result,) if isinstance(result, Tensor) else result):
+                _overwrite(autograd.tangent_of(part), write_tangent, (i, *split), options)
+        return result
+
+    write_tangent.__qualname__ = f"tangent of {op}"
+    return kernel
+
+
+def _recorded_arguments(op: Any, args: Any, tangents: Sequence[Any] = ()) -> list[Any] | None:
+    """The arguments as they are recorded, before the call; None if not all of them can be."""
+    every = [with_real_tensors(arg) for arg in (*args, *tangents)]
+    if any(isinstance(arg, Tensor) and _cannot_be_recorded(arg) for arg in every):
+        return None
+    for i, arg in enumerate(every):
+        if any(arg is t for t in mutated_arguments(traits_of(op), args, {})) and is_real(arg):
+            with dispatcher.as_eager():
+                every[i] = arg.clone()  # running statistics outside of the mode
+    return [recorded_arg(op, arg) for arg in every]
+
+
+def _cannot_be_recorded(tensor: Tensor) -> bool:
+    """Whether it has no value, or is a tensor of a transform of ``torch.func``, in which C++ takes
+    all tensors for subclasses anyway.
+    """
+    return has_unknown_value(tensor) or autograd.is_transformed(tensor)
+
+
+def _overwrite(result: Any, function: Any, args: Any, options: Any) -> None:
+    """Record that `function` writes the values of `result`, which no other tensor views."""
+    if not is_deferred_fake(result) or is_materialized(result) or result._fake_meta.zero:
+        return
+    target = Read(contents_before_write(result), result._fake_meta)
+    op = Op(function, (target, *args), dict(options), source_location.caller_location(3))
+    add_write(op, result._fake_storage)
+
+
 _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.linalg_svdvals.default: svdvals,
     aten.linalg_eigvalsh.default: eigvalsh,
     aten.matmul.default: matmul,
     aten.ctc_loss.Tensor: ctc_loss,
+    aten.cumprod_backward.default: cumprod_backward,
 }
+_HAVE_OTHER_TANGENTS = (
+    aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats, aten._batch_norm_with_update.default,
+    aten.native_layer_norm.default, aten.native_group_norm.default,
+    aten.prod.default, aten.prod.dim_int,
+)  # fmt: skip
 _COMPARE_DEVICES = (aten.quantile, aten.nanquantile, aten.linalg_matrix_rank, aten.stft)
 
 recurrent_layers.register_kernels()
 for _op, _kernel in _KERNELS.items():
     dispatcher.RECORDING_KEY.register(_op, _kernel)
+for _op in _HAVE_OTHER_TANGENTS:
+    dispatcher.RECORDING_KEY.register(_op, with_tangents_of_eager(_op))
 for _packet in _COMPARE_DEVICES:
     for _name in _packet.overloads():
         _overload = getattr(_packet, _name)

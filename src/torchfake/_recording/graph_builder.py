@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices
-from torchfake._core.metadata import Metadata, is_dense, with_mark
+from torchfake._core.metadata import Metadata, is_dense, metadata_of, with_mark
 from torchfake._core.schemas import LIFTS, OpTraits
 from torchfake._core.source_location import RawLocation
 from torchfake._core.storage import Storage
@@ -28,7 +28,7 @@ from torchfake._recording import generator_sync
 from torchfake._recording.arguments import CallArguments, deferred_fakes
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import numerics
+from torchfake._torch import numerics, zero_tensors
 from torchfake.errors import RecordError
 
 # Before the operation runs.
@@ -66,6 +66,8 @@ def recorded_arg(func: Any, arg: Any) -> Any:
     if type(arg) in NON_TENSOR_TYPES or isinstance(arg, (int, float, complex, str)):
         return arg
     if isinstance(arg, torch.Tensor):
+        if zero_tensors.is_zero_tensor(arg):  # it has no memory, and is all in its metadata
+            return Read(Contents(Cell(0, arg.device)), metadata_of(arg, arg.device))
         return External(arg)
     if isinstance(arg, (list, tuple)):
         return [recorded_arg(func, item) for item in arg]

@@ -7,6 +7,7 @@ graph. Called by: ``_materialize`` (all but the last), and ``inspect/run/module_
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -133,6 +134,41 @@ def needs_gradient(tensor: torch.Tensor) -> bool:
     """
     is_in_dual_level = torch.autograd.forward_ad._current_level >= 0
     return is_in_dual_level or (torch.is_grad_enabled() and tensor.requires_grad)
+
+
+def tangent_of(value: Any) -> torch.Tensor | None:
+    """The tangent of `value` in the current dual level, if it is a tensor and has one."""
+    if torch.autograd.forward_ad._current_level < 0 or not isinstance(value, torch.Tensor):
+        return None
+    if is_transformed(value):
+        return None
+    return torch.autograd.forward_ad.unpack_dual(value).tangent
+
+
+def tangent_of_result(
+    op: Any, at: int, args: list[Any], tangents: list[Any], options: dict[str, Any]
+) -> torch.Tensor:
+    """The tangent of result number `at` of `op`, of real tensors that are not written."""
+    forward_ad = torch.autograd.forward_ad
+    is_nested = forward_ad._current_level >= 0  # there is only one level
+    with contextlib.nullcontext() if is_nested else forward_ad.dual_level():
+        duals = [
+            arg
+            if not isinstance(arg, torch.Tensor)
+            else arg.clone()
+            if tangent is None
+            else forward_ad.make_dual(forward_ad.unpack_dual(arg).primal, tangent)
+            for arg, tangent in zip(args, tangents, strict=True)
+        ]
+        result = op(*duals, **options)
+        part = result if isinstance(result, torch.Tensor) else result[at]
+        tangent: torch.Tensor = forward_ad.unpack_dual(part).tangent
+        return tangent
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether it is an argument inside a transform of ``torch.func``."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def next_sequence_number() -> int:

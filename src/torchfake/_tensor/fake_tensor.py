@@ -37,7 +37,7 @@ _Super = subclass.builtin_methods
 _in_inference_mode = torch.is_inference_mode_enabled
 
 
-class FakeTensor(known_values.ValueMethods, torch.Tensor):
+class FakeTensor(torch.Tensor):
     """A tensor with a device, a dtype, a shape and strides, and no data.
 
     Made by factories inside :func:`torchfake.fake_mode` and by :func:`torchfake.fake_like`, never
@@ -180,6 +180,13 @@ class FakeTensor(known_values.ValueMethods, torch.Tensor):
         target = self.device if device is None else devices.resolve(device)
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake
+
+    numpy = known_values.numpy
+    tolist = known_values.tolist
+    apply_ = known_values.apply_  # type: ignore[assignment]
+    __dlpack__ = known_values.dlpack
+    __dlpack_device__ = known_values.dlpack_device
+    __format__ = known_values.formatted
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return tensor_repr.fake_repr(self)

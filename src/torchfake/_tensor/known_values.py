@@ -89,45 +89,48 @@ def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
     return read_value(fake, requested_by)
 
 
-class ValueMethods:
-    """The methods of a fake tensor that give values to Python or to other libraries."""
+# Methods of a fake that give values to Python or to other libraries. They are functions, since a
+# second base class makes each look-up of a method slower.
 
-    __slots__ = ()
 
-    def numpy(self: Any, *, force: bool = False) -> Any:
-        if self.requires_grad and not force:
-            raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
-                "instead."
-            )
-        with without_fake_mode():
-            return memory_of(self, "numpy()").numpy(force=force)
+def numpy(fake: Any, *, force: bool = False) -> Any:
+    if fake.requires_grad and not force:
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
+    with without_fake_mode():
+        return memory_of(fake, "numpy()").numpy(force=force)
 
-    def tolist(self: Any) -> Any:
-        with without_fake_mode():  # also resolves a lazy conjugate
-            return read_value(self, "tolist()").tolist()
 
-    def __dlpack__(self: Any, **kwargs: Any) -> Any:
-        with without_fake_mode():
-            return memory_of(self, "__dlpack__()").__dlpack__(**kwargs)
+def tolist(fake: Any) -> Any:
+    with without_fake_mode():  # also resolves a lazy conjugate
+        return read_value(fake, "tolist()").tolist()
 
-    def __dlpack_device__(self: Any) -> Any:
-        return read_value(self, "__dlpack_device__()").__dlpack_device__()
 
-    def __format__(self: Any, spec: str) -> str:
-        if self.dim() == 0 and spec:
-            return format(read_value(self, "format()").item(), spec)
-        return object.__format__(self, spec)
+def dlpack(fake: Any, **kwargs: Any) -> Any:
+    with without_fake_mode():
+        return memory_of(fake, "__dlpack__()").__dlpack__(**kwargs)
 
-    def apply_(self: Any, function: Any) -> Any:
-        """C++ would call the function for no element."""
-        subclass.builtin_methods.apply_(self, function)  # raises what torch raises
-        storage = self._fake_storage
-        if storage.deferred is None and storage.value is None:
-            return self
-        with without_fake_mode():
-            values = read_value(self, "apply_()").clone().apply_(function)
-        return self.copy_(values)
+
+def dlpack_device(fake: Any) -> Any:
+    return read_value(fake, "__dlpack_device__()").__dlpack_device__()
+
+
+def formatted(fake: Any, spec: str) -> str:
+    if fake.dim() == 0 and spec:
+        return format(read_value(fake, "format()").item(), spec)
+    return object.__format__(fake, spec)
+
+
+def apply_(fake: Any, function: Any) -> Any:
+    """C++ would call the function for no element."""
+    subclass.builtin_methods.apply_(fake, function)  # raises what torch raises
+    storage = fake._fake_storage
+    if storage.deferred is None and storage.value is None:
+        return fake
+    with without_fake_mode():
+        values = read_value(fake, "apply_()").clone().apply_(function)
+    return fake.copy_(values)
 
 
 def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:

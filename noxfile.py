@@ -96,9 +96,13 @@ def property_(session: nox.Session) -> None:
 
 @nox.session
 def recorded(session: nox.Session) -> None:
-    """Torch's operator database recorded and made real: all samples, six dtypes, bits compared."""
+    """Torch's operator database recorded and made real: all samples, six dtypes, bits compared.
+
+    Then through forward-mode AD and ``torch.func``, on deferred tensors and on fakes.
+    """
     install(session, CHECKED_TORCH)
     run_pytest(session, "tests/opinfo/test_recorded.py", "--all-samples")
+    run_pytest(session, "tests/opinfo/test_transforms.py", "--all-samples")
 
 
 @nox.session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from torchfake._torch import autograd
@@ -57,3 +58,54 @@ def test_needs_gradient() -> None:
         assert not autograd.needs_gradient(leaf)
     with torch.autograd.forward_ad.dual_level():
         assert autograd.needs_gradient(torch.ones(2))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_tangents() -> None:
+    x, t = torch.randn(3), torch.randn(3)
+    assert autograd.tangent_of(x) is None
+    op, options = torch.ops.aten.prod.dim_int, {"dtype": torch.float64}
+    outside = autograd.tangent_of_result(op, 0, [x, 0], [t, None], options)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, t)
+        assert autograd.tangent_of(dual) is t
+        assert autograd.tangent_of(3) is None
+        inside = autograd.tangent_of_result(op, 0, [x, 0], [t, None], options)
+    assert torch.equal(inside, outside)
+    assert torch.equal(inside, torch.func.jvp(lambda y: op(y, 0, **options), (x,), (t,))[1])
+
+
+def test_is_transformed() -> None:
+    seen = []
+    torch.func.grad(lambda x: seen.append(autograd.is_transformed(x)) or x)(torch.ones(()))
+    assert seen == [True]
+    assert not autograd.is_transformed(torch.ones(()))
+
+
+def test_without_levels() -> None:
+    seen = []
+    rows = torch.ones(2, 3)
+    torch.func.vmap(torch.func.grad(lambda x: seen.append(autograd.without_levels(x)) or x.sum()))(
+        rows
+    )
+    assert not autograd.is_transformed(seen[0])
+    assert seen[0].shape == (2, 3)
+
+
+def test_in_outer_level() -> None:
+    found = []
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        with autograd.in_outer_level():
+            found.append(autograd.is_transformed(torch.ones(()).clone()))
+        return x
+
+    torch.func.grad(inner)(torch.ones(()))
+    assert found == [False]
+
+
+def test_is_mapped() -> None:
+    seen = []
+    torch.func.vmap(lambda x: seen.append(autograd.is_mapped(x)) or x)(torch.ones(2))
+    assert seen == [True]
+    assert not autograd.is_mapped(torch.ones(2))

@@ -93,3 +93,20 @@ def test_the_default_generator_is_kept() -> None:
         torch.rand(3)
         assert not torch.equal(torch.get_rng_state(), expected)
     assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_function_transforms_wrap_by_name() -> None:
+    """A mode replaces the function in this module, which looks it up at each call."""
+    wrapped = []
+    original = backends.function_transforms._wrap_for_grad
+
+    def replacement(tensor: torch.Tensor, level: int) -> torch.Tensor:
+        wrapped.append(tensor)
+        return original(tensor, level)
+
+    backends.function_transforms._wrap_for_grad = replacement
+    try:
+        torch.func.jvp(torch.func.grad(torch.sin), (torch.ones(()),), (torch.ones(()),))
+    finally:
+        backends.function_transforms._wrap_for_grad = original
+    assert len(wrapped) == 1

@@ -305,7 +305,7 @@ def _varies(value: Any) -> bool:
 def difference(op: Any, got: Outcome, expected: Outcome, *, has_values: bool) -> str | None:
     if len(got.results) != len(expected.results):
         return f"{len(got.results)} results, {len(expected.results)} in eager"
-    has_bits = has_values and op.name not in UNINITIALIZED
+    has_bits = has_values and getattr(op, "name", "") not in UNINITIALIZED
     for i, (one, other) in enumerate(zip(got.results, expected.results, strict=True)):
         if described(one) != described(other):
             return f"result {i}: {described(one)} is not {described(other)}"

@@ -15,7 +15,7 @@ import torch
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import backends
+from torchfake._torch import autograd, backends
 
 
 def _has_fake_cuda() -> bool:
@@ -95,6 +95,24 @@ def _group_by_device(original: Any) -> Any:
     return replacement
 
 
+def _wrap_for_grad(original: Any) -> Any:
+    """What ``torch.func`` does to a tensor that a function is differentiated by. Inside another
+    transform, C++ compares the devices of that tensor and of its gradient, which is fake. So a real
+    one is copied, as it is by any other operation in a mode.
+    """
+
+    @functools.wraps(original)
+    def replacement(tensor: Any, level: int) -> Any:
+        if modes.current() is not None and autograd.is_transformed(tensor):
+            inner = autograd.without_levels(tensor)
+            if not isinstance(inner, FakeTensor) and not inner.is_meta:
+                with autograd.in_outer_level():
+                    tensor = tensor.clone()
+        return original(tensor, level)
+
+    return replacement
+
+
 def _is_acceptable(original: Any) -> Any:
     """``cudnn.is_acceptable``: recurrent layers call it, and warn if torch has no cuDNN."""
 
@@ -121,7 +139,10 @@ def _factory_patches() -> list[Patch]:
     ]
 
 
-PATCHES = [Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device)]
+PATCHES = [
+    Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
+    Patch(backends.function_transforms, "_wrap_for_grad", _wrap_for_grad),
+]
 PATCHES_FOR_FAKE_CUDA = [
     *_factory_patches(),
     Patch(torch, "as_tensor", _as_tensor),

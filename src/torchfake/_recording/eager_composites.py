@@ -38,9 +38,14 @@ aten = torch.ops.aten
 Redispatch = Callable[..., Any]
 
 
+def _computes_vectors(matrix: Tensor) -> bool:
+    """Whether eager computes vectors, too: for derivatives, and for the tensors of ``vmap``."""
+    return autograd.needs_gradient(matrix) or autograd.is_mapped(matrix)
+
+
 def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -> Tensor:
     """aten/src/ATen/native/BatchLinearAlgebra.cpp: for a subclass, C++ asks for vectors too."""
-    if matrix.dim() >= 2 and not autograd.needs_gradient(matrix):
+    if matrix.dim() >= 2 and not _computes_vectors(matrix):
         values: Tensor = aten._linalg_svd.default(matrix, False, False, driver=driver)[1]
         return values
     return redispatch(matrix, driver=driver)  # type: ignore[no-any-return]
@@ -48,7 +53,7 @@ def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -
 
 def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
     """The same."""
-    if matrix.dim() >= 2 and not autograd.needs_gradient(matrix):
+    if matrix.dim() >= 2 and not _computes_vectors(matrix):
         values: Tensor = aten._linalg_eigh.default(matrix, uplo, False)[0]
         return values
     return redispatch(matrix, uplo)  # type: ignore[no-any-return]

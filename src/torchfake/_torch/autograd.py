@@ -8,6 +8,7 @@ graph. Called by: ``_materialize`` (all but the last), and ``inspect/run/module_
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -169,6 +170,25 @@ def tangent_of_result(
 def is_transformed(tensor: torch.Tensor) -> bool:
     """Whether it is an argument inside a transform of ``torch.func``."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def is_mapped(tensor: torch.Tensor) -> bool:
+    """Whether it is an argument inside ``torch.func.vmap``, for which there is one of each row."""
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def without_levels(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside all that transforms of ``torch.func`` have put around it."""
+    while is_transformed(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def in_outer_level() -> AbstractContextManager[Any]:
+    """Context: operations belong to the transform around the innermost one that is running."""
+    from torch._functorch import pyfunctorch
+
+    return pyfunctorch.temporarily_pop_interpreter_stack()  # type: ignore[no-any-return]
 
 
 def next_sequence_number() -> int:

@@ -17,6 +17,7 @@ import torch
 
 bindings = torch._C
 nn_functions = torch._C._nn
+function_transforms: Any = torch._functorch.eager_transforms  # what torch.func.grad and jvp call
 cudnn_functions: Any = vars(torch.backends.cudnn)["m"]  # torch wraps it in a module of flags
 """Modules of C++ functions, of which _patches replaces some while a mode is on."""
 

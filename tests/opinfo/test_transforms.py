@@ -1,0 +1,79 @@
+"""torch's operator database through forward-mode AD and ``torch.func``: what eager gives.
+
+One transform of a sample of each operator in the suite; with ``--all-samples``
+(``nox -s recorded``) all transforms of all samples.
+"""
+
+import zlib
+
+import pytest
+import torch
+
+from tests.opinfo.harness import OPS, grouped
+from tests.opinfo.shortfalls import TRANSFORMED
+from tests.opinfo.transforms import TRANSFORMS, tally
+
+NUM_PARTS = 4
+NUM_TRANSFORMS = 1  # of each operator, in the suite
+SLOW = ("linearize",)  # traces: a second for a sample
+ASKING = ("native_batch_norm", "native_layer_norm", "native_group_norm", "cumprod", "linalg.cond",
+          "masked.cumprod", "nn.functional.glu", "nn.functional.layer_norm")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+@pytest.mark.filterwarnings("ignore")
+def test_transforms_equal_eager(part, request):
+    is_full = request.config.getoption("--all-samples")
+    names = [name for name in sorted(OPS) if zlib.crc32(name.encode()) % NUM_PARTS == part]
+    num_samples, new = 0, {}
+    for name in names:
+        for transform in TRANSFORMS if is_full else drawn(name):
+            limit = 1 if not is_full or transform in SLOW else None
+            ways = ["real", "cloned", "fake"] if is_full else ["cloned", "fake"]
+            for way, found in zip(ways, run(name, transform, ways, limit), strict=True):
+                num_samples += found.num_samples
+                if found.failures and name not in TRANSFORMED:
+                    new[f"{name} ({transform}, {way})"] = grouped(found.failures)
+    print(f"\n{num_samples} samples")
+    assert num_samples > 150
+    assert not new, f"new failures: {new}"
+
+
+def drawn(name):
+    """The transforms of an operator in the suite."""
+    transforms = [each for each in TRANSFORMS if each not in SLOW]
+    start = zlib.crc32(name.encode())
+    return [transforms[(start + 5 * i) % len(transforms)] for i in range(NUM_TRANSFORMS)]
+
+
+def run(name, transform, ways, limit):
+    return tally(OPS[name], torch.float32, transform, ways, limit)
+
+
+@pytest.mark.parametrize("transform", ["dual", "jvp", "vjp", "vmap_same"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_once_had_other_bits(transform):
+    """Operators whose derivatives ask C++ about the kind of their tensors."""
+    for name in ASKING:
+        for found in run(name, transform, ["cloned", "fake"], 4):
+            assert not found.failures, (name, found.failures)
+
+
+@pytest.mark.parametrize("name", ["sin", "mul", "nn.functional.linear"])
+@pytest.mark.filterwarnings("ignore")
+def test_linearize(name):
+    for found in run(name, "linearize", ["cloned", "fake", "after", "fake_after"], 1):
+        assert found.num_samples == 1
+        assert not found.failures, found.failures
+
+
+def test_the_list_names_operators() -> None:
+    assert TRANSFORMED.keys() <= OPS.keys()

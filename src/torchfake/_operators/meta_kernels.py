@@ -99,7 +99,7 @@ def lerp_in_place(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     """As torch's meta kernel, which looks for the overload of ``lerp`` by trying them: of the one
     that does not fit it makes an error message with the arguments, which fails in a dual level.
     """
-    result = aten.lerp.Tensor(start, end, weight)
+    result: Tensor = aten.lerp.Tensor(start, end, weight)
     if result.shape != start.shape:
         raise RuntimeError(
             f"output with shape {list(start.shape)} doesn't match the broadcast "
@@ -111,7 +111,8 @@ def lerp_in_place(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
 @register_meta_kernel(aten.glu_jvp.default)
 def glu_jvp(glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> Tensor:
     """aten/src/ATen/native/GatedLinearUnit.cpp: a product with half of the tangent."""
-    return aten.mul.Tensor(glu, dx.narrow(dim, 0, glu.shape[dim]))
+    tangent: Tensor = aten.mul.Tensor(glu, dx.narrow(dim, 0, glu.shape[dim]))
+    return tangent
 
 
 @register_meta_kernel(aten.glu_backward_jvp.default)

@@ -143,7 +143,8 @@ def tangent_of(value: Any) -> torch.Tensor | None:
         return None
     if is_transformed(value):
         return None
-    return torch.autograd.forward_ad.unpack_dual(value).tangent
+    tangent: torch.Tensor | None = torch.autograd.forward_ad.unpack_dual(value).tangent
+    return tangent
 
 
 def tangent_of_result(
@@ -188,7 +189,7 @@ def in_outer_level() -> AbstractContextManager[Any]:
     """Context: operations belong to the transform around the innermost one that is running."""
     from torch._functorch import pyfunctorch
 
-    return pyfunctorch.temporarily_pop_interpreter_stack()  # type: ignore[no-any-return]
+    return pyfunctorch.temporarily_pop_interpreter_stack()
 
 
 def next_sequence_number() -> int:

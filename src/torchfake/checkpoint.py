@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from torchfake import _arguments
 from torchfake._files import save
 from torchfake._files.state_dict import is_sharded, tensors_to_save
 from torchfake._materialize.progress import progress_bar
@@ -64,6 +65,8 @@ def save_materialized(
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"save_materialized takes a module, not {type(module).__name__}")
     replay.check_threads(threads)
+    _arguments.check_path(directory, "directory")
+    _arguments.check_optional_flag(progress, "progress")
     max_file_bytes = _num_bytes_of(max_shard_size)
     state = tensors_to_save(module)
     if is_sharded(state) and distributed.rank_and_world_size()[0] != 0:
@@ -75,7 +78,8 @@ def save_materialized(
 
 def _num_bytes_of(size: int | str) -> int:
     """The bytes of a size such as ``200MB``, in powers of 1000, or ``1GiB``, in powers of 1024."""
-    found = re.fullmatch(r"([0-9.]+) *([KMGT]?)(I?)B?", str(size).upper().strip())
+    is_size = isinstance(size, (int, str)) and not isinstance(size, bool)
+    found = is_size and re.fullmatch(r"([0-9.]+) *([KMGT]?)(I?)B?", str(size).upper().strip())
     try:
         step = 1024 if found and found[3] else 1000
         num_bytes = int(float(found[1]) * step ** " KMGT".index(found[2] or " ")) if found else 0

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from torchfake import _arguments
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED
 from torchfake._files.load import Source
@@ -22,7 +23,7 @@ from torchfake._materialize.dematerialize import dematerialize
 from torchfake._recording import generator_sync, initializers
 from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
-from torchfake._torch import distributed_patches
+from torchfake._torch import dispatcher, distributed_patches
 from torchfake.errors import NotDeferredError
 from torchfake.fake import fake_mode, parameters_and_buffers
 
@@ -105,25 +106,42 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
 
 
-def materialize_tensor(tensor: _Tensor) -> _Tensor:
+def materialize_tensor(
+    tensor: _Tensor,
+    *,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+) -> _Tensor:
     """Materialize a deferred tensor in place, and return it. All references to it are real then.
 
-    A real tensor is returned as it is. Of a DTensor this rank's shard is materialized; all ranks of
-    its mesh have to call this.
+    A real tensor is returned as it is, wherever it is. Of a DTensor this rank's shard is
+    materialized; all ranks of its mesh have to call this.
 
     Args:
         tensor: of any shape.
+        device: where to put it, instead of where it was recorded. Random numbers are those of the
+            device that was recorded.
+        dtype: what it is cast to, if it is a floating point or complex tensor.
 
     Raises:
+        DeviceError: (a ValueError) if this machine does not have `device`, or it is ``meta``.
+        TypeError: if `dtype` is no floating point or complex dtype.
         NotDeferredError: (a ValueError) if it is a fake that was not recorded, or no tensor.
         MaterializeError: if torch or another reference forbids it.
         RankMismatchError: if other ranks have recorded something else.
         ReplayError: if a recorded operation cannot be replayed.
+
+    >>> with deferred_mode():
+    ...     weight = torch.ones(3)
+    >>> materialize_tensor(weight, dtype=torch.bfloat16)
+    tensor([1., 1., 1.], dtype=torch.bfloat16)
     """
     if not isinstance(tensor, torch.Tensor):
         raise NotDeferredError(f"materialize_tensor takes a tensor, not {type(tensor).__name__}")
+    _arguments.check_dtype(dtype, "dtype")
+    request = pipeline.Request(_real_device(device), dtype)
     with pipeline.lock:
-        pipeline.run(Selection([("the tensor", tensor)]), pipeline.Request())
+        pipeline.run(Selection([("the tensor", tensor)]), request)
     return tensor
 
 
@@ -167,6 +185,8 @@ def materialize_module(
         MaterializeError: if a tensor cannot be materialized, by name; nothing has changed then.
         CheckpointError: (a ValueError) if `checkpoint` cannot be read or does not fit; nothing has
             changed then.
+        DeviceError: (a ValueError) if this machine does not have `device`, or it is ``meta``.
+        TypeError: for an argument of a wrong type.
         ValueError: if `threads` is less than 1.
         ReplayError: if a recorded operation cannot be replayed. Tensors that were materialized
             before stay so, and another call goes on from there.
@@ -179,9 +199,15 @@ def materialize_module(
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"materialize_module takes a module, not {type(module).__name__}")
+    _arguments.check_flag(buffers_only, "buffers_only")
+    _arguments.check_predicate(check_fn, "check_fn")
+    _arguments.check_dtype(dtype, "dtype")
+    _arguments.check_checkpoint(checkpoint, "checkpoint")
+    _arguments.check_flag(strict, "strict")
+    _arguments.check_optional_flag(progress, "progress")
     replay.check_threads(threads)
     request = pipeline.Request(
-        device=None if device is None else _real_device(device),
+        device=_real_device(device),
         dtype=dtype,
         checkpoint=checkpoint,
         strict=strict,
@@ -194,11 +220,9 @@ def materialize_module(
     return module
 
 
-def _real_device(device: torch.device | str | int) -> torch.device:
-    named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if named.type == "cuda" and named.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return named
+def _real_device(device: torch.device | str | int | None) -> torch.device | None:
+    with dispatcher.as_eager():  # in a mode, too, it has to be there
+        return _arguments.real_device(device, "device")
 
 
 def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
@@ -215,7 +239,12 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
         ChangedValueError: (a ValueError) naming the tensor that holds other values than were
             recorded, or was never recorded. Nothing has changed then.
         MaterializeError: if a tensor is sharded, or held by a graph. The same goes.
+        NotDeferredError: (a ValueError) if `module` is no module.
+        TypeError: if `check_fn` cannot be called with a submodule.
     """
+    if not isinstance(module, torch.nn.Module):
+        raise NotDeferredError(f"dematerialize_module takes a module, not {type(module).__name__}")
+    _arguments.check_predicate(check_fn, "check_fn")
     with pipeline.lock:
         dematerialize(collect(module, check=check_fn).tensors)
     return module

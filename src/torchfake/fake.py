@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _dispatch
+from torchfake import _arguments, _dispatch
 from torchfake._core import devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import PLAIN, metadata_of
@@ -217,8 +217,7 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
 
 def parse_device(device: torch.device | str | int) -> torch.device:
     """The device that is named; this machine or mode need not have it."""
-    named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    return devices.decode(devices.carrier(named))
+    return devices.decode(devices.carrier(_arguments.named_device(device, "device")))
 
 
 class FakeCopies:

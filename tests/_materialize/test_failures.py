@@ -280,3 +280,38 @@ def test_gradients_that_cannot_be_exchanged() -> None:
     assert is_deferred(w)
     del loss
     assert not is_deferred(materialize_tensor(w).grad)
+
+
+def test_whatever_an_operation_raises_names_its_line() -> None:
+    """Also where a result does not fit, or no memory is there; then nothing has changed."""
+    for raised in (RuntimeError("no kernel"), TypeError("no such"), MemoryError(), KeyError("x")):
+        torch.manual_seed(0)
+        module = deferred_init(nn.Linear, 3, 4)
+        op = module.weight._fake_storage.deferred.contents.op
+        kept = op.func
+
+        def failing(*args: Any, raised: Exception = raised, **kwargs: Any) -> Any:
+            raise raised
+
+        failing.__qualname__ = "failing"
+        op.func = failing
+        for materialize in (materialize_module, materialize_tensor):
+            with pytest.raises(
+                errors.ReplayError, match=r"^failing at .*: in|failing at"
+            ) as caught:
+                materialize(module if materialize is materialize_module else module.weight)
+            assert "test_failures.py" in str(caught.value)
+            assert caught.value.__cause__ is raised
+            assert all(is_deferred(p) for p in module.parameters())
+        op.func = kept
+        torch.manual_seed(0)
+        assert_same(nn.Linear(3, 4), materialize_module(module))
+
+
+def test_memory_that_is_not_there() -> None:
+    with deferred_mode():
+        huge = torch.empty(1 << 50)
+    with pytest.raises(errors.ReplayError, match="there is no memory for") as caught:
+        materialize_tensor(huge)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert is_deferred(huge)

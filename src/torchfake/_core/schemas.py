@@ -95,6 +95,11 @@ LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
 ACCEPTS_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
 """Operators whose indices may be masks: results then have a row for each true element."""
 
+READS_BY_OTHERS = frozenset(
+    {"aten::item", "aten::is_nonzero", "aten::argwhere", "aten::nonzero_numpy"}
+)
+"""Operators that C++ composes of others that read values or have a shape that depends on them."""
+
 _UNSAFE_VIEWS = frozenset(
     {"aten::unsafe_chunk", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}
 )

@@ -20,6 +20,7 @@ from torchfake._materialize.install import install
 from torchfake._replay import replay
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import autograd, dispatcher, subclass
+from torchfake.errors import ReplayError
 
 
 def materialize(
@@ -104,7 +105,7 @@ class _Run:
         for group in self.waiting[id(contents)]:
             moved = storage
             if self.device is not None and self.device != storage.device:
-                moved = _moved(storage, self.device)
+                moved = _moved(storage, self.device, group[0][0])
             _recorded(group).set_real(contents, moved)
             self._install(group)
         del self.waiting[id(contents)]
@@ -142,6 +143,11 @@ def _named(names: list[str]) -> str:
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def _moved(storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
-    with dispatcher.as_eager():
-        return memory.flat_view(storage, torch.uint8).to(device).untyped_storage()
+def _moved(storage: torch.UntypedStorage, device: torch.device, name: str) -> torch.UntypedStorage:
+    try:
+        with dispatcher.as_eager():
+            return memory.flat_view(storage, torch.uint8).to(device).untyped_storage()
+    except Exception as error:
+        raise ReplayError(
+            f"{name} was replayed, and could not be moved to {device}: {error}"
+        ) from error

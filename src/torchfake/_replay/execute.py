@@ -41,10 +41,7 @@ class Storages:
             try:
                 storage = self._by_cell[cell] = allocate_storage(cell.num_bytes, cell.device)
             except RuntimeError as error:
-                raise ReplayError(
-                    f"there is no memory for {cell.num_bytes:,} bytes on {cell.device}: {error}. "
-                    "save_materialized writes files without it; a smaller dtype needs less"
-                ) from error
+                raise no_memory_error(cell, error) from error
         return storage
 
     def put(self, cell: Cell, storage: torch.UntypedStorage) -> None:
@@ -52,6 +49,14 @@ class Storages:
 
     def pop(self, cell: Cell) -> torch.UntypedStorage | None:
         return self._by_cell.pop(cell, None)
+
+
+def no_memory_error(cell: Cell, error: Exception) -> ReplayError:
+    """The exception to raise from `error`, which the allocation of a cell has raised."""
+    return ReplayError(
+        f"there is no memory for {cell.num_bytes:,} bytes on {cell.device}: {error}. "
+        "save_materialized writes files without it; a smaller dtype needs less"
+    )
 
 
 def execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
@@ -64,6 +69,16 @@ def execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
         for cell, storage in op.cached.items():
             storages.put(cell, storage.clone())
         return
+    check_replayable(op)
+    try:
+        _execute(op, storages, generators)
+    except ReplayError:
+        raise
+    except Exception as error:
+        raise replay_error(op, error) from error
+
+
+def _execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
     result = _call(op, storages, generators)
     for output in op.outputs:
         value = result if output.position is None else result[output.position]
@@ -79,19 +94,15 @@ def execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
 
 
 def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
-    check_replayable(op)
     args = [_real_argument(arg, storages) for arg in op.args]
     kwargs = {name: _real_argument(arg, storages) for name, arg in op.kwargs.items()}
-    try:
-        with (
-            numerics.applied(op.numerics),
-            numerics.applied_to_products(op.product_settings),
-        ):
-            if op.draw is None:
-                return op.func(*args, **kwargs)
-            return _call_with_draws(op, args, kwargs, generators)
-    except Exception as error:
-        raise replay_error(op, error) from error
+    with (
+        numerics.applied(op.numerics),
+        numerics.applied_to_products(op.product_settings),
+    ):
+        if op.draw is None:
+            return op.func(*args, **kwargs)
+        return _call_with_draws(op, args, kwargs, generators)
 
 
 def check_replayable(op: Op) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from torchfake._core.memory import allocate_storage, view_of
+from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell, Contents, Op, dependencies
@@ -71,8 +71,8 @@ def replay(
         if contents.op is not None:
             computed.append(contents)
             continue
-        with dispatcher.as_eager():  # uninitialised memory
-            deliver(contents, allocate_storage(contents.cell.num_bytes, contents.cell.device))
+        with dispatcher.as_eager():
+            deliver(contents, Storages().get(contents.cell))  # uninitialised memory
     with numerics.denormals_flushed(False):  # on this thread, and on those that it starts
         _run(computed, deliver, cache_all, cache_small, num_threads, block_writers)
 

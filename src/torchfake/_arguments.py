@@ -1,0 +1,155 @@
+"""Checks of arguments of public functions, which name the argument and the remedy.
+
+Input: what a user passed. Output: the same, or what it stands for. Invariant: nothing is changed,
+and nothing is imported for it. Called by: the modules of public functions, before they do anything.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchfake.errors import CheckpointError, DeviceError
+
+
+def check_flag(value: object, name: str) -> None:
+    """Refuse what is not True or False.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {_shown(value)}: give True or False")
+
+
+def check_optional_flag(value: object, name: str) -> None:
+    """Refuse what is not True, False or None.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"{name} is {_shown(value)}: give True, False, or None to leave it open")
+
+
+def check_predicate(value: Any, name: str) -> None:
+    """Refuse what cannot be called with one submodule.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if value is not None and not _takes_one(value):
+        raise TypeError(
+            f"{name} is {_shown(value)}: give a function of one submodule that returns whether it "
+            "is meant, or None for all"
+        )
+
+
+def _takes_one(value: Any) -> bool:
+    try:
+        inspect.signature(value).bind(None)
+    except ValueError:  # a builtin without a signature
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def check_dtype(value: object, name: str) -> None:
+    """Refuse what floating point tensors are not cast to.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if value is None:
+        return
+    if not isinstance(value, torch.dtype):
+        raise TypeError(f"{name} is {_shown(value)}: give a dtype, such as torch.bfloat16, or None")
+    if not (value.is_floating_point or value.is_complex):
+        raise TypeError(
+            f"{name} is {value}: give a floating point or complex dtype, as for module.to(dtype)"
+        )
+
+
+def real_device(value: Any, name: str) -> torch.device | None:
+    """The device of this machine that `value` names; None of None.
+
+    Raises:
+        TypeError: if it names none.
+        DeviceError: (a ValueError) if this machine does not have it, or nothing has values there.
+    """
+    if value is None:
+        return None
+    device = named_device(value, name)
+    if device.type == "meta":
+        raise DeviceError(
+            f"{name} is {_shown(value)}, and a tensor on meta has no values: its record would be "
+            "lost. Leave the module deferred, or name a device that this machine has"
+        )
+    try:
+        torch.empty(0, device=device)
+        is_open = device.type == "cuda" and device.index is None
+        return torch.device("cuda", torch.cuda.current_device()) if is_open else device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise DeviceError(
+            f"{name} is {_shown(value)}, which this machine does not have ({reason}): leave "
+            f"{name}= out, or pass 'cpu'"
+        ) from error
+
+
+def named_device(value: Any, name: str) -> torch.device:
+    """The device that `value` names, wherever it is.
+
+    Raises:
+        TypeError: if it is of a type that names none.
+        DeviceError: (a ValueError) if there is no such device in torch.
+    """
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not (is_number or isinstance(value, (str, torch.device))):
+        raise TypeError(f"{name} is {_shown(value)}: give a device, such as 'cpu' or 'cuda:0'")
+    try:
+        return torch.device("cuda", value) if is_number else torch.device(value)
+    except RuntimeError as error:
+        raise DeviceError(
+            f"{name} is {_shown(value)}, which is no device: give one such as 'cpu' or 'cuda:0'"
+        ) from error
+
+
+def check_checkpoint(value: Any, name: str) -> None:
+    """Refuse what is no checkpoint, or is not there.
+
+    Raises:
+        CheckpointError: (a ValueError) naming the argument.
+    """
+    if value is None or isinstance(value, Mapping):
+        return
+    if not isinstance(value, (str, os.PathLike)):
+        raise CheckpointError(
+            f"{name} is {_shown(value)}: a checkpoint is a directory, a file or a state dict"
+        )
+    if not os.path.exists(value):
+        raise CheckpointError(
+            f"{name} is {os.fspath(value)!r}, which does not exist: give the path of a directory "
+            "or a file, or a state dict"
+        )
+
+
+def check_path(value: object, name: str) -> None:
+    """Refuse what is no path.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise TypeError(f"{name} is {_shown(value)}: give a path, as a string or a Path")
+
+
+def _shown(value: object) -> str:
+    """A value for a message: itself if that is short, else its type."""
+    text = repr(value) if isinstance(value, (str, int, float, torch.device, torch.dtype)) else ""
+    return text if 0 < len(text) <= 60 else f"of type {type(value).__name__}"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchfake
-from torchfake import deferred_init, deferred_mode, errors, fake_like, is_deferred
+from torchfake import deferred_init, deferred_mode, errors, fake_like, fake_mode, is_deferred
 
 WRONG: list[Any] = ["no such", 3.5, object(), [], torch.int32, lambda: 1, -1]
 
@@ -93,6 +93,31 @@ def test_the_argument_is_named(call: str, name: str, wrong: Any, tmp_path: Path)
 def test_what_is_no_module_or_tensor(function: Callable[..., Any], wrong: Any) -> None:
     with pytest.raises(errors.NotDeferredError, match=rf"^{function.__name__} takes a "):
         function(wrong)
+
+
+INPUTS = fake_like(torch.ones(2, 3))
+INSPECTING: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "gpu": (torchfake.summary, ["no such", 3.5, [], -1]),
+    "backward": (torchfake.check, ["no", 1, None]),
+    "autocast": (torchfake.estimate, [3.5, torch.int32, [], -1]),
+    "optimizer": (torchfake.estimate, ["no such", 3]),
+    "fake_cuda": (lambda *_, fake_cuda: fake_mode(fake_cuda=fake_cuda), ["no such", -1]),
+}
+
+
+@pytest.mark.parametrize("name", INSPECTING)
+def test_arguments_of_inspection_are_named(name: str) -> None:
+    function, wrongs = INSPECTING[name]
+    for wrong in wrongs:
+        with pytest.raises((TypeError, ValueError), match=name):
+            function(nn.Linear(3, 4), INPUTS, **{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["overrides_a", "overrides_b", "dtype"])
+def test_arguments_of_diff_are_named(name: str) -> None:
+    for wrong in (3.5, object(), -1, torch.int32):
+        with pytest.raises(TypeError, match=rf"^{name} is "):
+            torchfake.diff(nn.Linear(1, 1), nn.Linear(1, 1), **{name: wrong})
 
 
 def test_meta_keeps_the_record() -> None:

@@ -139,6 +139,17 @@ def check_checkpoint(value: Any, name: str) -> None:
         )
 
 
+def check_strings(value: Any, name: str) -> None:
+    """Refuse what is no list or tuple of strings.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    is_list = isinstance(value, (list, tuple))
+    if not (is_list and all(isinstance(item, str) for item in value)):
+        raise TypeError(f"{name} is {_shown(value)}: give a list of strings, such as ['depth=2']")
+
+
 def check_path(value: object, name: str) -> None:
     """Refuse what is no path.
 

@@ -112,7 +112,8 @@ class UnsupportedOpError(TorchFakeError, NotImplementedError):
 
 
 class DeviceError(TorchFakeError, ValueError):
-    """A device that fakes cannot report, or an unknown device profile, was requested.
+    """A device that fakes cannot report, or an unknown device profile, was requested; or a device
+    to materialize on that this machine does not have, or where nothing has values (``meta``).
 
     Fakes are on ``cpu`` or ``cuda``. :func:`torchfake.profiles` lists the profiles.
     """

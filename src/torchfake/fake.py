@@ -112,7 +112,7 @@ def _fake_cuda_machine(fake_cuda: bool | int | str | CudaProfile | FakeCuda) -> 
     if isinstance(fake_cuda, FakeCuda):  # internal: several devices of a profile
         return replace(fake_cuda)
     if isinstance(fake_cuda, (str, CudaProfile)):
-        return FakeCuda(profile=gpu_profiles.profile(fake_cuda), num_devices=1)
+        return FakeCuda(profile=gpu_profiles.profile(fake_cuda, "fake_cuda"), num_devices=1)
     if not isinstance(fake_cuda, int):
         raise TypeError(
             "fake_cuda is True or False, a number of devices, or a profile or its name, not "

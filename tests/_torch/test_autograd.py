@@ -19,6 +19,59 @@ def test_is_in_live_graph() -> None:
     assert not autograd.is_in_live_graph(torch.ones(2))
 
 
+def test_version_counters() -> None:
+    """They can be set; views, detached tensors and parameters share them, ``data`` does not."""
+    base = torch.zeros(3)
+    base.add_(1)
+    assert autograd.version_of(base) == 1
+    autograd.set_version(base, 7)
+    assert base._version == 7
+    for shared in (base[1:], base.detach(), torch.nn.Parameter(base)):
+        assert autograd.share_version_counter(base, shared)
+    assert not autograd.share_version_counter(base, base.data)
+    assert not autograd.share_version_counter(base, torch.zeros(3).add_(0))
+    assert base._version == 7
+    counter = autograd.version_counter_of(base)
+    assert autograd.share_version_counter(base, counter)
+    assert counter.untyped_storage().nbytes() == 0
+    with torch.inference_mode():
+        assert autograd.version_of(torch.zeros(3)) is None
+
+
+def test_views_that_autograd_forbids() -> None:
+    base = torch.nn.Parameter(torch.zeros(4))
+    first, _ = base.chunk(2)
+    with torch.no_grad():
+        second = base[2:]
+    assert not autograd.is_forbidden_view(first)
+    with torch.no_grad():
+        base.add_(1)
+    for view in (first, second):
+        assert autograd.is_forbidden_view(view)
+        assert autograd.history_of(view) is None
+        assert autograd.gradient_of(view) is None
+    another = torch.nn.Parameter(torch.zeros(4))
+    with torch.no_grad():
+        another.add_(1)
+    like = autograd.view_like(another, first)
+    assert autograd.is_forbidden_view(like)
+    assert like._base is another
+    assert like.requires_grad
+    assert another._version == 1
+
+
+def test_a_view_that_is_older_than_a_write() -> None:
+    """It has no history yet, and has one as soon as its base requires a gradient."""
+    for is_older in (False, True):
+        base, another = torch.zeros(4), torch.zeros(4).add_(1)
+        view = base[:]
+        if is_older:
+            base.add_(1)
+        made = autograd.view_like(another, view)
+        another.requires_grad_()
+        assert (made.grad_fn is not None) == is_older
+
+
 def test_sequence_numbers() -> None:
     """Nodes are numbered as they are created; a hook sees the number of the running node."""
     x = torch.ones(2, requires_grad=True)

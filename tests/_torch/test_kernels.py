@@ -35,3 +35,10 @@ def test_is_decomposed_in_cpp() -> None:
     """Composite operators are; operators with kernels are not."""
     assert kernels.is_decomposed_in_cpp(aten.reshape.default)
     assert not kernels.is_decomposed_in_cpp(aten.view.default)
+
+
+def test_is_noted_in_parts() -> None:
+    """The base of ``mT`` is noted when it is decomposed, that of ``chunk`` as a whole."""
+    assert kernels.is_noted_in_parts(torch.ops.aten.mT.default)
+    assert not kernels.is_noted_in_parts(torch.ops.aten.chunk.default)
+    assert not kernels.is_noted_in_parts(torch.ops.aten.slice.Tensor)

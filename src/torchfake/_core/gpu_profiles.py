@@ -86,11 +86,11 @@ PROFILES: dict[str, CudaProfile] = {
 DEFAULT_PROFILE = "a100-80gb"
 
 
-def profile(name: str | CudaProfile) -> CudaProfile:
+def profile(name: str | CudaProfile, argument: str = "gpu") -> CudaProfile:
     """The profile with this name; a profile is returned as it is.
 
     Raises:
-        DeviceError: if there is none; the message lists the names there are.
+        DeviceError: if there is none; the message names `argument`, and lists the names there are.
     """
     if isinstance(name, CudaProfile):
         return name
@@ -98,7 +98,9 @@ def profile(name: str | CudaProfile) -> CudaProfile:
         return PROFILES[name]
     except (KeyError, TypeError):
         known = ", ".join(PROFILES)
-        raise DeviceError(f"no CUDA device profile {name!r}; there are: {known}") from None
+        raise DeviceError(
+            f"{argument} is {name!r}: there is no CUDA device profile {name!r}; there are: {known}"
+        ) from None
 
 
 def profiles() -> dict[str, CudaProfile]:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from torchfake import _arguments
 from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake.errors import CheckError, TorchFakeError
@@ -73,6 +74,7 @@ def check(
     output   float32[2, 4] on cpu
     """
     workload = workload_of(module, inputs, device=device, gpu=gpu)
+    _arguments.check_flag(backward, "backward")
     fake_copy = workload.fake_copy()
     run = _Run(workload, ModuleTracker(fake_copy.module), _FunctionWatch(), _OperatorWatch())
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchfake import _arguments
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.changes import Change, Line, sections, totals
 from torchfake.inspect.contents import Contents, NamedTensor, Source, contents
@@ -105,7 +106,10 @@ def diff(
     <BLANKLINE>
     alike (1)
     """
+    _arguments.check_strings(overrides_a, "overrides_a")
+    _arguments.check_strings(overrides_b, "overrides_b")
     build_dtype = dtype_named(dtype) if isinstance(dtype, str) else dtype
+    _arguments.check_dtype(build_dtype, "dtype")
     in_a = contents(a, overrides=overrides_a, dtype=build_dtype)
     in_b = contents(b, overrides=overrides_b, dtype=build_dtype)
     if in_a.is_checkpoint or in_b.is_checkpoint:

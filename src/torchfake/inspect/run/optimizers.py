@@ -66,7 +66,8 @@ def _optimizer_class(name: str) -> type[Optimizer]:
         if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
     }
     if name.lower() not in known:
-        raise InputsError(f"torch.optim has no {name!r}; there are: {', '.join(sorted(known))}")
+        names = ", ".join(sorted(known))
+        raise InputsError(f"optimizer is {name!r}: torch.optim has no {name!r}; there are: {names}")
     return known[name.lower()]
 
 

@@ -88,8 +88,13 @@ def _autocast_dtype(
         return None
     if isinstance(requested, str):
         return dtype_named(requested)
-    if isinstance(requested, torch.dtype):
+    if isinstance(requested, torch.dtype) and requested.is_floating_point:
         return requested
+    if requested is not True:
+        raise InputsError(
+            f"autocast is {requested!r}: give a floating point dtype or its name, True for the "
+            "device's own, or None"
+        )
     device = workload.device or main_device(workload.module)
     return torch.get_autocast_dtype(device.type)
 

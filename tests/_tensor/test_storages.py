@@ -149,6 +149,9 @@ PROGRAMS: dict[str, Program] = {
     "pickled typed": lambda m: pickle.loads(pickle.dumps(m().storage())),
     "saved": lambda m: saved(m().untyped_storage()),
     "saved typed": lambda m: saved(m().storage()),
+    "saved in another typed storage": lambda m: saved(
+        torch.TypedStorage(wrap_storage=m().untyped_storage(), dtype=torch.float32)
+    ),
     "saved typed, legacy": lambda m: saved(m().storage(), _use_new_zipfile_serialization=False),
     "numbers": with_storage(
         lambda s, t: [t.data_ptr() == s.data_ptr(), t[1:].data_ptr() - t.data_ptr(), s is not None]
@@ -244,7 +247,7 @@ def test_a_program_after_the_mode(name: str, mode: Callable[[], Any]) -> None:
     check(PROGRAMS[name], no_mode, made_in(mode))
 
 
-REFUSED = {"pickled typed", "saved", "saved typed", "saved typed, legacy"}
+REFUSED = {name for name in PROGRAMS if name.startswith(("saved", "pickled"))}
 
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *NEW_TENSORS])

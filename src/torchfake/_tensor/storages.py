@@ -9,6 +9,7 @@ one by ``Storage.make_handle``; ``_operators/special_operators`` and ``_patches`
 
 from __future__ import annotations
 
+import sys
 import weakref
 from functools import partial
 from typing import Any
@@ -58,6 +59,8 @@ class FakeUntypedStorage(torch.UntypedStorage):
         a storage for other tensors only if it is not 0.
         """
         storage = self._fake_storage
+        if sys._getframe(1).f_code.co_filename == torch.serialization.__file__:
+            raise _cannot_be_saved(self)  # C++ would write the memory to the file
         if storage.pinned is not None:
             return storage.pinned.address(storage.num_bytes)
         if not storage.num_bytes:
@@ -256,16 +259,20 @@ class FakeTypedStorage(torch.TypedStorage):
 
     def _pickle_storage_type(self) -> str:
         """Called by ``torch.save``, which would have C++ write the memory to the file."""
-        raise RecordError(
-            f"{self} cannot be saved, since it has no memory: save the tensor that uses it, or "
-            "materialize that first"
-        )
+        raise _cannot_be_saved(self)
 
     def __repr__(self) -> str:
         device, length = self._untyped_storage.device, len(self._as_tensor())
         return f"[torchfake storage (dtype={self.dtype}, device={device}) of size {length}]"
 
     __str__ = __repr__
+
+
+def _cannot_be_saved(storage: Any) -> RecordError:
+    return RecordError(
+        f"{storage} cannot be saved, since it has no memory: save the tensor that uses it, or "
+        "materialize that first"
+    )
 
 
 def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> Any:

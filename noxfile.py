@@ -86,6 +86,14 @@ def checked(session: nox.Session) -> None:
     run_pytest(session, *CACHED, TORCHFAKE_CHECK_CACHE="1")
 
 
+@nox.session
+def interrupts(session: nox.Session) -> None:
+    """Programs interrupted at every bytecode of ours, and by 2,000 real signals."""
+    install(session, CHECKED_TORCH)
+    session.run("python", "-m", "tests.interrupts.sweep", *session.posargs)
+    session.run("python", "-m", "tests.interrupts.worker_signals", "2000", "1")
+
+
 @nox.session(name="property")
 def property_(session: nox.Session) -> None:
     """The generated programs, many more of them."""

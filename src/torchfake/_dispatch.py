@@ -10,9 +10,8 @@ slot.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,7 +34,7 @@ from torchfake._operators.special_operators import HANDLERS
 from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import dispatcher, kernels, subclass
+from torchfake._torch import autograd, dispatcher, kernels, subclass
 
 _tables = cache.tables
 _make_wrapper = subclass.make_wrapper
@@ -155,7 +154,7 @@ def _as_kind_of_argument(
     if is_inference and traits.is_view and kernels.is_noted_in_parts(func):
         with dispatcher.views_noted():  # which are not yet: it has come here in one piece
             return func.decompose(*args, **kwargs)
-    with torch.inference_mode(not is_inference):
+    with autograd.inference_mode(not is_inference):
         return run(func, args, kwargs)
 
 
@@ -217,7 +216,7 @@ class FakeDispatch(TorchDispatchMode):
     """The mode in torch's FAKE slot while a fake mode is on: factories are dispatched to it."""
 
     _mode_key = dispatcher.FAKE_SLOT
-    is_recording = False  # whether composites run as eager runs them: see swap_fake_mode
+    is_recording = False  # whether composites run as eager runs them: see set_fake_mode
     shape_env = None  # make_fx asks whatever is in the slot for symbolic sizes
     __torch_dispatch__ = dispatch
 
@@ -234,14 +233,9 @@ class FakeDispatch(TorchDispatchMode):
         """Never traced by torch.compile, so not wrapped for it: the wrapper costs 2 us a call."""
         return False
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> dispatcher.in_fake_slot:
         """Context: this is in the FAKE slot, and sees what is dispatched."""
-        previous = dispatcher.swap_fake_mode(self)
-        try:
-            yield
-        finally:
-            dispatcher.swap_fake_mode(previous)
+        return dispatcher.in_fake_slot(self)
 
 
 class FactoryWatch(FakeDispatch):

@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 import torch
 
 from torchfake import _arguments
-from torchfake._core import modes
+from torchfake._contexts import holding
 from torchfake._core.metadata import DEFERRED
 from torchfake._files.load import Source
 from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
-from torchfake._recording import generator_sync, initializers
 from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._torch import dispatcher, distributed_patches
@@ -28,6 +27,7 @@ from torchfake.errors import NotDeferredError
 from torchfake.fake import fake_mode, parameters_and_buffers
 
 _T = TypeVar("_T")
+_Mode = TypeVar("_Mode", bound="deferred_mode")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 _Module = TypeVar("_Module", bound=torch.nn.Module)
 
@@ -46,22 +46,10 @@ class deferred_mode(fake_mode):
 
     _mark = DEFERRED
 
-    def __enter__(self) -> deferred_mode:
-        modes.recording.is_used = True
+    def __enter__(self: _Mode) -> _Mode:
         distributed_patches.check_before_ddp(check_before_ddp)
         super().__enter__()
         return self
-
-    def __exit__(self, *error: Any) -> None:
-        drawn_generators = modes.thread.modes[-1].drawn_generators
-        super().__exit__(*error)
-        initializers.release_frame()
-        outer = modes.current()
-        if outer is not None and outer.mark:
-            outer.drawn_generators.update(drawn_generators)
-        else:
-            for generator in drawn_generators:
-                generator_sync.synchronize(generator)
 
 
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
@@ -140,7 +128,7 @@ def materialize_tensor(
         raise NotDeferredError(f"materialize_tensor takes a tensor, not {type(tensor).__name__}")
     _arguments.check_dtype(dtype, "dtype")
     request = pipeline.Request(_real_device(device), dtype)
-    with pipeline.lock:
+    with holding(pipeline.lock):
         pipeline.run(Selection([("the tensor", tensor)]), request)
     return tensor
 
@@ -214,7 +202,7 @@ def materialize_module(
         num_threads=threads,
         progress=progress,
     )
-    with pipeline.lock:
+    with holding(pipeline.lock):
         selection = collect(module, buffers_only=buffers_only, check=check_fn)
         pipeline.run(selection, request, module)
     return module
@@ -245,6 +233,6 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"dematerialize_module takes a module, not {type(module).__name__}")
     _arguments.check_predicate(check_fn, "check_fn")
-    with pipeline.lock:
+    with holding(pipeline.lock):
         dematerialize(collect(module, check=check_fn).tensors)
     return module

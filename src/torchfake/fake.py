@@ -14,7 +14,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -26,8 +25,8 @@ from torchfake._core.metadata import PLAIN, metadata_of
 from torchfake._core.modes import FakeCuda, ModeState
 from torchfake._core.storage import Storage
 from torchfake._operators.interpreter import meta_counterpart
-from torchfake._patches.install import install_patches, uninstall_patches
-from torchfake._tensor import known_values, torch_function
+from torchfake._patches import entry
+from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake
 from torchfake._torch import dispatcher, subclass
 from torchfake.errors import (
@@ -38,6 +37,7 @@ from torchfake.errors import (
     UnsupportedOpError,
 )
 
+_Mode = TypeVar("_Mode", bound="fake_mode")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -45,7 +45,10 @@ class fake_mode:
     """A context in which every tensor that is made is fake: it has metadata and no data.
 
     Works as a context manager and as a decorator, can be entered again inside itself, and holds
-    for this thread alone. Fakes live on after it.
+    for this thread alone. Fakes live on after it. Modes are left in the reverse order of their
+    entries, on the thread that entered them: any other ``__exit__`` is a RuntimeError, and changes
+    nothing. Whatever is interrupted, torch is as before once the mode has been left; a mode whose
+    object is dropped without being left ends then.
 
     Args:
         fake_cuda: ``False``: CUDA is what this machine has. ``True``: one CUDA device that is not
@@ -68,29 +71,15 @@ class fake_mode:
         self._fake_cuda = fake_cuda
         _fake_cuda_machine(fake_cuda)  # raise here for a wrong argument, not on entry
 
-    def __enter__(self) -> fake_mode:
+    def __enter__(self: _Mode) -> _Mode:
         state = ModeState(cuda=_fake_cuda_machine(self._fake_cuda), mark=self._mark)
+        if self._mark:
+            modes.recording.is_used = True
         dispatch = _dispatch.DeferredDispatch() if self._mark else _dispatch.FakeDispatch()
-        with contextlib.ExitStack() as undo:  # undone if a later step fails
-            has_cuda = state.cuda is not None
-            install_patches(fake_cuda=has_cuda)
-            undo.callback(uninstall_patches, fake_cuda=has_cuda)
-            undo.callback(dispatcher.swap_only_lift_cpu, dispatcher.swap_only_lift_cpu(True))
-            undo.callback(dispatcher.swap_fake_mode, dispatcher.swap_fake_mode(dispatch))
-            modes.discard_forked_generator()
-            state.exit_stack = undo.pop_all()
-            modes.push(state)
-        torch_function.update_override()
+        entry.enter(self, state, dispatch)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        modes.pop().exit_stack.close()
-        torch_function.update_override()
+    __exit__ = entry.ModeExit()
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function):
@@ -173,11 +162,8 @@ def meta_like(fake: torch.Tensor) -> torch.Tensor:
     """
     if not isinstance(fake, FakeTensor):
         raise NotFakeError(f"meta_like takes a fake tensor, not {_kind_of(fake)}; see is_fake()")
-    previous = dispatcher.swap_fake_mode(None)
-    try:
+    with dispatcher.in_fake_slot(None):
         return meta_counterpart(fake)
-    finally:
-        dispatcher.swap_fake_mode(previous)
 
 
 def _kind_of(obj: Any) -> str:

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
+from torchfake._torch import dispatcher
 from torchfake._tracing import fake_copies, trace_modes
 from torchfake._tracing.bound_call import BoundCall, signature_of
 from torchfake._tracing.captured_tensors import CapturedTensors, CaptureMode
@@ -63,7 +64,7 @@ def symbolic_trace(
     output output [2, 8] cuda:0
     """
     _check_callable(root)
-    with _errors("symbolic_trace", root):
+    with _errors("symbolic_trace", root), dispatcher.torch_modes_kept():
         tensors = trace_modes.tensors_in(root, inputs, kwargs)
         with trace_modes.mode_for_constants(tensors):
             traced = _trace_symbolically(root, concrete_args)
@@ -130,11 +131,12 @@ def make_fx(
     """
     _check_callable(function)
     tensors = trace_modes.tensors_in(function, inputs, kwargs)
-    with _errors("make_fx", function), trace_modes.unrecorded_fake_mode(tensors):
+    kept = dispatcher.torch_modes_kept()
+    with _errors("make_fx", function), kept, trace_modes.unrecorded_fake_mode(tensors):
         copied, captured = fake_copies.fake_copy(function)
         call = BoundCall(copied, *fake_copies.fake_inputs((inputs, kwargs)))
         names = [name for name, value in call.values.items() if _holds_tensors(value)]
-        traced_call = call.as_function_of(names, CaptureMode(captured))
+        traced_call = call.as_function_of(names, dispatcher.in_dispatch_mode(CaptureMode(captured)))
         with TorchFakes().as_tracing_mode():
             traced = proxy_tensor.make_fx(traced_call, decomposition_table)(
                 *(call.values[name] for name in names)
@@ -210,7 +212,8 @@ def export(
     """
     if not isinstance(mod, nn.Module):
         raise TypeError(f"export takes a module, not {type(mod).__name__}")
-    with _errors("torch.export", mod), trace_modes.without_modes():
+    kept = dispatcher.torch_modes_kept()
+    with _errors("torch.export", mod), kept, trace_modes.without_modes():
         copies, input_copies = fake_copies.TorchFakeCopies(), fake_copies.TorchFakeCopies()
         copied = copies.of_module(mod)
         # In a non-strict export, inputs of the module's fake mode would have static sizes.

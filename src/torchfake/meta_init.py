@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from torchfake import _arguments
+from torchfake._contexts import holding
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED_AS_META
 from torchfake._materialize import pipeline
@@ -69,7 +70,7 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
     if not isinstance(obj, (torch.Tensor, torch.nn.Module)):
         raise NotDeferredError(f"materialize takes a tensor or a module, not {type(obj).__name__}")
     _arguments.check_flag(keep_cache, "keep_cache")
-    with pipeline.lock:
+    with holding(pipeline.lock):
         if isinstance(obj, torch.nn.Module):
             selection = collect(obj)
         else:

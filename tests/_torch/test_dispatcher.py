@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchfake import FakeTensor, deferred_mode, fake_mode
@@ -110,21 +113,18 @@ def test_as_eager() -> None:
     assert not double.is_inference()
 
 
-def test_swap_fake_mode() -> None:
+def test_in_fake_slot() -> None:
     assert dispatcher.current_fake_mode() is None
     mode = FakeDispatch()
     assert mode._mode_key == dispatcher.FAKE_SLOT
-    assert dispatcher.swap_fake_mode(mode) is None
-    try:
+    with dispatcher.in_fake_slot(mode):
         assert dispatcher.current_fake_mode() is mode
-    finally:
-        assert dispatcher.swap_fake_mode(None) is mode
+        with dispatcher.in_fake_slot(None):
+            assert dispatcher.current_fake_mode() is None
+        assert dispatcher.current_fake_mode() is mode
+        dispatcher.set_fake_mode(mode)
+        assert dispatcher.current_fake_mode() is mode
     assert dispatcher.current_fake_mode() is None
-
-
-def test_swap_only_lift_cpu() -> None:
-    assert dispatcher.swap_only_lift_cpu(True) is False
-    assert dispatcher.swap_only_lift_cpu(False) is True
 
 
 class Cube(torch.autograd.Function):
@@ -157,3 +157,33 @@ def test_higher_order_operators_fall_through(key: dispatcher.UnusedDispatchKey) 
         assert torch.func.grad(Cube.apply)(torch.tensor(2.0)) == 12
     later = LaterOperator("later_" + key._name)
     assert not later.non_fallthrough_keys.has(key.key)
+
+
+def test_set_only_lift_cpu() -> None:
+    assert dispatcher.only_lift_cpu() is False
+    dispatcher.set_only_lift_cpu(True)
+    assert dispatcher.only_lift_cpu() is True
+    dispatcher.set_only_lift_cpu(False)
+    assert dispatcher.only_lift_cpu() is False
+
+
+class _Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_torch_modes_kept() -> None:
+    """Modes of torch that nobody left are left; so are the flags that Dynamo looks at."""
+    flags = [getattr(_python_dispatch, name) for name in dispatcher._MODE_FLAGS]
+    with dispatcher.torch_modes_kept():
+        _Mode().__enter__()
+        BaseTorchFunctionMode().__enter__()
+        assert torch._C._len_torch_dispatch_stack() == 1
+    assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
+    assert [getattr(_python_dispatch, name) for name in dispatcher._MODE_FLAGS] == flags
+
+
+def test_in_dispatch_mode() -> None:
+    with dispatcher.in_dispatch_mode(_Mode()):
+        assert torch._C._len_torch_dispatch_stack() == 1
+    assert torch._C._len_torch_dispatch_stack() == 0

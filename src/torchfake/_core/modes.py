@@ -2,13 +2,12 @@
 
 Input: modes, entered and left by ``fake`` and ``deferred``. Output: the innermost mode of the
 running thread. Invariant: all ambient state of torchfake is here, and all of it is thread-local but
-for :data:`recording`. Called by: everything that depends on a mode; ``_dispatch``, ``_operators``,
-``_recording``, ``_patches`` and ``_tensor/torch_function`` above all.
+for :data:`recording` and :data:`on_any_thread`. Called by: everything that depends on a mode;
+``_dispatch``, ``_operators``, ``_recording``, ``_patches``, ``_tensor/torch_function`` above all.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import types
 from dataclasses import dataclass, field
@@ -28,15 +27,20 @@ class FakeCuda:
     current: int = 0  # index of the current device
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ModeState:
     """The state of one ``with fake_mode()``, until it is left."""
 
     cuda: FakeCuda | None = None
     is_loading: bool = False  # inside torch.load: storages arrive without their bytes
     mark: int = 0  # of the metadata of new fakes: see torchfake._core.metadata
-    drawn_generators: dict[torch.Generator, None] = field(default_factory=dict)  # to synchronize
-    exit_stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    # What _patches/entry needs to leave it:
+    mode: Any = None  # a weak reference to the object that was entered
+    owner: Any = None  # and to what can leave it: the ``__exit__`` of a ``with``, or the object
+    is_owned_by_with: bool = False
+    thread_id: int = field(default_factory=threading.get_ident)
+    slot_before: Any = None  # what torch had in its FAKE slot
+    lift_before: bool = False  # whether torch.tensor() dispatched copies only
 
 
 @dataclass(slots=True)
@@ -61,7 +65,13 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []
         self.forked_generator = ForkedGenerator()
-        self.num_meta_patchers = 0  # contexts of torchfake.fx in which parameters are made on meta
+        # entered contexts of torchfake.fx in which parameters are made on meta
+        self.meta_patchers: list[Any] = []
+        # of torch, drawn from in deferred modes: moved when the outermost is left
+        self.drawn_generators: dict[torch.Generator, None] = {}
+        # raised in a look-up whose errors torch suppresses: to be raised again
+        self.interrupt: BaseException | None = None
+        self.latest_exit: Any = None  # a weak reference to the last ``__exit__`` that was looked up
         # of a compound initialiser whose call has been recorded already
         self.initialiser_frame: types.FrameType | None = None
 
@@ -71,6 +81,9 @@ class _ThreadState(threading.local):
 
 
 thread = _ThreadState()
+
+on_any_thread: set[ModeState] = set()
+"""The modes that are on, of all threads."""
 
 
 def current() -> ModeState | None:
@@ -93,13 +106,3 @@ def forked_generator() -> ForkedGenerator:
 def discard_forked_generator() -> None:
     """Fork again at the next known draw: the user has set a seed, or a mode begins."""
     thread.forked_generator = ForkedGenerator()
-
-
-def push(state: ModeState) -> None:
-    """Enter a mode."""
-    thread.modes.append(state)
-
-
-def pop() -> ModeState:
-    """Leave the innermost mode."""
-    return thread.modes.pop()

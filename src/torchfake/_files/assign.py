@@ -37,7 +37,7 @@ from torchfake._graph.externals import MAX_EXTERNAL_BYTES
 from torchfake._sharding.local_slices import local_slices_of
 from torchfake._sharding.shared_errors import raised_on_all_ranks
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import dispatcher, distributed
+from torchfake._torch import autograd, dispatcher, distributed
 from torchfake.errors import CheckpointError
 
 
@@ -211,7 +211,7 @@ def copy(values: list[Value], device: torch.device | None = None) -> None:
         values: see :func:`values_for`. Of several names of one tensor the last counts.
         device: where deferred tensors will be; None: where they were recorded.
     """
-    with torch.no_grad():
+    with autograd.no_grad():
         for value in {id(value.target): value for value in values}.values():
             local = distributed.local_tensor_of(value.target)
             assert value.values is not None

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from torchfake._contexts import holding
 from torchfake._core.memory import raw_bytes
 from torchfake._files.disk.failures import reported
 from torchfake._files.disk.incomplete import incomplete_name
@@ -162,7 +163,7 @@ class Writer:
     def _write_some(self, offset: int, data: memoryview) -> int:
         if hasattr(os, "pwrite"):
             return os.pwrite(self._file.fileno(), data, offset)
-        with self._lock:
+        with holding(self._lock):
             self._file.seek(offset)
             return self._file.write(data)
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 
+from torchfake._contexts import holding
 from torchfake._files.directory import OutputDirectory
 from torchfake._files.disk.failures import reported
 from torchfake._files.file_plan import Plan, full_fakes, plan_files, plan_pretrained_files
@@ -59,7 +60,7 @@ def _locked(advance: Advance) -> Advance:
     lock = threading.Lock()
 
     def locked(num_bytes: int) -> None:
-        with lock:
+        with holding(lock):
             advance(num_bytes)
 
     return locked

@@ -13,15 +13,16 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchfake._contexts import Setting, holding
 from torchfake._files.disk.incomplete import incomplete_name
-from torchfake._torch import dispatcher
+from torchfake._patches.patch import Patch, Patched
+from torchfake._torch import backends, dispatcher
 from torchfake.errors import CheckpointError
 
 _lock = threading.RLock()
@@ -49,7 +50,7 @@ def pretrained_files(
     """
     temporary = incomplete_name(folder / "pretrained")
     try:
-        with _lock, _tensors_written_by(write_file), _no_progress_bars():
+        with holding(_lock), _tensors_written_by(write_file), _no_progress_bars():
             module.save_pretrained(temporary, max_shard_size=shard_bytes)
         paths = sorted(path for path in temporary.rglob("*") if path.is_file())
         return {str(path.relative_to(temporary)): path.read_bytes() for path in paths}
@@ -57,43 +58,36 @@ def pretrained_files(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-@contextmanager
-def _tensors_written_by(write_file: WriteFile) -> Iterator[None]:
+def _tensors_written_by(write_file: WriteFile) -> Patched:
     """Context in which files of tensors that this thread saves are written by `write_file`. Checked
     on transformers 5.23.
     """
     from transformers import modeling_utils
 
-    module: Any = modeling_utils
-    original: Callable[..., None] = module.safe_save_file
     thread = threading.get_ident()
 
-    def save(tensors: Any, path: Any, metadata: Any = None) -> None:
-        if threading.get_ident() == thread:
-            write_file(tensors, Path(path).name, metadata or {})
-        else:
-            original(tensors, path, metadata=metadata)
+    def saving(original: Callable[..., None]) -> Callable[..., None]:
+        def save(tensors: Any, path: Any, metadata: Any = None) -> None:
+            if threading.get_ident() == thread:
+                write_file(tensors, Path(path).name, metadata or {})
+            else:
+                original(tensors, path, metadata=metadata)
 
-    module.safe_save_file = save
-    try:
-        yield
-    finally:
-        module.safe_save_file = original
+        return save
+
+    return Patched([Patch(modeling_utils, "safe_save_file", saving)])
 
 
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def _no_progress_bars() -> Setting:
     """Context in which transformers shows no progress bars."""
     from transformers.utils import logging
 
     switches: Any = logging
-    was_enabled = switches.is_progress_bar_enabled()
-    switches.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            switches.enable_progress_bar()
+
+    def switch(on: bool) -> None:
+        (switches.enable_progress_bar if on else switches.disable_progress_bar)()
+
+    return Setting(switches.is_progress_bar_enabled, switch, False)
 
 
 Shape = tuple[int, ...]
@@ -118,7 +112,8 @@ def read_pretrained(
     Raises:
         CheckpointError: if it cannot be read.
     """
-    with _lock, dispatcher.as_eager(), torch.random.fork_rng(devices=[]), _no_progress_bars():
+    kept = backends.keeping_state(torch.default_generator)
+    with holding(_lock), dispatcher.as_eager(), kept, _no_progress_bars():
         try:
             loaded, info = type(module).from_pretrained(
                 folder,

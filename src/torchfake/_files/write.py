@@ -28,7 +28,7 @@ from torchfake._replay import replay
 from torchfake._replay.tile_loop import BlockWriter
 from torchfake._sharding.local_slices import LocalSlices, local_slices_of
 from torchfake._sharding.shared_errors import on_all_ranks, on_first_rank
-from torchfake._torch import dispatcher, distributed
+from torchfake._torch import autograd, dispatcher, distributed
 from torchfake.errors import CheckpointError
 
 Advance = Callable[[int], None]
@@ -256,7 +256,7 @@ def _with_own_memory(shard: torch.Tensor) -> torch.Tensor:
         return shard
     if 2 * shard.numel() * shard.dtype.itemsize > deferred.contents.cell.num_bytes:
         return shard
-    with torch.no_grad():
+    with autograd.no_grad():
         return shard.detach().clone()
 
 

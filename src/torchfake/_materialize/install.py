@@ -12,7 +12,7 @@ import torch
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize import counterparts
 from torchfake._tensor.fake_tensor import REAL_COUNTERPART, FakeTensor
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import autograd, dispatcher, subclass
 
 _OF_FAKES = ("_fake_meta", "_fake_storage", "_is_param", REAL_COUNTERPART)
 
@@ -21,7 +21,7 @@ def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None
     """Make `fake` the real tensor that it stands for, on the real storage of `recorded`."""
     assert recorded.real is not None
     requires_grad = fake.requires_grad
-    with dispatcher.as_eager(), torch.inference_mode(fake.is_inference()):
+    with dispatcher.as_eager(), autograd.inference_mode(fake.is_inference()):
         real = _of_class(counterparts.real_tensor(fake), fake)
         if requires_grad != real.requires_grad:
             real.requires_grad_(requires_grad)

@@ -94,7 +94,7 @@ def give_own_memory(shards: NamedTensors) -> None:
     still do afterwards.
     """
     copies: dict[tuple[DeferredState, Metadata], torch.Tensor] = {}
-    with torch.no_grad():
+    with autograd.no_grad():
         for _, dtensor in shards:
             fake: Any = distributed.shard_of(dtensor)
             recorded, record = fake._fake_storage.deferred, fake._fake_meta
@@ -115,7 +115,7 @@ def cast(fakes: Iterable[FakeTensor], dtype: torch.dtype) -> None:
 
     Their gradients are cast too.
     """
-    with torch.no_grad():
+    with autograd.no_grad():
         for fake in fakes:
             own = fake._fake_meta.dtype
             if (own.is_floating_point or own.is_complex) and own != dtype:

@@ -7,12 +7,11 @@ materialization. Called by: ``pipeline``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from torchfake._contexts import Restoring
 from torchfake._materialize.checks import check_no_graph
 from torchfake._materialize.collect import NamedTensors
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -35,15 +34,20 @@ def check_placement(shards: NamedTensors, device: torch.device | None) -> None:
         check_no_graph(name, dtensor)
 
 
-@contextmanager
-def updated_afterwards(shards: NamedTensors) -> Iterator[None]:
+class updated_afterwards(Restoring):
     """Context in which shards are materialized: their DTensors are updated when it is left."""
-    try:
-        yield
-    finally:
-        for _, dtensor in shards:
+
+    def __init__(self, shards: NamedTensors) -> None:
+        self._shards = shards
+
+    def change(self) -> None: ...
+
+    def restore(self) -> None:
+        while self._shards:
+            _, dtensor = self._shards[-1]
             if not isinstance(distributed.shard_of(dtensor), FakeTensor):
                 _update(dtensor)
+            self._shards = self._shards[:-1]
 
 
 def _check_device(name: str, dtensor: Any, device: torch.device | None) -> None:

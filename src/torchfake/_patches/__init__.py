@@ -9,10 +9,11 @@ the original if it is not; when the last mode of the process is left, every orig
 
 Its files, in reading order:
 
-    patch             one replacement of one attribute, and sets of them with a use count
+    patch             one replacement of one attribute, and sets of them
     install           which patches any mode needs, and which a mode with fake CUDA needs
     data_sources      functions that bring data into torch: torch.load, asarray, from_dlpack, seeds
     device_arguments  functions whose C++ reads device arguments before anything is dispatched
     autocast          the functions that switch autocast on and off
+    entry             a mode entered and left, wherever an interrupt arrives
     cuda              torch.cuda and torch.accelerator, which describe the fake machine
 """

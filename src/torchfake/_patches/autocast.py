@@ -21,9 +21,12 @@ from torchfake._torch import backends
 def _updating_override(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+        if any(value is True for value in (*args, *kwargs.values())):
+            torch_function.expect_autocast()
+            return original(*args, **kwargs)  # last: an interrupt after it would leave it on
+        original(*args, **kwargs)
         torch_function.update_override()
-        return result
+        return None
 
     return replacement
 

@@ -1,9 +1,10 @@
-"""One replacement of an attribute of torch, and sets of replacements with a use count.
+"""One replacement of an attribute of torch, and sets of replacements.
 
 Input: patches: an owner, a name, and a function from the original to its replacement. Output: the
-attributes replaced, or the originals restored. Invariant: the first use of a set installs all of
-its patches or none, and the last one restores every original. Called by: ``_patches/install``;
-``distributed/patches``, for the patches of a plan.
+attributes replaced, or the originals restored. Invariant: whatever interrupted the installation of
+a set, the original of all that is replaced is known, and is restored when the set is removed.
+Called by: ``_patches/install``; ``distributed/patches``, ``_files/transformers_checkpoints`` and
+``_tracing/export_without_cuda``, for patches of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from torchfake._contexts import Restoring
 
 
 class Patch(NamedTuple):
@@ -25,29 +28,44 @@ _INHERITED = object()  # the owner only inherits the attribute
 
 
 class PatchSet:
-    """Patches that are installed for their first user and removed after their last."""
+    """Patches that are installed and removed together. An interrupted call is made again."""
 
     def __init__(self) -> None:
-        self.num_users = 0
-        self.originals: list[tuple[Any, str, Any]] = []
+        self.is_installed = False
+        self.originals: list[tuple[Any, str, Any]] = []  # of what is replaced, or about to be
 
     def install(self, patches: list[Patch]) -> None:
-        self.num_users += 1
-        if self.num_users > 1:
+        """Install `patches`, if they are not installed."""
+        if self.is_installed:
             return
-        try:
-            for owner, name, make_replacement in patches:
-                self.originals.append((owner, name, vars(owner).get(name, _INHERITED)))
-                setattr(owner, name, make_replacement(inspect.getattr_static(owner, name)))
-        except BaseException:  # Ctrl-C half way through: install none rather than some
-            self.uninstall()
-            raise
+        self.uninstall()  # what was begun
+        for owner, name, make_replacement in patches:
+            replacement = make_replacement(inspect.getattr_static(owner, name))
+            self.originals.append((owner, name, vars(owner).get(name, _INHERITED)))
+            setattr(owner, name, replacement)
+        self.is_installed = True
 
     def uninstall(self) -> None:
-        self.num_users -= 1
-        while self.originals and not self.num_users:
-            owner, name, original = self.originals.pop()
-            if original is _INHERITED:
-                delattr(owner, name)
-            else:
+        """Restore the originals of all that is installed."""
+        self.is_installed = False
+        while self.originals:
+            owner, name, original = self.originals[-1]
+            if original is not _INHERITED:
                 setattr(owner, name, original)
+            elif name in vars(owner):
+                delattr(owner, name)
+            self.originals.pop()
+
+
+class Patched(Restoring):
+    """Context in which patches are installed, of their own: they wrap those that are already."""
+
+    def __init__(self, patches: list[Patch]) -> None:
+        self._patches = patches
+        self._set = PatchSet()
+
+    def change(self) -> None:
+        self._set.install(self._patches)
+
+    def restore(self) -> None:
+        self._set.uninstall()

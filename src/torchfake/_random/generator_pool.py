@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from torchfake._contexts import holding
 from torchfake._random.draw_sizes import is_uniform_counted
 from torchfake._random.mt19937 import jump_ahead
 from torchfake._random.streams import Draw
@@ -39,7 +40,7 @@ class KnownStates:
 
     def state(self, anchor: torch.Tensor, offset_words: int) -> torch.Tensor:
         """The state `offset_words` after the state `anchor`."""
-        with self._lock:
+        with holding(self._lock):
             known = self._offsets.setdefault(id(anchor), [0])
             nearest = known[bisect.bisect_right(known, offset_words) - 1]
             state = self._states.get((id(anchor), nearest), anchor)
@@ -50,7 +51,7 @@ class KnownStates:
 
     def add(self, anchor: torch.Tensor, offset_words: int, state: torch.Tensor) -> None:
         """Add a state; if there are too many, the oldest is dropped."""
-        with self._lock:
+        with holding(self._lock):
             known = self._offsets.setdefault(id(anchor), [0])
             if (id(anchor), offset_words) not in self._states and offset_words:
                 bisect.insort(known, offset_words)

@@ -15,6 +15,7 @@ import warnings
 
 import torch
 
+from torchfake._contexts import holding
 from torchfake._core import modes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.operations import Op
@@ -38,23 +39,27 @@ def record_draws(
     num_elements = 0 if num_words is not None else math.prod(record.size)
     if generator is None:
         if record.device.type != "cpu" and not _has_real_cuda():
-            with streams.lock:
+            with holding(streams.lock):
                 stream, state = streams.simulated_cuda_stream(record.device)
                 stream.add_draw(op, state, num_words, num_elements)
             return
         generator = backends.default_generator_of(record.device)
     else:
         generator = backends.canonical_generator(generator)
-    with streams.lock:
-        stream = streams.stream_of(generator)
-        is_first = stream.is_synchronized
-        on_cpu = stream.device.type == "cpu"
-        stream.add_draw(op, generator.get_state(), num_words if on_cpu else None, num_elements)
-    if is_first:
-        if modes.is_recording() and generator is torch.default_generator:
-            modes.thread.modes[-1].drawn_generators[generator] = None
-        else:
+    is_later = modes.is_recording() and generator is torch.default_generator
+    try:
+        with holding(streams.lock):
+            stream = streams.stream_of(generator)
+            is_first = stream.is_synchronized
+            if is_first and is_later:
+                modes.thread.drawn_generators[generator] = None
+            on_cpu = stream.device.type == "cpu"
+            stream.add_draw(op, generator.get_state(), num_words if on_cpu else None, num_elements)
+        if is_first and not is_later:
             synchronize(generator)
+    except BaseException:  # Ctrl-C: the next draw starts from the generator's own state
+        streams.reset(generator)
+        raise
 
 
 def _has_real_cuda() -> bool:
@@ -66,7 +71,7 @@ def _has_real_cuda() -> bool:
 
 def synchronize(generator: torch.Generator) -> None:
     """Move `generator` to where eager mode would have left it, if that takes little time."""
-    with streams.lock, dispatcher.as_eager():
+    with holding(streams.lock), dispatcher.as_eager():
         stream = streams.stream_of(generator)
         if stream.is_synchronized:
             return
@@ -90,7 +95,17 @@ def synchronize(generator: torch.Generator) -> None:
 
 
 def synchronize_all() -> None:
-    """Synchronize all generators that were drawn from in the modes of this thread."""
-    for state in modes.thread.modes:
-        for generator in state.drawn_generators:
-            synchronize(generator)
+    """Synchronize the generators that were drawn from in the modes of this thread."""
+    drawn = modes.thread.drawn_generators
+    for generator in list(drawn):
+        synchronize(generator)
+        drawn.pop(generator, None)
+
+
+def forget_draws() -> None:
+    """Have these generators stay where they are: the next draw starts from there."""
+    drawn = modes.thread.drawn_generators
+    for generator in list(drawn):
+        if not streams.stream_of(generator).is_synchronized:
+            streams.reset(generator)
+        drawn.pop(generator, None)

@@ -179,10 +179,9 @@ def _call_with_generator(
         return overload(*args, **{**kwargs, "generator": generator})
     with backends.default_generator_kept(generator.device) as default:
         default.set_state(generator.get_state())
-        try:
-            return func(*args, **kwargs)
-        finally:
-            generator.set_state(default.get_state())
+        result = func(*args, **kwargs)
+        generator.set_state(default.get_state())
+        return result
 
 
 def _init_with_generator(function: Any) -> Any:

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 import torch
 
+from torchfake._contexts import holding
 from torchfake._graph.operations import Cell
 from torchfake._random.generator_pool import GeneratorPool, KnownStates
 from torchfake._replay import work_queue
@@ -78,7 +79,7 @@ class Workers:
             for wakeup in self._wakeups[1 : self._num_helpers() + 1]
         ]
         try:
-            with self._main_runs, dispatcher.as_eager():
+            with holding(self._main_runs), dispatcher.as_eager():
                 for thread in threads:
                     thread.start()
                 self._run_main()
@@ -110,7 +111,7 @@ class Workers:
         try:
             with dispatcher.as_eager():
                 while not self._is_stopped and self._queue.num_unfinished:
-                    with self._lock:
+                    with holding(self._lock):
                         ranges = self._queue.take_ranges()
                     if ranges:
                         self._compute(ranges, generators, buffers)
@@ -123,18 +124,18 @@ class Workers:
     def _run_main(self) -> None:
         generators, buffers = GeneratorPool(self._known), TileBuffers()
         while self._error is None and not self._queue.is_finished:
-            with self._lock:
+            with holding(self._lock):
                 work = self._queue.take_for_main()
             if work is None:
                 _wait(self._wakeups[0])
             elif isinstance(work, Cell):
                 self._deliver(work, self._queue.storages.get(work))
-                with self._lock:
+                with holding(self._lock):
                     self._queue.release(work)
                 self._wake_all()
             elif isinstance(work, SingleOp):
                 execute(work.op, self._queue.storages, generators)
-                with self._lock:
+                with holding(self._lock):
                     self._queue.finish_op(work)
                 self._wake_all()
             else:
@@ -149,7 +150,7 @@ class Workers:
             loop = TileLoop(progress.group.tileables, progress.assignment, generators, buffers)
             loop.run(start, stop, lambda: self._is_stopped)
             generators.publish_position()
-            with self._lock:
+            with holding(self._lock):
                 self._queue.finish_range(taken, was_stopped=self._is_stopped)
             self._wake_all()
 

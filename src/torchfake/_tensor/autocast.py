@@ -23,10 +23,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from torchfake._contexts import Setting, holding
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import Storage
 from torchfake._tensor.autocast_lists import COMPOSED_OF_LISTED, POLICIES
@@ -43,14 +45,22 @@ def run_with_autocast(func: Any, args: Args, kwargs: Kwargs) -> Any:
         with subclass.no_subclass_functions():
             return func(*args, **kwargs)
     _register()
+    with (
+        _autocast_key_enabled(),
+        dispatcher.AUTOCAST_KEY.included(),
+        subclass.no_subclass_functions(),
+    ):
+        return func(*args, **kwargs)
+
+
+def _autocast_key_enabled() -> Setting:
+    """Context: kernels of our autocast key run, if it is included."""
     device_type = dispatcher.AUTOCAST_KEY_DEVICE_TYPE
-    previous = torch.is_autocast_enabled(device_type)
-    torch.set_autocast_enabled(device_type, True)
-    try:
-        with dispatcher.AUTOCAST_KEY.included(), subclass.no_subclass_functions():
-            return func(*args, **kwargs)
-    finally:
-        torch.set_autocast_enabled(device_type, previous)
+    return Setting(
+        partial(torch.is_autocast_enabled, device_type),
+        partial(torch.set_autocast_enabled, device_type),
+        True,
+    )
 
 
 # The kernels.
@@ -63,7 +73,7 @@ def _register() -> None:
     """Register a kernel for each operator that autocast lists, at the first call."""
     if _registered.is_set():
         return
-    with _registering:
+    with holding(_registering):
         if not _registered.is_set():
             for name, policies in _policies_by_operator().items():
                 op = _operator(name)

@@ -32,14 +32,9 @@ def keeps_value(num_bytes: int, dtype: torch.dtype) -> bool:
     return num_bytes <= (MAX_KNOWN_BYTES if is_inexact else MAX_KNOWN_BYTES_OF_INTEGERS)
 
 
-class without_fake_mode:
+def without_fake_mode() -> dispatcher.in_fake_slot:
     """Context: factories make real tensors although a mode is on."""
-
-    def __enter__(self) -> None:
-        self._previous = dispatcher.swap_fake_mode(None)
-
-    def __exit__(self, *error: Any) -> None:
-        dispatcher.swap_fake_mode(self._previous)
+    return dispatcher.in_fake_slot(None)
 
 
 def store_value(storage: Storage, value: torch.UntypedStorage, dtype: torch.dtype) -> None:

@@ -44,6 +44,9 @@ _needs_override = CodePredicate(_may_need_override)
 
 def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
     """``__torch_function__`` of a fake."""
+    interrupt, modes.thread.interrupt = modes.thread.interrupt, None
+    if interrupt is not None:
+        raise interrupt
     if not all(issubclass(cls, torch.Tensor) for cls in types_):
         return NotImplemented  # a proxy of torch.fx: it records the call
     kwargs = kwargs or {}
@@ -51,22 +54,23 @@ def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = N
     if in_a_mode or not modes.recording.is_used:
         return _call_overridden(func, args, kwargs)
     report_devices_of_shards()  # DTensor may have been imported since the last mode
-    with _RecordedFactories():
-        return _call_overridden(func, args, kwargs)
+    return _call_with_recorded_factories(func, args, kwargs)
 
 
-class _RecordedFactories:
-    """Context: factories that C++ calls for a deferred fake, outside all modes, are dispatched.
+def _call_with_recorded_factories(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same; factories that C++ calls for a deferred fake, outside all modes, are dispatched.
 
     A number that is written, or selected by ``where``, is made a tensor in C++ first, which would
-    not be dispatched otherwise.
+    not be dispatched otherwise. There was nothing in the FAKE slot.
     """
-
-    def __enter__(self) -> None:
-        self._previous = dispatcher.swap_fake_mode(modes.recording.factory_mode)
-
-    def __exit__(self, *error: Any) -> None:
-        dispatcher.swap_fake_mode(self._previous)
+    try:
+        dispatcher.set_fake_mode(modes.recording.factory_mode)
+        result = _call_overridden(func, args, kwargs)
+        dispatcher.set_fake_mode(None)
+        return result
+    except BaseException:  # Ctrl-C in the last line too, and without the cost of a context
+        dispatcher.set_fake_mode(None)
+        raise
 
 
 def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -76,8 +80,7 @@ def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return autocast.run_with_autocast(func, args, kwargs)
     if isinstance(func, types.FunctionType):  # it may call a factory with a device
         return python_functions.without_override_check(func)(*args, **kwargs)
-    with subclass.no_subclass_functions():
-        return func(*args, **kwargs)
+    return subclass.without_subclass_functions(func, args, kwargs)
 
 
 class _OverrideWhereNeeded:
@@ -87,10 +90,14 @@ class _OverrideWhereNeeded:
     """
 
     def __get__(self, thread: Any, owner: Any = None) -> Any:
-        is_unwatched = modes.recording.is_used and dispatcher.current_fake_mode() is None
-        needed = is_unwatched or dispatcher.any_autocast()
-        needed = needed or _needs_override(sys._getframe(1).f_code)
-        return override if needed else subclass.disabled_torch_function
+        try:
+            is_unwatched = modes.recording.is_used and dispatcher.current_fake_mode() is None
+            needed = is_unwatched or dispatcher.any_autocast()
+            needed = needed or _needs_override(sys._getframe(1).f_code)
+            return override if needed else subclass.disabled_torch_function
+        except BaseException as error:  # Ctrl-C, which torch would suppress here
+            modes.thread.interrupt = error
+            return override
 
 
 type(modes.thread).torch_function = _OverrideWhereNeeded()
@@ -104,6 +111,12 @@ def update_override() -> None:
         modes.thread.torch_function = override
     else:
         modes.thread.torch_function = subclass.disabled_torch_function
+
+
+def expect_autocast() -> None:
+    """Autocast is about to be switched on."""
+    if modes.current() is not None:
+        modes.thread.torch_function = override
 
 
 class OverrideSwitch(property):

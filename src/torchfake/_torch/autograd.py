@@ -1,4 +1,4 @@
-"""The autograd engine: histories, live graphs, views, version counters, numbers of graph nodes.
+"""The autograd engine: modes, histories, live graphs, views, version counters, numbers of nodes.
 
 Input: tensors, or nothing (the state of the running thread). Output: what autograd knows of them;
 views and version counters as those of other tensors. Invariant: a query changes no tensor and no
@@ -9,10 +9,31 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.autograd.forward_ad
+
+from torchfake._contexts import Guards, Setting
+
+_normal_mode = partial(torch._C._InferenceMode, False)
+"""Makes a guard that leaves inference mode, and has autograd record."""
+
+
+def inference_mode(on: bool) -> Guards:
+    """Context: ``torch.inference_mode``, which is left wherever it is interrupted."""
+    return Guards(partial(torch._C._InferenceMode, on))
+
+
+def no_grad() -> Setting:
+    """Context: ``torch.no_grad``, which is left wherever it is interrupted."""
+    return Setting(torch.is_grad_enabled, torch._C._set_grad_enabled, False)
+
+
+def enable_grad() -> Setting:
+    """Context: ``torch.enable_grad``, the same."""
+    return Setting(torch.is_grad_enabled, torch._C._set_grad_enabled, True)
 
 
 def history_of(tensor: torch.Tensor) -> Any:
@@ -52,7 +73,7 @@ def view_like(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
     is_forbidden, requires_grad = is_forbidden_view(view), view.requires_grad
     if is_forbidden or _was_base_written_since(view):
         set_version(base, version - 1)  # it looks as if it had been made before the last write
-    with torch.no_grad():
+    with no_grad():
         made = base.view_as(base)
     private: Any = torch._C._autograd
     private._set_creation_meta(made, private._get_creation_meta(view))
@@ -120,8 +141,7 @@ def is_in_live_graph(leaf: torch.Tensor) -> bool:
         return False
     holder: Any = leaf
     # Without dispatch to the subclass, which would test for DTensor and import it (0.5 s).
-    no_dispatch: Any = torch._C._DisableTorchDispatch()
-    with no_dispatch, torch.inference_mode(False), torch.enable_grad():
+    with Guards(torch._C._DisableTorchDispatch, _normal_mode):
         num_uses = holder._use_count()
         view: Any = leaf.view_as(leaf)
         node = view.grad_fn.next_functions[0][0]  # holds the leaf: counted if just created

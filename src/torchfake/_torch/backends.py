@@ -9,11 +9,11 @@ beyond the context managers here. Called by: ``_core/devices``, ``_patches/devic
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from torchfake._contexts import Restoring, Setting, Together, holding
 
 bindings = torch._C
 nn_functions = torch._C._nn
@@ -47,17 +47,43 @@ def raise_no_cuda() -> None:
     torch.cuda._lazy_init()
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Context: `dtype` is torch's default dtype; it is set only if it is another one now."""
-    before = torch.get_default_dtype()
-    if before is not dtype:
-        torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        if before is not dtype:
-            torch.set_default_dtype(before)
+def default_dtype(dtype: torch.dtype) -> Setting:
+    """Context: `dtype` is torch's default dtype."""
+    return Setting(torch.get_default_dtype, torch.set_default_dtype, dtype)
+
+
+class autocast_off(Restoring):
+    """Context: no autocast on devices of a type; what is set in it is forgotten."""
+
+    _before: tuple[bool, torch.dtype] | None = None
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+
+    def change(self) -> None:
+        kind = self._device_type
+        self._before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        torch.set_autocast_enabled(kind, False)
+
+    def restore(self) -> None:
+        if self._before is not None:
+            torch.set_autocast_dtype(self._device_type, self._before[1])
+            torch.set_autocast_enabled(self._device_type, self._before[0])
+
+
+class keeping_state(Restoring):
+    """Context: what is drawn from `generator` does not move it."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._before: torch.Tensor | None = None
+
+    def change(self) -> None:
+        self._before = self._generator.get_state()
+
+    def restore(self) -> None:
+        if self._before is not None:
+            self._generator.set_state(self._before)
 
 
 def has_onednn_lstm(dtype: torch.dtype) -> bool:
@@ -93,17 +119,9 @@ def fills_empty_memory() -> bool:
     return is_deterministic() and torch._C._get_deterministic_fill_uninitialized_memory()
 
 
-@contextmanager
-def deterministic(options: Deterministic | None) -> Iterator[None]:
+def deterministic(options: Deterministic | None) -> Setting:
     """Context: ``torch.use_deterministic_algorithms`` is on with `options`, or off."""
-    before = deterministic_options()
-    if before != options:
-        _set_deterministic(options)
-    try:
-        yield
-    finally:
-        if before != options:
-            _set_deterministic(before)
+    return Setting(deterministic_options, _set_deterministic, options)
 
 
 def _set_deterministic(options: Deterministic | None) -> None:
@@ -135,15 +153,15 @@ def canonical_generator(generator: torch.Generator) -> torch.Generator:
 _default_generator_lock = threading.RLock()
 
 
-@contextmanager
-def default_generator_kept(device: torch.device | None = None) -> Iterator[torch.Generator]:
+class default_generator_kept(Together):
     """Context: what draws from the default generator of `device` (the CPU) meanwhile, on this
     thread, moves it for that time only.
     """
-    generator = default_generator_of(device or torch.device("cpu"))
-    with _default_generator_lock:
-        before = generator.get_state()
-        try:
-            yield generator
-        finally:
-            generator.set_state(before)
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._generator = default_generator_of(device or torch.device("cpu"))
+        super().__init__(holding(_default_generator_lock), keeping_state(self._generator))
+
+    def change(self) -> torch.Generator:
+        super().change()
+        return self._generator

@@ -10,11 +10,15 @@ and ``_tensor/torch_function``, contexts wherever real tensors are computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import _python_dispatch
+
+from torchfake._contexts import Guards, Restoring, Setting, Together, uninterrupted
 
 any_autocast = torch._C._is_any_autocast_enabled
 """Whether autocast is on, for any device type, on this thread."""
@@ -67,13 +71,13 @@ class UnusedDispatchKey:
         """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""
         torch._C._dispatch_tls_set_dispatch_key_included(self.key, value)
 
-    def included(self) -> Any:
+    def included(self) -> Guards:
         """Context: the key is dispatched to on this thread, whatever keys the tensors carry."""
-        return torch._C._IncludeDispatchKeyGuard(self.key)
+        return Guards(partial(torch._C._IncludeDispatchKeyGuard, self.key))
 
-    def excluded(self) -> Any:
+    def excluded(self) -> Guards:
         """Context: the key is not dispatched to on this thread."""
-        return torch._C._ExcludeDispatchKeyGuard(self.keys)
+        return Guards(partial(torch._C._ExcludeDispatchKeyGuard, self.keys))
 
 
 WRAPPER_KEY = UnusedDispatchKey("DeferredInit")
@@ -102,38 +106,49 @@ _INTERCEPTING_KEYS = (
 )
 
 
-@contextmanager
-def no_interception() -> Iterator[None]:
+_INTERCEPTION_GUARDS = (
+    torch._C.DisableTorchFunction,
+    torch._C._DisableAutocast,
+    partial(torch._C._ExcludeDispatchKeyGuard, _INTERCEPTING_KEYS),
+)
+
+
+def no_interception() -> Guards:
     """Context: no function mode, dispatch mode or autocast intercepts operators on real tensors."""
-    no_keys = torch._C._ExcludeDispatchKeyGuard(_INTERCEPTING_KEYS)
-    with torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), no_keys:
-        yield
+    return Guards(*_INTERCEPTION_GUARDS)
 
 
-@contextmanager
-def _no_dispatch_modes() -> Iterator[None]:
+class _no_dispatch_modes(Restoring):
     """Context: no dispatch mode is on. While one is, whether it sees an operator or not, C++ takes
     every tensor for a subclass, and some composites then run other kernels.
     """
-    if not torch._C._len_torch_dispatch_stack():
-        yield
-        return
-    with torch.utils._python_dispatch._disable_current_modes():
-        yield
+
+    def __init__(self) -> None:
+        self._modes: list[Any] = []
+        self._state: list[str] = []
+
+    def change(self) -> None:
+        depth = torch._C._len_torch_dispatch_stack()
+        self._modes = [torch._C._get_dispatch_stack_at(i) for i in range(depth)]
+        if depth:
+            pops = [partial(torch._C._pop_torch_dispatch_stack, None)] * depth
+            uninterrupted([*pops, partial(self._state.append, "popped")])
+
+    def restore(self) -> None:
+        if self._state:
+            pushes = [partial(torch._C._push_on_torch_dispatch_stack, m) for m in self._modes]
+            uninterrupted([self._state.clear, *pushes])
 
 
-@contextmanager
-def views_noted() -> Iterator[None]:
+def views_noted() -> Setting:
     """Context: views made here have their base, though an operation is being dispatched to Python,
     where torch does not note it any more.
     """
     key = torch._C.DispatchKey.ADInplaceOrView
-    was_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
-    try:
-        yield
-    finally:
-        torch._C._dispatch_tls_set_dispatch_key_excluded(key, was_excluded)
+    is_excluded = partial(torch._C._dispatch_tls_is_dispatch_key_excluded, key)
+    return Setting(
+        is_excluded, partial(torch._C._dispatch_tls_set_dispatch_key_excluded, key), False
+    )
 
 
 def autocast_operators(device_type: str) -> list[str]:
@@ -146,40 +161,136 @@ def autocast_operators(device_type: str) -> list[str]:
 FAKE_SLOT = torch._C._TorchDispatchModeKey.FAKE
 
 
-def swap_fake_mode(mode: Any) -> Any:
-    """Set this thread's FAKE mode to `mode` (or None); return the previous one.
-
-    While there is a FAKE mode, C++ skips CUDA's lazy initialisation when a factory names ``cuda``.
-    It also runs below all user modes (FlopCounterMode), wherever these were entered. A mode whose
-    ``is_recording`` is true includes :data:`RECORDING_KEY` as long as it is there.
-    """
-    previous = torch._C._unset_dispatch_mode(FAKE_SLOT)
-    if mode is not None:
-        torch._C._set_dispatch_mode(mode)
-    records = getattr(mode, "is_recording", False)
-    if records is not getattr(previous, "is_recording", False):
-        RECORDING_KEY.set_included(records)
-    return previous
-
-
 def current_fake_mode() -> Any:
     """The FAKE mode of this thread, or None."""
     return torch._C._get_dispatch_mode(FAKE_SLOT)
 
 
-def swap_only_lift_cpu(value: bool) -> bool:
-    """Set whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on
-    this thread; return the previous setting.
+def set_fake_mode(mode: Any) -> None:
+    """Set this thread's FAKE mode to `mode`, or None. It may be set again to the same.
+
+    While there is a FAKE mode, C++ skips CUDA's lazy initialisation when a factory names ``cuda``.
+    It also runs below all user modes (FlopCounterMode), wherever these were entered. A mode whose
+    ``is_recording`` is true includes :data:`RECORDING_KEY` as long as it is there.
+    """
+    torch._C._unset_dispatch_mode(FAKE_SLOT)
+    if mode is not None:
+        torch._C._set_dispatch_mode(mode)
+    records = getattr(mode, "is_recording", False)
+    if records is not torch._C._dispatch_tls_is_dispatch_key_included(RECORDING_KEY.key):
+        RECORDING_KEY.set_included(records)
+
+
+_NOT_CHANGED: Any = object()
+
+
+class in_fake_slot(Restoring):
+    """Context: `mode`, or none, is this thread's FAKE mode."""
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+        self._before = _NOT_CHANGED
+
+    def change(self) -> None:
+        self._before = current_fake_mode()
+        if self._before is not self._mode:
+            set_fake_mode(self._mode)
+
+    def restore(self) -> None:
+        if self._before is not _NOT_CHANGED and self._before is not self._mode:
+            set_fake_mode(self._before)
+
+
+_MODE_FLAGS = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
+"""What torch.utils._python_dispatch knows of the modes that are on. torch 2.13 and 2.15."""
+
+
+_KEYS_OF_SLOTS = torch._C._TorchDispatchModeKey
+_SLOTS = (_KEYS_OF_SLOTS.FAKE, _KEYS_OF_SLOTS.PROXY, _KEYS_OF_SLOTS.FUNCTIONAL)
+
+
+class torch_modes_kept(Restoring):
+    """Context: the modes of torch that are on when it is left are those that were on before.
+
+    torch's tracers leave modes of theirs on if they are interrupted before an ``__exit__`` begins.
+    """
+
+    _before: tuple[Any, ...] | None = None
+    _keys: Guards | None = None
+
+    def interrupted(self, error: BaseException) -> None:
+        # Generators of theirs that are suspended in a context would restore that later.
+        traceback.clear_frames(error.__traceback__)
+
+    def change(self) -> None:
+        self._keys = Guards(torch._C._PreserveDispatchKeyGuard)
+        self._keys.change()
+        known = vars(_python_dispatch)
+        flags = {name: known[name] for name in _MODE_FLAGS if name in known}
+        slots = {slot: torch._C._get_dispatch_mode(slot) for slot in _SLOTS}
+        bindings: Any = torch._C
+        state = bindings._get_torch_function_state()
+        num_function_modes = torch._C._len_torch_function_stack()
+        depth = torch._C._len_torch_dispatch_stack()
+        self._before = flags, slots, depth, num_function_modes, state
+
+    def restore(self) -> None:
+        if self._keys is not None:
+            self._keys.restore()
+        if self._before is None:
+            return
+        flags, slots, depth, num_function_modes, state = self._before
+        for slot, mode in slots.items():
+            if torch._C._get_dispatch_mode(slot) is not mode:
+                torch._C._unset_dispatch_mode(slot)
+                if mode is not None:
+                    torch._C._set_dispatch_mode(mode)
+        while torch._C._len_torch_dispatch_stack() > depth:
+            torch._C._pop_torch_dispatch_stack(None)
+        while torch._C._len_torch_function_stack() > num_function_modes:
+            torch._C._pop_torch_function_stack()
+        bindings: Any = torch._C
+        bindings._set_torch_function_state(state)
+        vars(_python_dispatch).update(flags)
+        if _MODE_FLAGS[2] in flags:
+            known: Any = _python_dispatch
+            known.set_is_in_mode_without_ignore_compile_internals(flags[_MODE_FLAGS[2]])
+
+
+class in_dispatch_mode(torch_modes_kept):
+    """Context: a ``TorchDispatchMode`` is on. ``with mode`` alone leaves it on if it is interrupted
+    before torch's ``__exit__`` begins.
+    """
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+
+    def change(self) -> Any:
+        super().change()
+        return self._mode.__enter__()
+
+
+def only_lift_cpu() -> bool:
+    """Whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on this
+    thread.
 
     If it does not, the copy to ``cuda`` happens inside C++, where no mode can intercept it.
     """
-    previous: bool = torch._C._only_lift_cpu_tensors()
+    return torch._C._only_lift_cpu_tensors()
+
+
+def set_only_lift_cpu(value: bool) -> None:
+    """Set :func:`only_lift_cpu`."""
     torch._C._set_only_lift_cpu_tensors(value)
-    return previous
 
 
-@contextmanager
-def as_eager() -> Iterator[None]:
+def as_eager() -> Together:
     """Context: operators on real tensors run without interception, and record no gradients."""
-    with no_interception(), _no_dispatch_modes(), torch.inference_mode(False), torch.no_grad():
-        yield
+    normal_mode = partial(torch._C._InferenceMode, False)  # which restores the grad mode too
+    no_grad = partial(torch._C._set_grad_enabled, False)
+    guards = Guards(*_INTERCEPTION_GUARDS, normal_mode, then=no_grad)
+    return Together(guards, _no_dispatch_modes())

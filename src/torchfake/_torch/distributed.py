@@ -9,7 +9,6 @@ Called by: ``_sharding``, ``_materialize``, ``_files``, ``_recording/local_colle
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 import types
@@ -17,6 +16,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+
+from torchfake._contexts import Restoring
+from torchfake._torch import autograd
 
 
 def dtensor_class() -> Any:
@@ -60,7 +62,7 @@ def refresh_fsdp_shards(module: torch.nn.Module) -> None:
     """
     if not is_fsdp_module(module):
         return
-    with torch.no_grad():
+    with autograd.no_grad():
         for param in _fsdp_params(module._get_fsdp_state()):  # type: ignore[operator]
             param.reset_sharded_param()
 
@@ -234,24 +236,29 @@ def gather_from_ranks(value: Any) -> list[Any]:
     return values
 
 
-@contextlib.contextmanager
-def isolated_dtensor_state() -> Iterator[None]:
+class isolated_dtensor_state(Restoring):
     """Context: DTensor has a new tracker of random offsets, and empty caches of sharding
     propagation. Afterwards the previous tracker is restored, and the caches are cleared again.
 
     Both belong to one rank: local shapes are cached by global shapes, and a mesh is equal on all
     of its ranks.
     """
-    from torch.distributed.tensor import _random
 
-    tracker = _random._rng_tracker
-    _clear_sharding_caches()
-    _random._rng_tracker = None
-    try:
-        yield
-    finally:
-        _random._rng_tracker = tracker
+    _before: tuple[Any] | None = None
+
+    def change(self) -> None:
+        from torch.distributed.tensor import _random
+
+        self._before = (_random._rng_tracker,)
         _clear_sharding_caches()
+        _random._rng_tracker = None
+
+    def restore(self) -> None:
+        from torch.distributed.tensor import _random
+
+        if self._before is not None:
+            _random._rng_tracker = self._before[0]
+            _clear_sharding_caches()
 
 
 def _clear_sharding_caches() -> None:

@@ -12,12 +12,13 @@ which are made before an operator is dispatched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._contexts import Setting, Together
 from torchfake._torch import backends
 
 _TINY, _ONE = 5e-324, 1.0
@@ -56,23 +57,20 @@ def current() -> Numerics:
     return _interned.setdefault(settings, Numerics(*settings)) if known is None else known
 
 
-@contextmanager
-def applied(settings: Numerics) -> Iterator[None]:
+def applied(settings: Numerics) -> Together:
     """Context: `settings` are current on this thread, but for the rounding mode."""
     now = current()
     if now is settings:
-        yield
-        return
-    with ExitStack() as stack:
-        stack.enter_context(backends.default_dtype(settings.default_dtype))
-        stack.enter_context(denormals_flushed(settings.flushes_denormals))
-        stack.enter_context(backends.deterministic(settings.deterministic))
-        for name, setter in _SETTERS.items():
-            before, value = getattr(now, name), getattr(settings, name)
-            if before != value:
-                stack.callback(setter, before)
-                setter(value)
-        yield
+        return Together()
+    return Together(
+        backends.default_dtype(settings.default_dtype),
+        denormals_flushed(settings.flushes_denormals),
+        backends.deterministic(settings.deterministic),
+        *(
+            Setting(partial(getattr, now, name), setter, getattr(settings, name))
+            for name, setter in _SETTERS.items()
+        ),
+    )
 
 
 _SETTERS: dict[str, Callable[[Any], None]] = {
@@ -81,18 +79,9 @@ _SETTERS: dict[str, Callable[[Any], None]] = {
 }
 
 
-@contextmanager
-def denormals_flushed(value: bool) -> Iterator[None]:
+def denormals_flushed(value: bool) -> Setting:
     """Context: whether this thread, and those that it starts, take denormal numbers for zeros."""
-    before = flushes_denormals()
-    if before is value:
-        yield
-        return
-    torch.set_flush_denormal(value)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
+    return Setting(flushes_denormals, torch.set_flush_denormal, value)
 
 
 # Products of matrices.
@@ -136,16 +125,9 @@ def current_for_products() -> ProductSettings:
     return tuple([switch.get() for switch in _SWITCHES.values()])
 
 
-@contextmanager
-def applied_to_products(settings: ProductSettings | None) -> Iterator[None]:
+def applied_to_products(settings: ProductSettings | None) -> Together:
     """Context: `settings` are current for products of matrices; None: whatever is."""
     if settings is None:
-        yield
-        return
-    with ExitStack() as stack:
-        for switch, value in zip(_SWITCHES.values(), settings, strict=True):
-            before = switch.get()
-            if before != value:
-                stack.callback(switch.set, before)
-                switch.set(value)
-        yield
+        return Together()
+    pairs = zip(_SWITCHES.values(), settings, strict=True)
+    return Together(*(Setting(switch.get, switch.set, value) for switch, value in pairs))

@@ -9,9 +9,12 @@ operator, except the reads of ``inner_tensors`` by the subclass itself. Called b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
+
+from torchfake._contexts import Guards, uninterrupted
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of ``Tensor`` subclasses that do not override torch functions."""
@@ -19,8 +22,23 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 disabled_torch_dispatch = torch._C._disabled_torch_dispatch_impl
 """The ``__torch_dispatch__`` of plain tensors and parameters; DTensor and the like have another."""
 
-no_subclass_functions = torch._C.DisableTorchFunctionSubclass
-"""Context: torch functions do not look for overrides on their arguments, only for modes."""
+
+def no_subclass_functions() -> Guards:
+    """Context: torch functions do not look for overrides on their arguments, only for modes."""
+    return Guards(torch._C.DisableTorchFunctionSubclass)
+
+
+def without_subclass_functions(function: Any, args: Any, kwargs: Any) -> Any:
+    """``function(*args, **kwargs)`` in that context, which costs a fifth here."""
+    c: Any = torch._C
+    before = c._get_torch_function_state()
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+    except BaseException:  # Ctrl-C before the guard was left
+        c._set_torch_function_state(before)
+        raise
+
 
 builtin_methods = torch._C.TensorBase
 """The C++ base class whose methods and attributes FakeTensor overrides."""
@@ -86,9 +104,15 @@ def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
     stay, and a view keeps the C++ tensor that its base had. Only a live graph is one: see
     :func:`torchfake._torch.autograd.is_in_live_graph`.
     """
-    one.__class__, other.__class__ = other.__class__, one.__class__
-    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
-    torch._C._swap_tensor_impl(one, other)
+    uninterrupted(
+        [
+            partial(setattr, one, "__class__", other.__class__),
+            partial(setattr, other, "__class__", one.__class__),
+            partial(setattr, one, "__dict__", other.__dict__),
+            partial(setattr, other, "__dict__", one.__dict__),
+            partial(torch._C._swap_tensor_impl, one, other),
+        ]
+    )
 
 
 def without_transforms(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchfake._contexts import Together, holding
 from torchfake._core import devices
+from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import dispatcher
 from torchfake.errors import TraceError
 
@@ -30,48 +31,33 @@ _DEVICE_OF = torch.ops.prim.device.default
 _lock = threading.RLock()
 
 
-@contextlib.contextmanager
-def torch_fakes_without_cuda() -> Iterator[None]:
-    """Context: torch's own fakes can be on CUDA. Nothing is changed on a machine with CUDA."""
-    if torch.cuda.is_available():
-        yield
-        return
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+def torch_fakes_without_cuda() -> Any:
+    """Context: torch's own fakes can be on CUDA. Nothing is changed on a machine with CUDA.
 
-    thread = threading.get_ident()
-    patches: list[tuple[Any, str, Any]]
-    patches = [(FakeTensor, name, method) for name, method in _METHODS.items()]
-    for owner in (FakeTensor, FakeTensorMode):
-        dispatch = _with_carriers(vars(owner)["__torch_dispatch__"], thread)
-        patches.append((owner, "__torch_dispatch__", dispatch))
-    amp_query = torch.cuda.amp.common.amp_definitely_not_available
-    refusal = _refuse_autocast(amp_query, thread)
-    patches.append((torch.cuda.amp.common, amp_query.__name__, refusal))
+    One thread at a time, so that each restores what it found.
+    """
+    if torch.cuda.is_available():
+        return contextlib.nullcontext()
     if torch.is_autocast_enabled("cuda"):
         raise _autocast_error()
-    with _patched(patches), _ConstantsOnCpu():
-        yield
+    patches = Patched(_patches(threading.get_ident()))
+    return Together(holding(_lock), patches, dispatcher.in_dispatch_mode(_ConstantsOnCpu()))
 
 
-@contextlib.contextmanager
-def _patched(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Context: attributes of classes and modules are replaced.
+def _patches(thread: int) -> list[Patch]:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-    One thread at a time, so that each thread restores what it found.
-    """
-    before: list[tuple[Any, str, Any]] = []
-    with _lock:
-        try:
-            for owner, name, value in patches:
-                before.append((owner, name, vars(owner).get(name)))
-                setattr(owner, name, value)
-            yield
-        finally:
-            for owner, name, value in reversed(before):
-                if value is None:  # it was inherited
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, value)
+    patches = [Patch(FakeTensor, name, _always(method)) for name, method in _METHODS.items()]
+    for owner in (FakeTensor, FakeTensorMode):
+        dispatch = _with_carriers(vars(owner)["__torch_dispatch__"], thread)
+        patches.append(Patch(owner, "__torch_dispatch__", _always(dispatch)))
+    amp_query = torch.cuda.amp.common.amp_definitely_not_available
+    refusal = _refuse_autocast(amp_query, thread)
+    return [*patches, Patch(torch.cuda.amp.common, amp_query.__name__, _always(refusal))]
+
+
+def _always(replacement: Any) -> Any:
+    return lambda _original: replacement
 
 
 def _refuse_autocast(original: Any, thread: int) -> Any:

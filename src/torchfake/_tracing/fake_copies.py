@@ -8,11 +8,10 @@ does not change. Called by: ``torchfake.fx``.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,12 +26,11 @@ from torchfake.errors import TraceError
 from torchfake.fake import FakeCopies, all_tensors, fake_like
 
 
-@contextlib.contextmanager
-def _copy_context(module: nn.Module) -> Iterator[None]:
-    """Context for copying a module: outside modes, so that copies of real tensors are real."""
+def _copied(module: nn.Module, copy_module: Callable[[], nn.Module]) -> nn.Module:
+    """What `copy_module` makes outside modes, so that copies of real tensors are real."""
     try:
         with without_modes():
-            yield
+            return copy_module()
     except Exception as error:
         raise TraceError(
             f"{type(module).__name__} cannot be copied, and a copy is what is traced: "
@@ -64,8 +62,7 @@ def fake_copy(function: Any) -> tuple[Any, CapturedTensors]:
     if not isinstance(function, nn.Module):
         return function, CapturedTensors()
     copies = _CopiesWithKnownBuffers(None)
-    with _copy_context(function):
-        copied = copies.of_module(function)
+    copied = _copied(function, lambda: copies.of_module(function))
     names = {id(t): name for name, t in reversed(list(_named_tensors(function)))}
     originals = list(all_tensors(function, set()))
     return copied, CapturedTensors(
@@ -87,11 +84,14 @@ def copy_for_symbolic_trace(module: nn.Module) -> nn.Module:
     The trace may compute with buffers, so those are copied, records and known values included.
     """
     memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
-    with _copy_context(module):
+
+    def copy_buffers() -> nn.Module:
         for tensor in all_tensors(module, set()):
             if not tensor.is_leaf:  # deepcopy refuses tensors with a history
                 memo[id(tensor)] = tensor.detach().clone()
         return copy.deepcopy(module, memo)
+
+    return _copied(module, copy_buffers)
 
 
 class TorchFakeCopies:
@@ -121,8 +121,7 @@ class TorchFakeCopies:
 
     def of_module(self, module: nn.Module) -> nn.Module:
         memo = {id(tensor): self.of(tensor) for tensor in all_tensors(module, set())}
-        with _copy_context(module):
-            return copy.deepcopy(module, memo)
+        return _copied(module, lambda: copy.deepcopy(module, memo))
 
     def restore_originals(self, table: dict[str, Any]) -> None:
         """Replace the copies among the values of `table` by their originals."""

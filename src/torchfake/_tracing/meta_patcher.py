@@ -12,37 +12,46 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
+from torchfake._contexts import Restoring, holding, leave, watch
 from torchfake._core import modes
 from torchfake._core.devices import META
 from torchfake._tensor.fake_tensor import FakeTensor
 
 
 class _MethodPatch:
-    """One method of a class, replaced while its reference count is above zero."""
+    """One method of a class, replaced while it has users."""
 
     def __init__(self, owner: type, name: str, make: Callable[[Any, _MethodPatch], Any]) -> None:
         self.owner, self.name, self.make = owner, name, make
-        self.num_users = 0
+        self.users: set[Any] = set()
+        self.original: Any = None  # while it is replaced
 
-    def acquire(self) -> None:
-        if not self.num_users:
-            self.original = vars(self.owner)[self.name]
-            self.replacement = self.make(self.original, self)
+    def acquire(self, user: Any) -> None:
+        """Replace the method, if `user` is the first; may be called again after an interrupt."""
+        if self.original is None:
+            original = vars(self.owner)[self.name]
+            self.replacement = self.make(original, self)
+            self.original = original
+        if not self.users:
             setattr(self.owner, self.name, self.replacement)
-        self.num_users += 1
+        self.users.add(user)
 
-    def release(self) -> None:
-        self.num_users -= 1
+    def release(self, user: Any) -> None:
+        """Restore the method, if `user` was the last; may be called again."""
+        self.users.discard(user)
+        if self.users or self.original is None:
+            return
         # If other code has since wrapped the replacement, it stays there and calls the original.
-        if not self.num_users and vars(self.owner)[self.name] is self.replacement:
+        if vars(self.owner)[self.name] is self.replacement:
             setattr(self.owner, self.name, self.original)
+        self.original = None
 
 
 # Constructors.
@@ -54,7 +63,7 @@ def _on_meta(original: Any, _: _MethodPatch) -> Any:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        if modes.thread.num_meta_patchers:
+        if modes.thread.meta_patchers:
             if len(args) > position:
                 args = (*args[:position], META, *args[position + 1 :])
             else:
@@ -74,7 +83,7 @@ def _data_on_meta(original: Any, _: _MethodPatch) -> Any:
 
     @functools.wraps(make)
     def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if modes.thread.num_meta_patchers:
+        if modes.thread.meta_patchers:
             data = torch.empty(0, device=META) if data is None else data
             if isinstance(data, torch.Tensor) and not data.is_meta:
                 data = data.detach().to(META)
@@ -107,7 +116,7 @@ def _placeholder(result: torch.Tensor, inputs: torch.Tensor, dtype: torch.dtype)
 def _linear_forward(original: Any, patch: _MethodPatch) -> Any:
     @functools.wraps(original)
     def forward(self: nn.Linear, input: torch.Tensor) -> Any:
-        if not (patch.num_users and _lacks_weights(self, input)):
+        if not (patch.users and _lacks_weights(self, input)):
             return original(self, input)
         types, device_type = (input.dtype, self.weight.dtype), input.device.type
         if torch.float64 in types or not torch.is_autocast_enabled(device_type):
@@ -122,7 +131,7 @@ def _linear_forward(original: Any, patch: _MethodPatch) -> Any:
 def _embedding_forward(original: Any, patch: _MethodPatch) -> Any:
     @functools.wraps(original)
     def forward(self: nn.Embedding, input: torch.Tensor) -> Any:
-        if not (patch.num_users and _lacks_weights(self, input)):
+        if not (patch.users and _lacks_weights(self, input)):
             return original(self, input)
         result = original(self, input.to("meta"))
         return _placeholder(result, input, result.dtype)
@@ -141,6 +150,49 @@ _FORWARDS = [
     _MethodPatch(nn.Embedding, "forward", _embedding_forward),
 ]
 _lock = threading.RLock()
+
+
+class _Entry(Restoring):
+    """One entry of a patcher."""
+
+    def __init__(self, patcher: MetaAwareMethodsPatcher) -> None:
+        self.patcher = patcher
+
+    def change(self) -> None:
+        with holding(_lock):
+            for patch in _CONSTRUCTORS:
+                patch.acquire(self)
+            for patch in _FORWARDS:
+                patch.acquire(self.patcher)
+        modes.thread.meta_patchers.append(self)
+
+    def restore(self) -> None:
+        if self in modes.thread.meta_patchers:
+            modes.thread.meta_patchers.remove(self)
+        with holding(_lock):
+            for patch in _CONSTRUCTORS:
+                patch.release(self)
+
+
+def _leave_patcher(patcher: MetaAwareMethodsPatcher, *error: Any) -> None:
+    entries = [entry for entry in modes.thread.meta_patchers if entry.patcher is patcher]
+    if not entries:
+        raise RuntimeError(
+            "MetaAwareMethodsPatcher was left, but is not on in this thread: __exit__ has to "
+            "follow one __enter__, on the same thread"
+        )
+    leave(entries[-1])
+
+
+class _PatcherExit:
+    """``__exit__`` of a patcher: for a ``with`` statement, an object that it alone holds."""
+
+    def __get__(self, patcher: Any, cls: Any = None) -> Callable[..., None]:
+        if patcher is None:
+            return _leave_patcher
+        exit_ = functools.partial(_leave_patcher, patcher)
+        patcher._latest_exit = weakref.ref(exit_)
+        return exit_
 
 
 class MetaAwareMethodsPatcher:
@@ -167,39 +219,25 @@ class MetaAwareMethodsPatcher:
     >>> patcher.unpatch()
     """
 
-    def __init__(self) -> None:
-        self._patches_forwards = False
+    __exit__ = _PatcherExit()
 
     def __enter__(self) -> MetaAwareMethodsPatcher:
-        with _lock:
-            acquired: list[_MethodPatch] = []
-            try:
-                for patch in _CONSTRUCTORS + ([] if self._patches_forwards else _FORWARDS):
-                    patch.acquire()
-                    acquired.append(patch)
-            except BaseException:  # Ctrl-C half-way through: replace none rather than some
-                for patch in reversed(acquired):
-                    patch.release()
-                raise
-            self._patches_forwards = True
-        modes.thread.num_meta_patchers += 1
+        exit_ = self.__dict__.pop("_latest_exit", None)
+        entry = _Entry(self)
+        if exit_ is not None and exit_() is not None:
+            entry._exit_ref = watch(exit_(), entry.restore)
+        is_first = self not in _FORWARDS[0].users
+        try:
+            entry.change()
+        except BaseException:
+            entry.restore()
+            if is_first:
+                self.unpatch()
+            raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        modes.thread.num_meta_patchers -= 1
-        with _lock:
-            for patch in _CONSTRUCTORS:
-                patch.release()
 
     def unpatch(self) -> None:
         """Restore the forwards, unless another patcher still needs them; may be called again."""
-        with _lock:
-            if self._patches_forwards:
-                for patch in _FORWARDS:
-                    patch.release()
-            self._patches_forwards = False
+        with holding(_lock):
+            for patch in _FORWARDS:
+                patch.release(self)

@@ -10,13 +10,13 @@ context is left, this thread has the modes that it had before. Called by: ``torc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchfake._contexts import Restoring, Setting
 from torchfake._core import modes
 from torchfake._tensor import torch_function
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
@@ -44,8 +44,7 @@ def _num_cuda_devices(tensors: list[torch.Tensor]) -> int:
     return max([num_in_mode, *(index + 1 for index in indices)])
 
 
-@contextlib.contextmanager
-def unrecorded_fake_mode(tensors: list[torch.Tensor]) -> Iterator[None]:
+def unrecorded_fake_mode(tensors: list[torch.Tensor]) -> Any:
     """A mode in which every new tensor is fake and none is recorded.
 
     If the current mode is already such a mode, it is used.
@@ -54,13 +53,18 @@ def unrecorded_fake_mode(tensors: list[torch.Tensor]) -> Iterator[None]:
 
     num_cuda = _num_cuda_devices(tensors)
     is_on = modes.current() is not None and not modes.is_recording()
-    with contextlib.nullcontext() if is_on else fake_mode(fake_cuda=num_cuda):
-        # Otherwise a constant would be moved to the CPU.
-        only_lift_cpu = dispatcher.swap_only_lift_cpu(num_cuda > 0)
-        try:
-            yield
-        finally:
-            dispatcher.swap_only_lift_cpu(only_lift_cpu)
+    if not is_on:
+        return _TracedMode(fake_cuda=num_cuda)
+    return Setting(dispatcher.only_lift_cpu, dispatcher.set_only_lift_cpu, num_cuda > 0)
+
+
+class _TracedMode(fake_mode):
+    """A mode for torch's tracers: without CUDA, constants would be moved to the CPU."""
+
+    def __enter__(self) -> _TracedMode:
+        super().__enter__()
+        dispatcher.set_only_lift_cpu(modes.thread.modes[-1].cuda is not None)
+        return self
 
 
 def mode_for_constants(tensors: list[torch.Tensor]) -> Any:
@@ -75,31 +79,37 @@ def mode_for_constants(tensors: list[torch.Tensor]) -> Any:
     return (deferred_mode if is_deferred else fake_mode)(fake_cuda=num_cuda)
 
 
-@contextlib.contextmanager
-def without_modes() -> Iterator[None]:
+class without_modes(Restoring):
     """Context: no mode of torchfake is on, on this thread."""
-    outer_modes, modes.thread.modes = modes.thread.modes, []
-    slot = dispatcher.swap_fake_mode(None)
-    only_lift_cpu = dispatcher.swap_only_lift_cpu(False)
-    torch_function.update_override()
-    try:
-        yield
-    finally:
-        modes.thread.modes = outer_modes
-        dispatcher.swap_only_lift_cpu(only_lift_cpu)
-        dispatcher.swap_fake_mode(slot)
+
+    _before: tuple[Any, ...] | None = None
+
+    def change(self) -> None:
+        slot, lift = dispatcher.current_fake_mode(), dispatcher.only_lift_cpu()
+        self._before = modes.thread.modes, slot, lift
+        modes.thread.modes = []
+        dispatcher.set_fake_mode(None)
+        dispatcher.set_only_lift_cpu(False)
         torch_function.update_override()
 
+    def restore(self) -> None:
+        if self._before is not None:
+            modes.thread.modes, slot, lift = self._before
+            dispatcher.set_only_lift_cpu(lift)
+            dispatcher.set_fake_mode(slot)
+            torch_function.update_override()
 
-@contextlib.contextmanager
-def prefer_proxies() -> Iterator[None]:
+
+def prefer_proxies() -> Setting:
     """Context: a torch function called with a proxy and a fake is handled by the proxy."""
     own = vars(modes.thread)
-    before = own.get("torch_function")
-    own["torch_function"] = subclass.disabled_torch_function
-    try:
-        yield
-    finally:
-        own.pop("torch_function", None)
-        if before is not None:
-            own["torch_function"] = before
+
+    def set_override(value: Any) -> None:
+        if value is None:
+            own.pop("torch_function", None)
+        else:
+            own["torch_function"] = value
+
+    return Setting(
+        lambda: own.get("torch_function"), set_override, subclass.disabled_torch_function
+    )

@@ -8,12 +8,12 @@ as it was before: not initialised. Called by: ``distributed/plan``, which checks
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 
+from torchfake._contexts import Restoring
 from torchfake._torch import distributed
 from torchfake.errors import InputsError, MissingExtraError
 
@@ -38,15 +38,24 @@ def check_no_process_group() -> None:
         )
 
 
-@contextlib.contextmanager
-def simulated_rank(rank: int, world_size: int) -> Iterator[None]:
+class simulated_rank(Restoring):
     """Context in which this process is `rank` of `world_size`; nothing is sent."""
-    hook = sys.excepthook  # init_process_group replaces it, and does not restore it
-    with distributed.isolated_dtensor_state():
-        try:
-            torch.distributed.init_process_group("fake", rank=rank, world_size=world_size)
-            yield
-        finally:
-            if torch.distributed.is_initialized():
-                torch.distributed.destroy_process_group()
-            sys.excepthook = hook
+
+    _hook: Any = None
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._dtensor_state = distributed.isolated_dtensor_state()
+
+    def change(self) -> None:
+        self._hook = sys.excepthook  # init_process_group replaces it, and does not restore it
+        self._dtensor_state.change()
+        torch.distributed.init_process_group("fake", rank=self._rank, world_size=self._world_size)
+
+    def restore(self) -> None:
+        if self._hook is None:
+            return
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        sys.excepthook = self._hook
+        self._dtensor_state.restore()

@@ -9,12 +9,10 @@ C++ gives a DTensor the device of the tensor that it wraps, which for a fake is 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
-from torchfake._patches.patch import Patch, PatchSet
+from torchfake._patches.patch import Patch, Patched
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends, dispatcher
@@ -65,14 +63,8 @@ def _patches() -> list[Patch]:
     ]
 
 
-@contextlib.contextmanager
-def dtensors_of_fakes() -> Iterator[None]:
+def dtensors_of_fakes() -> Patched:
     """Context in which torch supports DTensors of fakes; these wrap the patches of a fake mode."""
     importlib.import_module("torch.distributed.tensor")
     report_devices_of_shards()
-    patches = PatchSet()
-    patches.install(_patches())
-    try:
-        yield
-    finally:
-        patches.uninstall()
+    return Patched(_patches())

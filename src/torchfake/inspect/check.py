@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torchfake import _arguments
 from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
+from torchfake._torch import autograd
 from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
@@ -90,7 +91,7 @@ def check(
 
 def _run(fake_copy: FakeCopy, backward: bool) -> Any:
     if not backward:
-        with torch.no_grad():
+        with autograd.no_grad():
             return fake_copy()
     output = fake_copy()
     run_backward(default_loss(output))

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchfake import fake
+from torchfake._torch import autograd
 from torchfake.errors import InputsError
 from torchfake.inspect.run.workload import Workload, tensors_in
 
@@ -58,7 +59,7 @@ def resized(workload: Workload, vary: str, size: int) -> Workload:
         copied = copies.of(value)
         return copied.detach().index_select(dim, rows.to(copied.device))
 
-    with torch.no_grad(), fake.fake_mode(fake_cuda=workload.fake_cuda()):
+    with autograd.no_grad(), fake.fake_mode(fake_cuda=workload.fake_cuda()):
         args = pytree.tree_map(resize, workload.args)
         kwargs = {name: pytree.tree_map(resize, value) for name, value in workload.kwargs.items()}
     return replace(workload, args=args, kwargs=kwargs)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import autograd
 from torchfake._torch.distributed import local_tensor_of
 from torchfake.errors import InputsError
 from torchfake.inspect.run.generation import generate
@@ -35,7 +36,7 @@ def run_step(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> None:
     tracker.register(tensors.buffers, "buffers")
     _set_training(fake_copy.module, step.mode)
     if step.decode is not None:
-        with torch.no_grad(), _autocast(fake_copy, step):
+        with autograd.no_grad(), _autocast(fake_copy, step):
             generate(fake_copy, tracker, *step.decode)
         return
     tracker.register((("", t) for t in tensors_in((fake_copy.args, fake_copy.kwargs))), "inputs")
@@ -81,7 +82,7 @@ def _set_training(module: nn.Module, mode: str) -> None:
 
 
 def _forward(fake_copy: FakeCopy, tracker: StorageTracker, step: Step) -> None:
-    context = torch.no_grad() if step.mode == "inference" else contextlib.nullcontext()
+    context = autograd.no_grad() if step.mode == "inference" else contextlib.nullcontext()
     with tracker.active(), context:
         tracker.begin_phase("forward")
         with _autocast(fake_copy, step):

@@ -8,8 +8,7 @@ given is never run, written or recorded on. Called by: ``summary``, ``check``, `
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +16,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchfake._contexts import Together
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.modes import FakeCuda
+from torchfake._patches.entry import Entered
+from torchfake._torch import autograd, backends, dispatcher
 from torchfake._torch.distributed import is_fsdp_module
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import FakeCopies, fake_mode, parse_device
@@ -70,17 +72,15 @@ class Workload:
         num_devices = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
         return FakeCuda(self.profile, num_devices) if num_devices else False
 
-    @contextlib.contextmanager
-    def mode(self) -> Iterator[None]:
+    def mode(self) -> Together:
         """A fake mode in which autograd is on and autocast off, whatever the caller has set."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(fake_mode(fake_cuda=self.fake_cuda()))
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.enable_grad())
-            for device in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
-            yield
+        return Together(
+            dispatcher.torch_modes_kept(),
+            Entered(fake_mode(fake_cuda=self.fake_cuda())),
+            autograd.inference_mode(False),
+            autograd.enable_grad(),
+            *map(backends.autocast_off, ("cpu", "cuda")),
+        )
 
     @property
     def profile(self) -> CudaProfile:
@@ -111,7 +111,7 @@ class FakeCopy:
         """The module's arguments, by position or by name."""
         return [*self.args] if self.args else self.kwargs
 
-    def mode(self) -> contextlib.AbstractContextManager[None]:
+    def mode(self) -> Together:
         """The mode to run it in."""
         return self.workload.mode()
 

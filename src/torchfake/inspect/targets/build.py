@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from torchfake._torch import backends
 from torchfake.deferred import deferred_mode
 from torchfake.errors import TargetError
 from torchfake.fake import fake_mode
@@ -76,18 +77,11 @@ def build(
     return Built(module, seconds, peak, increase)
 
 
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+def _default_dtype(dtype: torch.dtype | None) -> Any:
     # Constructors compute with the default dtype, and 8 bit floats have hardly any arithmetic.
     if dtype is None or dtype.itemsize < 2:
-        yield
-        return
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+        return contextlib.nullcontext()
+    return backends.default_dtype(dtype)
 
 
 def _peak_rss_bytes() -> int | None:

@@ -8,17 +8,18 @@ user, ``inspection``, ``initialize`` and ``contents``.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from torchfake._contexts import Restoring, uninterrupted
 from torchfake.errors import TargetError
 from torchfake.inspect.describe.messages import did_you_mean, one_line
 from torchfake.inspect.targets import transformers_models
@@ -78,15 +79,18 @@ def _callable_target(text: str, module: str, name: str, values: dict[str, Any]) 
     return Target(text, name, construct)
 
 
-@contextlib.contextmanager
-def _importable_here() -> Iterator[None]:
+class _importable_here(Restoring):
     """Context in which the current directory is first on ``sys.path``, as for ``python -m``."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
+
+    _here: str | None = None
+
+    def change(self) -> None:
+        here = os.getcwd()
+        uninterrupted([partial(sys.path.insert, 0, here), partial(setattr, self, "_here", here)])
+
+    def restore(self) -> None:
+        here, self._here = self._here, None
+        if here in sys.path:
             sys.path.remove(here)
 
 

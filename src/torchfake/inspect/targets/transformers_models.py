@@ -6,15 +6,15 @@ downloaded, and no code from a checkpoint runs. Called by: ``resolve``.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchfake._contexts import Setting
 from torchfake.errors import MissingExtraError, TargetError
 from torchfake.inspect.describe.messages import did_you_mean, one_line
 from torchfake.inspect.targets.target import Target
@@ -100,17 +100,12 @@ def _transformers() -> Any:
     return transformers
 
 
-@contextlib.contextmanager
-def _offline() -> Iterator[None]:
+def _offline() -> Setting:
     """Context without downloads: backbones from timm would fetch pretrained weights."""
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    name = "HF_HUB_OFFLINE"
+    return Setting(partial(getattr, constants, name), partial(setattr, constants, name), True)
 
 
 def _lookup(transformers: Any, name: str) -> Any:

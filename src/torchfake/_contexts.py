@@ -1,0 +1,183 @@
+"""Contexts that change state of torch, and restore it wherever an interrupt arrives.
+
+Input: a change, and how it is undone. Output: a context for a ``with`` statement. Invariant: once
+the statement has been left, the change is undone, whatever bytecode a KeyboardInterrupt was raised
+at: in the entry, in the exit, and between them. Called by: all packages above that change state of
+torch for a while, and take locks.
+
+``try`` and ``finally`` are not enough: Python raises KeyboardInterrupt at the first bytecode of
+``__exit__`` too, and then nothing of it has run (python/cpython#74174). But a ``with`` statement
+looks ``__exit__`` up once, before it enters, and holds what it has found. So that is an object of
+its own, and a weak reference calls :meth:`Restoring.restore` again if it dies before the context
+was left. An exit is repeated rather than resumed: ``restore`` has to be right after any part of
+``change``, and when it is called again.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+_call = operator.methodcaller("__call__")
+_enter = operator.methodcaller("__enter__")
+
+
+def uninterrupted(calls: Iterable[Callable[[], Any]]) -> None:
+    """Call functions that are implemented in C, one after the other, without an interrupt in
+    between: none of Python's bytecodes run here, and only between these are signals handled.
+    """
+    deque(map(_call, calls), maxlen=0)
+
+
+class ExitRef(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to the ``__exit__`` that a ``with`` statement holds."""
+
+    __slots__ = ("restore",)
+    restore: Callable[[], None]
+
+
+def _restore_abandoned(ref: ExitRef) -> None:
+    ref.restore()
+
+
+def watch(exit_or_owner: Any, restore: Callable[[], None]) -> ExitRef:
+    """Call `restore` when the object dies before the reference that is returned does."""
+    ref = ExitRef(exit_or_owner, _restore_abandoned)
+    ref.restore = restore
+    return ref
+
+
+class _Exit:
+    """``__exit__`` of :class:`Restoring`: an object that is made for each ``with`` statement."""
+
+    def __get__(self, context: Restoring | None, cls: Any = None) -> Callable[..., None]:
+        if context is None:
+            return leave
+        exit_ = partial(leave, context)
+        context._exit_ref = watch(exit_, context.restore)
+        return exit_
+
+
+class Restoring:
+    """Base of contexts: what :meth:`change` does is undone by :meth:`restore`. Each is entered
+    once.
+    """
+
+    _exit_ref: ExitRef | None = None
+
+    def change(self) -> Any:
+        """Make the change; what is returned is what ``as`` names."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Undo the part of it that was made, if that has not been done."""
+        raise NotImplementedError
+
+    def interrupted(self, error: BaseException) -> None:
+        """Called before :meth:`restore` if a KeyboardInterrupt or the like is leaving the block."""
+
+    def __enter__(self) -> Any:
+        try:
+            return self.change()
+        except BaseException:
+            self.restore()
+            raise
+
+    __exit__ = _Exit()
+
+
+def leave(context: Restoring, _type: Any = None, error: Any = None, _trace: Any = None) -> None:
+    """Leave a context: what its ``__exit__`` does."""
+    try:
+        if error is not None and not isinstance(error, Exception):
+            context.interrupted(error)
+        context.restore()
+    except BaseException:
+        context.restore()
+        raise
+    context._exit_ref = None  # which refers to the context
+
+
+class Guards(Restoring):
+    """Context: guards of torch, or other contexts implemented in C, are made and entered together.
+
+    Args:
+        *makers: of a guard each, implemented in C: some guards are on as soon as they are made.
+        then: implemented in C too: called when all have been entered.
+    """
+
+    def __init__(self, *makers: Callable[[], Any], then: Callable[[], Any] | None = None) -> None:
+        self._makers = makers
+        self._then = [] if then is None else [then]
+        self._guards: list[Any] = []
+        self._state: list[str] = []
+
+    def change(self) -> None:
+        make = partial(self._guards.extend, map(_call, self._makers))
+        enter: Any = partial(deque, map(_enter, self._guards), 0)
+        uninterrupted([make, enter, *self._then, partial(self._state.append, "entered")])
+
+    def restore(self) -> None:
+        if self._state:
+            leave = [partial(guard.__exit__, None, None, None) for guard in self._guards[::-1]]
+            uninterrupted([self._state.clear, *leave, self._guards.clear])
+
+
+class holding(Restoring):
+    """Context: this thread holds `lock`. ``with lock`` can be interrupted before it is released."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._state: list[str] = []
+
+    def change(self) -> None:
+        uninterrupted([self._lock.acquire, partial(self._state.append, "held")])
+
+    def restore(self) -> None:
+        if self._state:
+            uninterrupted([self._state.clear, self._lock.release])
+
+
+_NOT_CHANGED: Any = object()
+
+
+class Setting(Restoring):
+    """Context: something that torch has one of, or this thread, has another value.
+
+    Args:
+        get: returns the present value.
+        set_: sets it.
+        value: for the time of the context.
+    """
+
+    def __init__(self, get: Callable[[], Any], set_: Callable[[Any], Any], value: Any) -> None:
+        self._get, self._set, self._value = get, set_, value
+        self._before = _NOT_CHANGED
+
+    def change(self) -> None:
+        self._before = self._get()
+        if self._before != self._value:
+            self._set(self._value)
+
+    def restore(self) -> None:
+        if self._before is not _NOT_CHANGED and self._before != self._value:
+            self._set(self._before)
+
+
+class Together(Restoring):
+    """Context: several contexts of this kind, entered in order and left in reverse."""
+
+    def __init__(self, *contexts: Restoring) -> None:
+        self._contexts = contexts
+
+    def change(self) -> None:
+        for context in self._contexts:
+            context.change()
+
+    def restore(self) -> None:
+        for context in reversed(self._contexts):
+            context.restore()

@@ -1,0 +1,180 @@
+"""A mode entered and left, so that torch is restored wherever an interrupt arrives.
+
+Input: a mode object, and the state of its new entry. Output: torch with the mode on, or as it was
+before. Invariant: the modes of a thread are left in the reverse order of their entries; a mode that
+nothing can leave any more (its ``with`` statement was interrupted before ``__exit__`` began, or its
+object was dropped) has ended. Called by: :mod:`torchfake.fake`.
+
+What a mode changes follows from the list of modes that are on, and from what each found when it was
+entered. So there is one way back, :func:`_end`, which may begin and stop anywhere and be called
+again: by the entry or exit that was interrupted, by a weak reference when nothing is left that
+could leave the mode (see ``_contexts``), and by the next entry or exit of any mode.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torchfake import _contexts as contexts
+from torchfake._core import modes
+from torchfake._core.modes import ModeState
+from torchfake._patches.install import update_patches
+from torchfake._recording import generator_sync, initializers
+from torchfake._tensor import torch_function
+from torchfake._torch import dispatcher
+
+
+class ModeExit:
+    """``__exit__`` of a mode: for a ``with`` statement, an object that only the statement holds."""
+
+    def __get__(self, mode: Any, cls: Any = None) -> Callable[..., None]:
+        if mode is None:  # looked up on the class, as contextlib does
+            return leave
+        exit_ = partial(leave, mode)
+        modes.thread.latest_exit = weakref.ref(exit_)
+        return exit_
+
+
+def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
+    """Turn a mode on: from here on, factories are dispatched to `dispatch`."""
+    _end_abandoned()
+    state.mode = weakref.ref(mode)
+    exit_ = modes.thread.latest_exit and modes.thread.latest_exit()
+    modes.thread.latest_exit = None
+    state.is_owned_by_with = exit_ is not None and exit_.args[0] is mode
+    owner = exit_ if state.is_owned_by_with else mode
+    state.owner = contexts.watch(owner, partial(_end_after_its_owner, state))
+    del exit_, owner
+    state.slot_before = dispatcher.current_fake_mode()
+    state.lift_before = dispatcher.only_lift_cpu()
+    try:
+        modes.thread.modes.append(state)
+        modes.on_any_thread.add(state)
+        update_patches()
+        dispatcher.set_only_lift_cpu(True)
+        dispatcher.set_fake_mode(dispatch)
+        modes.discard_forked_generator()
+        torch_function.update_override()
+    except BaseException:
+        _end(state)
+        state.owner = None
+        raise
+
+
+def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = None) -> None:
+    """Leave a mode that is the innermost of this thread.
+
+    Raises:
+        RuntimeError: if it is not. Nothing has changed then.
+    """
+    state = None
+    try:
+        _end_abandoned()
+        state, refusal = _entry_to_leave(mode, has_error=error is not None)
+        if state is not None:
+            _end(state)
+            if not modes.is_recording():
+                generator_sync.synchronize_all()
+            _end_abandoned()
+            state.owner = None
+    except BaseException:
+        interrupted = state or next((s for s in _entries_of(mode)[::-1]), None)
+        if interrupted is not None:
+            _end(interrupted)
+        _forget_draws()
+        raise
+    if refusal:
+        raise RuntimeError(refusal)
+
+
+class Entered(contexts.Restoring):
+    """Context: a mode, as a part of a context that consists of several."""
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+
+    def change(self) -> None:
+        self._mode.__enter__()
+
+    def restore(self) -> None:
+        for state in _entries_of(self._mode)[:1]:
+            _end(state)
+
+
+def _entries_of(mode: Any) -> list[ModeState]:
+    return [state for state in modes.thread.modes if state.mode() is mode]
+
+
+def _entry_to_leave(mode: Any, *, has_error: bool) -> tuple[ModeState | None, str]:
+    """The entry of `mode` that is to be left, or None, and why that is an error, if it is one."""
+    entries, own = modes.thread.modes, _entries_of(mode)
+    name = type(mode).__name__
+    if not own:
+        return None, (
+            f"{name} was left, but is not on in this thread: __exit__ has to follow one __enter__, "
+            "on the same thread"
+        )
+    inner = entries[entries.index(own[-1]) + 1 :]
+    if inner and not has_error:
+        return None, (
+            f"{name} was left before {_name_of(inner[-1])}, which was entered after it and is "
+            "still on. Leave modes in reverse order; a generator or coroutine that is suspended "
+            "inside a mode has to be closed before"
+        )
+    # An error leaves what is inside too. Only what a suspended generator holds stays on, and this
+    # mode with it: to raise here would hide the error.
+    return (None if any(state.is_owned_by_with for state in inner) else own[-1]), ""
+
+
+def _name_of(state: ModeState) -> str:
+    return type(state.mode()).__name__ if state.mode() is not None else "a mode"
+
+
+def _end(state: ModeState) -> None:
+    """Restore what the entry of `state` found, unless that was done. May be called again."""
+    entries = modes.thread.modes
+    if state in entries:
+        ended = entries[entries.index(state) :]
+        modes.on_any_thread.difference_update(ended)
+        dispatcher.set_fake_mode(state.slot_before)
+        dispatcher.set_only_lift_cpu(state.lift_before)
+        del entries[entries.index(state) :]
+        for other in ended[1:]:
+            other.owner = None
+    initializers.release_frame()
+    torch_function.update_override()
+    modes.on_any_thread.discard(state)
+    update_patches()
+
+
+def _end_abandoned() -> None:
+    """End the innermost modes of this thread as long as nothing can leave them any more."""
+    entries = modes.thread.modes
+    if not entries or entries[-1].owner() is not None:
+        if not entries and modes.thread.drawn_generators:
+            _forget_draws()
+        return
+    while entries and entries[-1].owner() is None:
+        _end(entries[-1])
+    _forget_draws()
+
+
+def _end_after_its_owner(state: ModeState) -> None:
+    """Nothing is left that could leave `state`: end it, if it is on and this is its thread."""
+    if state.thread_id == threading.get_ident():
+        if state in modes.thread.modes or state in modes.on_any_thread:
+            _end_abandoned()
+            update_patches()
+    elif state.thread_id not in {thread.ident for thread in threading.enumerate()}:
+        modes.on_any_thread.discard(state)
+        update_patches()  # a thread that is alive does it at its next entry or exit
+
+
+def _forget_draws() -> None:
+    """After an interrupt: what is recorded next draws from where its generator is."""
+    if not modes.is_recording():
+        generator_sync.forget_draws()

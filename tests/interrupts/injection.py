@@ -1,0 +1,113 @@
+"""KeyboardInterrupt raised at one chosen point of a program: before a line or a single bytecode.
+
+Python raises it between any two bytecodes, at the first one of ``__exit__`` too, when nothing of it
+has run. A trace function reaches every such point, and more: some bytecodes never look for signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torchfake
+from tests.interrupts import programs
+from torchfake._tensor import torch_function
+
+OWN = (os.path.dirname(torchfake.__file__), contextlib.__file__, programs.__file__)
+"""Where interrupts arrive: in torchfake, in contextlib, and in programs that use modes."""
+
+LOST = (torch_function.__file__, "__get__")
+"""Where torch looks up ``__torch_function__`` of a fake outside all modes: torch's C++ suppresses
+what is raised before its first line."""
+
+EVENTS = frozenset({"call", "line", "opcode", "return"})
+
+
+def is_own(code: types.CodeType) -> bool:
+    """Whether an interrupt may arrive in `code`. Imports are Python's, and done once."""
+    if code.co_name == "<module>" or (code.co_filename == LOST[0] and code.co_name == LOST[1]):
+        return False
+    if code is programs.autocast.__code__:  # torch.autocast itself is not left at its last line
+        return False
+    return code.co_filename.startswith(OWN)
+
+
+def is_anywhere(code: types.CodeType) -> bool:
+    """The same for all Python code but the import system's and this file."""
+    return not code.co_filename.startswith("<") and code.co_filename != __file__
+
+
+class Injector:
+    """A trace function that counts events, and raises at the one of number `at`."""
+
+    def __init__(
+        self,
+        at: int = -1,
+        *,
+        events: frozenset[str] = EVENTS,
+        where: Callable[[types.CodeType], bool] = is_own,
+        error: type[BaseException] = KeyboardInterrupt,
+    ) -> None:
+        self.at, self.events, self.where, self.error = at, events, where, error
+        self.num_events = 0
+        self.point = ""  # where it was raised
+        self._is_own: dict[types.CodeType, bool] = {}
+
+    def __call__(self, frame: types.FrameType, event: str, arg: Any) -> Any:
+        """The global trace function: called when a function is called."""
+        code = frame.f_code
+        own = self._is_own.get(code)
+        if own is None:
+            own = self._is_own[code] = self.where(code)
+        if not own:
+            return None
+        frame.f_trace_opcodes = "opcode" in self.events
+        self._event(frame, "call")
+        return self._event
+
+    def _event(self, frame: types.FrameType, event: str, arg: Any = None) -> Any:
+        if event in self.events:
+            self.num_events += 1
+            if self.num_events - 1 == self.at:
+                code = frame.f_code
+                name = os.path.basename(code.co_filename)
+                self.point = f"{name}:{frame.f_lineno} {code.co_name}+{frame.f_lasti} ({event})"
+                raise self.error
+        return self._event
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[Injector]:
+        """Context: this thread is traced."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            yield self
+        finally:
+            sys.settrace(before)
+
+    def run(self, program: Callable[[], Any]) -> BaseException | None:
+        """Run `program`; what came out of it."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            program()
+        except BaseException as error:
+            sys.settrace(before)
+            return error.with_traceback(None)
+        finally:
+            sys.settrace(before)
+        return None
+
+
+def run_in_thread(function: Callable[[], Any]) -> Any:
+    """The result of `function`, on another thread."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join(60)
+    return results[0]

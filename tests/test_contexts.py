@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 
 from torchfake import _contexts as contexts
-from torchfake._torch import autograd, backends, subclass
+from torchfake._torch import autograd
 
 
 class Recorded(contexts.Restoring):
@@ -101,9 +100,6 @@ def test_setting() -> None:
     with contexts.Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64):
         assert torch.get_default_dtype() is torch.float64
     assert torch.get_default_dtype() is torch.float32
-    with backends.default_dtype(torch.float16):
-        assert torch.get_default_dtype() is torch.float16
-    assert torch.get_default_dtype() is torch.float32
 
 
 def test_guards_and_together() -> None:
@@ -112,32 +108,3 @@ def test_guards_and_together() -> None:
         assert torch.is_inference_mode_enabled()
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()
-    with autograd.inference_mode(True):
-        assert torch.is_inference_mode_enabled()
-    assert not torch.is_inference_mode_enabled()
-
-
-def test_autocast_off_and_grad_modes() -> None:
-    with torch.autocast("cpu", dtype=torch.float16), backends.autocast_off("cpu"):
-        assert not torch.is_autocast_enabled("cpu")
-        torch.set_autocast_dtype("cpu", torch.bfloat16)
-    assert not torch.is_autocast_enabled("cpu")
-    with torch.no_grad(), autograd.enable_grad():
-        assert torch.is_grad_enabled()
-
-
-def test_keeping_state() -> None:
-    state = torch.get_rng_state()
-    with backends.keeping_state(torch.default_generator):
-        torch.rand(3)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_without_subclass_functions() -> None:
-    def call(value: Any, *, other: int) -> Any:
-        return torch._C._get_torch_function_state(), value, other
-
-    state = torch._C._get_torch_function_state()
-    inside, value, other = subclass.without_subclass_functions(call, (1,), {"other": 2})
-    assert (value, other) == (1, 2)
-    assert inside != state == torch._C._get_torch_function_state()

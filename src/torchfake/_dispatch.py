@@ -33,7 +33,7 @@ from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 from torchfake._operators.special_operators import HANDLERS
 from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.record import record
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._tensor.fake_tensor import FakeTensor, with_version_counter
 from torchfake._torch import autograd, dispatcher, kernels, subclass
 
 _tables = cache.tables
@@ -44,6 +44,14 @@ _getframe = sys._getframe
 _caller_location = source_location.caller_location
 _is_library_code = source_location.is_library_code.cached
 
+
+class _Inference:
+    """Whether there may be inference tensors among fakes: to ask each takes a tenth of a hit."""
+
+    seen = False
+
+
+inference = _Inference()
 
 _NO_RECIPE = Recipe(outcome=None)
 
@@ -73,12 +81,14 @@ def dispatch(
     if default_dtype is not None and default_dtype is not _default_dtype():
         return _miss(func, types, args, kwargs or {})
     if base is None:
+        if _in_inference_mode():
+            inference.seen = True
         frame = _getframe(1)
         code = frame.f_code
         is_library = _is_library_code.get(id(code), True)
         location = _caller_location(2) if is_library else (code, frame.f_lasti)
         storage = Storage(num_bytes, device, func, location, value)
-    elif _in_inference_mode() or args[base].is_inference():
+    elif _in_inference_mode() or (inference.seen and args[base].is_inference()):
         return _slow_hit(recipe, func, types, args, kwargs or {})
     else:
         storage = args[base]._fake_storage
@@ -139,6 +149,7 @@ def _run_and_cache(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _is_inference(args: Args) -> bool:
+    inference.seen = inference.seen or _in_inference_mode()
     return bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_inference()
 
 
@@ -155,7 +166,10 @@ def _as_kind_of_argument(
         with dispatcher.views_noted():  # which are not yet: it has come here in one piece
             return func.decompose(*args, **kwargs)
     with autograd.inference_mode(not is_inference):
-        return run(func, args, kwargs)
+        result = run(func, args, kwargs)
+    if is_inference or func is not torch.ops.aten.detach.default:
+        return result
+    return with_version_counter(result)
 
 
 def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -203,6 +217,7 @@ def _run_unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return args[returned]
     if fast is None or fast.base is not None:
         return _apply(recipe, func, args, kwargs)
+    inference.seen = inference.seen or _in_inference_mode()
     fake = _make_wrapper(*fast.wrapper)
     fake._fake_meta = fast.record
     fake._fake_storage = Storage(fast.num_bytes, fast.device, func)  # `record` sets its origin

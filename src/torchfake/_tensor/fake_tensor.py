@@ -34,7 +34,6 @@ REAL_COUNTERPART = "_real_counterpart"
 
 _OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage", REAL_COUNTERPART})
 _Super = subclass.builtin_methods
-_in_inference_mode = torch.is_inference_mode_enabled
 
 
 class FakeTensor(torch.Tensor):
@@ -94,8 +93,7 @@ class FakeTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        found = _Super.data.__get__(self)  # type: ignore[attr-defined]
-        return _writable(found) if found.is_inference() and not _in_inference_mode() else found
+        return _Super.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
 
     @data.setter
     def data(self, source: torch.Tensor) -> None:
@@ -105,10 +103,6 @@ class FakeTensor(torch.Tensor):
             untyped = source.untyped_storage()
             fake._fake_storage.deferred = deferred_storage.deferred_from_real(untyped, mark)
         rebind(self, fake._fake_meta, fake._fake_storage, is_inference=source.is_inference())
-
-    def detach(self) -> torch.Tensor:
-        found = _Super.detach(self)
-        return _writable(found) if found.is_inference() and not _in_inference_mode() else found
 
     @property
     def _wrapped_number(self) -> bool | int | float | complex:
@@ -231,7 +225,7 @@ def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTenso
     return fake
 
 
-def _writable(inference_fake: Any) -> FakeTensor:
+def with_version_counter(inference_fake: Any) -> FakeTensor:
     """``detach()`` of an inference tensor outside of inference mode: it may be written."""
     with torch.inference_mode(False):
         counted = new_fake(inference_fake._fake_meta, inference_fake._fake_storage)

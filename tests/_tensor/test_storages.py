@@ -137,6 +137,12 @@ PROGRAMS: dict[str, Program] = {
     "typed copy_": after(lambda t: t.storage().copy_(other().storage())),
     "smaller": with_storage(lambda s, t: s.resize_(12)),
     "larger, written": with_storage(lambda s, t: (s.resize_(32), s.fill_(1))[1]),
+    "smaller, then larger by the tensor": after(
+        lambda t: (t.untyped_storage().resize_(12), t.resize_(8).fill_(1))
+    ),
+    "smaller, freed, larger": after(
+        lambda t: [t.untyped_storage().resize_(n) for n in (12, 0, 24)] and t.fill_(1)
+    ),
     "freed and written": after(
         lambda t: (t.storage().resize_(0), t.untyped_storage().resize_(24), t.fill_(2))
     ),

@@ -47,7 +47,7 @@ class DeferredState:
         if self.real is not None:
             self.real.resize_(num_bytes)
         elif num_bytes == 0:  # FSDP frees the memory
-            self.contents = Contents(Cell(0, self.contents.cell.device))
+            self.contents, self.num_bytes = Contents(Cell(0, self.contents.cell.device)), None
         else:
             self._record_write(torch.ops.aten.resize_.default, (self.as_bytes(), [num_bytes]))
             cell = self.contents.cell

@@ -20,6 +20,7 @@ import torch
 from torchfake._core import devices as _devices
 from torchfake._core import source_location
 from torchfake._core.metadata import bytes_spanned, metadata_of
+from torchfake._core.schemas import RESIZES
 from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, storage_of
 from torchfake._operators.argument_checks import check_arguments
 from torchfake._operators.constant_propagation import propagate_values, run_on_known_values
@@ -224,5 +225,9 @@ def _update_mutated_fakes(call: Call) -> None:
         if storage is None:
             storage = storage_of(meta.untyped_storage(), device)
         record = metadata_of(meta, device)
+        if call.traits.packet in RESIZES:  # of memory that had been freed: see meta_counterpart
+            needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
+            if needed > storage.num_bytes:
+                storage.resize(needed)
         if record is not fake._fake_meta or storage is not fake._fake_storage:
             rebind(fake, record, storage)

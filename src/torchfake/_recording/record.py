@@ -114,6 +114,7 @@ def record(
         result = run(func, args, kwargs)
     result = add_to_graph(op, traits, result, arguments, args, kwargs)
     if old_bytes is not None:
+        result._fake_storage.deferred.num_bytes = None  # a resize does not make a storage smaller
         _fill_if_deterministic(result, old_bytes, run)
     return result
 

@@ -29,7 +29,7 @@ from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META
 from torchfake._core.schemas import READS_BY_OTHERS, traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.interpreter import interpret
-from torchfake._operators.operator_call import Args, Kwargs, tensors_in
+from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._operators.special_operators import HANDLERS
 from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.record import record
@@ -265,7 +265,7 @@ class FactoryWatch(FakeDispatch):
     ) -> Any:
         device = (kwargs or {}).get("device")
         is_carrier = device is not None and devices.decode(device) != device
-        if is_carrier and not tensors_in(args, kwargs or {}):
+        if is_carrier and not any(issubclass(cls, FakeTensor) for cls in types):
             return record(func, traits_of(func), args, kwargs or {}, _run_unrecorded, DEFERRED)
         if any(issubclass(cls, FakeTensor) for cls in types):
             return dispatch(self, func, types, args, kwargs)

@@ -16,7 +16,7 @@ import torch
 from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
-from torchfake._torch import dispatcher, subclass, zero_tensors
+from torchfake._torch import dispatcher, kernels, subclass, zero_tensors
 
 aten = torch.ops.aten
 
@@ -111,6 +111,26 @@ def _as_fakes(value: Any) -> Any:
     return fake_copy(value, known=True) if is_real and not value.is_meta else value
 
 
+def group_norm(
+    redispatch: Callable[..., Any],
+    tensor: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Any:
+    """``group_norm`` on the CPU, which has a kernel for channels last: C++ asks for the device."""
+    memory_format = kernels.memory_format_of(tensor)
+    is_valid = num_groups > 0 and tensor.dim() > 1 and tensor.shape[1] % num_groups == 0
+    if memory_format == torch.contiguous_format or tensor.device.type != "cpu" or not is_valid:
+        return redispatch(tensor, num_groups, weight, bias, eps, cudnn_enabled)
+    tensor = tensor.contiguous(memory_format=memory_format)
+    scale, shift = (None if t is None else t.contiguous() for t in (weight, bias))
+    sizes = tensor.shape[0], tensor.shape[1], tensor.shape[2:].numel()
+    return aten.native_group_norm.default(tensor, scale, shift, *sizes, num_groups, eps)[0]
+
+
 def set_to_source(
     redispatch: Callable[..., Any],
     tensor: torch.Tensor,
@@ -126,6 +146,7 @@ dispatcher.WRAPPER_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_s
 dispatcher.WRAPPER_KEY.register(
     aten.scaled_dot_product_attention.default, scaled_dot_product_attention
 )
+dispatcher.WRAPPER_KEY.register(aten.group_norm.default, group_norm)
 dispatcher.WRAPPER_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
 for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
     dispatcher.WRAPPER_KEY.register(_packet.input, recurrent_layer)

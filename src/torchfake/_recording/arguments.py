@@ -92,6 +92,11 @@ def count_writes(mutated: list[torch.Tensor]) -> None:
                     torch.autograd.graph.increment_version(of_real)
 
 
+def have_values(args: Args) -> bool:
+    """Whether all tensors among the arguments are real, or have values that a replay computes."""
+    return not any(map(has_unknown_value, tensors_in(args, {})))
+
+
 def with_real_tensors(arg: Any, *, copied: bool = False) -> Any:
     """An argument, with real tensors in place of fakes that have been materialized; small ones as
     copies, if `copied`: the program may write the original before a replay reads it.

@@ -18,13 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfake._core import source_location
+from torchfake._core import modes, source_location
 from torchfake._core.schemas import traits_of
 from torchfake._graph.operations import Op, Read
-from torchfake._operators.operator_call import mutated_arguments
+from torchfake._operators import composites
+from torchfake._operators.operator_call import mutated_arguments, tensors_in
 from torchfake._recording import recurrent_layers
 from torchfake._recording.arguments import (
+    deferred_fakes,
     has_unknown_value,
+    have_values,
     is_materialized,
     is_real,
     with_real_tensors,
@@ -92,6 +95,7 @@ def ctc_loss(
         args = log_probs, targets, input_lengths, target_lengths
         return redispatch(*args, blank, reduction, zero_infinity)  # type: ignore[no-any-return]
     kept = _NO_REDUCTION if reduction == _MEAN else reduction
+    targets = _recorded(targets, log_probs if is_deferred_fake(log_probs) else None)
     loss: Tensor = aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, kept, zero_infinity)
     if reduction == _MEAN:  # C++ would write the lengths to memory of the carrier device
         divisors = torch.tensor(lengths[1], dtype=loss.dtype, device="cpu").clamp_min(1)
@@ -109,17 +113,74 @@ def _read_integers(tensor: Tensor) -> list[int] | None:
         return None
 
 
+def cross_entropy_loss(
+    redispatch: Redispatch,
+    scores: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """aten/src/ATen/native/LossNLL.cpp: of plain tensors, the weights of the targets that are not
+    ignored are selected and summed; of others, those of all, some of them set to zero.
+    """
+    selects = label_smoothing > 0 and reduction == _MEAN and target.shape != scores.shape
+    if weight is None or not selects or not have_values((scores, target, weight)):
+        options = reduction, ignore_index, label_smoothing
+        return redispatch(scores, target, weight, *options)  # type: ignore[no-any-return]
+    dim = 0 if scores.dim() == 1 else 1
+    log_probs = torch.log_softmax(scores, dim, dtype=scores.dtype)
+    loss: Tensor = aten.nll_loss_nd.default(log_probs, target, weight, reduction, ignore_index)
+    shape = [-1 if i == dim else 1 for i in range(scores.dim())]
+    is_ignored = target == ignore_index
+    smooth = (-(log_probs * weight.view(shape)).sum(dim)).masked_fill_(is_ignored, 0.0)
+    kept = weight.gather(0, target.masked_select(~is_ignored).flatten())
+    smooth = smooth.sum() / kept.sum()
+    return loss * (1 - label_smoothing) + smooth * (label_smoothing / scores.shape[dim])
+
+
+def embedding_bag(
+    redispatch: Redispatch, weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any
+) -> Any:
+    """aten/src/ATen/native/EmbeddingBag.cpp. In inference mode C++ does not decompose it before it
+    is dispatched, and would on meta tensors, for which the results have other shapes.
+    """
+    if not torch.is_inference_mode_enabled() or weight.requires_grad:
+        return redispatch(weight, indices, offsets, *args)
+    defaults = False, 0, False, None, False, None
+    *options, padding = (*args, *defaults[len(args) :])
+    padding = -1 if padding is None else padding % weight.shape[0]
+    forward = aten._embedding_bag_forward_only.default
+    return forward(weight, indices.contiguous(), offsets.contiguous(), *options, padding)
+
+
+def mish_backward(redispatch: Redispatch, grad: Tensor, tensor: Tensor) -> Tensor:
+    """A composite that is one kernel on the CPU: recorded as that."""
+    is_deferred = is_deferred_fake(tensor) and tensor.device.type == "cpu"
+    if not is_deferred or torch.is_grad_enabled():
+        return redispatch(grad, tensor)  # type: ignore[no-any-return]
+    op = aten.mish_backward.default
+    return FakeTensor.__torch_dispatch__(op, (), (grad, tensor))  # type: ignore[no-any-return]
+
+
 def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -> Any:
     """Composites that make a tensor on the device of their arguments, and compare the devices of
     both. What they make is a fake: so must the arguments be.
     """
-    recorded = {name: _recorded(value) for name, value in kwargs.items()}
-    return redispatch(*map(_recorded, args), **recorded)
+    fakes = deferred_fakes(tensors_in(args, kwargs))
+    like = fakes[0] if fakes else None
+    recorded = {name: _recorded(value, like) for name, value in kwargs.items()}
+    return redispatch(*(_recorded(value, like) for value in args), **recorded)
 
 
-def _recorded(value: Any) -> Any:
-    is_real = isinstance(value, Tensor) and not isinstance(value, FakeTensor)
-    return value.clone() if is_real and not value.is_meta else value
+def _recorded(value: Any, like: FakeTensor | None) -> Any:
+    """A real tensor as a deferred one: in a mode, or beside `like`, which is one."""
+    if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.is_meta:
+        return value
+    if modes.current() is not None:
+        return value.clone()
+    return value if like is None else like.new_empty(value.shape, dtype=value.dtype).copy_(value)
 
 
 # Derivatives that C++ computes by another formula for tensor subclasses: what is recorded last for
@@ -195,6 +256,11 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.matmul.default: matmul,
     aten.ctc_loss.Tensor: ctc_loss,
     aten.cumprod_backward.default: cumprod_backward,
+    aten.cross_entropy_loss.default: cross_entropy_loss,
+    aten.embedding_bag.default: embedding_bag,
+    aten.embedding_bag.padding_idx: embedding_bag,
+    aten.group_norm.default: composites.group_norm,
+    aten.mish_backward.default: mish_backward,
 }
 _HAVE_OTHER_TANGENTS = (
     aten.native_batch_norm.default, aten._native_batch_norm_legit.default,

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from torchfake._operators.operator_call import tensors_in
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._recording.arguments import have_values
 from torchfake._torch import backends, dispatcher
 from torchfake.errors import RecordError
 
@@ -301,11 +301,5 @@ def _as_tuple(states: Any) -> Hidden:
 
 
 def _is_on_cpu(args: Any) -> bool:
-    """Whether all tensors are real, or deferred, and on the CPU. Plain fakes have no values whose
-    bits could differ.
-    """
-    return all(
-        t.device.type == "cpu"
-        and not (isinstance(t, FakeTensor) and t._fake_storage.deferred is None)
-        for t in tensors_in(args, {})
-    )
+    """Whether all tensors are on the CPU and have values: of plain fakes no bits could differ."""
+    return have_values(args) and all(t.device.type == "cpu" for t in tensors_in(args, {}))

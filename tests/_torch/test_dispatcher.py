@@ -57,6 +57,8 @@ def test_the_recording_key_is_dispatched_to_while_operations_are_recorded() -> N
             torch.heaviside(*real)
         assert len(seen) == 1
         torch.heaviside(deferred, deferred)
+        assert key.is_included()
+    assert not key.is_included()
     assert len(seen) == 2
     torch.heaviside(deferred, deferred)
     assert len(seen) == 3

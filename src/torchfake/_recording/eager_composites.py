@@ -49,7 +49,8 @@ def _computes_vectors(matrix: Tensor) -> bool:
 def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -> Tensor:
     """aten/src/ATen/native/BatchLinearAlgebra.cpp: for a subclass, C++ asks for vectors too."""
     if matrix.dim() >= 2 and not _computes_vectors(matrix):
-        values: Tensor = aten._linalg_svd.default(matrix, False, False, driver=driver)[1]
+        run = aten._linalg_svd.default
+        values: Tensor = run(_autocast(matrix), False, False, driver=driver)[1]
         return values
     return redispatch(matrix, driver=driver)  # type: ignore[no-any-return]
 
@@ -57,7 +58,7 @@ def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -
 def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
     """The same."""
     if matrix.dim() >= 2 and not _computes_vectors(matrix):
-        values: Tensor = aten._linalg_eigh.default(matrix, uplo, False)[0]
+        values: Tensor = aten._linalg_eigh.default(_autocast(matrix), uplo, False)[0]
         return values
     return redispatch(matrix, uplo)  # type: ignore[no-any-return]
 
@@ -108,7 +109,7 @@ def _read_integers(tensor: Tensor) -> list[int] | None:
     if tensor.is_floating_point() or tensor.is_meta:
         return None
     try:
-        return tensor.reshape(-1).tolist()  # type: ignore[no-any-return]
+        return tensor.reshape(-1).tolist()
     except UnknownValueError:
         return None
 
@@ -129,6 +130,7 @@ def cross_entropy_loss(
     if weight is None or not selects or not have_values((scores, target, weight)):
         options = reduction, ignore_index, label_smoothing
         return redispatch(scores, target, weight, *options)  # type: ignore[no-any-return]
+    scores, weight = _autocast(scores), _autocast(weight)
     dim = 0 if scores.dim() == 1 else 1
     log_probs = torch.log_softmax(scores, dim, dtype=scores.dtype)
     loss: Tensor = aten.nll_loss_nd.default(log_probs, target, weight, reduction, ignore_index)
@@ -148,7 +150,7 @@ def embedding_bag(
     """
     if not torch.is_inference_mode_enabled() or weight.requires_grad:
         return redispatch(weight, indices, offsets, *args)
-    defaults = False, 0, False, None, False, None
+    defaults: tuple[Any, ...] = (False, 0, False, None, False, None)
     *options, padding = (*args, *defaults[len(args) :])
     padding = -1 if padding is None else padding % weight.shape[0]
     forward = aten._embedding_bag_forward_only.default
@@ -174,7 +176,15 @@ def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -
     return redispatch(*(_recorded(value, like) for value in args), **recorded)
 
 
-def _recorded(value: Any, like: FakeTensor | None) -> Any:
+def _autocast(matrix: Tensor) -> Tensor:
+    """The argument as autocast on the CPU would give it to the composite: in float32."""
+    is_lower = matrix.dtype in (torch.bfloat16, torch.float16)
+    if is_lower and matrix.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        return matrix.float()
+    return matrix
+
+
+def _recorded(value: Any, like: Tensor | None) -> Any:
     """A real tensor as a deferred one: in a mode, or beside `like`, which is one."""
     if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.is_meta:
         return value

@@ -163,7 +163,7 @@ class OneDNNLayer:
         biases = w.bias_ih, w.bias_hh
         if not o.has_biases:
             biases = w.ih.new_zeros(w.ih.shape), w.hh.new_zeros(w.hh.shape)
-        kind = [], _LSTM_OF_ONEDNN, hidden[0].shape[-1], o.num_layers
+        kind: tuple[Any, ...] = [], _LSTM_OF_ONEDNN, hidden[0].shape[-1], o.num_layers
         flags = o.has_biases, o.bidirectional, o.batch_first, o.train
         args = (sequence, w.ih, w.hh, *biases, *hidden, backwards, *kind, *flags)
         output, h, c, _ = aten.mkldnn_rnn_layer.default(*args)
@@ -199,14 +199,12 @@ def run_layers(
 def _weights_of(params: list[Tensor], options: Options, has_projections: bool) -> list[Weights]:
     count = 2 + 2 * options.has_biases + has_projections
     groups = [params[i : i + count] for i in range(0, len(params), count)]
-    return [
-        Weights(
-            *group[:2],
-            *(group[2:4] if options.has_biases else (None, None)),
-            group[-1] if has_projections else None,
-        )
-        for group in groups
-    ]
+    weights = []
+    for ih, hh, *others in groups:
+        bias_ih, bias_hh = others[:2] if options.has_biases else (None, None)
+        projection = others[-1] if has_projections else None
+        weights.append(Weights(ih, hh, bias_ih, bias_hh, projection))
+    return weights
 
 
 def _takes_onednn(sequence: Tensor, has_projections: bool) -> bool:

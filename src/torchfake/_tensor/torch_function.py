@@ -63,14 +63,21 @@ def _call_with_recorded_factories(func: Any, args: tuple[Any, ...], kwargs: dict
     A number that is written, or selected by ``where``, is made a tensor in C++ first, which would
     not be dispatched otherwise. There was nothing in the FAKE slot.
     """
+    was_included = dispatcher.RECORDING_KEY.is_included()  # inside an operation that it records
     try:
         dispatcher.set_fake_mode(modes.recording.factory_mode)
         result = _call_overridden(func, args, kwargs)
-        dispatcher.set_fake_mode(None)
+        _leave_recorded_factories(was_included)
         return result
     except BaseException:  # Ctrl-C in the last line too, and without the cost of a context
-        dispatcher.set_fake_mode(None)
+        _leave_recorded_factories(was_included)
         raise
+
+
+def _leave_recorded_factories(was_included: bool) -> None:
+    dispatcher.set_fake_mode(None)
+    if was_included:
+        dispatcher.RECORDING_KEY.set_included(True)
 
 
 def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

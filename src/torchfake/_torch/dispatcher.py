@@ -67,6 +67,11 @@ class UnusedDispatchKey:
         for op in torch._ops._higher_order_ops.values():
             op.fallthrough(self.key)
 
+    def is_included(self) -> bool:
+        """Whether the key is dispatched to on this thread, whatever keys the tensors carry."""
+        included: bool = torch._C._dispatch_tls_is_dispatch_key_included(self.key)
+        return included
+
     def set_included(self, value: bool) -> None:
         """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""
         torch._C._dispatch_tls_set_dispatch_key_included(self.key, value)

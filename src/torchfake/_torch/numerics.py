@@ -89,7 +89,7 @@ def denormals_flushed(value: bool) -> Setting:
 
 class _Switch(NamedTuple):
     get: Callable[[], Any]
-    set: Callable[[Any], None]
+    set: Callable[[Any], Any]
 
 
 def _precision(backend: str, kind: str) -> _Switch:

@@ -174,7 +174,7 @@ class Together(Restoring):
     def __init__(self, *contexts: Restoring) -> None:
         self._contexts = contexts
 
-    def change(self) -> None:
+    def change(self) -> Any:
         for context in self._contexts:
             context.change()
 

@@ -189,3 +189,22 @@ def test_in_dispatch_mode() -> None:
     with dispatcher.in_dispatch_mode(_Mode()):
         assert torch._C._len_torch_dispatch_stack() == 1
     assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_views_are_noted_while_an_operation_is_dispatched() -> None:
+    bases = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            bases.append(args[0].view(2, 3)._base)
+            with dispatcher.views_noted():
+                bases.append(args[0].view(2, 3)._base)
+            return func(*args, **(kwargs or {}))
+
+    six = torch.zeros(6)
+    with Watch():
+        torch.neg(six)
+    assert bases[0] is None
+    assert bases[1] is six

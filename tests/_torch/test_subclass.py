@@ -168,3 +168,13 @@ def test_make_fx_traces_fakes_that_are_no_inputs() -> None:
         traced = torch.fx.experimental.proxy_tensor.make_fx(lambda t: t * weight)(x)
     targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
     assert targets == [torch.ops.aten.mul.Tensor]
+
+
+def test_data_of_an_inference_tensor_is_set_on_a_wrapper() -> None:
+    with fake_mode():
+        wrapper = torch.zeros(2)
+        with torch.inference_mode():
+            source = torch.zeros(3)
+    subclass.set_data_of_other_kind(wrapper, source)
+    with subclass.no_subclass_functions():
+        assert wrapper.shape == (3,)

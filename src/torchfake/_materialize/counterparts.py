@@ -20,18 +20,20 @@ from torchfake._torch import autograd, subclass
 
 def real_tensor(fake: FakeTensor) -> torch.Tensor:
     """The real tensor that `fake` stands for, on the real storage of its own."""
-    made = fake.__dict__.pop(REAL_COUNTERPART, None)  # made as the base of a view
+    made: torch.Tensor | None = fake.__dict__.pop(
+        REAL_COUNTERPART, None
+    )  # made as the base of a view
     recorded: Any = fake._fake_storage.deferred
     geometry = memory.view_of(recorded.real, fake._fake_meta)
     if made is None or isinstance(made, FakeTensor):
         return _new(fake, geometry)
     subclass.set_data(made, geometry)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
-def remember(fake: FakeTensor, real: torch.Tensor) -> None:
-    """Keep `real` as what views of `fake` are views of, as long as there are such views."""
-    fake.__dict__[REAL_COUNTERPART] = real
+def remember(base: torch.Tensor, counterpart: torch.Tensor) -> None:
+    """Keep what views of `base` are views of when they become real, as long as there are any."""
+    base.__dict__[REAL_COUNTERPART] = counterpart
 
 
 def _new(fake: FakeTensor, geometry: torch.Tensor) -> torch.Tensor:
@@ -52,7 +54,7 @@ def _new(fake: FakeTensor, geometry: torch.Tensor) -> torch.Tensor:
 
 def _base_of_views(fake: FakeTensor) -> torch.Tensor:
     """The real tensor of a fake that is still one, or was one, and of which there are views."""
-    made = fake.__dict__.get(REAL_COUNTERPART)
+    made: torch.Tensor | None = fake.__dict__.get(REAL_COUNTERPART)
     if isinstance(made, FakeTensor):  # real for a while, and deferred again
         return _base_of_views(made)
     if made is None:
@@ -60,7 +62,7 @@ def _base_of_views(fake: FakeTensor) -> torch.Tensor:
         if fake.requires_grad:
             made.requires_grad_()  # without a history: views made in no_grad take no part in it
         remember(fake, made)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _geometry_of_base(fake: FakeTensor) -> torch.Tensor:

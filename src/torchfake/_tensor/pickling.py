@@ -63,7 +63,7 @@ def load_fake(
     return fake
 
 
-FakeTensor.__reduce_ex__ = reduce_fake  # type: ignore[method-assign]
+FakeTensor.__reduce_ex__ = reduce_fake  # type: ignore[method-assign, assignment]
 
 for function, module in (
     (load_fake, "torchfake._tensor"),

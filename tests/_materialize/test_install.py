@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
@@ -128,3 +129,36 @@ def test_inference_mode() -> None:
         inside = deferred_init(nn.Linear, 3, 4)
     assert_same(eager, module)
     assert materialize_module(inside).weight.is_inference()
+
+
+@pytest.mark.parametrize("materialized", ["before", "after"])
+def test_a_real_gradient(materialized: str) -> None:
+    """It shares the memory of what was assigned, as in eager, and trains the parameter."""
+
+    def train(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient = torch.ones(2, 3)
+        module.weight.grad = gradient
+        assert module.weight.grad is not None
+        assert module.weight.grad.device == gradient.device
+        if materialized == "after":
+            materialize_module(module)
+        gradient.mul_(2)
+        torch.optim.SGD([module.weight], lr=1.0).step()
+        if materialized == "before":
+            materialize_module(module)
+        return module.weight, module.weight.grad
+
+    torch.manual_seed(0)
+    module = deferred_init(nn.Linear, 3, 2)
+    torch.manual_seed(0)
+    for one, other in zip(train(module), train(nn.Linear(3, 2)), strict=True):
+        assert type(one) is type(other)
+        assert torch.equal(one, other)
+    other = deferred_init(nn.Linear, 3, 2)
+    other.weight.grad = torch.ones(2, 3)
+    other.weight.grad = None
+    other.bias.grad = torch.ones(2)
+    del other.bias.grad
+    assert other.weight.grad is other.bias.grad is None
+    with pytest.raises(RuntimeError, match="size"):
+        other.weight.grad = torch.ones(5)

@@ -34,6 +34,7 @@ REAL_COUNTERPART = "_real_counterpart"
 
 _OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage", REAL_COUNTERPART})
 _Super = subclass.builtin_methods
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class FakeTensor(torch.Tensor):
@@ -98,11 +99,23 @@ class FakeTensor(torch.Tensor):
     @data.setter
     def data(self, source: torch.Tensor) -> None:
         mark = self._fake_meta.mark
-        fake = source if isinstance(source, FakeTensor) else fake_copy(source, known=not mark)
-        if fake is not source and mark:
-            untyped = source.untyped_storage()
-            fake._fake_storage.deferred = deferred_storage.deferred_from_real(untyped, mark)
+        fake = source if isinstance(source, FakeTensor) else _fake_of_real(source, mark)
         rebind(self, fake._fake_meta, fake._fake_storage, is_inference=source.is_inference())
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        return _Super.grad.__get__(self)  # type: ignore[union-attr, no-any-return]
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        mark = self._fake_meta.mark
+        if mark and value is not None and type(value) in _PLAIN_TENSORS and not value.is_meta:
+            value = _fake_of_real(value, mark)  # C++ compares devices: that of a fake is a carrier
+        _Super.grad.__set__(self, value)  # type: ignore[union-attr]
+
+    @grad.deleter
+    def grad(self) -> None:
+        _Super.grad.__delete__(self)  # type: ignore[union-attr]
 
     @property
     def _wrapped_number(self) -> bool | int | float | complex:
@@ -231,6 +244,16 @@ def with_version_counter(inference_fake: Any) -> FakeTensor:
         counted = new_fake(inference_fake._fake_meta, inference_fake._fake_storage)
     subclass.set_data_of_other_kind(counted, inference_fake)
     return counted
+
+
+def _fake_of_real(real: torch.Tensor, mark: int) -> FakeTensor:
+    """A fake on the memory of a real tensor where `mark` says deferred; else with its value."""
+    fake = fake_copy(real, known=not mark)
+    if mark:
+        untyped = real.untyped_storage()
+        fake._fake_storage.deferred = deferred_storage.deferred_from_real(untyped, mark)
+        return new_fake(fake._fake_meta, fake._fake_storage)
+    return fake
 
 
 def is_deferred_fake(tensor: Any) -> bool:

@@ -10,7 +10,7 @@ for DDP.
 C++ makes a DTensor, whoever asks for it, and gives it the device that C++ knows of the shard: of a
 fake, the carrier device (``meta:1``). DDP passes parameters to C++, which reads their memory. In
 neither case is an operator dispatched that could be answered instead, and both happen outside of
-all modes; so the classes are changed, once, and stay so. Checked on torch 2.11, 2.13 and 2.15.
+all modes; so the classes are changed, once, and stay so. Checked on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations

@@ -46,6 +46,53 @@ def test_refused_on_two_devices(name):
         other_device()[name]()
 
 
+MIXED: dict[str, Callable[[], Tensor]] = {
+    "slice_scatter": lambda: torch.slice_scatter(cuda(4, 4), torch.randn(2, 4), 0, 0, 2),
+    "select_scatter": lambda: torch.select_scatter(cuda(4, 4), torch.randn(4), 0, 0),
+    "diagonal_scatter": lambda: torch.diagonal_scatter(cuda(4, 4), torch.randn(4)),
+    "resize_as_": lambda: cuda(4, 4).resize_as_(torch.randn(2)),
+    "a number written at indices": lambda: cuda(4, 4).index_put_(
+        (torch.tensor([1]),), torch.tensor(1.0)
+    ),
+    "add of a number": lambda: cuda(3) + torch.tensor(2.0),
+    "ctc_loss of lengths on the CPU": lambda: nn.functional.ctc_loss(
+        cuda(5, 2, 4).log_softmax(2),
+        torch.ones(2, 3, dtype=torch.long, device="cuda"),
+        torch.tensor([5, 5]),
+        torch.tensor([3, 2]),
+    ),
+}
+
+
+def cuda(*size: int) -> Tensor:
+    return torch.zeros(size, device="cuda").normal_()
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_accepted_on_two_devices(name: str) -> None:
+    with fake_mode(fake_cuda=True):
+        assert MIXED[name]().is_cuda
+
+
+NOT_MIXED: dict[str, Callable[[], object]] = {
+    "values written at indices": lambda: cuda(4, 4).__setitem__([1, 1], torch.randn(2, 4)),
+    "nextafter of a number": lambda: torch.nextafter(cuda(1)[0], torch.tensor(1.0)),
+    "logaddexp of a number": lambda: torch.logaddexp(cuda(3), torch.tensor(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_MIXED)
+def test_refused_of_numbers_on_the_cpu(name: str) -> None:
+    """Their wrappers in C++ compare devices before TensorIterator is asked."""
+    with fake_mode(fake_cuda=True), pytest.raises(RuntimeError, match="on the same device"):
+        NOT_MIXED[name]()
+
+
+def test_indices_into_an_embedding_on_meta() -> None:
+    with fake_mode():
+        assert nn.Embedding(4, 3, device="meta")(torch.tensor([1, 2])).is_meta
+
+
 def test_cpu_indices_may_index_cuda():
     with fake_mode(fake_cuda=True):
         assert torch.randn(3, device="cuda")[torch.tensor([0])].is_cuda

@@ -33,7 +33,6 @@ def _without(*names: str) -> dict[str, str]:
 SHORTFALLS: dict[str, dict[str, str]] = {
     "function-float32": {
         **_VALUES_FUNCTION,
-        "nn.functional.rms_norm": EMPTY,
         "sparse.mm.reduce": SPARSE,
         "sparse.sampled_addmm": SPARSE,
         "to_sparse": SPARSE,
@@ -54,7 +53,6 @@ SHORTFALLS: dict[str, dict[str, str]] = {
         "native_batch_norm": "the CPU saves no statistics in evaluation",
         "nn.functional.max_unpool2d": CUDA,
         "nn.functional.max_unpool2d.grad": CUDA,
-        "nn.functional.rms_norm": EMPTY,
         "nn.functional.scaled_dot_product_attention": CUDA,
         "nonzero_static": CUDA,
         "pca_lowrank": CUDA,
@@ -67,18 +65,15 @@ SHORTFALLS: dict[str, dict[str, str]] = {
     "backward-float32": {
         **dict.fromkeys(("__getitem__", "masked_select", "narrow", "repeat_interleave"), VALUES),
         **dict.fromkeys(("index_fill", "index_put", "tensor_split"), VALUES),
-        "nn.functional.rms_norm": EMPTY,
         "nn.functional.unfold": "col2im of an empty batch: the decomposition keeps its padding",
         "nn.functional.scaled_dot_product_attention": "torch 2.14 and later fuse three dims on CPU",
         "ormqr": "the gradient of a column-major argument is column-major in eager alone",
         "prod": EMPTY,
         "sparse.mm.reduce": SPARSE,
         "sparse.sampled_addmm": SPARSE,
-        "t": EMPTY,
     },
     "function-bfloat16": {
         **_VALUES_FUNCTION,
-        "nn.functional.rms_norm": EMPTY,
         "sparse.mm.reduce": SPARSE,
         "to_sparse": SPARSE,
     },
@@ -90,7 +85,6 @@ SHORTFALLS: dict[str, dict[str, str]] = {
     },
     "function-complex64": {
         **_without("unique", "unique_consecutive"),
-        "nn.functional.rms_norm": EMPTY,
         "sparse.sampled_addmm": SPARSE,
         "to_sparse": SPARSE,
     },

@@ -13,8 +13,9 @@ record, so that keys of the dispatch cache differ for plain and deferred fakes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -201,3 +202,125 @@ def bytes_spanned(size: Any, stride: Any, offset: int, itemsize: int) -> int:
         return 0
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     return int((last + 1) * itemsize)
+
+
+# The strides that elementwise operators give their results: those of TensorIterator
+# (aten/src/ATen/TensorIterator.cpp, torch 2.13), in dims of length one too. torch's meta kernels of
+# most such operators are written in Python and order these otherwise. They are seen: they decide
+# which memory format a following convolution takes a tensor to have.
+
+
+class Operand(NamedTuple):
+    """A tensor among the arguments, or a number: of no dims."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def strides_of_result(size: tuple[int, ...], operands: Sequence[Operand]) -> tuple[int, ...]:
+    """The strides of an elementwise result of `size`."""
+    if all(operand.size == size for operand in operands):
+        fast = _fast_strides(size, operands)
+        if fast is not None:
+            return fast
+    strides = [_broadcast_strides(operand, size) for operand in operands]
+    order = _order_of_dims(size, strides)
+    if order == list(reversed(range(len(size)))):
+        return contiguous_stride(size)
+    return _strides_in_order(size, order)
+
+
+def strides_preserved(operand: Operand) -> tuple[int, ...]:
+    """The strides of ``empty_like`` with ``torch.preserve_format``: ``infer_dense_strides``."""
+    if _is_dense(operand):
+        return operand.stride
+    return _strides_in_order(operand.size, _order_of_dims(operand.size, [list(operand.stride)]))
+
+
+def _fast_strides(size: tuple[int, ...], operands: Sequence[Operand]) -> tuple[int, ...] | None:
+    """``fast_set_up``: all operands have one of three layouts."""
+    if all(_is_packed(operand, _CONTIGUOUS) for operand in operands):
+        return contiguous_stride(size)
+    if len(size) == 4 and all(_is_packed(operand, _CHANNELS_LAST) for operand in operands):
+        return _strides_in_order(size, _CHANNELS_LAST)
+    first = operands[0].stride
+    if all(_is_dense(operand) and operand.stride == first for operand in operands):
+        return first
+    return None
+
+
+_CONTIGUOUS = None
+_CHANNELS_LAST = [1, 3, 2, 0]
+
+
+def _is_packed(operand: Operand, order: list[int] | None) -> bool:
+    """Whether elements lie one behind the other, the dims in `order`, fastest first."""
+    if 0 in operand.size:
+        return order is _CONTIGUOUS
+    expected = 1
+    for dim in reversed(range(len(operand.size))) if order is None else order:
+        if operand.size[dim] != 1:
+            if operand.stride[dim] != expected:
+                return False
+            expected *= operand.size[dim]
+    return True
+
+
+def _is_dense(operand: Operand) -> bool:
+    """``is_non_overlapping_and_dense``."""
+    if 0 in operand.size:
+        return True
+    pairs = sorted((st, n) for n, st in zip(operand.size, operand.stride, strict=True) if n != 1)
+    expected = 1
+    for stride, length in pairs:
+        if stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def _broadcast_strides(operand: Operand, size: tuple[int, ...]) -> list[int]:
+    missing = len(size) - len(operand.size)
+    found = [0] * missing
+    for i, (length, stride) in enumerate(zip(operand.size, operand.stride, strict=True)):
+        found.append(0 if length == 1 and size[missing + i] != 1 else stride)
+    return found
+
+
+def _order_of_dims(size: tuple[int, ...], strides: list[list[int]]) -> list[int]:
+    """``reorder_dimensions``: from the fastest dim to the slowest; an insertion sort in which some
+    comparisons have no answer.
+    """
+    order = list(reversed(range(len(size))))
+    for i in range(1, len(size)):
+        current = i
+        for other in reversed(range(i)):
+            comparison = _compare(order[other], order[current], size, strides)
+            if comparison > 0:
+                order[other], order[current] = order[current], order[other]
+                current = other
+            elif comparison < 0:
+                break
+    return order
+
+
+def _compare(first: int, second: int, size: tuple[int, ...], strides: list[list[int]]) -> int:
+    """Positive if the dim `first` is slower than `second`; 0 if no operand tells."""
+    for of_operand in strides:
+        a, b = of_operand[first], of_operand[second]
+        if a == 0 or b == 0:
+            continue
+        if a != b:
+            return -1 if a < b else 1
+        if size[first] > size[second]:
+            return 1
+    return 0
+
+
+def _strides_in_order(size: tuple[int, ...], order: list[int]) -> tuple[int, ...]:
+    strides = [0] * len(size)
+    expected = 1
+    for dim in order:
+        strides[dim] = expected
+        expected *= size[dim]
+    return tuple(strides)

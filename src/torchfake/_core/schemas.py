@@ -58,6 +58,11 @@ _MIXES_DEVICES = {
     "aten::index_put_": "CPU indices into a CUDA tensor",
     "aten::_index_put_impl_": "CPU indices into a CUDA tensor",
     "aten::_unsafe_index_put": "CPU indices into a CUDA tensor",
+    "aten::slice_scatter": "copies the source into a copy of the first",
+    "aten::select_scatter": "the same",
+    "aten::diagonal_scatter": "the same",
+    "aten::as_strided_scatter": "the same",
+    "aten::resize_as_": "takes only the sizes of the other",
     "aten::set_": "takes the storage of another tensor, on any device",
     "aten::_pack_padded_sequence": "lengths stay on the CPU",
     "aten::_ctc_loss": "lengths may stay on the CPU",
@@ -67,6 +72,17 @@ _MIXES_DEVICES = {
     "aten::_fused_sgd_": "the learning rate may be a CPU tensor",
     "aten::_fused_adagrad_": "the learning rate may be a CPU tensor",
 }
+
+_REFUSES_CPU_SCALARS = frozenset(
+    {"aten::cat", "aten::stack", "aten::clamp_max", "aten::clamp_min", "aten::gcd", "aten::lcm",
+     "aten::igamma", "aten::igammac", "aten::logaddexp", "aten::logaddexp2", "aten::nextafter",
+     "aten::gelu_backward", "aten::logit_backward", "aten::sigmoid_backward",
+     "aten::silu_backward", "aten::tanh_backward", "aten::threshold_backward",
+     "aten::native_dropout_backward"}
+)  # fmt: skip
+"""Elementwise operators without ``device_check: NoCheck`` in native_functions.yaml: their wrappers
+compare devices before TensorIterator is asked, which accepts CPU tensors of no dims.
+"""
 
 _RETURNS_UNINITIALIZED = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
@@ -182,7 +198,7 @@ def _read_schema(func: Any) -> OpTraits:
         and not any("Tensor" in str(a.type) for a in arguments),
         is_view=is_view,
         keeps_inference=packet in _UNSAFE_VIEWS or (is_view and str(func) != "aten.view.dtype"),
-        accepts_cpu_scalars=packet not in {"aten::cat", "aten::stack"},
+        accepts_cpu_scalars=packet.removesuffix("_") not in _REFUSES_CPU_SCALARS,
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
         is_data_dependent=bool(_VALUE_TAGS.intersection(func.tags)),
         mutates_if_position=_flag_position(packet, arguments),

@@ -32,6 +32,8 @@ def check_arguments(call: Call) -> None:
         _check_mutated(call)
     if call.traits.packet in _NO_PROMOTION:
         _check_dtypes_equal(call)
+    if call.traits.packet in _WRITES_AT_INDICES:
+        _check_values_written(call)
     if call.traits.packet == "aten::sub_":
         _check_not_bool(call)
     if backends.is_deterministic() and call.traits.packet in _NOT_DETERMINISTIC:
@@ -85,6 +87,22 @@ _NOT_DETERMINISTIC = {
 }
 """Operators whose CPU kernels refuse ``torch.use_deterministic_algorithms``, and whose meta kernels
 do not: what makes torch do so."""
+
+
+_WRITES_AT_INDICES = frozenset(
+    {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put"}
+)
+
+
+def _check_values_written(call: Call) -> None:
+    """Values are on the device of what they are written to; a CPU tensor of no dims goes to any."""
+    target, values = call.args[0], call.args[2]
+    own, expected = device_of(values), device_of(target)
+    if own != expected and (own is None or own.type != "cpu" or values.dim() > 0):
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{expected} and {own}! (when checking the arguments of {call.traits.name})"
+        )
 
 
 def _check_mutated(call: Call) -> None:

@@ -8,6 +8,7 @@ are registered with when this file is imported (by ``torchfake/__init__``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,34 @@ def tensor_split(
     if isinstance(indices, FakeTensor):
         indices = known_values.read_value(indices, "tensor_split()")
     return torch.tensor_split(tensor, indices.tolist(), dim)
+
+
+def ctc_loss(
+    redispatch: Callable[..., Any],
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    *rest: Any,
+) -> Any:
+    """CTC loss with lengths on the CPU: C++ divides by them as numbers, but those of subclasses as
+    the tensor that they are.
+    """
+    target_lengths = target_lengths.to(log_probs.device)
+    return redispatch(log_probs, targets, input_lengths, target_lengths, *rest)
+
+
+def group_norm(redispatch: Callable[..., Any], input: torch.Tensor, groups: int, *rest: Any) -> Any:
+    """Group norm: C++ makes its input contiguous but for the CPU, where channels_last stays."""
+    weight, bias, eps = (*rest, *(None, None, 1e-5)[len(rest) :])[:3]
+    fits = input.dim() >= 2 and groups > 0 and input.shape[1] % groups == 0
+    fits = fits and all(t is None or t.shape == input.shape[1:2] for t in (weight, bias))
+    if fits and input.device.type == "cpu" and 0 not in input.shape:
+        batch, channels, *area = input.shape
+        input = input.contiguous(memory_format=kernels.memory_format_of(input))
+        sizes = (batch, channels, math.prod(area), groups, eps)
+        return aten.native_group_norm.default(input, weight, bias, *sizes)[0]
+    return redispatch(input, groups, *rest)
 
 
 def recurrent_layer(redispatch: Callable[..., Any], *args: Any) -> Any:
@@ -146,6 +175,7 @@ dispatcher.WRAPPER_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_s
 dispatcher.WRAPPER_KEY.register(
     aten.scaled_dot_product_attention.default, scaled_dot_product_attention
 )
+dispatcher.WRAPPER_KEY.register(aten.ctc_loss.Tensor, ctc_loss)
 dispatcher.WRAPPER_KEY.register(aten.group_norm.default, group_norm)
 dispatcher.WRAPPER_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
 for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):

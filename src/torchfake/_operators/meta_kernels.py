@@ -253,7 +253,7 @@ def batch_norm(
     """aten/src/ATen/native/Normalization.cpp: the CPU saves statistics in the parameters' dtype,
     and does not save those that it was given.
     """
-    output = aten.native_batch_norm.default(input, weight, bias, *rest)[0]
+    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
     _mean, _variance, training, *_ = rest
     statistics = _statistics_like(input, weight, (input.shape[1] if training else 0,))
     return output, statistics, torch.empty_like(statistics)
@@ -283,6 +283,7 @@ def layer_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """aten/src/ATen/native/layer_norm.cpp: the statistics are as in batch norm."""
     output, mean, deviation = aten.native_layer_norm.default(input, shape, weight, *rest)
+    output = torch.empty_like(output, memory_format=torch.contiguous_format)
     if mean.numel() == 0 and mean.dim() == 1:
         return output, mean, deviation
     statistics = _statistics_like(input, weight, mean.shape)

@@ -8,7 +8,6 @@ are registered with when this file is imported (by ``torchfake/__init__``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,19 +49,6 @@ def ctc_loss(
     """
     target_lengths = target_lengths.to(log_probs.device)
     return redispatch(log_probs, targets, input_lengths, target_lengths, *rest)
-
-
-def group_norm(redispatch: Callable[..., Any], input: torch.Tensor, groups: int, *rest: Any) -> Any:
-    """Group norm: C++ makes its input contiguous but for the CPU, where channels_last stays."""
-    weight, bias, eps = (*rest, *(None, None, 1e-5)[len(rest) :])[:3]
-    fits = input.dim() >= 2 and groups > 0 and input.shape[1] % groups == 0
-    fits = fits and all(t is None or t.shape == input.shape[1:2] for t in (weight, bias))
-    if fits and input.device.type == "cpu" and 0 not in input.shape:
-        batch, channels, *area = input.shape
-        input = input.contiguous(memory_format=kernels.memory_format_of(input))
-        sizes = (batch, channels, math.prod(area), groups, eps)
-        return aten.native_group_norm.default(input, weight, bias, *sizes)[0]
-    return redispatch(input, groups, *rest)
 
 
 def recurrent_layer(redispatch: Callable[..., Any], *args: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Nearly all operators follow one procedure, in ``interpreter``: run on meta tensors that alias as the
 fakes do, and read the results back. The other files are parts of that procedure, and the operators
-that it does not fit.
+that it does not fit. The package ``meta_kernels`` replaces kernels that are missing or wrong.
 
 Input: an operator and its arguments, from ``_dispatch``, when the cache has no recipe. Output: its
 result, as fakes. Invariant: no real tensor is written, and the global random generators do not
@@ -12,7 +12,7 @@ Its files, in reading order:
 
     operator_call         one operation: its arguments, the tensors among them, the result's device
     interpreter           the general procedure: run on meta tensors, wrap what comes back
-    meta_kernels          replacements of meta kernels that are missing or give other strides
+    result_strides        gives results the strides of eager, where meta kernels give others
     argument_checks       refuses what eager refuses and meta kernels let pass
     special_operators     handlers of the operators that the general procedure does not fit
     collectives           the operators of torch.distributed: their metadata, and what they send

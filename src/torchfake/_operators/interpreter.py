@@ -13,22 +13,13 @@ else is new. Where the value of every input is known, the operator runs on the v
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 
 from torchfake._core import devices as _devices
 from torchfake._core import source_location
-from torchfake._core.metadata import (
-    Operand,
-    bytes_spanned,
-    contiguous_stride,
-    metadata_of,
-    strides_of_result,
-    strides_preserved,
-)
+from torchfake._core.metadata import bytes_spanned, metadata_of
 from torchfake._core.schemas import RESIZES
 from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, storage_of
 from torchfake._operators.argument_checks import check_arguments
@@ -42,6 +33,7 @@ from torchfake._operators.operator_call import (
     increment_versions,
     output_device,
 )
+from torchfake._operators.result_strides import with_strides_of_eager
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._torch import kernels, subclass, zero_tensors
 from torchfake.errors import UnsupportedOpError
@@ -171,89 +163,6 @@ def _meta_of_real(real: torch.Tensor) -> torch.Tensor:
     meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
     subclass.set_conj_and_neg(meta, real.is_conj(), real.is_neg())
     return meta
-
-
-# The strides of elementwise results.
-
-
-def with_strides_of_eager(call: Call, meta: Any) -> Any:
-    """The result with the strides that TensorIterator gives it, which is one on meta tensors only
-    for kernels that are written in C++.
-    """
-    rule = _stride_rule(call.func)
-    if rule is None or type(meta) is not torch.Tensor or id(meta) in call.fakes_by_meta:
-        return meta
-    if subclass.storage_key(meta.untyped_storage()) in call.storages_by_key:
-        return meta
-    strides = rule(call, tuple(meta.shape))
-    if strides is None or strides == meta.stride():
-        return meta
-    return torch.empty_strided(meta.shape, strides, dtype=meta.dtype, device=_META)
-
-
-_StrideRule = Callable[[Call, tuple[int, ...]], tuple[int, ...] | None]
-
-_PRESERVES_FORMAT = frozenset(
-    {"aten::clone", "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like",
-     "aten::rand_like", "aten::randn_like", "aten::randint_like", "aten::hardtanh",
-     "aten::nan_to_num", "aten::flip", "aten::fill"}
-)  # fmt: skip
-"""Operators whose results are made by ``empty_like``."""
-
-_NOT_ELEMENTWISE = frozenset(
-    {"aten.masked_fill.Scalar", "aten.masked_fill.Tensor", "aten.mvlgamma.default",
-     "aten.ldexp.Tensor", "aten.pow.Scalar", "aten._to_copy.default", "aten.copy.default"}
-)  # fmt: skip
-"""Operators that are tagged as pointwise, and do not leave their result to TensorIterator."""
-
-_NUMBERS_ARE_PARAMETERS = frozenset({"aten.lerp.Scalar", "aten.pow.Tensor_Scalar"})
-"""Operators of tensors and numbers where numbers do not count as tensors of no dims."""
-
-
-@cache
-def _stride_rule(func: Any) -> _StrideRule | None:
-    """How the strides of a result follow from the arguments, where the meta kernel may be wrong."""
-    if func._schema.name in _PRESERVES_FORMAT:
-        return _preserved
-    is_single = len(func._schema.returns) == 1 and str(func._schema.returns[0].type) == "Tensor"
-    is_tagged = torch.Tag.pointwise in func.tags or func._schema.name == "aten::floor_divide"
-    is_elementwise = is_tagged and not func._schema.is_mutable
-    if str(func) == "aten.pow.Scalar":
-        return lambda call, size: contiguous_stride(size)
-    if not is_single or not is_elementwise or str(func) in _NOT_ELEMENTWISE:
-        return None
-    return _of_iterator
-
-
-def _preserved(call: Call, size: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Those of ``empty_like``, unless another memory format is requested."""
-    if call.kwargs.get("memory_format") not in (None, torch.preserve_format):
-        return None
-    source = call.tensors[0]
-    return strides_preserved(Operand(size, source.stride()))
-
-
-def _of_iterator(call: Call, size: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Those of TensorIterator. Numbers in the place of a tensor are tensors of no dims."""
-    arguments = call.func._schema.arguments
-    values = [(a, v) for a, v in zip(arguments, call.args, strict=False)]
-    values += [(a, call.kwargs[a.name]) for a in arguments if a.name in call.kwargs]
-    names_scalars = "scalar" in _overload(call.func)
-    operands = []
-    for argument, value in values:
-        kind = str(argument.type)
-        if isinstance(value, torch.Tensor):
-            operands.append(Operand(tuple(value.shape), value.stride()))
-        elif value is not None and (kind == "Tensor" or (names_scalars and kind == "number")):
-            operands.append(Operand((), ()))
-    if call.traits.packet == "aten::threshold_backward":
-        operands.reverse()
-    return strides_of_result(size, operands) if operands else None
-
-
-def _overload(func: Any) -> str:
-    """The name of the overload, which says whether numbers count, if they do."""
-    return "" if str(func) in _NUMBERS_ARE_PARAMETERS else func._schema.overload_name.lower()
 
 
 # Results.

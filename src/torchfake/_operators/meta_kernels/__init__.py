@@ -1,0 +1,31 @@
+"""Replacements of meta kernels that are missing, or that lay results out differently from eager.
+
+Start here if an operator fails on fakes for lack of a meta kernel, or if its result has a wrong
+shape, dtype or stride. tests/opinfo compares all of them with eager.
+
+Its files, in reading order:
+
+    register        which meta kernels replace torch's
+    layers          embeddings, norms, convolutions, pooling, attention
+    losses          losses, gradients, optimizer steps
+    elementwise     elementwise operators, histograms
+    linear_algebra  decompositions, products
+    draws           random numbers
+"""
+
+from torchfake._operators.meta_kernels import (  # noqa: F401  importing them registers them
+    draws,
+    elementwise,
+    layers,
+    linear_algebra,
+    losses,
+)
+from torchfake._operators.meta_kernels.register import (
+    has_replacement as has_replacement,
+)
+from torchfake._operators.meta_kernels.register import (
+    register_meta_kernel as register_meta_kernel,
+)
+from torchfake._operators.meta_kernels.register import (
+    replacement_for as replacement_for,
+)

@@ -1,0 +1,160 @@
+"""Meta kernels of layers: embeddings, norms, convolutions, pooling and attention.
+
+Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
+no values are read and no real kernel is run; each names the C++ file that it follows. Called by:
+``_operators/interpreter``, through ``register.replacement_for``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._operators.meta_kernels.register import register_meta_kernel
+from torchfake._torch import kernels
+
+aten = torch.ops.aten
+
+
+_SUM, _MAX = 0, 2
+_FBGEMM_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@register_meta_kernel(aten._embedding_bag.default, devices=("cpu",))
+def embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/EmbeddingBag.cpp: what is kept for the backward pass; no positions
+    where the sums are FBGEMM's.
+    """
+    options = scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset
+    output = aten._embedding_bag.default(weight, indices, offsets, *options, padding_idx)[0]
+    scales_fit = per_sample_weights is None or per_sample_weights.stride(0) == 1
+    is_fused = weight.dtype in _FBGEMM_DTYPES and weight.stride(1) == 1 and padding_idx < 0
+    num_bags, dim = output.shape
+    has_positions = mode != _SUM or not (is_fused and scales_fit)
+    integers = indices.new_empty(0, dtype=torch.promote_types(indices.dtype, offsets.dtype))
+    bag_sizes = integers.new_empty(num_bags)
+    positions = integers.new_empty(indices.shape[0] if has_positions else 0)
+    maxima = integers.new_empty((num_bags, dim) if mode == _MAX else num_bags)
+    return output, positions, bag_sizes, maxima
+
+
+@register_meta_kernel(aten._embedding_bag_forward_only.default, devices=("cpu",))
+def embedding_bag_forward_only(
+    weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same file: sums have a size for each offset, the last one included."""
+    output, positions, bag_sizes, maxima = embedding_bag(weight, indices, offsets, *args)
+    if len(args) < 2 or args[1] == _SUM:
+        bag_sizes = bag_sizes.new_empty(offsets.shape[0])
+        maxima = torch.empty_like(bag_sizes)
+    return output, positions, bag_sizes, maxima
+
+
+@register_meta_kernel(aten.max_unpool2d.default, devices=("cpu",))
+def max_unpool2d(input: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
+    """aten/src/ATen/native/MaxUnpooling.cpp: the CPU keeps the input's memory format."""
+    output = input.new_empty((*input.shape[:-2], *output_size))
+    if input.dim() != 4:
+        return output
+    return output.to(memory_format=kernels.memory_format_of(input))
+
+
+@register_meta_kernel(
+    aten.native_batch_norm.default, aten._native_batch_norm_legit.default, devices=("cpu",)
+)
+def batch_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/Normalization.cpp: the CPU saves statistics in the parameters' dtype,
+    and does not save those that it was given.
+    """
+    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
+    _mean, _variance, training, *_ = rest
+    statistics = _statistics_like(input, weight, (input.shape[1] if training else 0,))
+    return output, statistics, torch.empty_like(statistics)
+
+
+@register_meta_kernel(aten._native_batch_norm_legit.no_stats, devices=("cpu",))
+def batch_norm_of_input(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same file: without running statistics it always trains."""
+    return batch_norm(input, weight, bias, None, None, *rest)  # type: ignore[no-any-return]
+
+
+@register_meta_kernel(aten._batch_norm_with_update.default, devices=("cpu",))
+def batch_norm_with_update(
+    input: Tensor, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same file."""
+    output, _, _, reserve = aten._batch_norm_with_update.default(input, weight, *rest)
+    statistics = _statistics_like(input, weight, (input.shape[1],))
+    return output, statistics, torch.empty_like(statistics), reserve
+
+
+@register_meta_kernel(aten.native_layer_norm.default, devices=("cpu",))
+def layer_norm(
+    input: Tensor, shape: list[int], weight: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/layer_norm.cpp: the statistics are as in batch norm."""
+    output, mean, deviation = aten.native_layer_norm.default(input, shape, weight, *rest)
+    output = torch.empty_like(output, memory_format=torch.contiguous_format)
+    if mean.numel() == 0 and mean.dim() == 1:
+        return output, mean, deviation
+    statistics = _statistics_like(input, weight, mean.shape)
+    return output, statistics, torch.empty_like(statistics)
+
+
+@register_meta_kernel(aten.native_group_norm.default, devices=("cpu",))
+def group_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, *sizes: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """aten/src/ATen/native/group_norm.cpp: the CPU keeps the input's memory format."""
+    batch, _channels, _area, groups, _eps = sizes
+    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
+    statistics = _statistics_like(input, weight, (batch, groups))
+    return output, statistics, torch.empty_like(statistics)
+
+
+def _statistics_like(input: Tensor, weight: Tensor | None, shape: Any) -> Tensor:
+    return input.new_empty(shape, dtype=input.dtype if weight is None else weight.dtype)
+
+
+@register_meta_kernel(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def sdpa_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_args: Any, **_options: Any
+) -> tuple[Tensor, ...]:
+    """aten/src/ATen/native/transformers/attention.cpp: the order is batch, length, heads, dim."""
+    return tuple(t.new_empty(t.transpose(1, 2).shape).transpose(1, 2) for t in (query, key, value))
+
+
+@register_meta_kernel(aten.convolution.default, devices=("cpu",))
+def convolution(input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
+    """aten/src/ATen/native/ConvUtils.h, mkldnn_conv_use_channels_last: the memory format of the
+    input or of the weight decides.
+    """
+    output: Tensor = aten.convolution.default(input, weight, *args, **options)
+    formats = {kernels.memory_format_of(t) for t in (input, weight)}
+    if torch.channels_last in formats:
+        return output.to(memory_format=torch.channels_last)
+    if torch.channels_last_3d in formats and _takes_mkldnn(input, weight, groups=args[-1]):
+        return output.to(memory_format=torch.channels_last_3d)
+    return output
+
+
+def _takes_mkldnn(input: Tensor, weight: Tensor, *, groups: int) -> bool:
+    """Convolution.cpp, use_mkldnn: the other kernel for three dims gives one layout only."""
+    large = input.shape[0] > 1 or input.numel() > 20_480 or min(weight.shape[-2:]) > 3
+    return input.dtype != torch.float64 and (groups > 1 or large)

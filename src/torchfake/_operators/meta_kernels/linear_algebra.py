@@ -1,0 +1,91 @@
+"""Meta kernels of decompositions and products.
+
+Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
+no values are read and no real kernel is run; each names the C++ file that it follows. Called by:
+``_operators/interpreter``, through ``register.replacement_for``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._operators.meta_kernels.register import MetaKernel, register_meta_kernel
+from torchfake._torch import zero_tensors
+
+aten = torch.ops.aten
+
+
+def _column_major(tensor: Tensor, shape: Any) -> Tensor:
+    """An empty tensor like `tensor` whose last two dims are column-major, as LAPACK's are."""
+    *batch, rows, columns = shape
+    return tensor.new_empty((*batch, columns, rows)).mT
+
+
+@register_meta_kernel(aten.geqrf.default)
+def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp, geqrf_out_helper."""
+    tau = a.new_empty((*a.shape[:-2], min(a.shape[-2:])))
+    return _column_major(a, a.shape), tau
+
+
+@register_meta_kernel(aten.linalg_lstsq.default)
+def lstsq(
+    a: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """linalg_lstsq_out in the same file; where residuals depend on the rank, the rank is full."""
+    rows, columns = a.shape[-2:]
+    is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
+    right = b.unsqueeze(-1) if is_vector else b
+    batch = torch.broadcast_shapes(a.shape[:-2], right.shape[:-2])
+    driver = driver or ("gels" if a.is_cuda else "gelsy")
+    solution = _column_major(a, (*batch, max(rows, columns), right.shape[-1]))
+    solution = solution.narrow(-2, 0, columns)
+    has_residuals = rows > columns and driver != "gelsy"
+    real = a.dtype.to_real() if a.dtype.is_complex else a.dtype
+    residuals = a.new_empty((*batch, right.shape[-1]) if has_residuals else (0,), dtype=real)
+    has_rank = driver != "gels"
+    rank = a.new_empty(a.shape[:-2] if has_rank else (0,), dtype=torch.int64)
+    has_singular = driver in ("gelsd", "gelss")
+    singular = a.new_empty(
+        (*a.shape[:-2], min(rows, columns)) if has_singular else (0,), dtype=real
+    )
+    return solution.squeeze(-1) if is_vector else solution, residuals, rank, singular
+
+
+def _dot_with_zeros(func: Any) -> MetaKernel:
+    """aten/src/ATen/native/Blas.cpp: a product with a zero tensor is one too."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        result: Tensor = func(a, b)
+        if not zero_tensors.is_zero_tensor(a) and not zero_tensors.is_zero_tensor(b):
+            return result
+        return zero_tensors.zero_tensor((), (), 0, result.dtype, result.device)
+
+    return kernel
+
+
+@register_meta_kernel(aten._grouped_mm.default)
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """aten/src/ATen/native/GroupedMMUtils.h: rows are padded to 16 bytes. Any dtype is
+    accepted: where there is no kernel for it, there is a fallback.
+    """
+    groups = (offs.shape[0],) if offs is not None and a.dim() == b.dim() == 2 else ()
+    batch = a.shape[:1] if a.dim() == b.dim() == 3 else groups
+    rows, columns = a.shape[-2], b.shape[-1]
+    alignment = 16 // a.element_size()
+    width = -(-columns // alignment) * alignment
+    padded = a.new_empty((*batch, rows, width), dtype=out_dtype or a.dtype)
+    return padded[..., :columns]
+
+
+register_meta_kernel(aten.dot.default)(_dot_with_zeros(aten.dot.default))
+register_meta_kernel(aten.vdot.default)(_dot_with_zeros(aten.vdot.default))

@@ -1,0 +1,48 @@
+"""Which meta kernels replace torch's.
+
+Input: an operator and a device type. Output: a function of plain meta tensors that gives results of
+the shapes, dtypes and strides that the kernel of that device gives. Invariant: the first call of an
+operator finds all replacements registered. Called by: ``_operators/interpreter``, for each operator
+that it runs; ``_cache/cache`` and ``_recording/value_reads``, which check whether there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from torchfake._torch import kernels
+
+MetaKernel = Callable[..., Any]
+_REPLACEMENTS: dict[tuple[Any, str], MetaKernel] = {}
+_DEVICE_TYPES = ("cpu", "cuda")
+
+
+def register_meta_kernel(
+    *overloads: Any, devices: tuple[str, ...] = _DEVICE_TYPES
+) -> Callable[[MetaKernel], MetaKernel]:
+    """Register the decorated function as meta kernel of `overloads`, for fakes on `devices`.
+
+    This must come before the operator's first use: results of later calls are cached.
+    """
+
+    def register(function: MetaKernel) -> MetaKernel:
+        for overload in overloads:
+            for device in devices:
+                _REPLACEMENTS[overload, device] = function
+        replacement_for.cache_clear()
+        return function
+
+    return register
+
+
+@cache
+def replacement_for(func: Any, device_type: str) -> MetaKernel | None:
+    """The meta kernel to run instead of torch's for `func`; None where torch's is right."""
+    return _REPLACEMENTS.get((func, device_type)) or kernels.meta_kernel_of(func, device_type)
+
+
+def has_replacement(func: Any) -> bool:
+    """Whether there is a replacement for `func` on every type of device."""
+    return all(replacement_for(func, device_type) is not None for device_type in _DEVICE_TYPES)

@@ -52,7 +52,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.pt")
     assert "holds a list, not a state dict" in refusal(module, tmp_path / "list.pt")
     assert "has no tensors at its top level" in refusal(module, {"net": {"a": torch.ones(1)}})
-    assert "is a directory, a file or a state dict, not a list" in refusal(module, [1])
+    assert "is of type list: a checkpoint is a directory, a file" in refusal(module, [1])
     assert "does not exist" in refusal(module, tmp_path / "nothing")
     with fake_mode():
         fake = torch.ones(30, 20)

@@ -215,6 +215,9 @@ class FakeCopies:
     """
 
     def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
+        subclass.let_make_fx_trace(
+            FakeTensor
+        )  # as where a mode is entered: the copies may be the first
         self.device = device
         self.known = known
         self.by_tensor: dict[int, Any] = {}

@@ -162,3 +162,30 @@ def test_is_mapped() -> None:
     torch.func.vmap(lambda x: seen.append(autograd.is_mapped(x)) or x)(torch.ones(2))
     assert seen == [True]
     assert not autograd.is_mapped(torch.ones(2))
+
+
+def test_with_inner_tensor() -> None:
+    rows, other, seen = torch.zeros(2, 3), torch.ones(2, 3), []
+
+    def inner(s: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        made = autograd.with_inner_tensor(x, lambda real: seen.append(real) or other)
+        assert autograd.without_levels(made) is other
+        return (s * made).sum()
+
+    # x has the level of vmap: it is not an argument of what is differentiated
+    sums = torch.func.vmap(lambda x: torch.func.grad(inner)(torch.ones(()), x))(rows)
+    assert seen[0] is rows
+    assert sums.tolist() == [3, 3]
+
+
+def test_is_functionalized() -> None:
+    seen = []
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        seen.append(autograd.is_functionalized(x))
+        return x.sum()
+
+    torch.func.grad(inner)(torch.ones(2))
+    torch.func.functionalize(torch.func.grad(inner))(torch.ones(2))
+    assert seen == [False, True]
+    assert not autograd.is_functionalized(torch.ones(2))

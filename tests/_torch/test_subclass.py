@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 import weakref
 
 import torch
@@ -168,6 +171,24 @@ def test_make_fx_traces_fakes_that_are_no_inputs() -> None:
         traced = torch.fx.experimental.proxy_tensor.make_fx(lambda t: t * weight)(x)
     targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
     assert targets == [torch.ops.aten.mul.Tensor]
+
+
+def test_make_fx_is_told_of_fakes_when_there_are_some() -> None:
+    """Importing torchfake changes nothing in torch."""
+    program = f"""
+import pickle, torch
+from torch.fx.experimental import proxy_tensor
+known = proxy_tensor.HANDLED_TYPES
+from torchfake import fake_like, fake_mode
+assert proxy_tensor.HANDLED_TYPES is known
+pickled = {pickle.dumps(fake_like(torch.ones(2)))!r}
+makers = [fake_mode().__enter__, lambda: fake_like(torch.ones(2)), lambda: pickle.loads(pickled)]
+for make in makers * 2:
+    proxy_tensor.HANDLED_TYPES = known
+    make()
+    assert len(proxy_tensor.HANDLED_TYPES) == len(known) + 1
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
 
 
 def test_data_of_an_inference_tensor_is_set_on_a_wrapper() -> None:

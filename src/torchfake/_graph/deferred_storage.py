@@ -27,7 +27,7 @@ that the real tensors of these share."""
 class DeferredState:
     """What a deferred storage has besides size and device: recorded contents, or real memory."""
 
-    __slots__ = ("contents", "mark", "num_bytes", "real", "version_counters")
+    __slots__ = ("alias_of", "contents", "mark", "num_bytes", "real", "version_counters")
 
     def __init__(self, contents: Contents, mark: int) -> None:
         self.contents = contents
@@ -35,6 +35,7 @@ class DeferredState:
         self.num_bytes: int | None = None  # of the storage, if that is smaller than its cell
         self.real: torch.UntypedStorage | None = None  # once it is materialized
         self.version_counters: VersionCounters = ()  # of its tensors that are materialized
+        self.alias_of: torch.Tensor | None = None  # the real tensor that its fakes stand for
 
     def set_real(self, contents: Contents, storage: torch.UntypedStorage) -> None:
         """Set the real storage, which a replay has made from `contents`."""
@@ -82,6 +83,15 @@ def deferred_from_real(real: torch.UntypedStorage, mark: int) -> DeferredState:
     """The state of a deferred storage that is materialized already, as `real`."""
     deferred = DeferredState(Contents(Cell(real.nbytes(), real.device)), mark)
     deferred.real = real
+    return deferred
+
+
+def deferred_alias(real: torch.Tensor, mark: int) -> DeferredState:
+    """The state of a storage whose fakes, views of them too, stand for `real` and its memory: they
+    stay fakes where C++ must see the device of one, and what is written to them is written there.
+    """
+    deferred = deferred_from_real(real.untyped_storage(), mark)
+    deferred.alias_of = real
     return deferred
 
 

@@ -121,7 +121,7 @@ def _to_meta(call: Call, value: Any) -> Any:
     if isinstance(value, FakeTensor):
         return _meta_argument(call, value)
     if isinstance(value, torch.Tensor):
-        return value if value.is_meta else _meta_of_real(value)
+        return value if value.is_meta else _meta_of_real(call, value)
     if isinstance(value, (list, tuple)):
         return [_to_meta(call, item) for item in value]
     if isinstance(value, torch.device):
@@ -157,10 +157,12 @@ def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
     return meta
 
 
-def _meta_of_real(real: torch.Tensor) -> torch.Tensor:
+def _meta_of_real(call: Call, real: torch.Tensor) -> torch.Tensor:
     if zero_tensors.is_zero_tensor(real):
         return meta_counterpart(fake_copy(real))
     meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
+    if call.traits.packet == "aten::_has_same_storage_numel":  # of a real view: of all of its base
+        meta.untyped_storage().resize_(real.untyped_storage().nbytes())
     subclass.set_conj_and_neg(meta, real.is_conj(), real.is_neg())
     return meta
 

@@ -14,8 +14,10 @@ import torch
 
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
+from torchfake._recording.arguments import fake_aliases
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, backends
+from torchfake.errors import UnsupportedOpError
 
 
 def _has_fake_cuda() -> bool:
@@ -98,7 +100,7 @@ def _group_by_device(original: Any) -> Any:
 def _wrap_for_grad(original: Any) -> Any:
     """What ``torch.func`` does to a tensor that a function is differentiated by. Inside another
     transform, C++ compares the devices of that tensor and of its gradient, which is fake. So a real
-    one is copied, as it is by any other operation in a mode.
+    one is represented by a fake of the same memory, which is read and written as in eager mode.
     """
 
     @functools.wraps(original)
@@ -106,11 +108,20 @@ def _wrap_for_grad(original: Any) -> Any:
         if modes.current() is not None and autograd.is_transformed(tensor):
             inner = autograd.without_levels(tensor)
             if not isinstance(inner, FakeTensor) and not inner.is_meta:
-                with autograd.in_outer_level():
-                    tensor = tensor.clone()
+                _refuse_functionalized(tensor)
+                tensor = autograd.with_inner_tensor(tensor, fake_aliases)
         return original(tensor, level)
 
     return replacement
+
+
+def _refuse_functionalized(tensor: torch.Tensor) -> None:
+    """Its wrappers keep the device of the real tensor, and are written back to it at the end."""
+    if autograd.is_functionalized(tensor):
+        raise UnsupportedOpError(
+            "inside a mode, torch.func.functionalize was given a real tensor by which a function "
+            "inside it is differentiated. Pass a copy that is made in the mode: tensor.clone()"
+        )
 
 
 def _is_acceptable(original: Any) -> Any:

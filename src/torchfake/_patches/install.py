@@ -13,7 +13,9 @@ from torchfake._contexts import holding
 from torchfake._core import modes
 from torchfake._patches import autocast, cuda, data_sources, device_arguments
 from torchfake._patches.patch import PatchSet
+from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed_patches import report_devices_of_shards
+from torchfake._torch.subclass import let_make_fx_trace
 
 _lock = threading.RLock()
 
@@ -23,6 +25,7 @@ _for_any_mode, _for_fake_cuda = PatchSet(), PatchSet()
 def update_patches() -> None:
     """Install the patches that the modes need that are on, on any thread, and remove all others."""
     report_devices_of_shards()
+    let_make_fx_trace(FakeTensor)
     if _lock._is_owned():  # type: ignore[attr-defined]
         return  # an abandoned mode was found in the middle of this: the next entry or exit does it
     with holding(_lock):

@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 
+from torchfake._core.metadata import DEFERRED, metadata_of
+from torchfake._core.storage import Storage
+from torchfake._graph.deferred_storage import deferred_alias
 from torchfake._graph.externals import MAX_COPIED_BYTES
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 from torchfake._replay import replay
-from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
+from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake
 from torchfake._torch import autograd, dispatcher
 
 RunOnFakes = Callable[[Any, Args, Kwargs], Any]
@@ -71,6 +74,22 @@ def is_real(tensor: torch.Tensor) -> bool:
 def is_materialized(tensor: Any) -> bool:
     """Whether a tensor is still a fake object, but of a storage that has real memory."""
     return is_deferred_fake(tensor) and tensor._fake_storage.deferred.real is not None
+
+
+def is_alias(tensor: Any) -> bool:
+    """Whether a tensor is a fake that stands for a real tensor, whose views stay fakes."""
+    return is_materialized(tensor) and tensor._fake_storage.deferred.alias_of is not None
+
+
+def fake_aliases(value: Any) -> Any:
+    """Fakes that stand for real tensors and read and write their memory, in place of these."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(fake_aliases(item) for item in value)
+    if not isinstance(value, torch.Tensor) or not is_real(value):
+        return value
+    storage = Storage(value.untyped_storage().nbytes(), value.device)
+    storage.deferred = deferred_alias(value, DEFERRED)
+    return new_fake(metadata_of(value, value.device), storage)
 
 
 def has_unknown_value(tensor: torch.Tensor) -> bool:

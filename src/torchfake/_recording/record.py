@@ -19,13 +19,15 @@ from torchfake._core.metadata import PLAIN, intern
 from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.operations import Op
-from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments
+from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
 from torchfake._recording import generator_sync
 from torchfake._recording.arguments import (
     CallArguments,
     RunOnFakes,
     count_writes,
     deferred_fakes,
+    fake_aliases,
+    is_alias,
     with_real_tensors,
 )
 from torchfake._recording.graph_builder import (
@@ -161,12 +163,18 @@ def _record_on_real_memory(
     func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int
 ) -> Any:
     """The same operation with real tensors in place of fakes whose memory is real by now."""
+    if traits.is_view and is_alias(args[0]):
+        return run(func, args, kwargs)
     count_writes(mutated_arguments(traits, args, kwargs))
     copied = mode_mark != PLAIN and not traits.mutated_names
     real_args = tuple(with_real_tensors(arg, copied=copied) for arg in args)
     real_kwargs = with_real_tensors(kwargs, copied=copied)
     result = record(func, traits, real_args, real_kwargs, run, mode_mark)
-    return args[0] if args and result is real_args[0] else result
+    if args and result is real_args[0]:
+        return args[0]
+    if any(map(is_alias, tensors_in(args, kwargs))):
+        return fake_aliases(result)  # of what was run at once, since it writes real tensors
+    return result
 
 
 def _makes_deferred(traits: OpTraits, arguments: CallArguments) -> bool:

@@ -224,9 +224,6 @@ class FakeTensor(torch.Tensor):
         return copied
 
 
-subclass.let_make_fx_trace(FakeTensor)
-
-
 def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
     """A fake of `meta` that views `storage`, outside the autograd graph."""
     meta = _with_mark_of(meta, storage)

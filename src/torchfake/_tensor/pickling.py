@@ -56,6 +56,7 @@ def load_fake(
         tuple(size), tuple(stride), offset, dtype, torch.device(device), conj=conj, neg=neg
     )
     cls = FakeTensor if stands_for is None else fake_class(stands_for)
+    subclass.let_make_fx_trace(FakeTensor)  # it may be the first fake of the process
     fake = new_fake(meta, storage, cls)
     with subclass.no_subclass_functions():  # a lazy parameter's own function raises
         fake.requires_grad_(requires_grad)

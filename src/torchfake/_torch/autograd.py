@@ -8,12 +8,14 @@ graph. Called by: ``_materialize`` (all but the last), and ``inspect/run/module_
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.autograd.forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake._contexts import Guards, Setting
 
@@ -205,11 +207,43 @@ def without_levels(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def is_functionalized(tensor: torch.Tensor) -> bool:
+    """Whether ``torch.func.functionalize`` is among the transforms it is an argument inside of."""
+    functorch = torch._C._functorch
+    while is_transformed(tensor) and not functorch.is_functionaltensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return bool(functorch.is_functionaltensor(tensor))
+
+
 def in_outer_level() -> AbstractContextManager[Any]:
     """Context: operations belong to the transform around the innermost one that is running."""
     from torch._functorch import pyfunctorch
 
     return pyfunctorch.temporarily_pop_interpreter_stack()
+
+
+class _AliasAs(TorchDispatchMode):
+    """The result of ``aten.alias`` is what a function makes of its argument."""
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.make = make
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.alias.default:
+            return self.make(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def with_inner_tensor(
+    tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """`tensor`, an argument inside transforms, with ``make(inner)`` in place of the inner tensor.
+    For autograd it is a view of `tensor` in all outer transforms.
+    """
+    with in_outer_level(), _AliasAs(make):
+        made: torch.Tensor = torch.ops.aten.alias.default(tensor)
+        return made
 
 
 def next_sequence_number() -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ MAX_RESOLVED_ELEMENTS = 1_000_000
 
 lock = threading.RLock()
 """Held while a stream is read or changed."""
+
+holds_lock: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
+"""Whether this thread holds the lock: what ``threading.Condition`` asks of it."""
 
 
 class Draw:

@@ -46,18 +46,22 @@ def record_draws(
         generator = backends.default_generator_of(record.device)
     else:
         generator = backends.canonical_generator(generator)
-    is_later = modes.is_recording() and generator is torch.default_generator
+    was_held = streams.holds_lock()
     try:
-        with holding(streams.lock):
-            stream = streams.stream_of(generator)
-            is_first = stream.is_synchronized
-            if is_first and is_later:
-                modes.thread.drawn_generators[generator] = None
-            on_cpu = stream.device.type == "cpu"
-            stream.add_draw(op, generator.get_state(), num_words if on_cpu else None, num_elements)
+        streams.lock.acquire()  # not holding(): that takes as long as all the rest
+        stream = streams.stream_of(generator)
+        is_first = stream.is_synchronized
+        is_later = is_first and generator is torch.default_generator and modes.is_recording()
+        if is_later:
+            modes.thread.drawn_generators[generator] = None
+        on_cpu = stream.device.type == "cpu"
+        stream.add_draw(op, generator.get_state(), num_words if on_cpu else None, num_elements)
+        streams.lock.release()
         if is_first and not is_later:
             synchronize(generator)
     except BaseException:  # Ctrl-C: the next draw starts from the generator's own state
+        if streams.holds_lock() and not was_held:
+            streams.lock.release()
         streams.reset(generator)
         raise
 

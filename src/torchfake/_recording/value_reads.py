@@ -88,12 +88,12 @@ def run_draw(
     and written until then, it has drawn and written here, too.
     """
     traits = traits_of(func)
-    refuses_late = traits.checks_parameters or overload_with_generator(func) is None
     try:
         if traits.checks_parameters and _is_on_cpu(args, kwargs):
             _draw_on_values(func, args, kwargs, torch.Generator(device="cpu"))
         return run(func, args, kwargs)
     except (RuntimeError, ValueError, IndexError):
+        refuses_late = traits.checks_parameters or overload_with_generator(func) is None
         if refuses_late and _is_on_cpu(args, kwargs):
             generator = kwargs.get("generator") or torch.default_generator
             generator_sync.synchronize(backends.canonical_generator(generator))

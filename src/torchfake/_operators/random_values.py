@@ -2,8 +2,8 @@
 
 Input: a random operator, and its results or keyword arguments. Output: whether the values of the
 draw are kept, and the operator with a private generator. Invariant: the global generators never
-move; a private generator, forked from the global one when it is first needed, draws in its place. A ``generator=`` that the caller given does move.
-Called by: ``_operators/constant_propagation``.
+move; a private generator, forked from the global one when it is first needed, draws in its place. A
+``generator=`` that the caller has given does move. Called by: ``_operators/constant_propagation``.
 
 Draws of integers and of single numbers decide what a program does next (samplers, seeds, LayerDrop)
 and keep their values; draws of floats are weights and noise and do not.

@@ -69,3 +69,23 @@ def test_a_layer_that_runs_in_a_constructor(name, dtype, packed):
                     deferred_init(build)
             else:
                 assert_equals_eager(build, [at_once])
+
+
+class Reads(nn.Module):
+    """Runs an LSTM, on batches of one too, and keeps its results; nothing is differentiated."""
+
+    def __init__(self, size: tuple[int, ...], grad: bool, **options: Any):
+        super().__init__()
+        with torch.set_grad_enabled(grad):
+            output, (hidden, cell) = nn.LSTM(6, 8, **options)(torch.randn(size))
+        self.register_buffer("output", output.detach())
+        self.register_buffer("hidden", hidden.detach())
+        self.register_buffer("cell", cell.detach())
+        self.register_buffer("scaled", torch.randn(3) * output.sum().item())
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("size", [(4, 6), (4, 1, 6), (1, 1, 6), (4, 3, 6)], ids=str)
+def test_the_grad_mode_decides_which_kernel_onednn_takes(size, grad):
+    for options in ({}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}):
+        assert_equals_eager(functools.partial(Reads, size, grad, **options), [at_once])

@@ -82,8 +82,8 @@ def _execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
     result = _call(op, storages, generators)
     for output in op.outputs:
         value = result if output.position is None else result[output.position]
-        if value is None:  # kept for a backward pass only, and not needed for one here
-            continue
+        if value is None or output.position == _WORKSPACES.get(op.func, -1):
+            continue  # kept for a backward pass only, and not needed for one here
         if value.shape != output.record.size:
             raise ReplayError(
                 f"{op} gave a result of shape {list(value.shape)} when it was replayed, and one of "
@@ -91,6 +91,10 @@ def _execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
                 "them before (item(), tolist()), or do this after materialize_module"
             )
         _store_result(output, value, storages)
+
+
+_WORKSPACES = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
+"""The position of a result whose size only the kernel knows, and whose readers are not recorded."""
 
 
 def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:

@@ -114,6 +114,8 @@ _SWITCHES = [_precision(backend, kind) for backend, kind in _PRECISIONS]
 _SWITCHES += [
     _Switch(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in _FLAGS
 ]
+# oneDNN's LSTM has a kernel for training, which it takes by the grad mode.
+_SWITCHES += [_Switch(torch.is_grad_enabled, torch._C._set_grad_enabled)]
 
 ProductSettings = tuple[Any, ...]
 """The values of the switches for products of matrices, in their order."""

@@ -114,6 +114,13 @@ def recorded(session: nox.Session) -> None:
 
 
 @nox.session
+def layouts(session: nox.Session) -> None:
+    """Torch's operator database with arguments in six other layouts: all samples, all strides."""
+    install(session, CHECKED_TORCH)
+    run_pytest(session, "tests/opinfo/test_layouts.py", "--all-samples")
+
+
+@nox.session
 def draws(session: nox.Session) -> None:
     """Every random operator and initialiser, dtype and shape, with good and bad arguments."""
     install(session, CHECKED_TORCH)

@@ -106,6 +106,14 @@ RECORDED: dict[str, str] = {
 """Operators that fall short recorded (``test_recorded.py``), in any way, dtype or variant, and why:
 all of them with an error, none with other values."""
 
+LAID_OUT: dict[str, str] = {
+    **SHORTFALLS["function-float32"],
+    **dict.fromkeys(("argsort", "sort", "roll", "frexp", "nn.functional.pixel_unshuffle"), EMPTY),
+    "nn.functional.prelu": EMPTY,
+    **dict.fromkeys(("bincount", "nn.functional.one_hot"), VALUES),
+}
+"""Operators that fall short with arguments in other layouts (``test_layouts.py``), and why."""
+
 NONDETERMINISTIC = frozenset({"linalg.lstsq"})
 """Eager gives other bits each time: the default driver reads memory that nobody has written."""
 

@@ -16,7 +16,7 @@ import torch
 from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
-from torchfake._torch import dispatcher, kernels, subclass, zero_tensors
+from torchfake._torch import autograd, dispatcher, kernels, subclass, zero_tensors
 
 aten = torch.ops.aten
 
@@ -146,6 +146,27 @@ def group_norm(
     return aten.native_group_norm.default(tensor, scale, shift, *sizes, num_groups, eps)[0]
 
 
+def native_channel_shuffle(
+    redispatch: Callable[..., Any], tensor: torch.Tensor, groups: int
+) -> Any:
+    """Channel shuffle on the CPU, whose kernel keeps the memory format: C++ would compose it."""
+    result = redispatch(tensor, groups)
+    if tensor.device.type != "cpu":
+        return result
+    return result.contiguous(memory_format=kernels.memory_format_of(tensor))
+
+
+def max_pool1d(
+    redispatch: Callable[..., Any], tensor: torch.Tensor, *window: Any, **named: Any
+) -> Any:
+    """``max_pool1d`` without a gradient, which is contiguous on the CPU: C++ takes another kernel
+    for subclasses, that of two dims.
+    """
+    if tensor.device.type == "cpu" and not autograd.needs_gradient(tensor):
+        tensor = tensor.contiguous()
+    return redispatch(tensor, *window, **named)
+
+
 def set_to_source(
     redispatch: Callable[..., Any],
     tensor: torch.Tensor,
@@ -163,6 +184,8 @@ dispatcher.WRAPPER_KEY.register(
 )
 dispatcher.WRAPPER_KEY.register(aten.ctc_loss.Tensor, ctc_loss)
 dispatcher.WRAPPER_KEY.register(aten.group_norm.default, group_norm)
+dispatcher.WRAPPER_KEY.register(aten.native_channel_shuffle.default, native_channel_shuffle)
+dispatcher.WRAPPER_KEY.register(aten.max_pool1d.default, max_pool1d)
 dispatcher.WRAPPER_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
 for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
     dispatcher.WRAPPER_KEY.register(_packet.input, recurrent_layer)

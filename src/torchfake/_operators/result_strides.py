@@ -50,7 +50,7 @@ _PRESERVES_FORMAT = frozenset(
 
 _NOT_ELEMENTWISE = frozenset(
     {"aten.masked_fill.Scalar", "aten.masked_fill.Tensor", "aten.mvlgamma.default",
-     "aten.ldexp.Tensor", "aten.pow.Scalar", "aten._to_copy.default", "aten.copy.default"}
+     "aten.pow.Scalar", "aten._to_copy.default", "aten.copy.default"}
 )  # fmt: skip
 """Operators that are tagged as pointwise, and do not leave their result to TensorIterator."""
 
@@ -66,11 +66,25 @@ def _stride_rule(func: Any) -> _StrideRule | None:
     is_single = len(func._schema.returns) == 1 and str(func._schema.returns[0].type) == "Tensor"
     is_tagged = torch.Tag.pointwise in func.tags or func._schema.name == "aten::floor_divide"
     is_elementwise = is_tagged and not func._schema.is_mutable
+    if str(func) in _RULES:
+        return _RULES[str(func)]
     if str(func) == "aten.pow.Scalar":
         return lambda call, size: contiguous_stride(size)
     if not is_single or not is_elementwise or str(func) in _NOT_ELEMENTWISE:
         return None
     return _of_iterator
+
+
+def _of_ldexp(call: Call, size: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Those of a product with a power of two, which is contiguous."""
+    tensor, exponent = call.args
+    power = Operand(tuple(exponent.shape), contiguous_stride(tuple(exponent.shape)))
+    return strides_of_result(size, [Operand(tuple(tensor.shape), tensor.stride()), power])
+
+
+def _of_halves(call: Call, size: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Those of an elementwise function of the two halves of a tensor."""
+    return strides_of_result(size, [Operand(size, call.tensors[0].stride())])
 
 
 def _preserved(call: Call, size: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -102,3 +116,11 @@ def _of_iterator(call: Call, size: tuple[int, ...]) -> tuple[int, ...] | None:
 def _overload(func: Any) -> str:
     """The name of the overload, which says whether numbers count, if they do."""
     return "" if str(func) in _NUMBERS_ARE_PARAMETERS else func._schema.overload_name.lower()
+
+
+_RULES: dict[str, _StrideRule] = {
+    "aten.ldexp.Tensor": _of_ldexp,
+    "aten.glu.default": _of_halves,
+    "aten._prelu_kernel.default": _of_iterator,
+}
+"""The rules of single operators."""

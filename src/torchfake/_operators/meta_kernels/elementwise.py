@@ -47,6 +47,12 @@ def glu_backward_jvp(
     return torch.cat([half, half], dim)
 
 
+@register_meta_kernel(aten.view_copy.default)
+def view_copy(tensor: Tensor, size: list[int]) -> Tensor:
+    """aten/src/ATen/native/TensorShape.cpp: what cannot be viewed is reshaped."""
+    return tensor.new_empty(tensor.reshape(size).shape)
+
+
 @register_meta_kernel(aten.histogram.bin_ct)
 def histogram(a: Tensor, bins: int = 100, **_options: Any) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/Histogram.cpp: there is one edge more than there are counts."""

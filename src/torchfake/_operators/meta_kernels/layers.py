@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfake._operators.meta_kernels.register import register_meta_kernel
+from torchfake._operators.meta_kernels.register import MetaKernel, register_meta_kernel
 from torchfake._torch import kernels
 
 aten = torch.ops.aten
@@ -99,7 +99,8 @@ def batch_norm_with_update(
     input: Tensor, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same file."""
-    output, _, _, reserve = aten._batch_norm_with_update.default(input, weight, *rest)
+    _, _, _, reserve = aten._batch_norm_with_update.default(input, weight, *rest)
+    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
     statistics = _statistics_like(input, weight, (input.shape[1],))
     return output, statistics, torch.empty_like(statistics), reserve
 
@@ -141,20 +142,94 @@ def sdpa_backward(
 
 
 @register_meta_kernel(aten.convolution.default, devices=("cpu",))
-def convolution(input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
     """aten/src/ATen/native/ConvUtils.h, mkldnn_conv_use_channels_last: the memory format of the
-    input or of the weight decides.
+    input or of the weight decides. One dim is computed as two of a contiguous
+    input (Convolution.cpp, view1d_as_2d).
     """
-    output: Tensor = aten.convolution.default(input, weight, *args, **options)
+    sizes = stride, padding, dilation, transposed, output_padding, groups
+    if weight.dim() == input.dim() == 3:
+        sizes = (
+            [1, *stride],
+            [0, *padding],
+            [1, *dilation],
+            transposed,
+            [0, *output_padding],
+            groups,
+        )
+        image: Tensor = convolution(
+            input.contiguous().unsqueeze(2), weight.unsqueeze(2), bias, *sizes
+        )
+        return image.squeeze(2)
+    output: Tensor = aten.convolution.default(input, weight, bias, *sizes)
     formats = {kernels.memory_format_of(t) for t in (input, weight)}
     if torch.channels_last in formats:
         return output.to(memory_format=torch.channels_last)
-    if torch.channels_last_3d in formats and _takes_mkldnn(input, weight, groups=args[-1]):
+    is_refused = transposed and _transposed_without_mkldnn(input, stride, output_padding, groups)
+    if (
+        torch.channels_last_3d in formats
+        and _takes_mkldnn(input, weight, groups)
+        and not is_refused
+    ):
         return output.to(memory_format=torch.channels_last_3d)
     return output
 
 
-def _takes_mkldnn(input: Tensor, weight: Tensor, *, groups: int) -> bool:
+def _takes_mkldnn(input: Tensor, weight: Tensor, groups: int) -> bool:
     """Convolution.cpp, use_mkldnn: the other kernel for three dims gives one layout only."""
-    large = input.shape[0] > 1 or input.numel() > 20_480 or min(weight.shape[-2:]) > 3
+    batch = input.shape[0]
+    large = batch > 1 or input.shape[:4].numel() > 20_480 or min(weight.shape[-2:]) > 3
     return input.dtype != torch.float64 and (groups > 1 or large)
+
+
+def _transposed_without_mkldnn(
+    input: Tensor, stride: list[int], output_padding: list[int], groups: int
+) -> bool:
+    """The same function: depthwise, or with an output padding as large as the stride."""
+    steps = stride * (len(output_padding) // len(stride))
+    is_big = any(pad >= step for pad, step in zip(output_padding, steps, strict=False))
+    return is_big or (groups > 1 and input.shape[1] == groups)
+
+
+def _keeps_format(func: Any) -> MetaKernel:
+    """aten/src/ATen/native/ReflectionPad.cpp, ReplicationPadding.cpp and ChanelShuffle.cpp: the CPU
+    keeps the memory format of the input.
+    """
+
+    def kernel(input: Tensor, *args: Any) -> Tensor:
+        output: Tensor = func(input, *args)
+        return output.to(memory_format=kernels.memory_format_of(input))
+
+    return kernel
+
+
+for _func in (
+    aten.reflection_pad2d.default,
+    aten.reflection_pad3d.default,
+    aten.replication_pad2d.default,
+    aten.replication_pad3d.default,
+    aten.channel_shuffle.default,
+):
+    register_meta_kernel(_func, devices=("cpu",))(_keeps_format(_func))
+
+
+@register_meta_kernel(aten.max_pool3d_with_indices.default, devices=("cpu",))
+def max_pool3d(input: Tensor, *window: Any) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/DilatedMaxPool3d.cpp: one image whose channels lie last keeps that."""
+    results: tuple[Tensor, Tensor] = aten.max_pool3d_with_indices.default(input, *window)
+    batch = input.unsqueeze(0)
+    last = torch.channels_last_3d
+    if input.dim() == 5 or batch.is_contiguous() or not batch.is_contiguous(memory_format=last):
+        return results
+    like = [torch.empty_like(t.unsqueeze(0), memory_format=last).squeeze(0) for t in results]
+    return like[0], like[1]

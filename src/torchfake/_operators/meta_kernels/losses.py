@@ -60,6 +60,16 @@ def fused_step(*_args: Any, **_options: Any) -> None:
     """An optimizer's step writes in place and changes no metadata."""
 
 
+@register_meta_kernel(aten.nll_loss2d_forward.default, devices=("cpu",))
+def nll_loss2d(
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/LossNLL2d.cpp: what is not reduced is contiguous."""
+    options = weight, reduction, ignore_index
+    loss, total = aten.nll_loss2d_forward.default(input, target, *options)
+    return loss.contiguous(), total
+
+
 @register_meta_kernel(aten.multilabel_margin_loss_forward.default, devices=("cpu",))
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/LossMultiLabelMargin.cpp: one row gives one number, whatever the

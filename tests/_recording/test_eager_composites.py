@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -120,6 +121,27 @@ def test_gradients(program):
     with deferred_mode():
         got = gradient()
     assert bits(made_real(got)) == bits(expected)
+
+
+def gradients_of_products() -> list[Tensor]:
+    found = []
+    for dim, num_zeros in itertools.product((None, 0, -1), (0, 1, 2)):
+        x = torch.randn(5, 7)
+        x[0, :num_zeros] = 0
+        x.requires_grad_()
+        product = x.prod() if dim is None else x.prod(dim)
+        found += torch.autograd.grad(product, x, torch.randn(product.shape))
+    return found
+
+
+def test_gradients_of_products() -> None:
+    torch.manual_seed(0)
+    expected = gradients_of_products()
+    torch.manual_seed(0)
+    with deferred_mode():
+        recorded = gradients_of_products()
+    for one, other in zip(recorded, expected, strict=True):
+        assert bits(materialize_tensor(one)) == bits(other)
 
 
 def test_group_norm_of_a_plain_fake_keeps_channels_last() -> None:

@@ -1,6 +1,6 @@
 """torch's operator database through forward-mode AD and ``torch.func``: what eager gives.
 
-One transform of a sample of each operator in the suite; with ``--all-samples``
+One transform of a sample of every second operator in the suite; with ``--all-samples``
 (``nox -s recorded``) all transforms of all samples.
 """
 
@@ -14,6 +14,7 @@ from tests.opinfo.shortfalls import TRANSFORMED
 from tests.opinfo.transforms import TRANSFORMS, tally
 
 NUM_PARTS = 4
+STRIDE = 2  # of the operators, one in so many is in the suite
 NUM_TRANSFORMS = 1  # of each operator, in the suite
 SLOW = ("linearize",)  # traces: a second for a sample
 ASKING = ("native_batch_norm", "native_layer_norm", "native_group_norm", "cumprod", "linalg.cond",
@@ -33,6 +34,7 @@ def one_thread():
 def test_transforms_equal_eager(part, request):
     is_full = request.config.getoption("--all-samples")
     names = [name for name in sorted(OPS) if zlib.crc32(name.encode()) % NUM_PARTS == part]
+    names = names if is_full else names[::STRIDE]
     num_samples, new = 0, {}
     for name in names:
         for transform in TRANSFORMS if is_full else drawn(name):
@@ -43,7 +45,7 @@ def test_transforms_equal_eager(part, request):
                 if found.failures and name not in TRANSFORMED:
                     new[f"{name} ({transform}, {way})"] = grouped(found.failures)
     print(f"\n{num_samples} samples")
-    assert num_samples > 150
+    assert num_samples > (150 if is_full else 70)
     assert not new, f"new failures: {new}"
 
 

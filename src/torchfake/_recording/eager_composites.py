@@ -232,6 +232,38 @@ def with_tangents_of_eager(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
+    """torch/csrc/autograd/FunctionsManual.cpp: where there are no zeros, the gradient is a quotient
+    by the tensor; of subclasses it is always a product of the others.
+    """
+    overload = aten.prod.dim_int if len(args) > 1 else aten.prod.default
+    result: Tensor = _prods[overload](redispatch, *args, **options)
+    node = result.grad_fn
+    if node is None or autograd.is_transformed(args[0]) or not is_deferred_fake(args[0]):
+        return result
+    recorded = _recorded_arguments(overload, args)
+    if recorded is not None:
+
+        def overwrite(gradients: tuple[Any, ...], incoming: tuple[Any, ...]) -> None:
+            if torch.is_grad_enabled() or gradients[0] is None:
+                return  # of a gradient that is differentiated again, all parts are the formula's
+            rest = _recorded_arguments(overload, (incoming[0],))
+            if rest is not None:
+                _overwrite(
+                    gradients[0], _write_prod_backward, (overload, rest[0], recorded), options
+                )
+
+        node.register_hook(overwrite)
+    return result
+
+
+def _write_prod_backward(target: Tensor, op: Any, grad: Tensor, args: Any, **options: Any) -> None:
+    with torch.enable_grad():
+        leaf = args[0].detach().requires_grad_()
+        product = op(leaf, *args[1:], **options)
+    target.copy_(torch.autograd.grad(product, leaf, grad)[0])
+
+
 def _recorded_arguments(op: Any, args: Any, tangents: Sequence[Any] = ()) -> list[Any] | None:
     """The arguments as they are recorded, before the call; None if not all of them can be."""
     every = [with_real_tensors(arg) for arg in (*args, *tangents)]
@@ -271,13 +303,15 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.embedding_bag.padding_idx: embedding_bag,
     aten.group_norm.default: composites.group_norm,
     aten.mish_backward.default: mish_backward,
+    aten.prod.default: prod,
+    aten.prod.dim_int: prod,
 }
 _HAVE_OTHER_TANGENTS = (
     aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
     aten._native_batch_norm_legit.no_stats, aten._batch_norm_with_update.default,
     aten.native_layer_norm.default, aten.native_group_norm.default,
-    aten.prod.default, aten.prod.dim_int,
 )  # fmt: skip
+_prods = {op: with_tangents_of_eager(op) for op in (aten.prod.default, aten.prod.dim_int)}
 _COMPARE_DEVICES = (aten.quantile, aten.nanquantile, aten.linalg_matrix_rank, aten.stft)
 
 recurrent_layers.register_kernels()

@@ -99,3 +99,12 @@ def test_the_default_generator_does_not_move_for_a_trial() -> None:
         with pytest.raises(RuntimeError):
             torch.native_dropout(x, -1.0, True)
     assert torch.equal(torch.get_rng_state(), expected)
+
+
+@pytest.mark.parametrize("name", ["uniform_", "normal_", "random_", "exponential_"])
+def test_a_draw_into_repeated_memory_is_refused_at_once(name):
+    with deferred_mode():
+        state = torch.get_rng_state()
+        with pytest.raises(RuntimeError, match="single memory location"):
+            getattr(torch.empty(1, 4).expand(4, 4), name)()
+        assert torch.equal(torch.get_rng_state(), state)

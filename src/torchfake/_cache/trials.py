@@ -70,6 +70,8 @@ def _try_draw(call: Call) -> None:
     overload = schemas.overload_with_generator(call.func)
     args = [_small(arg, cut, keeps_known=keeps_known) for arg in call.args]
     kwargs = _small_values(call.kwargs, cut, keeps_known=keeps_known)
+    if call.traits.mutated_names and len(call.tensors) == 1 and _repeats(call.tensors[0]):
+        args[0] = torch.ones(1, dtype=call.tensors[0].dtype).expand(2)
     if call.traits.packet == "aten::randperm":
         args[0] = _length_to_permute(args[0], kwargs)
     if overload is not None:
@@ -114,7 +116,7 @@ def _key_of_draw(call: Call, size: _Cut) -> Any:
 
 def _key_part(value: Any, size: _Cut) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.dtype, size.of(value.shape)
+        return value.dtype, size.of(value.shape), _repeats(value)
     if isinstance(value, (list, tuple)):
         parts = tuple(_key_part(item, size) for item in value)
         return size.of(parts) if size.lists and all(type(p) is int for p in parts) else parts
@@ -276,3 +278,8 @@ def _small(arg: Any, cut: _Cut, device: str = "cpu", *, keeps_known: bool = Fals
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether elements are the same memory along a dim: kernels refuse to draw into that."""
+    return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))

@@ -78,7 +78,7 @@ def test_watch() -> None:
 
     owner, ended = Owner(), []
     ref = contexts.watch(owner, partial(ended.append, 1))
-    assert isinstance(ref, contexts.ExitRef)
+    assert ref() is owner
     del owner
     assert ended == [1]
 

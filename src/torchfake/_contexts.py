@@ -33,22 +33,9 @@ def uninterrupted(calls: Iterable[Callable[[], Any]]) -> None:
     deque(map(_call, calls), maxlen=0)
 
 
-class ExitRef(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to the ``__exit__`` that a ``with`` statement holds."""
-
-    __slots__ = ("restore",)
-    restore: Callable[[], None]
-
-
-def _restore_abandoned(ref: ExitRef) -> None:
-    ref.restore()
-
-
-def watch(exit_or_owner: Any, restore: Callable[[], None]) -> ExitRef:
+def watch(exit_or_owner: Any, restore: Callable[[], None]) -> weakref.ref[Any]:
     """Call `restore` when the object dies before the reference that is returned does."""
-    ref = ExitRef(exit_or_owner, _restore_abandoned)
-    ref.restore = restore
-    return ref
+    return weakref.ref(exit_or_owner, lambda _: restore())
 
 
 class _Exit:
@@ -67,7 +54,7 @@ class Restoring:
     once.
     """
 
-    _exit_ref: ExitRef | None = None
+    _exit_ref: weakref.ref[Any] | None = None
 
     def change(self) -> Any:
         """Make the change; what is returned is what ``as`` names."""
@@ -78,7 +65,9 @@ class Restoring:
         raise NotImplementedError
 
     def interrupted(self, error: BaseException) -> None:
-        """Called before :meth:`restore` if a KeyboardInterrupt or the like is leaving the block."""
+        """Called before :meth:`restore` if a KeyboardInterrupt or the like is leaving the block, or
+        an error that it has led to.
+        """
 
     def __enter__(self) -> Any:
         try:
@@ -93,13 +82,31 @@ class Restoring:
 def leave(context: Restoring, _type: Any = None, error: Any = None, _trace: Any = None) -> None:
     """Leave a context: what its ``__exit__`` does."""
     try:
-        if error is not None and not isinstance(error, Exception):
+        if error is not None and interrupt_behind(error) is not None:
             context.interrupted(error)
         context.restore()
     except BaseException:
         context.restore()
         raise
     context._exit_ref = None  # which refers to the context
+
+
+def handled_errors(error: BaseException) -> list[BaseException]:
+    """An error, and those during whose handling it was raised."""
+    found: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and not any(at is other for other in found):
+        found.append(at)
+        at = None if at.__suppress_context__ else at.__context__  # raised "from": on purpose
+    return found
+
+
+def interrupt_behind(error: BaseException) -> BaseException | None:
+    """The KeyboardInterrupt or the like that `error` is, or was raised during the handling of.
+
+    Contexts of other libraries, left half-way, raise errors of their own.
+    """
+    return next((e for e in handled_errors(error) if not isinstance(e, Exception)), None)
 
 
 class Guards(Restoring):
@@ -173,6 +180,10 @@ class Together(Restoring):
 
     def __init__(self, *contexts: Restoring) -> None:
         self._contexts = contexts
+
+    def interrupted(self, error: BaseException) -> None:
+        for context in reversed(self._contexts):
+            context.interrupted(error)
 
     def change(self) -> Any:
         for context in self._contexts:

@@ -14,9 +14,13 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 import torchfake
 from tests.interrupts import programs
+from torchfake._patches import autocast
 from torchfake._tensor import torch_function
+from torchfake.fx import MetaAwareMethodsPatcher
 
 OWN = (os.path.dirname(torchfake.__file__), contextlib.__file__, programs.__file__)
 """Where interrupts arrive: in torchfake, in contextlib, and in programs that use modes."""
@@ -25,6 +29,18 @@ LOST = (torch_function.__file__, "__get__")
 """Where torch looks up ``__torch_function__`` of a fake outside all modes: torch's C++ suppresses
 what is raised before its first line."""
 
+NOT_LEFT = (
+    programs.autocast.__code__,  # torch.autocast itself is not left at its last line
+    programs.meta_patcher.__code__,  # nor is a ``finally`` always reached, or what it calls
+    MetaAwareMethodsPatcher.unpatch.__code__,
+    autocast.PATCHES[0].make_replacement(int).__code__,  # what torch.autocast calls when left
+)
+"""Where an interrupt can keep what the program has to do itself from beginning."""
+
+MODES_OF_EXPORT = os.path.join(OWN[0], "_tracing", "export_without_cuda.py")
+"""Where C++ asks a tensor for its device during an export. It ends the process if that raises, in
+torch's own modes too."""
+
 EVENTS = frozenset({"call", "line", "opcode", "return"})
 
 
@@ -32,9 +48,19 @@ def is_own(code: types.CodeType) -> bool:
     """Whether an interrupt may arrive in `code`. Imports are Python's, and done once."""
     if code.co_name == "<module>" or (code.co_filename == LOST[0] and code.co_name == LOST[1]):
         return False
-    if code is programs.autocast.__code__:  # torch.autocast itself is not left at its last line
+    if code in NOT_LEFT:
         return False
     return code.co_filename.startswith(OWN)
+
+
+def _ends_the_process(frame: types.FrameType) -> bool:
+    at: types.FrameType | None = frame
+    while at is not None:
+        is_mode = at.f_code.co_filename == MODES_OF_EXPORT
+        if is_mode and at.f_locals.get("func") is torch.ops.prim.device.default:
+            return True
+        at = at.f_back
+    return False
 
 
 def is_anywhere(code: types.CodeType) -> bool:
@@ -73,7 +99,7 @@ class Injector:
     def _event(self, frame: types.FrameType, event: str, arg: Any = None) -> Any:
         if event in self.events:
             self.num_events += 1
-            if self.num_events - 1 == self.at:
+            if self.num_events - 1 == self.at and not _ends_the_process(frame):
                 code = frame.f_code
                 name = os.path.basename(code.co_filename)
                 self.point = f"{name}:{frame.f_lineno} {code.co_name}+{frame.f_lasti} ({event})"

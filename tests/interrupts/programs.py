@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,10 +173,13 @@ def exported() -> None:
 
 
 def meta_patcher() -> None:
-    with torchfake.fx.MetaAwareMethodsPatcher() as patcher:
-        layer = nn.Linear(2, 3)
-    layer(torch.ones(1, 2))
-    patcher.unpatch()
+    patcher = torchfake.fx.MetaAwareMethodsPatcher()
+    try:
+        with patcher:
+            layer = nn.Linear(2, 3)
+        layer(torch.ones(1, 2))
+    finally:
+        patcher.unpatch()
 
 
 def estimated() -> None:
@@ -188,6 +192,22 @@ def checked() -> None:
 
 def summarized() -> None:
     torchfake.summary(build(), torch.ones(2, 3))
+
+
+def planned() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    torchfake.plan(
+        build,
+        mesh_shape=2,
+        parallelize=lambda module, mesh: fully_shard(module, mesh=mesh),
+        inputs=torch.ones(2, 3),
+    )
+
+
+def saved() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        torchfake.save_materialized(deferred_init(build), folder)
 
 
 def _by_name(*programs: Program) -> dict[str, Program]:
@@ -203,6 +223,6 @@ MODES = _by_name(
 USES = _by_name(
     autocast, known_values, after_the_mode, materialized, materialized_from_meta,
     rejection_sampler, initialiser, fake_copy, traced_symbolically, traced_by_make_fx, exported,
-    meta_patcher, estimated, checked, summarized,
+    meta_patcher, estimated, checked, summarized, planned, saved,
 )  # fmt: skip
 """What enters contexts of its own."""

@@ -22,6 +22,7 @@ KINDS = (fake_mode, deferred_mode, meta_init, MetaAwareMethodsPatcher)
 
 @pytest.fixture(autouse=True)
 def torch_unchanged() -> Iterator[None]:
+    torch_state.failures_afterwards()  # what stays replaced where there have been fakes
     before = torch_state.snapshot()
     yield
     assert torch_state.differences(before) == []

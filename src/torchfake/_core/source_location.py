@@ -13,6 +13,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class CodePredicate:
     def __init__(self, predicate: Callable[[types.CodeType], bool]) -> None:
         self._predicate = predicate
         self.cached: dict[int, bool] = {}  # by identity; hot paths look it up themselves
-        self._alive: dict[int, weakref.ref[types.CodeType]] = {}
+        self._alive: dict[int, tuple[weakref.ref[types.CodeType], ...]] = {}
 
     def __call__(self, code: types.CodeType) -> bool:
         cached = self.cached.get(id(code))
@@ -44,13 +45,11 @@ class CodePredicate:
     def _evaluate(self, code: types.CodeType) -> bool:
         key = id(code)
         result = self._predicate(code)
-        self._alive[key] = weakref.ref(code, lambda _: self._forget(key))
+        # In C: an interrupt in Python code would be dropped here, and the result stay.
+        forget = partial(self.cached.pop, key), partial(self._alive.pop, key)
+        self._alive[key] = tuple(weakref.ref(code, each) for each in forget)
         self.cached[key] = result
         return result
-
-    def _forget(self, key: int) -> None:
-        self.cached.pop(key, None)
-        self._alive.pop(key, None)
 
 
 _SHARDING_ROOTS = tuple(

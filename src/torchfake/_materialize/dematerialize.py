@@ -8,6 +8,7 @@ they were made from. Invariant: another materialization gives the bits that they
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ def remember_source(storage: torch.UntypedStorage, contents: Contents, mark: int
     if sum(external.num_bytes for op in ops for external in op.externals()) > MAX_EXTERNAL_BYTES:
         return
     key = subclass.storage_key(storage)
-    gone = weakref.ref(storage, lambda _: _sources.pop(key, None))
+    gone = weakref.ref(storage, partial(_sources.pop, key))  # in C: nothing interrupts it
     _sources[key] = Source(gone, contents, mark)
 
 

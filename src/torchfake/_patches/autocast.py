@@ -21,14 +21,23 @@ from torchfake._torch import backends
 def _updating_override(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        if any(value is True for value in (*args, *kwargs.values())):
-            torch_function.expect_autocast()
-            return original(*args, **kwargs)  # last: an interrupt after it would leave it on
-        original(*args, **kwargs)
-        torch_function.update_override()
+        try:
+            if _switches_on(args, kwargs):
+                torch_function.expect_autocast()
+                return original(*args, **kwargs)  # last: an interrupt after it would leave it on
+            original(*args, **kwargs)
+            torch_function.update_override()
+        except BaseException as error:
+            if not isinstance(error, Exception) and not _switches_on(args, kwargs):
+                original(*args, **kwargs)  # torch's ``__exit__`` calls this once
+            raise
         return None
 
     return replacement
+
+
+def _switches_on(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return True in args or True in kwargs.values()
 
 
 _SWITCHES = [

@@ -96,13 +96,17 @@ class Entered(contexts.Restoring):
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
+        self._entry: ModeState | None = None
 
     def change(self) -> None:
         self._mode.__enter__()
 
     def restore(self) -> None:
-        for state in _entries_of(self._mode)[:1]:
-            _end(state)
+        # Kept, since a part of _end may have been done when this is called again.
+        self._entry = self._entry or next(iter(_entries_of(self._mode)), None)
+        if self._entry is not None:
+            _end(self._entry)
+            self._entry.owner = None
 
 
 def _entries_of(mode: Any) -> list[ModeState]:

@@ -125,8 +125,7 @@ def share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def version_counter_of(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the version counter of `tensor`, and no memory."""
-    no_dispatch: Any = torch._C._DisableTorchDispatch()
-    with no_dispatch, torch.no_grad():
+    with Guards(torch._C._DisableTorchDispatch), no_grad():
         made = tensor.detach()
         if not made.is_meta:
             made.data = torch.empty(0, dtype=made.dtype, device=made.device)

@@ -9,6 +9,7 @@ beyond the context managers here. Called by: ``_core/devices``, ``_patches/devic
 from __future__ import annotations
 
 import threading
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -69,6 +70,43 @@ class autocast_off(Restoring):
         if self._before is not None:
             torch.set_autocast_dtype(self._device_type, self._before[1])
             torch.set_autocast_enabled(self._device_type, self._before[0])
+
+
+def _autocast_nesting() -> int:
+    """How many contexts of autocast this thread is in: both calls are in C, as one."""
+    calls = torch.autocast_increment_nesting, torch.autocast_decrement_nesting
+    depths: list[int] = list(map(methodcaller("__call__"), calls))
+    return depths[1]
+
+
+class autocast(Restoring):
+    """Context: ``torch.autocast``, left by setting what was there before. torch's own ``__exit__``
+    restores nothing if it is interrupted before it begins.
+    """
+
+    _before: tuple[bool, torch.dtype, bool, int] | None = None
+
+    def __init__(self, device_type: str, dtype: torch.dtype) -> None:
+        self._kind, self._dtype = device_type, dtype
+
+    def change(self) -> None:
+        kind = self._kind
+        is_on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        nesting = _autocast_nesting()
+        self._before = is_on, dtype, torch.is_autocast_cache_enabled(), nesting
+        torch.autocast(kind, dtype=self._dtype).__enter__()
+
+    def restore(self) -> None:
+        if self._before is None:
+            return
+        is_on, dtype, has_cache, nesting = self._before
+        while _autocast_nesting() > nesting:
+            torch.autocast_decrement_nesting()
+        if not nesting:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled(self._kind, is_on)
+        torch.set_autocast_dtype(self._kind, dtype)
+        torch.set_autocast_cache_enabled(has_cache)
 
 
 class keeping_state(Restoring):

@@ -157,6 +157,7 @@ class _Entry(Restoring):
 
     def __init__(self, patcher: MetaAwareMethodsPatcher) -> None:
         self.patcher = patcher
+        self.is_first = patcher not in _FORWARDS[0].users
 
     def change(self) -> None:
         with holding(_lock):
@@ -172,6 +173,14 @@ class _Entry(Restoring):
         with holding(_lock):
             for patch in _CONSTRUCTORS:
                 patch.release(self)
+
+    def abandon(self) -> None:
+        """Undo an entry that nothing can leave any more: its ``with`` statement was interrupted,
+        and has given its name to no patcher that could be unpatched.
+        """
+        self.restore()
+        if self.is_first:
+            self.patcher.unpatch()
 
 
 def _leave_patcher(patcher: MetaAwareMethodsPatcher, *error: Any) -> None:
@@ -225,19 +234,23 @@ class MetaAwareMethodsPatcher:
         exit_ = self.__dict__.pop("_latest_exit", None)
         entry = _Entry(self)
         if exit_ is not None and exit_() is not None:
-            entry._exit_ref = watch(exit_(), entry.restore)
-        is_first = self not in _FORWARDS[0].users
+            entry._exit_ref = watch(exit_(), entry.abandon)
         try:
             entry.change()
         except BaseException:
-            entry.restore()
-            if is_first:
-                self.unpatch()
+            entry.abandon()
             raise
         return self
 
     def unpatch(self) -> None:
         """Restore the forwards, unless another patcher still needs them; may be called again."""
+        try:
+            self._release_forwards()
+        except BaseException:
+            self._release_forwards()
+            raise
+
+    def _release_forwards(self) -> None:
         with holding(_lock):
             for patch in _FORWARDS:
                 patch.release(self)

@@ -96,7 +96,7 @@ class RankTracker(StorageTracker):
     def _set_role(self, role: str, tensors: Any) -> None:
         """Set the role of the storages of these tensors, unless they have one."""
         if isinstance(tensors, FakeTensor):
-            ref = self._refs.get(id(tensors._fake_storage))
+            ref = self._ref_to(tensors._fake_storage)
             if ref is not None:
                 self._roles.setdefault(id(ref.life), _ROLES.index(role))
         elif isinstance(tensors, (list, tuple)):
@@ -107,7 +107,7 @@ class RankTracker(StorageTracker):
 
     def resized(self, storage: Storage) -> None:
         """Record that FSDP has resized a storage, to allocate or free an unsharded parameter."""
-        if id(storage) not in self._refs:
+        if self._ref_to(storage) is None:
             return
         self._observe(storage, aten.resize_.default)
         self._roles[id(self._refs[id(storage)].life)] = _ROLES.index(UNSHARDED)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchfake._contexts import interrupt_behind
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import distributed
@@ -186,6 +187,8 @@ class _Rank:
         except TorchFakeError:
             raise
         except Exception as error:
+            if interrupt_behind(error) is not None:
+                raise  # a context of torch was left half-way: what leaves the mode is the interrupt
             layout = self.job.layout
             failed = None if modules is None else modules.failure
             where = f" in {failed[1] or 'its own forward'}" if failed is not None else ""

@@ -8,15 +8,16 @@ Called by: ``memory`` and ``distributed/run_rank``; ``check`` and ``flops`` for 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchfake._contexts import Restoring, Together
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import autograd
+from torchfake._torch import autograd, backends
 from torchfake._torch.distributed import local_tensor_of
 from torchfake.errors import InputsError
 from torchfake.inspect.run.generation import generate
@@ -164,12 +165,9 @@ def run_backward(loss: torch.Tensor) -> None:
     loss.backward()
 
 
-@contextlib.contextmanager
-def _autocast(fake_copy: FakeCopy, step: Step) -> Iterator[None]:
+def _autocast(fake_copy: FakeCopy, step: Step) -> Restoring:
     if step.autocast is None:
-        yield
-        return
+        return Together()
     parameter = next(fake_copy.module.parameters(), None)
     device = "cpu" if parameter is None else parameter.device.type
-    with torch.autocast(device, dtype=step.autocast):
-        yield
+    return backends.autocast(device, step.autocast)

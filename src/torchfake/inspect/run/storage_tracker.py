@@ -7,12 +7,15 @@ Called by: ``execution`` and ``generation``, which mark phases and categories; `
 ``distributed/rank_tracker``.
 
 A storage that is new in the result of an operator was allocated by it; weak references report when
-it is freed. One clock numbers both kinds of events, so that any two are ordered.
+it is freed. One clock numbers both kinds of events, so that any two are ordered. What they call is
+in C, and their reports are read before anything else is: Python drops a KeyboardInterrupt that is
+raised in a callback, and what this has not done would be missing.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,6 +52,7 @@ class StorageTracker(FakeDispatch):
         self.phase = "start"
         self.ops: set[Any] = set()  # all operators that ran
         self._refs: dict[int, _Ref] = {}  # of storages that are alive, by identity
+        self._dead_refs: deque[_Ref] = deque()  # in the order in which they died
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,27 +71,34 @@ class StorageTracker(FakeDispatch):
 
     def _observe(self, storage: Storage, op: Any) -> None:
         """Record the storage of a result if it is new or was resized."""
-        ref = self._refs.get(id(storage))
+        ref = self._ref_to(storage)
         if ref is None:
             self._record_allocation(storage, op, "")
         elif ref.life.num_bytes != storage.num_bytes:  # allocates new memory, then frees the old
             self._record_allocation(storage, op, ref.life.category)
             self._record_free(ref)
 
+    def _ref_to(self, storage: Storage) -> _Ref | None:
+        """The reference to a storage, if it has been recorded."""
+        self._record_frees()
+        return self._refs.get(id(storage))
+
     def _end_recomputation(self) -> None:
         """What the recomputation of a checkpointed forward has left alive is activations."""
+        self._record_frees()
         for life in self._recomputed:
             if life.freed_at < 0:
                 life.category = life.category or "activations"
         self._recomputed.clear()
 
     def _record_allocation(self, storage: Storage, op: Any, category: str) -> Lifetime:
+        self._record_frees()
         life = Lifetime()
         life.num_bytes, life.device = storage.num_bytes, storage.device
         life.allocated_at, life.freed_at, self.clock = self.clock, -1, self.clock + 1
         life.category, life.phase, life.op = category, self.phase, op
         life.module, life.location = self.modules.name, storage.location
-        life.ref = ref = _Ref(storage, self._record_free)
+        life.ref = ref = _Ref(storage, self._dead_refs.append)
         ref.key, ref.life = id(storage), life
         self._refs[id(storage)] = ref
         self.lives.append(life)
@@ -95,8 +106,13 @@ class StorageTracker(FakeDispatch):
             self._recomputed.append(life)
         return life
 
+    def _record_frees(self) -> None:
+        while self._dead_refs:
+            self._record_free(self._dead_refs.popleft())
+
     def _record_free(self, ref: _Ref) -> None:
-        ref.life.freed_at, self.clock = self.clock, self.clock + 1
+        if ref.life.freed_at < 0:  # or its memory was freed when the storage was resized
+            ref.life.freed_at, self.clock = self.clock, self.clock + 1
         if self._refs.get(ref.key) is ref:
             del self._refs[ref.key]
 
@@ -104,7 +120,7 @@ class StorageTracker(FakeDispatch):
         """Record existing tensors under `category`, unless they have one."""
         for module, tensor in tensors:
             storage = tensor._fake_storage  # type: ignore[attr-defined]
-            ref = self._refs.get(id(storage))
+            ref = self._ref_to(storage)
             life = self._record_allocation(storage, None, category) if ref is None else ref.life
             if not life.category or ref is None:
                 life.category, life.module = category, module
@@ -114,7 +130,7 @@ class StorageTracker(FakeDispatch):
         for module, tensor in tensors:
             if not isinstance(tensor, FakeTensor):
                 continue
-            ref = self._refs.get(id(tensor._fake_storage))
+            ref = self._ref_to(tensor._fake_storage)
             if ref is not None and ref.life.category in ("", "activations"):
                 ref.life.category, ref.life.module = category, module
 
@@ -124,16 +140,19 @@ class StorageTracker(FakeDispatch):
 
     def end_forward(self) -> None:
         """What the forward pass has allocated and is still alive is activations."""
+        self._record_frees()
         for ref in self._refs.values():
             if not ref.life.category:
                 ref.life.category = "activations"
 
     def end_step(self) -> None:
         """What is freed from here on was alive at the end of the step."""
+        self._record_frees()
         self.end = self.clock
 
     def finish(self) -> Lifetimes:
         """Stop tracking; the lifetimes of the storages of the step, as columns."""
+        self._record_frees()
         self._refs.clear()
         for life in self.lives:
             del life.ref

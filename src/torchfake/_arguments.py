@@ -121,7 +121,8 @@ def named_device(value: Any, name: str) -> torch.device:
 
 
 def check_checkpoint(value: Any, name: str) -> None:
-    """Refuse what is no checkpoint, or is not there.
+    """Refuse what is no checkpoint. Whether it is there is found when it is read: that fails on all
+    ranks alike.
 
     Raises:
         CheckpointError: (a ValueError) naming the argument.
@@ -131,11 +132,6 @@ def check_checkpoint(value: Any, name: str) -> None:
     if not isinstance(value, (str, os.PathLike)):
         raise CheckpointError(
             f"{name} is {_shown(value)}: a checkpoint is a directory, a file or a state dict"
-        )
-    if not os.path.exists(value):
-        raise CheckpointError(
-            f"{name} is {os.fspath(value)!r}, which does not exist: give the path of a directory "
-            "or a file, or a state dict"
         )
 
 

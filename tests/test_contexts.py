@@ -108,3 +108,13 @@ def test_guards_and_together() -> None:
         assert torch.is_inference_mode_enabled()
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()
+
+
+def test_interrupt_behind_an_error() -> None:
+    """An error of a context that was left half-way gives way; one raised on purpose does not."""
+    interrupt, error = KeyboardInterrupt(), KeyError()
+    error.__context__ = interrupt
+    assert contexts.interrupt_behind(error) is interrupt
+    error.__cause__ = interrupt  # as ``raise ... from`` does
+    assert contexts.interrupt_behind(error) is None
+    assert contexts.interrupt_behind(interrupt) is interrupt

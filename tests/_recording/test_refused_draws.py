@@ -102,9 +102,26 @@ def test_the_default_generator_does_not_move_for_a_trial() -> None:
 
 
 @pytest.mark.parametrize("name", ["uniform_", "normal_", "random_", "exponential_"])
-def test_a_draw_into_repeated_memory_is_refused_at_once(name):
+def test_a_draw_into_repeated_memory_is_refused_at_once(name: str) -> None:
     with deferred_mode():
         state = torch.get_rng_state()
         with pytest.raises(RuntimeError, match="single memory location"):
             getattr(torch.empty(1, 4).expand(4, 4), name)()
         assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", ["trunc_normal_", "kaiming_normal_", "xavier_uniform_"])
+def test_an_initialiser_of_repeated_memory_falls_back(name: str) -> None:
+    def build() -> nn.Parameter:
+        try:
+            getattr(nn.init, name)(torch.empty(1, 4).expand(4, 4))
+        except RuntimeError:
+            return nn.Parameter(torch.rand(5))
+        return nn.Parameter(torch.ones(5))
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = build()
+
+    assert_equals_eager(Layer)

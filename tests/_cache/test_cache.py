@@ -136,3 +136,15 @@ def test_the_cache_can_be_checked() -> None:
     assert (
         _with_environment(COUNT, TORCHFAKE_CHECK_CACHE="0", TORCHFAKE_CACHE="1") == "2 False (3,)"
     )
+
+
+def test_answers_about_storages_are_not_shared() -> None:
+    """Views of equal metadata whose storages have other sizes."""
+    with fake_mode():
+        tangent, base = torch.ones(2), torch.ones(6)
+        ask = torch.ops.aten._has_same_storage_numel.default
+        assert ask(tangent, torch.zeros(2))
+        assert not ask(tangent, base[:2])
+        like = torch.ops.aten._new_zeros_with_same_feature_meta.default
+        assert like(tangent, torch.zeros(2)).untyped_storage().nbytes() == 8
+        assert like(tangent, base[:2]).untyped_storage().nbytes() == 24

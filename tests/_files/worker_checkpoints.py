@@ -290,7 +290,7 @@ def refused(folder):
             **eager("fsdp").state_dict(), "layers.0.down.bias.x": torch.ones(1)
         },
         r"head.weight is \[3, 3\] there": reshaped,
-        r"nowhere does not exist": mine if rank == 0 else folder / "nowhere",
+        r"nowhere', which does not exist": mine if rank == 0 else folder / "nowhere",
     }  # fmt: skip
     for text, source in cases.items():
         name = "odd" if "nowhere" in text else "fsdp"

@@ -101,7 +101,6 @@ RECORDED: dict[str, str] = {
     "to_sparse": SPARSE,
     "nn.functional.instance_norm": "statistics outside of the mode are written after they are read",
     "addbmm": "in place, eager resizes a one-element self; its own meta kernel refuses that",
-    "nn.functional.rms_norm": EMPTY,
 }
 """Operators that fall short recorded (``test_recorded.py``), in any way, dtype or variant, and why:
 all of them with an error, none with other values."""

@@ -282,4 +282,5 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 def _repeats(tensor: torch.Tensor) -> bool:
     """Whether elements are the same memory along a dim: kernels refuse to draw into that."""
-    return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.numel() > 0 and any(n > 1 and s == 0 for n, s in pairs)

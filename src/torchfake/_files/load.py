@@ -83,7 +83,10 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
     except OSError as error:  # not allowed, too long
         raise _unreadable(path, error) from error
     if not exists:
-        raise CheckpointError(f"{path} does not exist: give a directory, a file or a state dict")
+        raise CheckpointError(
+            f"checkpoint is {str(path)!r}, which does not exist: give a directory, a file or a "
+            "state dict"
+        )
     if not is_file:
         raise CheckpointError(f"{path} is neither a file nor a directory")
     if path.name.endswith(".index.json"):

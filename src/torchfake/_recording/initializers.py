@@ -91,7 +91,8 @@ def _is_accepted(frame: types.FrameType) -> bool:
     args = tuple(values[name] for name in names if name not in ("tensor", "generator"))
     if meta.device.type != "cpu" or not all(type(arg) in NON_TENSOR_TYPES for arg in args):
         return True
-    if any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True)):
+    repeats = any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True))
+    if repeats and 0 not in meta.size:
         return False  # kernels refuse to draw into memory that repeats
     size = tuple(min(length, 2) for length in meta.size)
     return _accepts(id(frame.f_code), meta.dtype, size, torch.get_default_dtype(), args)

@@ -329,6 +329,8 @@ def _print_record(found: Any, as_json: bool, depth: int | None = None) -> None:
         print(json_text(data))
     elif sys.stdout.isatty():
         console = Console(highlight=False)
+        if console.width < 1:  # COLUMNS=0, where there is no terminal to ask
+            console.width = 80
         for part in renderables(found, console, depth=depth):
             console.print(part)
     else:

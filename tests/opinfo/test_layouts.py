@@ -20,14 +20,6 @@ LAYERS = ("nn.functional.conv1d", "nn.functional.conv_transpose1d", "nn.function
           "_batch_norm_with_update")  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 @pytest.mark.filterwarnings("ignore")
 def test_layouts_equal_eager(part, request):

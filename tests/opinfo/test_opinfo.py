@@ -28,15 +28,6 @@ MIN_FIGURES = [(167, 6_027), (156, 2_620), (181, 4_549), (151, 4_204)]
 MIN_FIGURES_SINCE_2_14 = [(165, 5_992), (158, 2_776), (182, 4_576), (151, 4_167)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The samples are tiny: threads would only wait for each other."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 def expected(variant: str, dtype: str) -> dict[str, str]:
     """The table of a case, cut to the torch at hand."""
     case, version = f"{variant}-{dtype}", torch.torch_version.TorchVersion(torch.__version__)

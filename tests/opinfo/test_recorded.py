@@ -19,14 +19,6 @@ ASKING = ("matmul", "linalg.svdvals", "linalg.eigvalsh", "linalg.cond", "norm.nu
 NUM_PARTS = 4
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 def pytest_generate_tests(metafunc):
     if "dtype" in metafunc.fixturenames:
         is_full = metafunc.config.getoption("--all-samples")

@@ -21,14 +21,6 @@ ASKING = ("native_batch_norm", "native_layer_norm", "native_group_norm", "cumpro
           "masked.cumprod", "nn.functional.glu", "nn.functional.layer_norm")  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 @pytest.mark.filterwarnings("ignore")
 def test_transforms_equal_eager(part, request):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import devices, schemas
+from torchfake._core.metadata import has_repeated_elements
 from torchfake._operators.constant_propagation import argument_value, is_known
 from torchfake._operators.operator_call import Args, Call, Kwargs, output_device
 from torchfake._operators.special_operators import HANDLERS
@@ -70,7 +71,7 @@ def _try_draw(call: Call) -> None:
     overload = schemas.overload_with_generator(call.func)
     args = [_small(arg, cut, keeps_known=keeps_known) for arg in call.args]
     kwargs = _small_values(call.kwargs, cut, keeps_known=keeps_known)
-    if call.traits.mutated_names and len(call.tensors) == 1 and _repeats(call.tensors[0]):
+    if call.traits.mutated_names and len(call.tensors) == 1 and _is_repeated(call.tensors[0]):
         args[0] = torch.ones(1, dtype=call.tensors[0].dtype).expand(2)
     if call.traits.packet == "aten::randperm":
         args[0] = _length_to_permute(args[0], kwargs)
@@ -116,7 +117,7 @@ def _key_of_draw(call: Call, size: _Cut) -> Any:
 
 def _key_part(value: Any, size: _Cut) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.dtype, size.of(value.shape), _repeats(value)
+        return value.dtype, size.of(value.shape), _is_repeated(value)
     if isinstance(value, (list, tuple)):
         parts = tuple(_key_part(item, size) for item in value)
         return size.of(parts) if size.lists and all(type(p) is int for p in parts) else parts
@@ -280,7 +281,5 @@ def _small(arg: Any, cut: _Cut, device: str = "cpu", *, keeps_known: bool = Fals
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether elements are the same memory along a dim: kernels refuse to draw into that."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return tensor.numel() > 0 and any(n > 1 and s == 0 for n, s in pairs)
+def _is_repeated(tensor: torch.Tensor) -> bool:
+    return has_repeated_elements(tensor.shape, tensor.stride())

@@ -186,7 +186,7 @@ def contiguous_stride(size: Ints) -> Ints:
 
 
 @lru_cache(maxsize=4096)
-def is_dense(record: Metadata) -> bool:
+def is_dense(record: Metadata | Operand) -> bool:
     """Whether its elements fill a range of memory without overlap, in any order of dimensions."""
     step = 1
     for stride, length in sorted(zip(record.stride, record.size, strict=True)):
@@ -194,6 +194,12 @@ def is_dense(record: Metadata) -> bool:
             return False
         step *= length
     return True
+
+
+def has_repeated_elements(size: Ints, stride: Ints) -> bool:
+    """Whether elements along a dim are the same memory: kernels refuse to draw into that."""
+    is_repeated = any(n > 1 and step == 0 for n, step in zip(size, stride, strict=True))
+    return is_repeated and 0 not in size
 
 
 def bytes_spanned(size: Any, stride: Any, offset: int, itemsize: int) -> int:
@@ -268,15 +274,7 @@ def _is_packed(operand: Operand, order: list[int] | None) -> bool:
 
 def _is_dense(operand: Operand) -> bool:
     """``is_non_overlapping_and_dense``."""
-    if 0 in operand.size:
-        return True
-    pairs = sorted((st, n) for n, st in zip(operand.size, operand.stride, strict=True) if n != 1)
-    expected = 1
-    for stride, length in pairs:
-        if stride != expected:
-            return False
-        expected *= length
-    return True
+    return 0 in operand.size or is_dense(operand)
 
 
 def _broadcast_strides(operand: Operand, size: tuple[int, ...]) -> list[int]:

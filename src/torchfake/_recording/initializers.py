@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from torchfake._core import modes, source_location
-from torchfake._core.metadata import Metadata, contiguous_stride, intern
+from torchfake._core.metadata import Metadata, contiguous_stride, has_repeated_elements, intern
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.operations import Op, Read
 from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs
@@ -91,9 +91,8 @@ def _is_accepted(frame: types.FrameType) -> bool:
     args = tuple(values[name] for name in names if name not in ("tensor", "generator"))
     if meta.device.type != "cpu" or not all(type(arg) in NON_TENSOR_TYPES for arg in args):
         return True
-    repeats = any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True))
-    if repeats and 0 not in meta.size:
-        return False  # kernels refuse to draw into memory that repeats
+    if has_repeated_elements(meta.size, meta.stride):
+        return False
     size = tuple(min(length, 2) for length in meta.size)
     return _accepts(id(frame.f_code), meta.dtype, size, torch.get_default_dtype(), args)
 

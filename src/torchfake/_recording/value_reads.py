@@ -67,10 +67,7 @@ def run_on_values(
         materialize_storages(arguments.tensors)
         return func(*map(with_real_tensors, args), **with_real_tensors(kwargs))
     with dispatcher.as_eager():
-        copies = {
-            id(t): known_values.read_value(t, "an operation").clone()
-            for t in deferred_fakes(mutated)
-        }
+        copies = _copies_of(deferred_fakes(mutated))
         real_args = [_value_of(arg, copies) for arg in args]
         real_kwargs = {name: _value_of(arg, copies) for name, arg in kwargs.items()}
         result = func(*real_args, **real_kwargs)
@@ -119,7 +116,7 @@ def _draw_on_values(
     named = {} if generator is None else {"generator": generator}
     with dispatcher.as_eager(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the replay warns
-        copies = {id(t): known_values.read_value(t, "an operation").clone() for t in mutated}
+        copies = _copies_of(mutated)
         real_kwargs = {name: _value_of(arg, copies) for name, arg in kwargs.items()}
         try:
             func(*(_value_of(arg, copies) for arg in args), **{**real_kwargs, **named})
@@ -145,6 +142,11 @@ def _fake_copies(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return fake_copy(result)
     return type(result)(_fake_copies(item) for item in result)
+
+
+def _copies_of(mutated: list[FakeTensor]) -> dict[int, torch.Tensor]:
+    """Copies of the values of fakes that an operation is about to write, by their ids."""
+    return {id(t): known_values.read_value(t, "an operation").clone() for t in mutated}
 
 
 def _value_of(arg: Any, copies: dict[int, torch.Tensor]) -> Any:

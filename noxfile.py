@@ -20,6 +20,9 @@ DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_f
             "tests/test_meta_init.py")  # fmt: skip
 """What materializes deferred modules."""
 
+ECOSYSTEM = ("huggingface", "quantization", "training", "vision")
+"""The folders of tests/ecosystem, each with the versions of its libraries."""
+
 
 def install(session: nox.Session, torch: str, extra: str = "test") -> None:
     """Install `torch` first, so that the package's own range is already satisfied."""
@@ -164,6 +167,16 @@ def frameworks(session: nox.Session) -> None:
     install(session, CHECKED_TORCH)
     session.install("deepspeed", "lightning", "torchtitan", "triton")
     session.run("python", "-m", "tests.frameworks.run", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("kind", ECOSYSTEM)
+def ecosystem(session: nox.Session, kind: str) -> None:
+    """Other people's libraries on fakes and deferred modules, in an environment for each kind."""
+    folder = f"tests/ecosystem/{kind}"
+    install(session, CHECKED_TORCH)
+    session.install("-r", f"{folder}/requirements.txt")
+    run_pytest(session, folder, ECOSYSTEM="1")
 
 
 @nox.session

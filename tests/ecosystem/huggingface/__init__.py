@@ -1,0 +1,1 @@
+"""Hugging Face's libraries, and what loads checkpoints as they do."""

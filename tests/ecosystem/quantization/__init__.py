@@ -1,0 +1,1 @@
+"""Libraries that store weights in fewer bits."""

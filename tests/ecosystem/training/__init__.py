@@ -1,0 +1,1 @@
+"""Libraries that train: loops, metrics, containers of tensors, parallel models."""

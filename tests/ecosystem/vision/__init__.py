@@ -1,0 +1,1 @@
+"""Libraries of image models."""

@@ -77,6 +77,11 @@ class Steps(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
+def _settings():
+    products = [numerics.current_for_products(kind) for kind in ("matmul", "conv", "rnn")]
+    return numerics.current(), products
+
+
 @pytest.mark.parametrize(
     ("name", "at_replay", "elements"),
     [
@@ -91,10 +96,10 @@ def test_a_setting_around_steps_holds_at_replay(name, at_replay, elements):
     eager = Steps(SETTINGS[name], elements)
     torch.manual_seed(0)
     module = deferred_init(Steps, SETTINGS[name], elements)
-    before = numerics.current(), numerics.current_for_products()
+    before = _settings()
     with SETTINGS[at_replay]() if at_replay else nullcontext():
         materialize_module(module)
-    assert before == (numerics.current(), numerics.current_for_products())
+    assert before == _settings()
     expected = dict(eager.named_buffers())
     wrong = [n for n, b in module.named_buffers() if bits(b) != bits(expected[n])]
     assert not wrong

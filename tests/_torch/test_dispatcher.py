@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchfake import FakeTensor, deferred_mode, fake_mode
-from torchfake._dispatch import FakeDispatch
+from torchfake._dispatch import FactoryWatch, FakeDispatch
 from torchfake._torch import dispatcher
 
 aten = torch.ops.aten
@@ -64,6 +64,26 @@ def test_the_recording_key_is_dispatched_to_while_operations_are_recorded() -> N
     assert len(seen) == 3
     torch.heaviside(*real)
     assert len(seen) == 3
+
+
+def test_a_recorded_call_leaves_the_slot_empty() -> None:
+    mode, key = FactoryWatch(), dispatcher.RECORDING_KEY
+
+    def run(error: type[BaseException] | None) -> bool:
+        assert dispatcher.current_fake_mode() is mode
+        assert key.is_included()
+        if error is not None:
+            raise error
+        return True
+
+    assert dispatcher.call_recorded(mode, run, None)
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.call_recorded(mode, run, KeyboardInterrupt)
+    assert dispatcher.current_fake_mode() is None
+    assert not key.is_included()
+    with key.included():
+        assert dispatcher.call_recorded(mode, run, None)
+        assert key.is_included()
 
 
 def test_as_eager_turns_dispatch_modes_off() -> None:

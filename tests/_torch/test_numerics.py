@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from torchfake._torch import numerics
@@ -33,20 +34,45 @@ def test_denormals() -> None:
     assert not numerics.flushes_denormals()
 
 
-def test_products() -> None:
-    before = numerics.current_for_products()
-    kept: numerics.ProductSettings = before
-    torch.set_float32_matmul_precision("medium")
+def _effective(kind: str) -> tuple[object, ...]:
+    return tuple(get() for get in numerics._effective[kind])
+
+
+@pytest.mark.parametrize("kind", ["matmul", "conv"])
+def test_products(kind: str) -> None:
+    owner = getattr(torch.backends.mkldnn, kind)
+    previous, before = owner.fp32_precision, _effective(kind)
+    kept: numerics.ProductSettings = numerics.current_for_products(kind)
+    assert numerics.current_for_products(kind) is kept  # read once
+    owner.fp32_precision = "bf16"
     try:
-        medium = numerics.current_for_products()
-        assert medium != before
+        reduced = _effective(kind)
+        assert numerics.current_for_products(kind) != kept
         with numerics.applied_to_products(kept):
-            assert numerics.current_for_products() == before
-            assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
-        assert numerics.current_for_products() == medium
-    finally:
-        torch.set_float32_matmul_precision("highest")
+            assert _effective(kind) == before
+        assert _effective(kind) == reduced
         with numerics.applied_to_products(None):
-            pass
-    with numerics.applied_to_products(before):
-        assert numerics.current_for_products() == before
+            assert _effective(kind) == reduced
+    finally:
+        owner.fp32_precision = previous
+    with numerics.applied_to_products(kept):
+        assert _effective(kind) == before
+
+
+def test_the_precision_of_all_backends_is_that_of_each_kind() -> None:
+    kept = numerics.current_for_products("matmul")
+    torch._C._set_fp32_precision_setter("mkldnn", "all", "bf16")
+    try:
+        assert numerics.current_for_products("matmul") != kept
+    finally:
+        torch._C._set_fp32_precision_setter("mkldnn", "all", "none")
+    assert numerics.current_for_products("matmul") is kept
+
+
+def test_recurrent_layers_know_the_grad_mode() -> None:
+    with torch.no_grad():
+        without = numerics.current_for_products("rnn")
+    assert without != numerics.current_for_products("rnn")
+    with numerics.applied_to_products(without):
+        assert not torch.is_grad_enabled()
+    assert torch.is_grad_enabled()

@@ -42,7 +42,7 @@ class OpTraits(NamedTuple):
     returns_tensors: bool  # there are tensors among its results
     overwrites_first: bool  # writes all of its first argument, without reading it
     is_collective: bool  # exchanges values between ranks
-    multiplies_matrices: bool  # depends on settings such as torch.set_float32_matmul_precision
+    product_kind: str | None  # matmul, conv or rnn: its bits depend on torch.backends' settings
     checks_parameters: bool  # draws, and raises for values of tensors, as a negative deviation
 
 
@@ -156,11 +156,16 @@ _COLLECTIVE = (
     "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::", "_dtensor::"
 )  # fmt: skip
 
-_PRODUCTS = (
-    "mm", "mv", "matmul", "linear", "conv", "dot", "attention", "rnn", "lstm", "gru", "einsum",
-    "inner", "outer", "linalg", "cdist", "bilinear",
-)  # fmt: skip
-"""Parts of the names of operators that multiply matrices, or whose composites do."""
+_PRODUCTS = {
+    "rnn": ("rnn", "lstm", "gru"),
+    "conv": ("conv",),
+    "matmul": (
+        "mm", "mv", "matmul", "linear", "dot", "attention", "einsum", "inner", "outer", "linalg",
+        "cdist", "bilinear",
+    ),
+}  # fmt: skip
+"""Parts of the names of operators that multiply matrices, or whose composites do, by the kind of
+product that ``torch.backends`` has settings for."""
 
 _VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
@@ -208,7 +213,7 @@ def _read_schema(func: Any) -> OpTraits:
         returns_tensors=_returns_tensors(func),
         overwrites_first=packet in _OVERWRITES_FIRST,
         is_collective=packet.startswith(_COLLECTIVE),
-        multiplies_matrices=any(part in packet for part in _PRODUCTS),
+        product_kind=next((k for k, p in _PRODUCTS.items() if any(n in packet for n in p)), None),
         checks_parameters=str(func).removesuffix(".out").removesuffix("_out") in _CHECKS_PARAMETERS,
     )
 

@@ -40,8 +40,10 @@ class PatchSet:
             return
         self.uninstall()  # what was begun
         for owner, name, make_replacement in patches:
-            replacement = make_replacement(inspect.getattr_static(owner, name))
-            self.originals.append((owner, name, vars(owner).get(name, _INHERITED)))
+            own = vars(owner).get(name, _INHERITED)
+            original = inspect.getattr_static(owner, name) if own is _INHERITED else own
+            replacement = make_replacement(original)
+            self.originals.append((owner, name, own))
             setattr(owner, name, replacement)
         self.is_installed = True
 

@@ -44,17 +44,22 @@ class CallArguments:
         self.mark = mark  # of the metadata records of results
         for tensor in self.tensors:
             if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
-                self.has_real = self.has_real or not tensor.is_meta
-                self.has_unknown_values = self.has_unknown_values or tensor.is_meta
+                if tensor.is_meta:
+                    self.has_unknown_values = True
+                else:
+                    self.has_real = True
                 continue
             storage = tensor._fake_storage
             deferred: Any = storage.deferred
             if deferred is None:
-                self.has_unknown_values = self.has_unknown_values or storage.value is None
+                if storage.value is None:
+                    self.has_unknown_values = True
                 continue
             self.has_deferred = True
-            self.has_materialized = self.has_materialized or deferred.real is not None
-            self.mark = max(self.mark, deferred.mark)
+            if deferred.real is not None:
+                self.has_materialized = True
+            if deferred.mark > self.mark:
+                self.mark = deferred.mark
 
 
 def has_deferred_arguments(args: Args, kwargs: Kwargs) -> bool:

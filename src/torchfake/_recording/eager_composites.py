@@ -67,6 +67,8 @@ def matmul(redispatch: Redispatch, a: Tensor, b: Tensor) -> Tensor:
     """aten/src/ATen/native/LinearAlgebra.cpp: batches of one matrix are multiplied as a matrix if
     that needs a gradient, or is a subclass; else they are expanded.
     """
+    if a.dim() == b.dim() == 2:  # the most frequent, by the shortest way
+        return a.mm(b)
     if a.dim() == b.dim() == 3 and a.shape[0] != b.shape[0]:
         if a.shape[0] == 1 and not a.requires_grad:
             a = a.expand(b.shape[0], -1, -1)

@@ -47,8 +47,8 @@ def new_op(
     if traits.packet in LIFTS:
         func = torch.ops.aten.clone.default
     op = Op(func, tuple(recorded), by_name, location)
-    if traits.multiplies_matrices:
-        op.product_settings = numerics.current_for_products()
+    if traits.product_kind is not None:
+        op.product_settings = numerics.current_for_products(traits.product_kind)
     return op
 
 
@@ -104,6 +104,8 @@ def add_to_graph(
 ) -> Any:
     """Make `op`, which has given `result`, the source of all that it made and wrote."""
     op.outputs = defer_outputs(result, op, arguments, op.location)
+    if not traits.mutated_names and not traits.is_random:
+        return result
     mutated = deferred_fakes(mutated_arguments(traits, args, kwargs))
     if traits.is_random and (op.outputs or mutated):
         record = mutated[0]._fake_meta if mutated else op.outputs[0].record
@@ -137,10 +139,12 @@ def _defer_output(
 ) -> tuple[Output, ...]:
     storage = fake._fake_storage
     if storage.deferred is not None:  # a view of an argument, or of another output
-        fake._fake_meta = with_mark(fake._fake_meta, storage.deferred.mark)
+        if fake._fake_meta.mark != storage.deferred.mark:
+            fake._fake_meta = with_mark(fake._fake_meta, storage.deferred.mark)
         return ()
-    if any(storage is t._fake_storage for t in arguments.tensors if isinstance(t, FakeTensor)):
-        return ()
+    for tensor in arguments.tensors:
+        if isinstance(tensor, FakeTensor) and tensor._fake_storage is storage:
+            return ()
     cell = defer(fake, op, arguments.mark, location)
     return (Output(position, cell, fake._fake_meta),)
 

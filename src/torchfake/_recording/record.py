@@ -111,7 +111,7 @@ def record(
     op.is_sharding = is_sharding
     old_bytes = args[0]._fake_storage.num_bytes if traits.packet in RESIZES else None
     if traits.is_random:
-        result = run_draw(func, args, kwargs, location, run)
+        result = run_draw(func, traits, args, kwargs, location, run)
     else:
         result = run(func, args, kwargs)
     result = add_to_graph(op, traits, result, arguments, args, kwargs)

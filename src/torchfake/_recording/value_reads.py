@@ -79,12 +79,16 @@ def run_on_values(
 
 
 def run_draw(
-    func: Any, args: Args, kwargs: Kwargs, location: RawLocation | None, run: RunOnFakes
+    func: Any,
+    traits: OpTraits,
+    args: Args,
+    kwargs: Kwargs,
+    location: RawLocation | None,
+    run: RunOnFakes,
 ) -> Any:
     """Run a random operator on fakes. What eager refuses is refused at once; what eager has drawn
     and written until then, it has drawn and written here, too.
     """
-    traits = traits_of(func)
     try:
         if traits.checks_parameters and _is_on_cpu(args, kwargs):
             _draw_on_values(func, args, kwargs, torch.Generator(device="cpu"))

@@ -54,30 +54,10 @@ def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = N
     if in_a_mode or not modes.recording.is_used:
         return _call_overridden(func, args, kwargs)
     report_devices_of_shards()  # DTensor may have been imported since the last mode
-    return _call_with_recorded_factories(func, args, kwargs)
-
-
-def _call_with_recorded_factories(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The same; factories that C++ calls for a deferred fake, outside all modes, are dispatched.
-
-    A number that is written, or selected by ``where``, is made a tensor in C++ first, which would
-    not be dispatched otherwise. There was nothing in the FAKE slot.
-    """
-    was_included = dispatcher.RECORDING_KEY.is_included()  # inside an operation that it records
-    try:
-        dispatcher.set_fake_mode(modes.recording.factory_mode)
-        result = _call_overridden(func, args, kwargs)
-        _leave_recorded_factories(was_included)
-        return result
-    except BaseException:  # Ctrl-C in the last line too, and without the cost of a context
-        _leave_recorded_factories(was_included)
-        raise
-
-
-def _leave_recorded_factories(was_included: bool) -> None:
-    dispatcher.set_fake_mode(None)
-    if was_included:
-        dispatcher.RECORDING_KEY.set_included(True)
+    # Factories that C++ calls are dispatched: a number that is written, or selected by `where`, is
+    # made a tensor in C++ first, which would not be dispatched otherwise.
+    factory_mode = modes.recording.factory_mode
+    return dispatcher.call_recorded(factory_mode, _call_overridden, func, args, kwargs)
 
 
 def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -102,33 +102,51 @@ def _precision(backend: str, kind: str) -> _Switch:
     )
 
 
-_KINDS = ("all", "matmul", "conv", "rnn")
-_PRECISIONS = [("generic", "all"), *(("mkldnn", kind) for kind in _KINDS)]
+_BACKENDS = ("mkldnn", "cuda") if torch.backends.cuda.is_built() else ("mkldnn",)
+_PRECISIONS = [("generic", "all")]
+_PRECISIONS += [(b, kind) for b in _BACKENDS for kind in ("all", "matmul", "conv", "rnn")]
 _FLAGS = ["mkldnn_deterministic", "cpu_allow_fp16_reduced_precision_reduction"]
 if torch.backends.cuda.is_built():
-    _PRECISIONS += [("cuda", kind) for kind in _KINDS]
     _FLAGS += ["cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic"]
     _FLAGS += ["cublas_allow_fp16_accumulation"]
 
-_SWITCHES = [_precision(backend, kind) for backend, kind in _PRECISIONS]
-_SWITCHES += [
+_FLAG_SWITCHES = [
     _Switch(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in _FLAGS
 ]
 # oneDNN's LSTM has a kernel for training, which it takes by the grad mode.
-_SWITCHES += [_Switch(torch.is_grad_enabled, torch._C._set_grad_enabled)]
+_GRAD_MODE = _Switch(torch.is_grad_enabled, torch._C._set_grad_enabled)
+_SWITCHES = [*(_precision(*each) for each in _PRECISIONS), *_FLAG_SWITCHES, _GRAD_MODE]
+
+_flags = [switch.get for switch in _FLAG_SWITCHES]
+_effective = {
+    kind: [*(_precision(backend, kind).get for backend in _BACKENDS), *_flags]
+    for kind in ("matmul", "conv")
+}
+"""What decides how products of a kind are computed. The precision of a kind that is not set itself
+is read as that of its backend, or of all backends."""
 
 ProductSettings = tuple[Any, ...]
 """The values of the switches for products of matrices, in their order."""
 
+_known: dict[tuple[Any, ...], ProductSettings] = {}
 
-def current_for_products() -> ProductSettings:
-    """The settings of this process for products of matrices. Reading them takes 1 us."""
-    return tuple([switch.get() for switch in _SWITCHES])
+
+def current_for_products(kind: str) -> ProductSettings:
+    """The settings of this process for products of matrices of `kind`, ``matmul``, ``conv`` or
+    ``rnn``: those now, or others with the same effect. To read all of them takes 1 us.
+    """
+    if kind == "rnn":
+        return tuple([switch.get() for switch in _SWITCHES])
+    effective = (kind, *[get() for get in _effective[kind]])
+    settings = _known.get(effective)
+    if settings is None:
+        settings = _known[effective] = tuple([switch.get() for switch in _SWITCHES[:-1]])
+    return settings
 
 
 def applied_to_products(settings: ProductSettings | None) -> Together:
     """Context: `settings` are current for products of matrices; None: whatever is."""
     if settings is None:
         return Together()
-    pairs = zip(_SWITCHES, settings, strict=True)
+    pairs = zip(_SWITCHES, settings, strict=False)  # the grad mode for recurrent layers only
     return Together(*(Setting(switch.get, switch.set, value) for switch, value in pairs))

@@ -119,8 +119,8 @@ _SWITCHES = [*(_precision(*each) for each in _PRECISIONS), *_FLAG_SWITCHES, _GRA
 
 _flags = [switch.get for switch in _FLAG_SWITCHES]
 _effective = {
-    kind: [*(_precision(backend, kind).get for backend in _BACKENDS), *_flags]
-    for kind in ("matmul", "conv")
+    kind: [*(_precision(b, each).get for b in _BACKENDS for each in depends_on), *_flags]
+    for kind, depends_on in (("matmul", ["matmul"]), ("conv", ["conv", "matmul"]))
 }
 """What decides how products of a kind are computed. The precision of a kind that is not set itself
 is read as that of its backend, or of all backends."""

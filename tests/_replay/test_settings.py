@@ -76,12 +76,12 @@ class Steps(nn.Module):
         }
 
 
-@pytest.mark.filterwarnings("ignore:TF32 acceleration")
 def _settings():
     products = [numerics.current_for_products(kind) for kind in ("matmul", "conv", "rnn")]
     return numerics.current(), products
 
 
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
 @pytest.mark.parametrize(
     ("name", "at_replay", "elements"),
     [

@@ -26,7 +26,7 @@ from torchfake._cache.recipes import Recipe
 from torchfake._cache.trials import check_by_trial
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META
-from torchfake._core.schemas import READS_BY_OTHERS, traits_of
+from torchfake._core.schemas import READS_BY_OTHERS, OpTraits, traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs
@@ -117,18 +117,20 @@ def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     """No outcome of such a call is cached yet, or it never is."""
     if _has_foreign_class(types):
         return NotImplemented
-    if _in_inference_mode() and _reads_in_parts(func):
+    if _is_done_in_parts(traits_of(func)):
         return func.decompose(*args, **kwargs)
     if has_deferred_arguments(args, kwargs):
         return record(func, traits_of(func), args, kwargs, _run_unrecorded)
     return _run_and_cache(func, args, kwargs)
 
 
-def _reads_in_parts(func: Any) -> bool:
-    """Whether C++ has an operator read values by others. It does so before anything is dispatched
-    to Python, but in inference mode.
+def _is_done_in_parts(traits: OpTraits) -> bool:
+    """Whether C++ has an operator done by others. It does so before anything is dispatched to
+    Python, but in inference mode, and where the class of a wrapper handles an operation. There
+    ``to`` compares devices, which meta tensors have not, and some read values.
     """
-    return traits_of(func).packet in READS_BY_OTHERS
+    packet = traits.packet
+    return packet == "aten::to" or (_in_inference_mode() and packet in READS_BY_OTHERS)
 
 
 def _has_foreign_class(types: Any) -> bool:
@@ -193,7 +195,7 @@ def dispatch_deferred(
         return dispatch(owner, func, types, args, kwargs)
     if _has_foreign_class(types):
         return NotImplemented
-    if _in_inference_mode() and _reads_in_parts(func):
+    if _is_done_in_parts(traits):
         return func.decompose(*args, **(kwargs or {}))
     mode = modes.thread.modes[-1]
     kwargs = kwargs or {}

@@ -8,8 +8,6 @@ Called by: the user, through :mod:`torchfake`; ``deferred``, ``_tracing``, ``ins
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -21,20 +19,16 @@ import torch
 from torchfake import _arguments, _dispatch
 from torchfake._core import devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.metadata import PLAIN, metadata_of
+from torchfake._core.metadata import PLAIN
 from torchfake._core.modes import FakeCuda, ModeState
-from torchfake._core.storage import Storage
+from torchfake._fake_copies import FakeCopies, is_or_holds_fake
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
-from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake
-from torchfake._torch import dispatcher, subclass
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import dispatcher
 from torchfake.errors import (
     DeviceError,
     NotFakeError,
-    ReplayError,
-    UnknownValueError,
-    UnsupportedOpError,
 )
 
 _Mode = TypeVar("_Mode", bound="fake_mode")
@@ -123,7 +117,8 @@ def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
     """Whether a tensor is fake, or any parameter or buffer of a module is.
 
     Args:
-        obj: a tensor, parameter or buffer of any shape, or a module.
+        obj: a tensor, parameter or buffer of any shape, or a module. A tensor that wraps others,
+            as a quantized one or a DTensor does, is fake if one of these is.
 
     Raises:
         TypeError: for anything else.
@@ -132,9 +127,9 @@ def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
     False
     """
     if isinstance(obj, torch.Tensor):
-        return isinstance(obj, FakeTensor)
+        return is_or_holds_fake(obj)
     if isinstance(obj, torch.nn.Module):
-        return any(isinstance(t, FakeTensor) for t in parameters_and_buffers(obj))
+        return any(map(is_or_holds_fake, parameters_and_buffers(obj)))
     raise TypeError(f"is_fake takes a tensor or a module, not {type(obj).__name__}")
 
 
@@ -195,7 +190,7 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
     """
     target = None if device is None else parse_device(device)
     if isinstance(real, torch.Tensor):
-        return FakeCopies(target).of(real)
+        return FakeCopies(target).of(real)  # type: ignore[no-any-return]
     if isinstance(real, torch.nn.Module):
         return FakeCopies(target).of_module(real)
     raise TypeError(f"fake_like takes a tensor or a module, not {type(real).__name__}")
@@ -204,85 +199,3 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
 def parse_device(device: torch.device | str | int) -> torch.device:
     """The device that is named; this machine or mode need not have it."""
     return devices.decode(devices.carrier(_arguments.named_device(device, "device")))
-
-
-class FakeCopies:
-    """Fake copies that are made together: one for each tensor, one storage for each storage.
-
-    Args:
-        device: the device of all copies; that of each original if not given.
-        known: copies of small tensors get their values, but those of parameters do not.
-    """
-
-    def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
-        subclass.let_make_fx_trace(
-            FakeTensor
-        )  # as where a mode is entered: the copies may be the first
-        self.device = device
-        self.known = known
-        self.by_tensor: dict[int, Any] = {}
-        self.by_storage: dict[int, Storage] = {}
-
-    def of(self, real: torch.Tensor) -> FakeTensor:
-        copied = self.by_tensor.get(id(real))
-        if copied is not None:
-            return copied  # type: ignore[no-any-return]
-        if real.layout != torch.strided:
-            raise UnsupportedOpError(f"a fake is strided; this tensor has layout {real.layout}")
-        device = self.device or (devices.CPU if real.is_meta else real.device)
-        untyped = real.untyped_storage()
-        key = subclass.storage_key(untyped)
-        storage = self.by_storage.get(key)
-        if storage is None:
-            storage = self.by_storage[key] = Storage(untyped.nbytes(), device)
-            if self.known and not isinstance(real, torch.nn.Parameter):
-                _store_known_value(storage, real)
-        fake = new_fake(metadata_of(real, device), storage, fake_class(type(real)))
-        self.by_tensor[id(real)] = fake
-        self._copy_state(real, fake)
-        return fake
-
-    def _copy_state(self, real: torch.Tensor, fake: FakeTensor) -> None:
-        if isinstance(real, torch.nn.Parameter):
-            fake.__dict__["_is_param"] = True
-        own = fake.__dict__
-        own.update({k: v for k, v in real.__dict__.items() if k not in own})
-        fake.requires_grad_(real.requires_grad)
-        if real.is_leaf and real.grad is not None:
-            fake.grad = self.of(real.grad)
-
-    def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """A deep copy of `module` with fake copies of its tensors."""
-        for tensor in all_tensors(module, set()):
-            self.of(tensor)
-        return copy.deepcopy(module, dict(self.by_tensor))
-
-
-def _store_known_value(storage: Storage, original: torch.Tensor) -> None:
-    """Give the storage of a fake copy the value of its original, if that is small and known."""
-    if not known_values.keeps_value(storage.num_bytes, original.dtype) or original.is_meta:
-        return
-    if isinstance(original, FakeTensor):
-        with contextlib.suppress(UnknownValueError, ReplayError):
-            value = known_values.read_value(original, "its fake copy")
-            known_values.store_tensor_value(storage, value)
-    elif original.device.type == "cpu":
-        known_values.store_tensor_value(storage, original)
-
-
-def all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
-    """The tensors in a module and in the containers that it holds, registered or not."""
-    if id(obj) in seen:
-        return
-    seen.add(id(obj))
-    if isinstance(obj, torch.Tensor):
-        yield obj
-    elif isinstance(obj, torch.nn.Module):
-        for value in obj.__dict__.values():
-            yield from all_tensors(value, seen)
-    elif isinstance(obj, dict):
-        for value in obj.values():
-            yield from all_tensors(value, seen)
-    elif isinstance(obj, (list, tuple, set)):
-        for value in obj:
-            yield from all_tensors(value, seen)

@@ -144,6 +144,19 @@ def test_inner_tensors() -> None:
     assert second is b
 
 
+def test_nested_wrappers_are_opened_and_made_anew() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    a, b, c = torch.ones(2), torch.zeros(2), torch.zeros(2)
+    wrapper = TwoTensor(TwoTensor(a, b), c)
+    names = [name for name, _ in subclass.named_leaves("w", wrapper)]
+    assert names == ["w.a.a", "w.a.b", "w.b"]
+    assert [id(leaf) for leaf in subclass.leaf_tensors(wrapper)] == [id(a), id(b), id(c)]
+    assert subclass.leaf_tensors(a) == [a]
+    other = subclass.rewrapped(wrapper, lambda inner: inner.double())
+    assert [leaf.dtype for leaf in subclass.leaf_tensors(other)] == [torch.float64] * 3
+
+
 def test_without_transforms() -> None:
     seen = []
 

@@ -35,6 +35,7 @@ from torchfake._files.transformers_checkpoints import (
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.externals import MAX_EXTERNAL_BYTES
 from torchfake._sharding.local_slices import local_slices_of
+from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._sharding.shared_errors import raised_on_all_ranks
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import autograd, dispatcher, distributed
@@ -138,6 +139,8 @@ def _problem(match: Value) -> str | None:
     if entry.dtensor is not None:
         return _sharding_problem(entry.dtensor, target)
     local = distributed.local_tensor_of(target)
+    if not isinstance(local, FakeTensor) and is_or_holds_deferred(local):
+        return f"is a {type(local).__name__} here: materialize it, then call load_state_dict"
     if any(step == 0 and n > 1 for step, n in zip(local.stride(), local.shape, strict=True)):
         return "is expanded here: its elements share memory"
     if local.is_inference() and not isinstance(local, FakeTensor):

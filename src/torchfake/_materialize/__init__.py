@@ -14,6 +14,6 @@ Files, in reading order:
     progress       the progress bar of a replay, or of files that are written
     counterparts   the real tensor of a fake, and what it shares with others
     install        one fake exchanged with its real tensor
-    sharded        DTensors, which follow their shards
+    wrappers       DTensors and others, which follow what is inside
     dematerialize  real tensors made deferred again
 """

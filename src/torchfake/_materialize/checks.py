@@ -2,7 +2,7 @@
 
 Input: a :class:`~torchfake._materialize.collect.Selection`, and the device asked for. Output: the
 deferred fakes among it, by name. Invariant: no memory is touched, and nothing is recorded. Called
-by: ``pipeline``, ``sharded`` and ``dematerialize``; ``deferred.py``, for DDP.
+by: ``pipeline``, ``wrappers`` and ``dematerialize``; ``deferred.py``, for DDP.
 """
 
 from __future__ import annotations

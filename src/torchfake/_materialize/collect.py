@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._sharding.local_tensors import deferred_shards
+from torchfake._fake_copies import attribute_tensors
+from torchfake._sharding.local_tensors import deferred_shards, deferred_wrappers
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import distributed
+from torchfake._torch import distributed, subclass
 
 Check = Callable[[torch.nn.Module], bool]
 """``check_fn(submodule)``: whether the tensors that belong to that submodule itself are chosen."""
@@ -45,6 +46,11 @@ class Selection(NamedTuple):
         return deferred_shards(self.tensors)
 
     @property
+    def wrapped(self) -> NamedTensors:
+        """The wrappers of deferred tensors that are no DTensors, as quantized tensors are."""
+        return deferred_wrappers(self.tensors)
+
+    @property
     def ids(self) -> set[int]:
         """The identities of the parameters and buffers."""
         return {id(tensor) for _, tensor in self.tensors}
@@ -70,10 +76,12 @@ def collect(
         if check is not None and not check(submodule):
             continue
         prefix = f"{path}." if path else ""
-        for name, tensor in _own_tensors(submodule, buffers_only):
+        own = list(_own_tensors(submodule, buffers_only))
+        for name, tensor in own:
             tensors.setdefault(id(tensor), (prefix + name, tensor))
         if not buffers_only:
             attributes += _attributes(prefix, submodule)
+            attributes += _of_tensors(prefix, submodule, own)
             if isinstance(submodule, torch.jit.ScriptModule):
                 scripted.append(path)
     return Selection(list(tensors.values()), attributes, scripted, fsdp_modules)
@@ -93,13 +101,22 @@ def _attributes(prefix: str, module: torch.nn.Module) -> Iterator[Attribute]:
                 yield Attribute(prefix + name, fake, module)
 
 
+def _of_tensors(prefix: str, module: torch.nn.Module, own: NamedTensors) -> Iterator[Attribute]:
+    """What its parameters have in attributes of their own, such as the scales of their values."""
+    for name, tensor in own:
+        for held in attribute_tensors(tensor):
+            if is_deferred_fake(held):
+                yield Attribute(prefix + name, held, module)  # type: ignore[arg-type]
+
+
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 def _deferred_inside(value: Any) -> Iterator[FakeTensor]:
-    if isinstance(value, FakeTensor):
-        if is_deferred_fake(value):
-            yield value
+    if isinstance(value, torch.Tensor):
+        for leaf in subclass.leaf_tensors(value):
+            if is_deferred_fake(leaf):
+                yield leaf  # type: ignore[misc]
     elif isinstance(value, dict):
         for item in value.values():
             yield from _deferred_inside(item)

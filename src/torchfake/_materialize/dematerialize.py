@@ -33,7 +33,12 @@ def dematerialize(tensors: NamedTensors) -> None:
         ChangedValueError: naming the tensor that holds other values than were recorded.
         MaterializeError: naming the tensor that is sharded, or that a graph holds.
     """
-    real = [(name, tensor) for name, tensor in tensors if not isinstance(tensor, FakeTensor)]
+    real = [
+        pair
+        for name, tensor in tensors
+        for pair in _parts(name, tensor)
+        if not isinstance(pair[1], FakeTensor)
+    ]
     for name, tensor in real:
         _check_not_sharded(name, tensor)
         _check_can_be_deferred(name, tensor)
@@ -41,6 +46,13 @@ def dematerialize(tensors: NamedTensors) -> None:
     storages: dict[int, Storage] = {}
     for _, tensor in real:
         _make_deferred(tensor, storages)
+
+
+def _parts(name: str, tensor: torch.Tensor) -> NamedTensors:
+    """What a wrapper holds, which is deferred in its place; any other tensor itself."""
+    if distributed.is_dtensor(tensor):
+        return [(name, tensor)]
+    return list(subclass.named_leaves(name, tensor))
 
 
 # What a real storage was made from.

@@ -17,7 +17,7 @@ import torch
 
 from torchfake._files import assign
 from torchfake._files.load import Source
-from torchfake._materialize import prepare, sharded
+from torchfake._materialize import prepare, wrappers
 from torchfake._materialize.checks import NamedFakes, check_can_be_exchanged, check_kinds
 from torchfake._materialize.collect import Selection
 from torchfake._materialize.materialize import materialize
@@ -57,7 +57,9 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
         ReplayError: if what was recorded cannot be done.
     """
     shards = selection.sharded
-    sharded.check_placement(shards, request.device)
+    wrapped = selection.wrapped
+    wrappers.check_placement(shards, request.device)
+    wrappers.check_others(wrapped, request.device, request.dtype)
     fakes = check_kinds(selection)
     in_histories = prepare.ids_in_histories(selection.attributes)
     others = [pair for pair in fakes if id(pair[1]) not in in_histories]
@@ -69,8 +71,8 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
     released = [pair for pair in fakes if id(pair[1]) in in_histories]
     check_can_be_exchanged(released, device=request.device)
     prepare.give_own_memory(shards)
-    with sharded.updated_afterwards(shards):
-        _materialize(fakes, values, request)
+    with wrappers.updated_afterwards(shards + wrapped):
+        _materialize(fakes, values, request, wrappers.ids_inside(wrapped))
     for managed in selection.fsdp_modules:
         distributed.refresh_fsdp_shards(managed)
 
@@ -84,9 +86,11 @@ def _values_from_checkpoint(
     return assign.values_for(module, request.checkpoint, selection.ids, strict=request.strict)
 
 
-def _materialize(fakes: NamedFakes, values: list[assign.Value], request: Request) -> None:
+def _materialize(
+    fakes: NamedFakes, values: list[assign.Value], request: Request, uncast: set[int]
+) -> None:
     if request.dtype is not None:
-        prepare.cast((fake for _, fake in fakes), request.dtype)
+        prepare.cast((fake for _, fake in fakes if id(fake) not in uncast), request.dtype)
     assign.copy(values, request.device)
     num_bytes = sum(fake._fake_meta.num_bytes for _, fake in fakes)
     with progress_bar(num_bytes, request.progress) as advance:

@@ -13,6 +13,7 @@ Its files, in reading order:
     install           which patches any mode needs, and which a mode with fake CUDA needs
     data_sources      functions that bring data into torch: torch.load, asarray, from_dlpack, seeds
     device_arguments  functions whose C++ reads device arguments before anything is dispatched
+    wrapper_devices   wrapper subclasses of fakes on fake CUDA
     autocast          the functions that switch autocast on and off
     entry             a mode entered and left, wherever an interrupt arrives
     cuda              torch.cuda and torch.accelerator, which describe the fake machine

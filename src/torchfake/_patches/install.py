@@ -11,7 +11,7 @@ import threading
 
 from torchfake._contexts import holding
 from torchfake._core import modes
-from torchfake._patches import autocast, cuda, data_sources, device_arguments
+from torchfake._patches import autocast, cuda, data_sources, device_arguments, wrapper_devices
 from torchfake._patches.patch import PatchSet
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed_patches import report_devices_of_shards
@@ -37,4 +37,6 @@ def update_patches() -> None:
             return
         _for_any_mode.install([*autocast.PATCHES, *data_sources.PATCHES, *device_arguments.PATCHES])
         if has_cuda:
-            _for_fake_cuda.install([*cuda.PATCHES, *device_arguments.PATCHES_FOR_FAKE_CUDA])
+            _for_fake_cuda.install(
+                [*cuda.PATCHES, *device_arguments.PATCHES_FOR_FAKE_CUDA, *wrapper_devices.PATCHES]
+            )

@@ -1,8 +1,9 @@
-"""What tensors are on this rank: plain ones themselves, a DTensor its shard.
+"""What tensors are on this rank: plain ones themselves, a DTensor its shard, another wrapper what
+is inside it.
 
-Input: tensors by name. Output: those of them that are deferred fakes, or DTensors of such.
-Invariant: a fake that was not recorded, and a wrapper of a deferred tensor that is no DTensor, are
-refused by name. Called by: ``_files``, ``_materialize`` and the public functions.
+Input: tensors by name. Output: those of them that are deferred fakes, or wrappers of such.
+Invariant: a fake that was not recorded is refused by name. Called by: ``_files``, ``_materialize``
+and the public functions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import distributed, subclass
-from torchfake.errors import MaterializeError, NotDeferredError
+from torchfake.errors import NotDeferredError
 
 
 def check_recorded(name: str, fake: FakeTensor) -> None:
@@ -33,10 +34,8 @@ def is_or_holds_deferred(tensor: torch.Tensor) -> bool:
 
 
 def deferred_fakes(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, FakeTensor]]:
-    """Names and deferred tensors among these; of DTensors, their shards.
-
-    Raises:
-        MaterializeError: for a wrapper of a deferred tensor that is no DTensor.
+    """Names and deferred tensors among these; of DTensors, their shards; of other wrappers, what
+    they consist of, and of their gradients.
     """
     for name, tensor in named:
         local = distributed.local_tensor_of(tensor)
@@ -44,10 +43,27 @@ def deferred_fakes(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[
             check_recorded(name, local)
             yield name, local
         elif is_or_holds_deferred(local):
-            raise MaterializeError(
-                f"{name} is a {type(local).__name__} of a deferred tensor, which cannot become "
-                "real in place: call materialize_module before it is wrapped"
-            )
+            yield from _deferred_leaves(name, local)
+            if local.grad is not None:
+                yield from deferred_fakes([(f"{name}.grad", local.grad)])
+
+
+def _deferred_leaves(name: str, wrapper: torch.Tensor) -> Iterator[tuple[str, FakeTensor]]:
+    for inner, leaf in subclass.named_leaves(name, wrapper):
+        if isinstance(leaf, FakeTensor):  # others were real when they were wrapped
+            check_recorded(inner, leaf)
+            yield inner, leaf
+
+
+def deferred_wrappers(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """Names and wrappers of deferred tensors among these, other than DTensors."""
+    return [
+        (name, tensor)
+        for name, tensor in named
+        if not isinstance(tensor, FakeTensor)
+        and not distributed.is_dtensor(tensor)
+        and is_or_holds_deferred(tensor)
+    ]
 
 
 def deferred_shards(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:

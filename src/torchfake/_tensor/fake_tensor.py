@@ -337,5 +337,5 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
     return combined
 
 
-def user_attributes(fake: FakeTensor) -> dict[str, Any]:
+def user_attributes(fake: torch.Tensor) -> dict[str, Any]:
     return {name: value for name, value in fake.__dict__.items() if name not in _OWN_ATTRIBUTES}

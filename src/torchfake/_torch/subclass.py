@@ -9,6 +9,7 @@ operator, except the reads of ``inner_tensors`` by the subclass itself. Called b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -148,4 +149,36 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
         return []
     names, _ = tensor.__tensor_flatten__()
-    return [getattr(tensor, name) for name in names]
+    inner = [getattr(tensor, name) for name in names]
+    return [each for each in inner if isinstance(each, torch.Tensor)]  # others are opaque objects
+
+
+def named_leaves(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors with memory of their own in nested wrappers, as attributes of `name`; a plain
+    tensor is its own.
+    """
+    if not inner_tensors(tensor):
+        yield name, tensor
+        return
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    for inner in names:
+        if isinstance(value := getattr(tensor, inner), torch.Tensor):
+            yield from named_leaves(f"{name}.{inner}", value)
+
+
+def leaf_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The same without names."""
+    return [leaf for _, leaf in named_leaves("", tensor)]
+
+
+def rewrapped(tensor: Any, exchange: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A wrapper like `tensor` around what `exchange` makes of each of its inner tensors, as
+    torch.compile makes one. It has none of the attributes that were set on `tensor` afterwards.
+    """
+    names, context = tensor.__tensor_flatten__()
+    inner = {name: getattr(tensor, name) for name in names}
+    inner = {k: exchange(v) if isinstance(v, torch.Tensor) else v for k, v in inner.items()}
+    made: torch.Tensor = type(tensor).__tensor_unflatten__(
+        inner, context, tensor.shape, tensor.stride()
+    )
+    return made

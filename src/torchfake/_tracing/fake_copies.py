@@ -18,12 +18,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchfake._fake_copies import FakeCopies, all_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._tracing.captured_tensors import CapturedTensors
 from torchfake._tracing.torch_fakes import TorchFakes
 from torchfake._tracing.trace_modes import without_modes
 from torchfake.errors import TraceError
-from torchfake.fake import FakeCopies, all_tensors, fake_like
+from torchfake.fake import fake_like
 
 
 def _copied(module: nn.Module, copy_module: Callable[[], nn.Module]) -> nn.Module:
@@ -45,7 +46,7 @@ class _CopiesWithKnownBuffers(FakeCopies):
     it is computed from may be large.
     """
 
-    def of(self, real: torch.Tensor) -> FakeTensor:
+    def of(self, real: torch.Tensor) -> Any:
         self.known = not is_deferred_fake(real)
         return super().of(real)
 

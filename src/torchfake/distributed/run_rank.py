@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from torchfake._contexts import interrupt_behind
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._fake_copies import FakeCopies
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import distributed
 from torchfake.distributed.fake_process_group import simulated_rank
@@ -28,7 +29,7 @@ from torchfake.distributed.patches import dtensors_of_fakes
 from torchfake.distributed.rank_tracker import RankTracker, Traffic
 from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
 from torchfake.errors import InputsError, TorchFakeError
-from torchfake.fake import FakeCopies, parameters_and_buffers
+from torchfake.fake import parameters_and_buffers
 from torchfake.inspect import memory
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.memory import Estimate

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from torchfake._files import load
 from torchfake._files.transformers_checkpoints import converts_checkpoints, is_transformers_model
 from torchfake.errors import CheckpointError, TargetError
+from torchfake.inspect.describe.held_memory import held_bytes
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import dtype_name
@@ -231,7 +232,7 @@ def _module_tensor(
         name,
         None if lazy else tuple(tensor.shape),
         dtype_name(tensor.dtype),
-        0 if lazy else tensor.numel() * tensor.dtype.itemsize,
+        0 if lazy else held_bytes(tensor),
         kind,
         tensor.requires_grad if kind == "parameter" else False,
         None if first_name == name else first_name,

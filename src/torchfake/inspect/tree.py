@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torchfake._torch.distributed import device_of
+from torchfake.inspect.describe.held_memory import held_bytes
 from torchfake.inspect.describe.module_names import index_ranges, join_name
 from torchfake.inspect.describe.tensor_specs import dtype_name
 
@@ -242,7 +243,7 @@ class _Reader:
             dtype=dtype_name(dtype),
             device=str(device_of(tensor)),
             num_values=num_values,
-            size_bytes=num_values * dtype.itemsize,
+            size_bytes=0 if lazy else held_bytes(tensor),
             trainable=kind == "parameter" and tensor.requires_grad,
             persistent=persistent,
             tied_to=None if first == path else first,

@@ -89,3 +89,15 @@ def grouped_mm(
 
 register_meta_kernel(aten.dot.default)(_dot_with_zeros(aten.dot.default))
 register_meta_kernel(aten.vdot.default)(_dot_with_zeros(aten.vdot.default))
+
+
+@register_meta_kernel(aten._weight_int4pack_mm.default)
+def weight_int4pack_mm(
+    x: torch.Tensor, weight: torch.Tensor, group_size: int, scales_and_zeros: torch.Tensor
+) -> torch.Tensor:
+    """aten/src/ATen/native/cuda/int4mm.cu: of [n / 8, k / (16 * tiles), 32, tiles / 2] weights.
+    torch's own asks the weight for an attribute that only its own fakes have (2.13).
+    """
+    torch._check(x.dim() == 2 and weight.dim() == 4, lambda: "x must be 2D and weight 4D")
+    torch._check(weight.dtype == torch.int32, lambda: f"weight must be int32, not {weight.dtype}")
+    return x.new_empty(x.shape[0], weight.shape[0] * 8)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchfake import fake
+from torchfake._fake_copies import FakeCopies
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
+from torchfake.fake import fake_mode
 from torchfake.inspect.run.workload import Workload, tensors_in
 
 BATCH, SEQ = "batch", "seq"
@@ -48,7 +49,7 @@ def resized(workload: Workload, vary: str, size: int) -> Workload:
     if hasattr(workload.kwargs, "resized"):
         return replace(workload, kwargs=workload.kwargs.resized(**{vary: size}))
     old_size, dim = size_of(workload, vary), 0 if vary == BATCH else 1
-    copies = fake.FakeCopies(workload.device, known=True)
+    copies = FakeCopies(workload.device, known=True)
 
     def resize(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dim() <= dim:
@@ -59,7 +60,7 @@ def resized(workload: Workload, vary: str, size: int) -> Workload:
         copied = copies.of(value)
         return copied.detach().index_select(dim, rows.to(copied.device))
 
-    with autograd.no_grad(), fake.fake_mode(fake_cuda=workload.fake_cuda()):
+    with autograd.no_grad(), fake_mode(fake_cuda=workload.fake_cuda()):
         args = pytree.tree_map(resize, workload.args)
         kwargs = {name: pytree.tree_map(resize, value) for name, value in workload.kwargs.items()}
     return replace(workload, args=args, kwargs=kwargs)

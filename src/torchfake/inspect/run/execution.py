@@ -16,9 +16,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfake._contexts import Restoring, Together
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._fake_copies import is_or_holds_fake, tensors_held_by
 from torchfake._torch import autograd, backends
-from torchfake._torch.distributed import local_tensor_of
 from torchfake.errors import InputsError
 from torchfake.inspect.run.generation import generate
 from torchfake.inspect.run.optimizers import optimizer_of
@@ -101,8 +100,9 @@ def _train(
     for _, parameter in tensors.parameters:
         parameter.grad = None
     optimizer = optimizer_of(step.optimizer, fake_copy)
-    # Adagrad has its state from the start
+    # Adagrad has its state from the start, and bitsandbytes' optimizers have tables
     tracker.register(tensors.optimizer_state(optimizer), "optimizer state")
+    tracker.register(_tables(optimizer), "optimizer state")
     with tracker.active():
         tracker.begin_phase("forward")
         with _autocast(fake_copy, step):
@@ -119,6 +119,12 @@ def _train(
             tracker.recategorize(tensors.optimizer_state(optimizer), "optimizer state")
         tracker.end_step()
     del output, loss
+
+
+def _tables(optimizer: Optimizer | None) -> Named:
+    """The tensors in attributes of an optimizer's own, which its state may come to refer to."""
+    own = {} if optimizer is None else {**vars(optimizer), "param_groups": None}
+    return [("", tensor) for tensor in tensors_held_by(own, set())]
 
 
 def default_loss(output: Any) -> torch.Tensor:
@@ -155,7 +161,7 @@ def run_backward(loss: torch.Tensor) -> None:
             continue
         seen.add(node)
         leaf = getattr(node, "variable", None)
-        if leaf is not None and not isinstance(local_tensor_of(leaf), FakeTensor):
+        if leaf is not None and not is_or_holds_fake(leaf):
             raise InputsError(
                 f"a real tensor of shape {list(leaf.shape)} that requires a gradient takes part "
                 "and is not the module's, so its gradient would be fake: make it a parameter of "

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from torchfake._core.storage import Storage
 from torchfake._dispatch import FakeDispatch, dispatch
+from torchfake._fake_copies import held_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes, columns_of
@@ -118,8 +119,7 @@ class StorageTracker(FakeDispatch):
 
     def register(self, tensors: NamedTensors, category: str) -> None:
         """Record existing tensors under `category`, unless they have one."""
-        for module, tensor in tensors:
-            storage = tensor._fake_storage  # type: ignore[attr-defined]
+        for module, storage in _storages(tensors):
             ref = self._ref_to(storage)
             life = self._record_allocation(storage, None, category) if ref is None else ref.life
             if not life.category or ref is None:
@@ -127,10 +127,8 @@ class StorageTracker(FakeDispatch):
 
     def recategorize(self, tensors: NamedTensors, category: str) -> None:
         """Tensors that the step has made are of `category`, and of the modules named."""
-        for module, tensor in tensors:
-            if not isinstance(tensor, FakeTensor):
-                continue
-            ref = self._ref_to(tensor._fake_storage)
+        for module, storage in _storages(tensors):
+            ref = self._ref_to(storage)
             if ref is not None and ref.life.category in ("", "activations"):
                 ref.life.category, ref.life.module = category, module
 
@@ -159,3 +157,11 @@ class StorageTracker(FakeDispatch):
             if not 0 <= life.freed_at < self.end:
                 life.freed_at = self.end
         return columns_of([life for life in self.lives if life.allocated_at < self.end], self.end)
+
+
+def _storages(tensors: NamedTensors) -> Iterator[tuple[str, Storage]]:
+    """The storages of fakes, and of those that tensors of other classes hold."""
+    for module, tensor in tensors:
+        for held in held_tensors(tensor):
+            if isinstance(held, FakeTensor):
+                yield module, held._fake_storage

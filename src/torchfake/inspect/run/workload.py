@@ -20,11 +20,12 @@ from torchfake._contexts import Together
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.modes import FakeCuda
+from torchfake._fake_copies import FakeCopies, tensors_held_by
 from torchfake._patches.entry import Entered
 from torchfake._torch import autograd, backends, dispatcher
 from torchfake._torch.distributed import is_fsdp_module
 from torchfake.errors import DeviceError, InputsError
-from torchfake.fake import FakeCopies, fake_mode, parse_device
+from torchfake.fake import fake_mode, parse_device
 from torchfake.inspect.describe.messages import one_line
 
 
@@ -180,19 +181,5 @@ def _leaves(value: Any) -> list[Any]:
         if isinstance(leaf, (torch.Tensor, nn.Module, Callable)) or not attributes:  # type: ignore[arg-type]
             leaves.append(leaf)
         else:
-            leaves.extend(pytree.tree_leaves(_attribute_tensors(leaf, set())))
+            leaves.extend(tensors_held_by(leaf, set()))
     return leaves
-
-
-def _attribute_tensors(value: Any, seen: set[int]) -> Any:
-    """The tensors in an object's attributes, however deep: a cache of keys and values has some."""
-    if isinstance(value, torch.Tensor) or id(value) in seen:
-        return value if isinstance(value, torch.Tensor) else None
-    seen.add(id(value))
-    if isinstance(value, Mapping):
-        return [_attribute_tensors(item, seen) for item in value.values()]
-    if isinstance(value, (list, tuple)):
-        return [_attribute_tensors(item, seen) for item in value]
-    if isinstance(value, (nn.Module, type)) or callable(value):
-        return None
-    return [_attribute_tensors(item, seen) for item in getattr(value, "__dict__", {}).values()]

@@ -32,7 +32,7 @@ from torchfake import (
     meta_init,
     summary,
 )
-from torchfake._materialize import sharded
+from torchfake._materialize import wrappers
 from torchfake._replay import tile_loop
 
 
@@ -214,8 +214,8 @@ def test_a_graph_that_holds_a_shard(mesh: DeviceMesh) -> None:
 def test_a_device_that_is_not_of_the_mesh(mesh: DeviceMesh) -> None:
     module = models.fsdp(deferred_net(), mesh)
     with pytest.raises(errors.MaterializeError, match="sharded over a mesh of cpu devices, and ca"):
-        sharded.check_placement([*module.named_parameters()], torch.device("cuda"))
-    sharded.check_placement([*module.named_parameters()], torch.device("cpu"))
+        wrappers.check_placement([*module.named_parameters()], torch.device("cuda"))
+    wrappers.check_placement([*module.named_parameters()], torch.device("cpu"))
 
 
 def test_fakes_that_were_not_recorded(mesh: DeviceMesh) -> None:

@@ -1,0 +1,200 @@
+"""Fake copies of tensors and modules, made together.
+
+Input: real, deferred or fake tensors, and modules of them. Output: fakes of the same classes that
+share memory among each other as the originals do. Invariant: no original is changed or kept by a
+copy; one original has one copy, one storage one storage. Called by: ``fake``, ``_tracing``,
+``inspect`` and ``distributed``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchfake._core import devices
+from torchfake._core.metadata import metadata_of
+from torchfake._core.storage import Storage
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake, user_attributes
+from torchfake._torch import subclass
+from torchfake.errors import ReplayError, UnknownValueError, UnsupportedOpError
+
+
+class FakeCopies:
+    """Fake copies that are made together: one for each tensor, one storage for each storage.
+
+    Args:
+        device: the device of all copies; that of each original if not given.
+        known: copies of small tensors get their values, but those of parameters do not.
+    """
+
+    def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
+        subclass.let_make_fx_trace(
+            FakeTensor
+        )  # as where a mode is entered: the copies may be the first
+        self.device = device
+        self.known = known
+        self.by_tensor: dict[int, Any] = {}
+        self.by_storage: dict[int, Storage] = {}
+
+    def of(self, real: torch.Tensor) -> Any:
+        copied = self.by_tensor.get(id(real))
+        if copied is not None:
+            return copied
+        if real.layout != torch.strided:
+            raise UnsupportedOpError(f"a fake is strided; this tensor has layout {real.layout}")
+        is_known = self.known and not isinstance(real, torch.nn.Parameter)
+        wrapper = self._wrapper(real, is_known)
+        fake = self._fake(real, is_known) if wrapper is None else wrapper
+        self.by_tensor[id(real)] = fake
+        self._copy_state(real, fake)
+        return fake
+
+    def _fake(self, real: torch.Tensor, is_known: bool) -> FakeTensor:
+        device = self.device or (devices.CPU if real.is_meta else real.device)
+        untyped = real.untyped_storage()
+        key = subclass.storage_key(untyped)
+        storage = self.by_storage.get(key)
+        if storage is None:
+            storage = self.by_storage[key] = Storage(untyped.nbytes(), device)
+            if is_known:
+                _store_known_value(storage, real)
+        return new_fake(metadata_of(real, device), storage, fake_class(type(real)))
+
+    def _wrapper(self, real: torch.Tensor, is_known: bool) -> torch.Tensor | None:
+        """A wrapper of fakes for a wrapper of tensors; None for any other tensor."""
+        if isinstance(real, FakeTensor) or not subclass.inner_tensors(real):
+            return None
+
+        def exchange(inner: torch.Tensor) -> torch.Tensor:
+            if id(inner) not in self.by_tensor:
+                fake = self._wrapper(inner, is_known)
+                self.by_tensor[id(inner)] = self._fake(inner, is_known) if fake is None else fake
+            return self.by_tensor[id(inner)]  # type: ignore[no-any-return]
+
+        return subclass.rewrapped(real, exchange)
+
+    def _copy_state(self, real: torch.Tensor, fake: torch.Tensor) -> None:
+        if isinstance(real, torch.nn.Parameter):
+            fake.__dict__["_is_param"] = True
+        own, is_plain = fake.__dict__, type(real) in _PLAIN
+        own.update(
+            {k: v if is_plain else self._state(v) for k, v in real.__dict__.items() if k not in own}
+        )
+        if fake.requires_grad != real.requires_grad:
+            fake.requires_grad_(real.requires_grad)
+        if real.is_leaf and real.grad is not None:
+            fake.grad = self.of(real.grad)
+
+    def _state(self, value: Any) -> Any:
+        """A copy of an attribute of a tensor of a class of somebody's, if it holds tensors: the
+        scales of a quantized parameter are as fake as it is.
+        """
+        if isinstance(value, torch.Tensor):
+            return self.of(value)
+        if not holds_tensors(value):
+            return value
+        if id(value) not in self.by_tensor:
+            if isinstance(value, (list, tuple)):
+                return type(value)(map(self._state, value))
+            if isinstance(value, dict):
+                return {key: self._state(item) for key, item in value.items()}
+            self.by_tensor[id(value)] = copied = copy.copy(value)
+            copied.__dict__.update({k: self._state(v) for k, v in vars(value).items()})
+        return self.by_tensor[id(value)]
+
+    def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """A deep copy of `module` with fake copies of its tensors."""
+        for tensor in all_tensors(module, set()):
+            self.of(tensor)
+        return copy.deepcopy(module, dict(self.by_tensor))
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+
+
+def _store_known_value(storage: Storage, original: torch.Tensor) -> None:
+    """Give the storage of a fake copy the value of its original, if that is small and known."""
+    if not known_values.keeps_value(storage.num_bytes, original.dtype) or original.is_meta:
+        return
+    if isinstance(original, FakeTensor):
+        with contextlib.suppress(UnknownValueError, ReplayError):
+            value = known_values.read_value(original, "its fake copy")
+            known_values.store_tensor_value(storage, value)
+    elif original.device.type == "cpu":
+        known_values.store_tensor_value(storage, original)
+
+
+def all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    """The tensors in a module and in the containers that it holds, registered or not."""
+    if id(obj) in seen:
+        return
+    seen.add(id(obj))
+    if isinstance(obj, torch.Tensor):
+        yield obj
+    elif isinstance(obj, torch.nn.Module):
+        for value in obj.__dict__.values():
+            yield from all_tensors(value, seen)
+    elif isinstance(obj, dict):
+        for value in obj.values():
+            yield from all_tensors(value, seen)
+    elif isinstance(obj, (list, tuple, set)):
+        for value in obj:
+            yield from all_tensors(value, seen)
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether a container or an object, other than a module, has tensors in it, however deep."""
+    return next(tensors_held_by(value, set()), None) is not None
+
+
+def tensors_held_by(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    """The tensors in containers and in the attributes of objects, however deep; in no module."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif id(value) not in seen and not isinstance(value, (torch.nn.Module, type)):
+        seen.add(id(value))
+        inner: Iterable[Any]
+        if isinstance(value, Mapping):
+            inner = value.values()
+        elif isinstance(value, (list, tuple)):
+            inner = value
+        else:
+            inner = () if callable(value) else getattr(value, "__dict__", {}).values()
+        for item in inner:
+            yield from tensors_held_by(item, seen)
+
+
+def held_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors with memory of their own that a tensor consists of: itself, or what it wraps,
+    and what it has in attributes.
+    """
+    return subclass.leaf_tensors(tensor) + attribute_tensors(tensor)
+
+
+def attribute_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a parameter of a class of somebody's has in its attributes, such as the scales of its
+    quantized values.
+    """
+    if type(tensor) in _PLAIN or _is_of_torch(tensor):
+        return []
+    inside = {id(leaf) for leaf in subclass.leaf_tensors(tensor)}
+    held = tensors_held_by(user_attributes(tensor), set())
+    leaves = {id(leaf): leaf for each in held for leaf in subclass.leaf_tensors(each)}
+    return [leaf for key, leaf in leaves.items() if key not in inside]
+
+
+def _is_of_torch(tensor: torch.Tensor) -> bool:
+    cls = getattr(type(tensor), "_fake_of", type(tensor))
+    return cls.__module__.partition(".")[0] == "torch"
+
+
+def is_or_holds_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is fake, or wraps one that is."""
+    if isinstance(tensor, FakeTensor):
+        return True
+    return any(map(is_or_holds_fake, subclass.inner_tensors(tensor)))

@@ -1,0 +1,129 @@
+"""Wrapper subclasses on fake CUDA: C++ sees their carrier, as it does of fakes.
+
+Input: classes whose constructors call ``torch.Tensor._make_wrapper_subclass`` with the device of a
+fake inside. Output: wrappers on a carrier that report the device it stands for. Invariant: on real
+devices such a class answers as before. Called by: ``_patches/install``, for modes with fake CUDA.
+
+A wrapper with ``cuda`` as its device in C++ aborts the process as soon as autograd records an
+operation on it and there is no CUDA runtime, and operations that look for the device's guard fail.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from torchfake._core import devices, modes
+from torchfake._patches.patch import Patch
+from torchfake._tensor.conversions import encode_target
+from torchfake._torch import subclass
+
+_builtin: Any = subclass.builtin_methods
+_DEVICE_POSITION = 7  # of `device` among the arguments of _make_wrapper_subclass
+
+
+def _make_wrapper_subclass(original: Any) -> Any:
+    function = getattr(original, "__func__", original)
+
+    @functools.wraps(function)
+    def replacement(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if _has_fake_cuda():
+            _report_devices_of_carriers(cls)
+            if len(args) >= _DEVICE_POSITION:
+                position = _DEVICE_POSITION - 1
+                args = (*args[:position], _carrier(args[position]), *args[position + 1 :])
+            elif "device" in kwargs:
+                kwargs = {**kwargs, "device": _carrier(kwargs["device"])}
+        return function(cls, *args, **kwargs)
+
+    return staticmethod(replacement)
+
+
+def _carrier(device: Any) -> Any:
+    if device is None or torch.device(device).type != "cuda":
+        return device
+    return devices.encode(device)
+
+
+def _report_devices_of_carriers(cls: Any) -> None:
+    """Have wrappers of `cls` report the devices that their carriers stand for, once and for all:
+    they outlive the mode. What the class defines itself is left.
+    """
+    if cls.device is not _builtin.device:
+        return
+    for name, replacement in _REPORTED.items():
+        if getattr(cls, name) is getattr(_builtin, name):
+            setattr(cls, name, replacement)
+    cls.device = property(_device, doc=_builtin.device.__doc__)  # the last: it tells that all are
+
+
+def _device(wrapper: Any) -> torch.device:
+    return devices.decode(_cpp_device(wrapper))
+
+
+def _cpp_device(wrapper: Any) -> torch.device:
+    with subclass.no_subclass_functions():  # of the class, which may call others
+        return _builtin.device.__get__(wrapper)  # type: ignore[no-any-return]
+
+
+def _is_cuda(wrapper: Any) -> bool:
+    return bool(wrapper.device.type == "cuda")
+
+
+def _is_meta(wrapper: Any) -> bool:
+    return bool(wrapper.device.type == "meta")
+
+
+def _get_device(wrapper: Any) -> int:
+    index = wrapper.device.index
+    return -1 if index is None else int(index)
+
+
+def _to(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+    if _is_on_carrier(wrapper) or _names_cuda(args, kwargs):
+        args, kwargs = encode_target(args, kwargs)
+    return _builtin.to(wrapper, *args, **kwargs)
+
+
+def _cuda(wrapper: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if _is_on_carrier(wrapper) or _has_fake_cuda():
+        return wrapper.to("cuda" if device is None else device)
+    return _builtin.cuda(wrapper, device, *args, **kwargs)
+
+
+def _cpu(wrapper: Any, **kwargs: Any) -> Any:
+    return (
+        wrapper.to("cpu", **kwargs) if _is_on_carrier(wrapper) else _builtin.cpu(wrapper, **kwargs)
+    )
+
+
+def _is_on_carrier(wrapper: Any) -> bool:
+    device = _cpp_device(wrapper)
+    return bool(devices.decode(device) != device)
+
+
+def _has_fake_cuda() -> bool:
+    state = modes.current()
+    return state is not None and state.cuda is not None
+
+
+def _names_cuda(args: Any, kwargs: Any) -> bool:
+    target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+    if isinstance(target, torch.Tensor):
+        target = target.device
+    is_named = isinstance(target, (str, int, torch.device)) and not isinstance(target, bool)
+    return is_named and _has_fake_cuda() and devices.resolve(target).type == "cuda"
+
+
+_REPORTED: dict[str, Any] = {
+    "is_cuda": property(_is_cuda, doc=_builtin.is_cuda.__doc__),
+    "is_meta": property(_is_meta, doc=_builtin.is_meta.__doc__),
+    "get_device": _get_device,
+    "to": _to,
+    "cuda": _cuda,
+    "cpu": _cpu,
+}
+
+PATCHES = [Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass)]

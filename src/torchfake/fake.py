@@ -38,8 +38,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class fake_mode:
     """A context in which every tensor that is made is fake: it has metadata and no data.
 
-    Works as a context manager and as a decorator, can be entered again inside itself, and holds
-    for this thread alone. Fakes live on after it. Modes are left in the reverse order of their
+    Works as a context manager and as a decorator, and can be entered again inside itself. It holds
+    for this thread, for threads that are started inside it, and for work that is handed to thread
+    pools inside it. Fakes live on after it. Modes are left in the reverse order of their
     entries, on the thread that entered them: any other ``__exit__`` is a RuntimeError, and changes
     nothing. Whatever is interrupted, torch is as before once the mode has been left; a mode whose
     object is dropped without being left ends then.
@@ -114,7 +115,9 @@ def _fake_cuda_machine(fake_cuda: bool | int | str | CudaProfile | FakeCuda) -> 
 
 
 def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
-    """Whether a tensor is fake, or any parameter or buffer of a module is.
+    """Whether a tensor is fake, or all parameters and buffers of a module are.
+
+    A module with both fake and real tensors is not fake, nor is one without tensors.
 
     Args:
         obj: a tensor, parameter or buffer of any shape, or a module. A tensor that wraps others,
@@ -129,7 +132,7 @@ def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
     if isinstance(obj, torch.Tensor):
         return is_or_holds_fake(obj)
     if isinstance(obj, torch.nn.Module):
-        return any(map(is_or_holds_fake, parameters_and_buffers(obj)))
+        return {is_or_holds_fake(tensor) for tensor in parameters_and_buffers(obj)} == {True}
     raise TypeError(f"is_fake takes a tensor or a module, not {type(obj).__name__}")
 
 

@@ -34,7 +34,10 @@ _TIERS: list[dict[str, int]] = [
 
 
 def _shrink(config: Any, limits: dict[str, int]) -> None:
+    num_layers = getattr(config, "num_hidden_layers", None)
     for name, value in list(vars(config).items()):
+        if type(value) is list and len(value) == num_layers:  # one item for each layer
+            setattr(config, name, value[: limits.get("layers", num_layers)])
         if isinstance(value, transformers.PretrainedConfig):
             _shrink(value, limits)
         elif type(value) is int:
@@ -43,17 +46,21 @@ def _shrink(config: Any, limits: dict[str, int]) -> None:
 
 
 @cache
-def small_config(name: str) -> Any:
-    """None if none of the sizes above is small enough and taken."""
+def small_config(name: str, max_parameters: int = MAX_PARAMETERS, *, saved: bool = False) -> Any:
+    """None if none of the sizes above is small enough and taken; by the model that is built from
+    it, and if `saved` by what reads the configuration from a file, which checks more.
+    """
     for limits in _TIERS:
         config = transformers.AutoConfig.for_model(name)
         try:
             _shrink(config, limits)
+            if saved:
+                type(config).from_dict(config.to_dict())
             with fake_mode():
                 model = transformers.AutoModel.from_config(copy.deepcopy(config))
         except Exception:  # whatever a constructor raises for sizes that do not agree
             continue
-        if sum(p.numel() for p in model.parameters()) <= MAX_PARAMETERS:
+        if sum(p.numel() for p in model.parameters()) <= max_parameters:
             return config
     return None
 

@@ -92,12 +92,15 @@ def test_other_threads_see_the_real_torch_meanwhile() -> None:
     seen: list[Any] = []
 
     def other() -> None:
+        begin.wait(60)
         seen.append((is_fake(torch.ones(1)), torch.cuda.is_available(), torch.cuda.device_count()))
 
     expected = (False, torch.cuda.is_available(), torch.cuda.device_count())
+    begin = threading.Event()
+    thread = threading.Thread(target=other)
+    thread.start()
     with fake_mode(fake_cuda=4):
-        thread = threading.Thread(target=other)
-        thread.start()
+        begin.set()
         thread.join()
     assert seen == [expected]
 

@@ -19,13 +19,22 @@ def on_another_thread(function: Callable[[], Any]) -> Any:
         return pool.submit(function).result(timeout=60)
 
 
-def test_a_thread_started_inside_does_not_inherit() -> None:
-    """A mode holds for the thread that entered it."""
+def test_a_thread_started_before_is_outside() -> None:
+    """A mode holds for the thread that entered it, and for those that are started inside it."""
+    begin, made = threading.Event(), list[Any]()
+
+    def work() -> None:
+        begin.wait(60)
+        made.append(torch.ones(2) + 1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
     with fake_mode(fake_cuda=True):
-        made = on_another_thread(lambda: torch.ones(2) + 1)
+        begin.set()
+        thread.join(60)
         assert is_fake(torch.ones(2))
-    assert not is_fake(made)
-    assert made.tolist() == [2.0, 2.0]
+    assert not is_fake(made[0])
+    assert made[0].tolist() == [2.0, 2.0]
 
 
 def test_fakes_cross_threads() -> None:

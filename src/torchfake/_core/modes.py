@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchfake._contexts import Setting
 from torchfake._core.gpu_profiles import CudaProfile
 
 
@@ -41,6 +42,10 @@ class ModeState:
     thread_id: int = field(default_factory=threading.get_ident)
     slot_before: Any = None  # what torch had in its FAKE slot
     lift_before: bool = False  # whether torch.tensor() dispatched copies only
+    dispatch: Any = None  # what torch's FAKE slot has while this mode is the innermost
+    # What _patches/threads needs to have it followed into other threads:
+    daemons: list[ModeState] = field(default_factory=list)  # in daemon threads: they end with it
+    is_over: bool = False  # of such a state: its thread has still to leave it
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ recording = Recording()
 class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []
+        self.starts_plain_threads = False  # which the modes of this one do not follow into
         self.forked_generator = ForkedGenerator()
         # entered contexts of torchfake.fx in which parameters are made on meta
         self.meta_patchers: list[Any] = []
@@ -89,7 +95,26 @@ on_any_thread: set[ModeState] = set()
 def current() -> ModeState | None:
     """The innermost mode of this thread, or None outside all modes."""
     modes = thread.modes
-    return modes[-1] if modes else None
+    return modes[-1] if modes and not modes[-1].is_over else None
+
+
+def end_in_daemons(state: ModeState) -> None:
+    """End the modes that followed `state` into daemon threads, as far as another thread can: what
+    torch has of them there is restored by their own threads.
+    """
+    for daemon in state.daemons:
+        daemon.is_over = True
+        on_any_thread.discard(daemon)
+        end_in_daemons(daemon)
+
+
+def starting_plain_threads() -> Setting:
+    """Context: threads that are started here are outside of all modes, wherever this one is."""
+    return Setting(
+        lambda: thread.starts_plain_threads,
+        lambda value: setattr(thread, "starts_plain_threads", value),
+        True,
+    )
 
 
 def is_recording() -> bool:
@@ -104,5 +129,10 @@ def forked_generator() -> ForkedGenerator:
 
 
 def discard_forked_generator() -> None:
-    """Fork again at the next known draw: the user has set a seed, or a mode begins."""
+    """Fork again at the next known draw, since a mode begins."""
     thread.forked_generator = ForkedGenerator()
+
+
+def reset_forked_generator() -> None:
+    """Fork again at the next known draw, on all threads that share it: a seed was set."""
+    thread.forked_generator.generator = None

@@ -12,6 +12,7 @@ or writes one is in the graph.
 Its files, in reading order:
 
     externals         real tensors among the arguments, and whether they have changed since
+    file_slices       bytes of files, and whether these have changed since
     operations        operations, cells and their contents; dependencies
     deferred_storage  the state of a deferred storage: its contents, or its real storage
     digest            digests of operations and contents: equal ones have equal values

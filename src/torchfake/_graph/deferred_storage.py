@@ -15,7 +15,9 @@ import torch
 
 from torchfake._core.memory import flat_view
 from torchfake._core.metadata import Metadata, contiguous_stride, intern
+from torchfake._core.source_location import RawLocation
 from torchfake._graph.externals import External
+from torchfake._graph.file_slices import FileSlice, read_slice
 from torchfake._graph.operations import Cell, Contents, Op, Output, Read
 from torchfake._torch import dispatcher
 
@@ -100,6 +102,16 @@ def deferred_from_copy(real: torch.UntypedStorage, mark: int) -> DeferredState:
     with dispatcher.no_interception():
         source = External(flat_view(real, torch.uint8).clone())
         return _clone_of(source, Cell(real.nbytes(), real.device), mark)
+
+
+def deferred_from_file(
+    source: FileSlice, mark: int, location: RawLocation | None = None
+) -> DeferredState:
+    """The state of a deferred storage with the bytes of a file, which are read at the replay."""
+    cell = Cell(source.num_bytes, torch.device("cpu"))
+    op = Op(read_slice, (source,), {}, location)
+    op.outputs = (Output(None, cell, _bytes_record(cell.num_bytes, cell.device)),)
+    return DeferredState(Contents(cell, op), mark)
 
 
 def _clone_of(source: Read | External, like: Cell, mark: int) -> DeferredState:

@@ -18,6 +18,7 @@ import torch
 from torchfake._core.memory import raw_bytes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.externals import External
+from torchfake._graph.file_slices import FileSlice
 from torchfake._graph.operations import Contents, Op, Read, dependencies
 from torchfake._torch import dispatcher
 from torchfake._torch.numerics import Numerics
@@ -88,6 +89,8 @@ def _of_argument(arg: Any) -> Any:
         return _of_contents(arg.contents), digest_of_record(arg.record)
     if type(arg) is External:
         return digest_of_values(arg.tensor)
+    if type(arg) is FileSlice:
+        return arg.digest()
     if type(arg) in (list, tuple):
         return [_of_argument(item) for item in arg]
     if isinstance(arg, (float, complex)):  # all NaNs have the same text

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core import devices, modes
-from torchfake._core.storage import Storage
+from torchfake._core import modes
 from torchfake._patches.patch import Patch
 from torchfake._random import streams
 from torchfake._recording import generator_sync
@@ -27,6 +26,8 @@ def _with_fake_result(original: Any) -> Any:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], FakeUntypedStorage):
+            return _as_tensor(*args, **kwargs)
         result = original(*args, **kwargs)
         state = modes.current()
         if state is None or state.mark or isinstance(result, FakeTensor):
@@ -36,45 +37,18 @@ def _with_fake_result(original: Any) -> Any:
     return replacement
 
 
-def _load_without_data(original: Any) -> Any:
-    """``torch.load``: only sizes and devices of storages are read, not their bytes."""
-
-    @functools.wraps(original)
-    def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        state = modes.current()
-        if state is not None and state.mark and not state.is_loading:
-            with known_values.without_fake_mode():
-                return original(f, map_location, *args, **kwargs)
-        if state is None or state.is_loading or _is_meta(map_location):
-            return original(f, map_location, *args, **kwargs)
-        state.is_loading = True
-        try:
-            with torch.serialization.skip_data():
-                return original(f, _fake_map_location(map_location), *args, **kwargs)
-        finally:
-            state.is_loading = False
-
-    return replacement
-
-
-def _is_meta(map_location: Any) -> bool:
-    return map_location is not None and str(map_location) == "meta"
-
-
-def _fake_map_location(map_location: Any) -> Any:
-    """A ``map_location`` that gives each storage its device, and no bytes."""
-
-    def locate(storage: torch.UntypedStorage, location: str) -> Any:
-        if callable(map_location):
-            moved = map_location(storage, location)
-            target = location if moved is None else moved.device
-        elif isinstance(map_location, dict):
-            target = map_location.get(location, location)
-        else:
-            target = location if map_location is None else map_location
-        return Storage(storage.nbytes(), devices.resolve(target)).untyped
-
-    return locate
+def _as_tensor(
+    storage: FakeUntypedStorage,
+    *,
+    dtype: torch.dtype = torch.uint8,
+    device: Any = None,
+    copy: bool | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """``torch.asarray`` of a storage: C++ would ask for each of its bytes."""
+    target = storage.device if device is None else device
+    tensor = storage.as_tensor().to(target, dtype, copy=bool(copy))
+    return tensor.requires_grad_(requires_grad)
 
 
 def _to_dlpack(original: Any) -> Any:
@@ -180,7 +154,7 @@ def _resetting_draws(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        modes.discard_forked_generator()
+        modes.reset_forked_generator()
         streams.reset(torch.default_generator)
         return result
 
@@ -214,7 +188,6 @@ PATCHES = [
     Patch(torch, "to_dlpack", _to_dlpack),
     Patch(torch.UntypedStorage, "copy_", _copy_from_fake_storage),
     Patch(torch.UntypedStorage, "from_buffer", _storage_from_buffer),
-    Patch(torch, "load", _load_without_data),
     Patch(torch.Tensor, "_make_subclass", _make_subclass),
     Patch(torch.nn.Parameter, "__new__", _new_parameter),
 ]

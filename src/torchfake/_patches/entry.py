@@ -6,7 +6,7 @@ nothing can leave any more (its ``with`` statement was interrupted before ``__ex
 object was dropped) has ended. Called by: :mod:`torchfake.fake`.
 
 What a mode changes follows from the list of modes that are on, and from what each found when it was
-entered. So there is one way back, :func:`_end`, which may begin and stop anywhere and be called
+entered. So there is one way back, :func:`end`, which may begin and stop anywhere and be called
 again: by the entry or exit that was interrupted, by a weak reference when nothing is left that
 could leave the mode (see ``_contexts``), and by the next entry or exit of any mode.
 """
@@ -43,6 +43,7 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
     """Turn a mode on: from here on, factories are dispatched to `dispatch`."""
     _end_abandoned()
     state.mode = weakref.ref(mode)
+    state.dispatch = dispatch
     exit_ = modes.thread.latest_exit and modes.thread.latest_exit()
     modes.thread.latest_exit = None
     state.is_owned_by_with = exit_ is not None and exit_.args[0] is mode
@@ -60,7 +61,7 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
         modes.discard_forked_generator()
         torch_function.update_override()
     except BaseException:
-        _end(state)
+        end(state)
         state.owner = None
         raise
 
@@ -76,7 +77,7 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
         _end_abandoned()
         state, refusal = _entry_to_leave(mode, has_error=error is not None)
         if state is not None:
-            _end(state)
+            end(state)
             if not modes.is_recording():
                 generator_sync.synchronize_all()
             _end_abandoned()
@@ -84,7 +85,7 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
     except BaseException:
         interrupted = state or next((s for s in _entries_of(mode)[::-1]), None)
         if interrupted is not None:
-            _end(interrupted)
+            end(interrupted)
         _forget_draws()
         raise
     if refusal:
@@ -102,10 +103,10 @@ class Entered(contexts.Restoring):
         self._mode.__enter__()
 
     def restore(self) -> None:
-        # Kept, since a part of _end may have been done when this is called again.
+        # Kept, since a part of end may have been done when this is called again.
         self._entry = self._entry or next(iter(_entries_of(self._mode)), None)
         if self._entry is not None:
-            _end(self._entry)
+            end(self._entry)
             self._entry.owner = None
 
 
@@ -138,12 +139,14 @@ def _name_of(state: ModeState) -> str:
     return type(state.mode()).__name__ if state.mode() is not None else "a mode"
 
 
-def _end(state: ModeState) -> None:
+def end(state: ModeState) -> None:
     """Restore what the entry of `state` found, unless that was done. May be called again."""
     entries = modes.thread.modes
     if state in entries:
         ended = entries[entries.index(state) :]
         modes.on_any_thread.difference_update(ended)
+        for each in ended:
+            modes.end_in_daemons(each)
         dispatcher.set_fake_mode(state.slot_before)
         dispatcher.set_only_lift_cpu(state.lift_before)
         del entries[entries.index(state) :]
@@ -163,7 +166,7 @@ def _end_abandoned() -> None:
             _forget_draws()
         return
     while entries and entries[-1].owner() is None:
-        _end(entries[-1])
+        end(entries[-1])
     _forget_draws()
 
 

@@ -11,8 +11,15 @@ import threading
 
 from torchfake._contexts import holding
 from torchfake._core import modes
-from torchfake._patches import autocast, cuda, data_sources, device_arguments, wrapper_devices
-from torchfake._patches.patch import PatchSet
+from torchfake._patches import (
+    autocast,
+    cuda,
+    data_sources,
+    device_arguments,
+    files,
+    wrapper_devices,
+)
+from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake._torch.subclass import let_make_fx_trace
@@ -20,6 +27,9 @@ from torchfake._torch.subclass import let_make_fx_trace
 _lock = threading.RLock()
 
 _for_any_mode, _for_fake_cuda = PatchSet(), PatchSet()
+
+added_for_any_mode: list[Patch] = []
+"""By files that enter modes themselves, as ``_patches/threads`` does."""
 
 
 def update_patches() -> None:
@@ -35,7 +45,16 @@ def update_patches() -> None:
         if not modes.on_any_thread:
             _for_any_mode.uninstall()
             return
-        _for_any_mode.install([*autocast.PATCHES, *data_sources.PATCHES, *device_arguments.PATCHES])
+        _for_any_mode.install(
+            [
+                *autocast.PATCHES,
+                *data_sources.PATCHES,
+                *device_arguments.PATCHES,
+                *files.PATCHES,
+                *files.safetensors_patches(),
+                *added_for_any_mode,
+            ]
+        )
         if has_cuda:
             _for_fake_cuda.install(
                 [*cuda.PATCHES, *device_arguments.PATCHES_FOR_FAKE_CUDA, *wrapper_devices.PATCHES]

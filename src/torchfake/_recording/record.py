@@ -9,6 +9,8 @@ Called by: ``_dispatch``, for each operation that the cache does not answer by i
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,6 +60,13 @@ _TO_COPY = torch.ops.aten._to_copy.default
 _FILL = torch.ops.aten.fill_.Scalar
 
 
+_lock = threading.RLock()
+"""Held while an operation is recorded: what it reads, and what is then in what it writes, belong
+together, and threads that a mode has followed into may write parts of one storage."""
+
+_holds_lock: Callable[[], bool] = _lock._is_owned  # type: ignore[attr-defined]
+
+
 def record(
     func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int = PLAIN
 ) -> Any:
@@ -68,19 +77,41 @@ def record(
     """
     if traits.is_metadata_only:
         return run(func, args, kwargs)
+    if traits.is_collective:  # may wait for another thread
+        return _record_collective(func, traits, args, kwargs, run, mode_mark)
+    if _holds_lock():
+        return _record(func, traits, args, kwargs, run, mode_mark)
+    try:
+        _lock.acquire()  # not holding(): that takes as long as much of the rest
+        result = _record(func, traits, args, kwargs, run, mode_mark)
+        _lock.release()
+        return result
+    except BaseException:
+        if _holds_lock():
+            _lock.release()
+        raise
+
+
+def _record_collective(
+    func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int
+) -> Any:
+    result = run_on_real_values(func, args, kwargs)
+    if result is not None:
+        return result
+    for pair in local_copies(traits.packet, args):
+        record(_COPY, traits_of(_COPY), pair, {}, run, mode_mark)
+    return result_of_collective(args)
+
+
+def _record(
+    func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int
+) -> Any:
     if traits.is_empty_factory:
         result = run(func, args, kwargs)
         if isinstance(result, FakeTensor):
             defer(result, None, mode_mark, find_call_site()[0])  # no operation to replay
             _fill_if_deterministic(result, 0, run)
         return result
-    if traits.is_collective:
-        result = run_on_real_values(func, args, kwargs)
-        if result is not None:
-            return result
-        for pair in local_copies(traits.packet, args):
-            record(_COPY, traits_of(_COPY), pair, {}, run, mode_mark)
-        return result_of_collective(args)
     if traits.is_random and len(args) > 1:
         args, kwargs = _with_generator_by_name(func, args, kwargs)
     arguments = CallArguments(args, kwargs, mode_mark)

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 import torch
 
 from torchfake._contexts import holding
+from torchfake._core import modes
 from torchfake._graph.operations import Cell
 from torchfake._random.generator_pool import GeneratorPool, KnownStates
 from torchfake._replay import work_queue
@@ -80,8 +81,9 @@ class Workers:
         ]
         try:
             with holding(self._main_runs), dispatcher.as_eager():
-                for thread in threads:
-                    thread.start()
+                with modes.starting_plain_threads():
+                    for thread in threads:
+                        thread.start()
                 self._run_main()
         finally:
             self._wake_all()

@@ -62,6 +62,8 @@ class FakeUntypedStorage(torch.UntypedStorage):
         if sys._getframe(1).f_code.co_filename == torch.serialization.__file__:
             raise _cannot_be_saved(self)  # C++ would write the memory to the file
         if storage.pinned is not None:
+            if storage.deferred is not None:  # C code writes to it
+                return _real_address(storage)
             return storage.pinned.address(storage.num_bytes)
         if not storage.num_bytes:
             return 0

@@ -1,0 +1,314 @@
+"""Files of tensors, opened inside a mode: no values are read.
+
+Input: what ``torch.load``, ``UntypedStorage.from_file`` and safetensors' ``safe_open`` are given.
+Output: fakes; deferred ones refer to their bytes in the file, which are read when they are
+materialized. Invariant: outside a mode, or on another thread, each is the original; values that are
+read later are those that the file had when it was opened, or an error. Called by:
+``_patches/install``.
+
+Both libraries map a file into memory and take slices of the mapping. So there is one place where
+values of files come from: :class:`FileStorage` is such a mapping, and its slices are storages of
+fakes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+from typing import Any
+
+import torch
+
+from torchfake._core import devices, modes, source_location
+from torchfake._core.modes import ModeState
+from torchfake._core.storage import Storage
+from torchfake._graph.deferred_storage import deferred_from_copy, deferred_from_file
+from torchfake._graph.file_slices import File, FileBytes, FileSlice
+from torchfake._patches.patch import Patch
+from torchfake._tensor import known_values
+from torchfake._tensor.storages import FakeUntypedStorage
+
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
+
+
+class FileStorage(FakeUntypedStorage):
+    """A file that is mapped into memory, as far as a program can tell: nothing of it is read."""
+
+    _source: FileSlice
+    _parts: weakref.WeakValueDictionary[tuple[int, int], Storage]  # equal slices share memory
+    _mark: int
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice):
+            return super().__getitem__(index)
+        start, stop, step = index.indices(self.nbytes())
+        if step != 1:
+            raise RuntimeError(
+                f"Trying to slice with a step of {step}, but only a step of 1 is supported"
+            )
+        stop = max(start, stop)
+        part = self._parts.get((start, stop))
+        if part is None:
+            part = _storage_of(self._source.part(start, stop), self._mark)
+            self._parts[start, stop] = part
+        return part.untyped
+
+
+def _storage_of(source: FileSlice, mark: int) -> Storage:
+    """A storage with the bytes of a file: recorded, or known if they are few."""
+    location = source_location.caller_location()
+    storage = Storage(source.num_bytes, devices.CPU, None, location)
+    if mark:
+        storage.deferred = deferred_from_file(source, mark, location)
+    elif source.num_bytes <= known_values.MAX_KNOWN_BYTES:
+        storage.value = FileBytes(source)
+    return storage
+
+
+def _map_without_data(original: Any) -> Any:
+    """``UntypedStorage.from_file``. A shared mapping is real: what is written to it goes to the
+    file.
+    """
+    function = torch.UntypedStorage.from_file
+
+    @functools.wraps(function)
+    def replacement(filename: Any, shared: bool = False, nbytes: int = 0) -> Any:
+        state = modes.current()
+        path = os.fspath(filename)
+        if state is None or shared or not os.path.isfile(path):
+            return function(filename, shared, nbytes)
+        file = File(path)
+        if nbytes > file.num_bytes:
+            return function(filename, shared, nbytes)  # which raises what torch raises
+        source = FileSlice(file, 0, nbytes or file.num_bytes)
+        mapped = FileStorage(0, device="meta")  # type: ignore[no-untyped-call]
+        mapped._fake_storage = _storage_of(source, state.mark)
+        mapped._source, mapped._mark = source, state.mark
+        mapped._parts = weakref.WeakValueDictionary()
+        return mapped
+
+    return staticmethod(replacement)
+
+
+# torch.load.
+
+
+def _load_without_data(original: Any) -> Any:
+    """``torch.load``: only sizes and devices of storages are read, not their bytes."""
+
+    @functools.wraps(original)
+    def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        state = modes.current()
+        if state is None or state.is_loading or _is_meta(map_location):
+            return original(f, map_location, *args, **kwargs)
+        state.is_loading = True
+        try:
+            if state.mark:
+                return _load_deferred(original, f, map_location, state, args, kwargs)
+            with torch.serialization.skip_data():
+                return original(f, _fake_map_location(map_location), *args, **kwargs)
+        finally:
+            state.is_loading = False
+
+    return replacement
+
+
+def _load_deferred(
+    original: Any, f: Any, map_location: Any, state: ModeState, args: Any, kwargs: Any
+) -> Any:
+    path = _path_of(f)
+    if path is not None and _is_zip(path):
+        f, kwargs = path, {**kwargs, "mmap": True}
+    return original(f, _deferring_map_location(map_location, state), *args, **kwargs)
+
+
+def _path_of(f: Any) -> str | None:
+    """The name of the file that `f` names, or reads from its beginning; None for other objects."""
+    if isinstance(f, (str, os.PathLike)):
+        return os.fspath(f) if os.path.isfile(f) else None
+    name = getattr(f, "name", None)
+    if not isinstance(name, str) or not hasattr(f, "fileno") or not os.path.isfile(name):
+        return None
+    is_same = os.path.samestat(os.fstat(f.fileno()), os.stat(name))
+    return name if is_same and f.tell() == 0 else None
+
+
+def _is_zip(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _is_meta(map_location: Any) -> bool:
+    return map_location is not None and str(map_location) == "meta"
+
+
+def _located(map_location: Any, storage: Any, location: str) -> Any:
+    """The device that a storage goes to; or a storage, if `map_location` moves it itself."""
+    if callable(map_location):
+        moved = map_location(storage, location)
+        return location if moved is None else moved
+    if isinstance(map_location, dict):
+        return map_location.get(location, location)
+    return location if map_location is None else map_location
+
+
+def _fake_map_location(map_location: Any) -> Any:
+    """A ``map_location`` that gives each storage its device, and no bytes."""
+
+    def locate(storage: torch.UntypedStorage, location: str) -> Any:
+        target = _located(map_location, storage, location)
+        target = target.device if isinstance(target, _STORAGES) else target
+        return Storage(storage.nbytes(), devices.resolve(target)).untyped
+
+    return locate
+
+
+def _deferring_map_location(map_location: Any, state: ModeState) -> Any:
+    """A ``map_location`` for storages whose bytes are read later: slices of a mapped file, memory
+    that a file of the old format fills when all storages are there, or memory that has values.
+    """
+
+    def locate(storage: Any, location: str) -> Any:
+        if not isinstance(storage, FakeUntypedStorage):
+            storage = _deferred_storage(storage, state.mark)
+        target = _located(map_location, storage, location)
+        if isinstance(target, _STORAGES):
+            return target
+        device = devices.resolve(target)
+        if isinstance(storage, _UnreadStorage):
+            return _unread_storage(storage.nbytes(), device, state.mark)
+        return storage if storage.device == device else storage.to(device=device)
+
+    return locate
+
+
+def _deferred_storage(real: torch.UntypedStorage, mark: int) -> FakeUntypedStorage:
+    if getattr(real, "_torch_load_uninitialized", False):
+        return _unread_storage(real.nbytes(), devices.CPU, mark)
+    storage = Storage(real.nbytes(), devices.CPU)
+    storage.deferred = deferred_from_copy(real, mark)
+    untyped: FakeUntypedStorage = storage.untyped
+    return untyped
+
+
+class _UnreadStorage(FakeUntypedStorage):
+    """A storage that ``torch.load`` fills at the end of a file of the old format."""
+
+    def _set_from_file(self, f: Any, offset: int | None, is_file: bool, itemsize: int) -> Any:
+        """Take the bytes from here on: their number, and themselves."""
+        state: Any = self._fake_storage.deferred
+        start = (f.tell() if offset is None else offset) + _COUNT_BYTES
+        f.seek(start)
+        path = getattr(f, "name", None) if is_file else None
+        if isinstance(path, str) and os.path.isfile(path):
+            filled = _storage_of(FileSlice(File(path), start, self.nbytes()), state.mark)
+            f.seek(start + self.nbytes())
+        else:
+            data = bytearray(f.read(self.nbytes()))
+            with known_values.without_fake_mode():
+                real = torch.UntypedStorage(len(data))
+                for_bytes = torch.frombuffer(data, dtype=torch.uint8) if data else None
+                if for_bytes is not None:
+                    real.copy_(for_bytes.untyped_storage())
+            filled = Storage(len(data), devices.CPU)
+            filled.deferred = deferred_from_copy(real, state.mark)
+        moved = filled.untyped
+        if self.device != devices.CPU:
+            moved = moved.to(device=self.device)
+        state.contents = moved._fake_storage.deferred.contents
+        return self
+
+
+_COUNT_BYTES = 8  # of the number of elements, before them
+
+
+def _unread_storage(num_bytes: int, device: torch.device, mark: int) -> _UnreadStorage:
+    with known_values.without_fake_mode():
+        zeros = deferred_from_copy(torch.UntypedStorage(0), mark)
+    storage = Storage(num_bytes, device)
+    storage.deferred = zeros
+    handle = _UnreadStorage(0, device="meta")  # type: ignore[no-untyped-call]
+    handle._fake_storage = storage
+    storage.meta.handle = weakref.ref(handle)
+    return handle
+
+
+# safetensors.
+
+
+class _OnDevice:
+    """A file of safetensors that was opened for another device than the CPU: the library would
+    copy from it into pinned memory.
+    """
+
+    def __init__(self, file: Any, device: Any) -> None:
+        self._file = file
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _OnDevice:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._file.__exit__(*error)
+
+    def get_tensor(self, name: str) -> Any:
+        return self._file.get_tensor(name).to(self._device)
+
+    def get_tensors(self) -> dict[str, Any]:
+        return {name: value.to(self._device) for name, value in self._file.get_tensors().items()}
+
+    def get_slice(self, name: str) -> Any:
+        return _SliceOnDevice(self._file.get_slice(name), self._device)
+
+
+class _SliceOnDevice:
+    def __init__(self, slice_: Any, device: Any) -> None:
+        self._slice = slice_
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slice, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._slice[index].to(self._device)
+
+
+def _open_without_data(original: Any) -> Any:
+    """``safetensors.safe_open``: the file is mapped, on the CPU, however it was to be read."""
+
+    @functools.wraps(original, updated=())
+    def replacement(filename: Any, framework: Any, device: Any = "cpu", **options: Any) -> Any:
+        if modes.current() is None or framework not in ("pt", "torch", "pytorch"):
+            return original(filename, framework, device, **options)
+        file = original(filename, framework, "cpu")
+        return file if str(device) == "cpu" else _OnDevice(file, device)
+
+    return replacement
+
+
+_HOLDERS = (
+    "safetensors", "safetensors.torch", "accelerate.utils.modeling", "accelerate.utils.offload",
+    "transformers.integrations.accelerate", "transformers.modeling_layers",
+    "transformers.modeling_utils",
+)  # fmt: skip
+"""Modules with a name ``safe_open`` of their own. Where there is another, the file is read: for the
+CPU it is mapped in any case."""
+
+
+def safetensors_patches() -> list[Patch]:
+    """The patches of safetensors, where that is imported."""
+    loaded = (sys.modules.get(name) for name in _HOLDERS)
+    holders = [module for module in loaded if hasattr(module, "safe_open")]
+    return [Patch(module, "safe_open", _open_without_data) for module in holders]
+
+
+PATCHES = [
+    Patch(torch.UntypedStorage, "from_file", _map_without_data),
+    Patch(torch, "load", _load_without_data),
+]

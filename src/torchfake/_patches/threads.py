@@ -1,0 +1,197 @@
+"""Modes that follow into threads, and into work that is handed to executors.
+
+Input: a thread that is started inside a mode, or work that is handed to an executor there. Output:
+the same in a mode like it. Invariant: a thread that was started outside of modes, and work that was
+handed over there, are outside; a thread of a pool is in no mode but while it runs work from inside
+one. Called by: ``threading``, ``concurrent.futures`` and ``multiprocessing.pool``; ``torchfake``
+imports this for the patches that it adds to those of any mode.
+
+As :mod:`contextvars` does: the mode is captured where the work is handed over, and entered around
+the function where that runs, if the mode was left in between too. So what comes back is the same
+however the threads are scheduled. A daemon thread, which nobody waits for, leaves the mode when it
+is left where it was entered: such threads run on in the background (those of pools, of progress
+bars), and would keep a mode on for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+from torchfake import _contexts as contexts
+from torchfake._core import modes
+from torchfake._core.modes import ModeState
+from torchfake._patches import entry, install
+from torchfake._patches.patch import Patch
+from torchfake._recording import generator_sync
+
+
+class CapturedMode:
+    """The innermost mode of the thread that captured it, and what threads share in it."""
+
+    def __init__(self, state: ModeState) -> None:
+        self.state = state
+        self.drawn_generators = modes.thread.drawn_generators
+        self.forked_generator = modes.thread.forked_generator
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call `function` in a mode like the captured one, on the thread that calls this."""
+        with _Following(self):
+            return function(*args, **kwargs)
+
+    def run_thread(self, thread: threading.Thread, run: Callable[[], None], own: Any) -> None:
+        """What ``run()`` of a thread is replaced with when it is started."""
+        _restore_run(thread, own)
+        with _Following(self, is_daemon=thread.daemon):
+            run()
+
+
+def captured_mode() -> CapturedMode | None:
+    """The mode of this thread, or None outside of all modes."""
+    state = modes.current()
+    return None if state is None else CapturedMode(state)
+
+
+class _Following(contexts.Restoring):
+    """Context: this thread is in a mode like the one that was captured in another."""
+
+    def __init__(self, captured: CapturedMode, *, is_daemon: bool = False) -> None:
+        self._captured = captured
+        self._is_daemon = is_daemon
+        self._state: ModeState | None = None
+        self._forked_before = modes.thread.forked_generator
+
+    def change(self) -> None:
+        origin = self._captured.state
+        if self._is_daemon and origin not in modes.on_any_thread:
+            return
+        # a thread begins with the first device as its current one
+        cuda = None if origin.cuda is None else replace(origin.cuda, current=0)
+        self._state = ModeState(cuda=cuda, mark=origin.mark)
+        dispatch = origin.dispatch
+        if self._is_daemon:
+            dispatch = _daemon_class(type(dispatch))(self._state)
+        entry.enter(self, self._state, dispatch)
+        modes.thread.forked_generator = self._captured.forked_generator
+        if self._is_daemon:
+            origin.daemons.append(self._state)
+            if origin not in modes.on_any_thread:  # it was left meanwhile
+                modes.end_in_daemons(origin)
+
+    def restore(self) -> None:
+        if self._state is None:
+            return
+        entry.end(self._state)
+        self._state.owner = None
+        modes.thread.forked_generator = self._forked_before
+        if modes.is_recording():
+            return
+        # Where the mode was entered, the generators are moved once, when it is left there.
+        self._captured.drawn_generators.update(modes.thread.drawn_generators)
+        if self._captured.state in modes.on_any_thread:
+            modes.thread.drawn_generators.clear()
+        else:
+            generator_sync.synchronize_all()
+        if self._is_daemon and self._state in self._captured.state.daemons:
+            self._captured.state.daemons.remove(self._state)
+
+
+@functools.cache
+def _daemon_class(dispatch_class: Any) -> Any:
+    """A class of modes for torch's FAKE slot in a daemon thread: they go when they are over."""
+
+    def dispatch(
+        self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if not self._state.is_over:
+            return dispatch_class.__torch_dispatch__(self, func, types, args, kwargs)
+        entry.end(self._state)
+        return func(*args, **(kwargs or {}))
+
+    def init(self: Any, state: ModeState) -> None:
+        dispatch_class.__init__(self)
+        self._state = state
+
+    namespace = {"__init__": init, "__torch_dispatch__": dispatch}
+    return type(f"{dispatch_class.__name__}OfDaemon", (dispatch_class,), namespace)
+
+
+# Threads.
+
+
+def _following_start(original: Any) -> Any:
+    """``Thread.start``: the thread runs in the mode that it is started in."""
+
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        captured = None if modes.thread.starts_plain_threads else captured_mode()
+        if captured is None:
+            original(thread)
+            return
+        own = thread.__dict__.get("run")
+        thread.run = functools.partial(captured.run_thread, thread, thread.run, own)  # type: ignore[method-assign]
+        try:
+            original(thread)
+        except BaseException:  # it was started before, or there can be no more
+            _restore_run(thread, own)
+            raise
+
+    return start
+
+
+def _restore_run(thread: threading.Thread, own: Any) -> None:
+    """Give a thread the ``run`` that it had: one of its own, or that of its class."""
+    if own is not None:
+        thread.__dict__["run"] = own
+    else:
+        thread.__dict__.pop("run", None)
+
+
+# Executors and pools.
+
+
+def _following_work(original: Any) -> Any:
+    """``ThreadPoolExecutor.submit`` and methods of ``ThreadPool``: the function is called in the
+    mode of the caller; threads that are started for it are in none.
+    """
+
+    @functools.wraps(original)
+    def replacement(executor: Any, /, *args: Any, **kwargs: Any) -> Any:
+        captured = captured_mode()
+        if captured is None:
+            return original(executor, *args, **kwargs)
+        if args:
+            args = functools.partial(captured.run, args[0]), *args[1:]
+        elif "func" in kwargs:
+            kwargs["func"] = functools.partial(captured.run, kwargs["func"])
+        with modes.starting_plain_threads():
+            return original(executor, *args, **kwargs)
+
+    return replacement
+
+
+def _plainly(original: Any) -> Any:
+    """The constructor of ``ThreadPool``, which starts its threads: they are in no mode."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        with modes.starting_plain_threads():
+            return original(*args, **kwargs)
+
+    return replacement
+
+
+install.added_for_any_mode += [
+    Patch(threading.Thread, "start", _following_start),
+    Patch(ThreadPoolExecutor, "submit", _following_work),
+    Patch(ThreadPool, "__init__", _plainly),
+    *(
+        Patch(ThreadPool, name, _following_work)
+        for name in ("apply_async", "_map_async", "imap", "imap_unordered")
+    ),
+]

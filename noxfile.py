@@ -118,9 +118,13 @@ def recorded(session: nox.Session) -> None:
 
 @nox.session
 def layouts(session: nox.Session) -> None:
-    """Torch's operator database with arguments in six other layouts: all samples, all strides."""
+    """Torch's operator database with arguments in six other layouts: all samples, all strides.
+
+    Then with written memory that repeats or is shared, in six ways.
+    """
     install(session, CHECKED_TORCH)
     run_pytest(session, "tests/opinfo/test_layouts.py", "--all-samples")
+    run_pytest(session, "tests/opinfo/test_overlaps.py", "--all-samples")
 
 
 @nox.session

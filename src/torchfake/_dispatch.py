@@ -22,6 +22,7 @@ from torchfake._cache import cache
 from torchfake._cache.apply import apply_fill, apply_recipe
 from torchfake._cache.guards import guards_hold
 from torchfake._cache.keys import signature_of
+from torchfake._cache.overlaps import check_overlaps
 from torchfake._cache.recipes import Recipe
 from torchfake._cache.trials import check_by_trial
 from torchfake._core import devices, modes, source_location
@@ -176,6 +177,7 @@ def _as_kind_of_argument(
 
 def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run the operator without the cache."""
+    check_overlaps(func, args, kwargs)
     check_by_trial(func, args, kwargs)
     found = HANDLERS.get(id(func))
     if found is not None:

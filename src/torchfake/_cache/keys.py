@@ -42,13 +42,15 @@ class _Template(NamedTuple):
     """Source text for one argument; ``{0}`` stands for its name."""
 
     key: str  # its part of the key
-    value: str = ""  # its value, for a tensor: None if not known
+    storage: str = ""  # of a tensor
+    value: str = ""  # of that storage ``{1}``: None if not known
 
 
-_TENSOR = _Template("{0}._fake_meta", "{0}._fake_storage.value")
+_TENSOR = _Template("{0}._fake_meta", "{0}._fake_storage", "{1}.value")
 _TENSOR_OR_NONE = _Template(
     "(None if {0} is None else {0}._fake_meta)",
-    "(None if {0} is None else {0}._fake_storage.value)",
+    "(None if {0} is None else {0}._fake_storage)",
+    "(None if {1} is None else {1}.value)",
 )
 _LIST = _Template("tuple({0})")
 _LIST_OR_NONE = _Template("(None if {0} is None else tuple({0}))")
@@ -85,30 +87,41 @@ def key_function(func: Any, args: Args, kwargs: Kwargs) -> KeyFunction | None:
     templates = [_TEMPLATES.get(str(argument.type)) for argument in passed]
     if None in templates:
         return None
-    return _compile(tuple(templates), len(args), traits_of(func).returns_uninitialized)
+    traits = traits_of(func)
+    writes_first = traits.mutated_positions == (0,) and len(args) > 0
+    return _compile(tuple(templates), len(args), traits.returns_uninitialized, writes_first)
 
 
 @cache
 def _compile(
-    templates: tuple[_Template, ...], num_positional: int, returns_uninitialized: bool
+    templates: tuple[_Template, ...],
+    num_positional: int,
+    returns_uninitialized: bool,
+    writes_first: bool,
 ) -> KeyFunction:
     """The key function of a signature, as one expression without a loop.
 
     Made from text, as dataclasses and named tuples make theirs: a loop over the arguments would
     take longer than all the rest of a hit but the wrapper. Keys of what returns empty memory tell
-    whether torch fills that.
+    whether torch fills that; keys of what writes its first argument, which of the others are on its
+    storage: with the metadata, that tells where they overlap.
     """
     names = [f"a{i}" for i in range(len(templates))]
     pairs = list(zip(templates, names, strict=True))
-    values = [template.value.format(name) for template, name in pairs if template.value]
+    tensors = [(template, name, f"s{name}") for template, name in pairs if template.storage]
+    storages = "; ".join(f"{s} = {template.storage.format(a)}" for template, a, s in tensors)
+    values = [template.value.format(a, s) for template, a, s in tensors]
     key = "".join(template.key.format(name) + ", " for template, name in pairs)
     fills = "fills_memory(), " if returns_uninitialized else ""
     key += fills
+    if writes_first and templates[0] is _TENSOR:
+        key += "".join(f"{s} is sa0, " for _, _, s in tensors[1:])
     text = f"""
 def key(args, kwargs):
     {_unpacking(names[:num_positional], "args")}
     {_unpacking(names[num_positional:], "kwargs.values()")}
     try:
+        {storages or "pass"}
         if {" is ".join([*values, "None"] if values else ["True"])}:
             return ({key})
         return ({key}True,)

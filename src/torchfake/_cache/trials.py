@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import devices, schemas
-from torchfake._core.metadata import has_repeated_elements
 from torchfake._operators.constant_propagation import argument_value, is_known
 from torchfake._operators.operator_call import Args, Call, Kwargs, output_device
 from torchfake._operators.special_operators import HANDLERS
@@ -71,8 +70,6 @@ def _try_draw(call: Call) -> None:
     overload = schemas.overload_with_generator(call.func)
     args = [_small(arg, cut, keeps_known=keeps_known) for arg in call.args]
     kwargs = _small_values(call.kwargs, cut, keeps_known=keeps_known)
-    if call.traits.mutated_names and len(call.tensors) == 1 and _is_repeated(call.tensors[0]):
-        args[0] = torch.ones(1, dtype=call.tensors[0].dtype).expand(2)
     if call.traits.packet == "aten::randperm":
         args[0] = _length_to_permute(args[0], kwargs)
     if overload is not None:
@@ -91,13 +88,13 @@ device (attention) or are made of many operators (recurrent layers).
 """
 
 
-def _cut_of_draw(call: Call) -> _Cut:
+def _cut_of_draw(call: Call) -> Cut:
     num_tensors = len(call.tensors)
     if call.traits.packet == "aten::multinomial":
-        return _Cut(2, None)
+        return Cut(2, None)
     if num_tensors > 1 and sum(t.numel() for t in call.tensors) <= _MAX_TRIAL_ELEMENTS:
-        return _Cut()
-    return _Cut(1, 1 if num_tensors > 1 else _MAX_DRAWN, lists=not num_tensors)
+        return Cut()
+    return Cut(1, 1 if num_tensors > 1 else _MAX_DRAWN, lists=not num_tensors)
 
 
 def _length_to_permute(length: Any, kwargs: dict[str, Any]) -> Any:
@@ -108,16 +105,16 @@ def _length_to_permute(length: Any, kwargs: dict[str, Any]) -> Any:
     return 1 if fits and length > 1 else length
 
 
-def _key_of_draw(call: Call, size: _Cut) -> Any:
+def _key_of_draw(call: Call, size: Cut) -> Any:
     parts: list[Any] = [call.func, call.device.type, torch.get_default_dtype()]
     for value in (*call.args, *call.kwargs.items()):
         parts.append(_key_part(value, size))
     return tuple(parts)
 
 
-def _key_part(value: Any, size: _Cut) -> Any:
+def _key_part(value: Any, size: Cut) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.dtype, size.of(value.shape), _is_repeated(value)
+        return value.dtype, size.of(value.shape)
     if isinstance(value, (list, tuple)):
         parts = tuple(_key_part(item, size) for item in value)
         return size.of(parts) if size.lists and all(type(p) is int for p in parts) else parts
@@ -128,7 +125,7 @@ def _key_part(value: Any, size: _Cut) -> Any:
 
 def _try(func: Any, args: Any, kwargs: dict[str, Any], device_type: str) -> None:
     try:
-        _run_small(func, args, kwargs)
+        run_small(func, args, kwargs)
     except NotImplementedError as error:
         if device_type == "cpu" and _NO_DTYPE in str(error):
             raise
@@ -141,7 +138,7 @@ _NO_DTYPE = "not implemented for '"
 # Trials of other operators: the dtypes decide.
 
 
-class _Cut(NamedTuple):
+class Cut(NamedTuple):
     """The size that a tensor of some size has in a trial."""
 
     others: int | None = None  # dims but the last are at most so long; None: as they are
@@ -186,7 +183,7 @@ def _try_kernel(call: Call) -> None:
            *map(_dtypes_of, call.kwargs.items()))  # fmt: skip
     if _num_trials.get(key, 0) >= _MAX_TRIALS:
         return
-    for cut in _cuts_for(call):
+    for cut in cuts_for(call):
         error = _error_of(call, cut)
         if error is None:
             _num_trials[key] = _MAX_TRIALS
@@ -196,29 +193,36 @@ def _try_kernel(call: Call) -> None:
     _num_trials[key] = _num_trials.get(key, 0) + 1
 
 
-def _cuts_for(call: Call) -> list[_Cut]:
+def cuts_for(call: Call) -> list[Cut]:
     """How to make the tensors small: not at all if they are; else only if nothing among the other
     arguments can be the size of one, and the meta kernel accepts it. Kernels need not look whether
     sizes agree, and would read and write past the end.
     """
     has_floats = any(t.dtype.is_floating_point or t.dtype.is_complex for t in call.tensors)
-    whole = _Cut(integer=0 if has_floats else 1)
+    whole = Cut(integer=0 if has_floats else 1)
     if call.tensors and sum(t.numel() for t in call.tensors) <= _MAX_TRIAL_ELEMENTS:
         return [whole]
     checks_sizes = call.traits.packet == "aten::native_layer_norm" or not call.tensors
-    if not checks_sizes and any(map(_may_be_size, (*call.args, *call.kwargs.values()))):
+    if not checks_sizes and any(map(_may_be_size, *_arguments_and_types(call))):
         return []
     cut = whole._replace(others=3, last=3, lists=checks_sizes)
     return [cut] if _error_of(call, cut, "meta") is None else []
 
 
-def _may_be_size(value: Any) -> bool:
+def _arguments_and_types(call: Call) -> tuple[list[Any], list[str]]:
+    """The arguments of a call, and the types that the schema gives them."""
+    types = {a.name: str(a.type) for a in call.func._schema.arguments}
+    values = [*call.args, *call.kwargs.values()]
+    return values, [*list(types.values())[: len(call.args)], *(types[n] for n in call.kwargs)]
+
+
+def _may_be_size(value: Any, kind: str) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(map(_may_be_size, value))
-    return isinstance(value, int) and abs(value) > 3
+        return "int" in kind and any(_may_be_size(item, kind) for item in value)
+    return "int" in kind and isinstance(value, int) and abs(value) > 3
 
 
-def _is_about_dtypes(call: Call, cut: _Cut) -> bool:
+def _is_about_dtypes(call: Call, cut: Cut) -> bool:
     """Whether the kernel accepts the call with a usual dtype in place of one of the dtypes."""
     dtypes = {t.dtype for t in call.tensors}
     dtypes |= {v for v in (*call.args, *call.kwargs.values()) if isinstance(v, torch.dtype)}
@@ -229,17 +233,17 @@ def _is_about_dtypes(call: Call, cut: _Cut) -> bool:
 _USUAL_DTYPES = (torch.float32, torch.complex64)
 
 
-def _error_of(call: Call, cut: _Cut, device: str = "cpu") -> Exception | None:
+def _error_of(call: Call, cut: Cut, device: str = "cpu") -> Exception | None:
     """What the kernel raises on small tensors."""
     args = [_small(arg, cut, device) for arg in call.args]
     try:
-        _run_small(call.func, args, _small_values(call.kwargs, cut, device))
+        run_small(call.func, args, _small_values(call.kwargs, cut, device))
     except Exception as error:
         return error.with_traceback(None)
     return None
 
 
-def _run_small(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+def run_small(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
     with dispatcher.as_eager(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what eager warns of, the replay does
         func(*args, **kwargs)
@@ -255,18 +259,18 @@ def _dtypes_of(arg: Any) -> Any:
 
 
 def _small_values(
-    kwargs: dict[str, Any], cut: _Cut, device: str = "cpu", *, keeps_known: bool = False
+    kwargs: dict[str, Any], cut: Cut, device: str = "cpu", *, keeps_known: bool = False
 ) -> Any:
     names = [name for name in kwargs if name not in ("pin_memory", "generator")]
     return {name: _small(kwargs[name], cut, device, keeps_known=keeps_known) for name in names}
 
 
-def _small(arg: Any, cut: _Cut, device: str = "cpu", *, keeps_known: bool = False) -> Any:
+def _small(arg: Any, cut: Cut, device: str = "cpu", *, keeps_known: bool = False) -> Any:
     """An argument of a trial."""
     if isinstance(arg, torch.Tensor):
         if keeps_known and is_known(arg):
             return argument_value(arg)
-        is_integer = arg.dtype in _INTEGERS
+        is_integer = arg.dtype in INTEGERS
         size, dtype, value = cut.of(arg.shape), cut.dtype(arg.dtype), cut.integer
         return torch.full(size, value if is_integer else 1, dtype=dtype, device=device)
     if isinstance(arg, (list, tuple)):
@@ -278,8 +282,4 @@ def _small(arg: Any, cut: _Cut, device: str = "cpu", *, keeps_known: bool = Fals
     return cut.dtype(arg) if isinstance(arg, torch.dtype) else arg
 
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-def _is_repeated(tensor: torch.Tensor) -> bool:
-    return has_repeated_elements(tensor.shape, tensor.stride())
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchfake._cache.overlaps import check_overlaps
 from torchfake._core import modes
 from torchfake._core.schemas import (
     ACCEPTS_MASKS,
@@ -60,6 +61,7 @@ def run_on_values(
 ) -> Any:
     """Execute `func` on real values, replaying what they take; record what it makes and writes."""
     traits = traits_of(func)
+    check_overlaps(func, args, kwargs)
     op = new_op(func, traits, args, kwargs, location) if traits.returns_tensors else None
     mutated = mutated_arguments(traits, args, kwargs)
     writes_real = any(map(is_real, mutated))

@@ -19,7 +19,8 @@ from torchfake._core import devices
 from torchfake._core.metadata import metadata_of
 from torchfake._core.storage import Storage
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake, user_attributes
+from torchfake._tensor.classes import FakeParameter, fake_class
+from torchfake._tensor.fake_tensor import FakeTensor, new_fake, user_attributes
 from torchfake._torch import subclass
 from torchfake.errors import ReplayError, UnknownValueError, UnsupportedOpError
 
@@ -33,9 +34,8 @@ class FakeCopies:
     """
 
     def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
-        subclass.let_make_fx_trace(
-            FakeTensor
-        )  # as where a mode is entered: the copies may be the first
+        # As where a mode is entered: the copies may be the first fakes.
+        subclass.let_make_fx_trace(FakeTensor, FakeParameter)
         self.device = device
         self.known = known
         self.by_tensor: dict[int, Any] = {}
@@ -79,8 +79,6 @@ class FakeCopies:
         return subclass.rewrapped(real, exchange)
 
     def _copy_state(self, real: torch.Tensor, fake: torch.Tensor) -> None:
-        if isinstance(real, torch.nn.Parameter):
-            fake.__dict__["_is_param"] = True
         own, is_plain = fake.__dict__, type(real) in _PLAIN
         own.update(
             {k: v if is_plain else self._state(v) for k, v in real.__dict__.items() if k not in own}

@@ -21,7 +21,8 @@ from torchfake._graph.externals import MAX_EXTERNAL_BYTES
 from torchfake._graph.operations import Cell, Contents, dependencies
 from torchfake._materialize.collect import NamedTensors
 from torchfake._replay import replay
-from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake
+from torchfake._tensor.classes import fake_class
+from torchfake._tensor.fake_tensor import FakeTensor, new_fake
 from torchfake._torch import autograd, distributed, subclass
 from torchfake.errors import ChangedValueError, MaterializeError
 
@@ -159,8 +160,6 @@ def _exchange(real: torch.Tensor, storage: Storage) -> None:
     """Make a real tensor a fake on `storage` again, in place."""
     record = metadata_of(real, storage.device)
     fake = new_fake(record, storage, fake_class(type(real)))
-    if isinstance(real, torch.nn.Parameter):
-        fake.__dict__["_is_param"] = True
     fake.__dict__.update({k: v for k, v in real.__dict__.items() if k not in fake.__dict__})
     fake.requires_grad_(real.requires_grad)
     subclass.move_hooks(real, fake)

@@ -14,7 +14,7 @@ from torchfake._materialize import counterparts
 from torchfake._tensor.fake_tensor import REAL_COUNTERPART, FakeTensor
 from torchfake._torch import autograd, dispatcher, subclass
 
-_OF_FAKES = ("_fake_meta", "_fake_storage", "_is_param", REAL_COUNTERPART)
+_OF_FAKES = ("_fake_meta", "_fake_storage", REAL_COUNTERPART)
 
 
 def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None) -> None:
@@ -46,10 +46,8 @@ def _of_class(tensor: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
     """`tensor` with the class that a real one would have: the same object, on which views may
     depend, unless the class takes part in dispatch.
     """
-    wanted = getattr(type(fake), "_fake_of", None)
-    if wanted is None:
-        wanted = torch.nn.Parameter if fake.__dict__.get("_is_param") else torch.Tensor
-    elif wanted.__torch_dispatch__ is not subclass.disabled_torch_dispatch:
+    wanted = getattr(type(fake), "_fake_of", torch.Tensor)
+    if wanted.__torch_dispatch__ is not subclass.disabled_torch_dispatch:
         return subclass.make_subclass(wanted, tensor)
     tensor.__class__ = wanted
     return tensor

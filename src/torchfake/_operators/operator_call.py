@@ -15,6 +15,7 @@ import torch
 from torchfake._core import devices, modes
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import Storage
+from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 
 NON_TENSOR_TYPES = frozenset(
@@ -61,7 +62,7 @@ def tensors_in(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
         kind = type(value)  # isinstance of a tensor takes ten times as long
         if kind in NON_TENSOR_TYPES:
             continue
-        if kind is FakeTensor or isinstance(value, torch.Tensor):
+        if kind in FAKE_TYPES or isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):
             found.extend(item for item in value if isinstance(item, torch.Tensor))

@@ -11,12 +11,12 @@ Its files, in reading order:
 
     patch             one replacement of one attribute, and sets of them
     install           which patches any mode needs, and which a mode with fake CUDA needs
-    data_sources      functions that bring data into torch: asarray, from_dlpack, seeds
-    files             torch.load and safetensors: what is in a file is not read
     device_arguments  functions whose C++ reads device arguments before anything is dispatched
     wrapper_devices   wrapper subclasses of fakes on fake CUDA
     autocast          the functions that switch autocast on and off
     threads           modes that follow into threads, and into work for executors
     entry             a mode entered and left, wherever an interrupt arrives
     cuda              torch.cuda and torch.accelerator, which describe the fake machine
+
+and the subpackage `data`: memory, files and copies of real tensors, of which fakes are made.
 """

@@ -14,12 +14,12 @@ from torchfake._core import modes
 from torchfake._patches import (
     autocast,
     cuda,
-    data_sources,
     device_arguments,
-    files,
     wrapper_devices,
 )
+from torchfake._patches.data import copies, data_sources, files
 from torchfake._patches.patch import Patch, PatchSet
+from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake._torch.subclass import let_make_fx_trace
@@ -35,7 +35,7 @@ added_for_any_mode: list[Patch] = []
 def update_patches() -> None:
     """Install the patches that the modes need that are on, on any thread, and remove all others."""
     report_devices_of_shards()
-    let_make_fx_trace(FakeTensor)
+    let_make_fx_trace(FakeTensor, FakeParameter)
     if _lock._is_owned():  # type: ignore[attr-defined]
         return  # an abandoned mode was found in the middle of this: the next entry or exit does it
     with holding(_lock):
@@ -48,6 +48,7 @@ def update_patches() -> None:
         _for_any_mode.install(
             [
                 *autocast.PATCHES,
+                *copies.PATCHES,
                 *data_sources.PATCHES,
                 *device_arguments.PATCHES,
                 *files.PATCHES,

@@ -18,6 +18,7 @@ from torchfake._graph.deferred_storage import deferred_alias
 from torchfake._graph.externals import MAX_COPIED_BYTES
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 from torchfake._replay import replay
+from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake
 from torchfake._torch import autograd, dispatcher
 
@@ -43,7 +44,7 @@ class CallArguments:
         self.has_unknown_values = False  # of a plain fake or a meta tensor, which has none
         self.mark = mark  # of the metadata records of results
         for tensor in self.tensors:
-            if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
+            if type(tensor) not in FAKE_TYPES and not isinstance(tensor, FakeTensor):
                 if tensor.is_meta:
                     self.has_unknown_values = True
                 else:

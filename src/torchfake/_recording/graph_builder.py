@@ -27,6 +27,7 @@ from torchfake._random import draw_sizes
 from torchfake._recording import generator_sync
 from torchfake._recording.arguments import CallArguments, deferred_fakes
 from torchfake._tensor import known_values
+from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import numerics, zero_tensors
 from torchfake.errors import RecordError
@@ -58,7 +59,7 @@ def recorded_arg(func: Any, arg: Any) -> Any:
     Raises:
         RecordError: if it cannot be kept until it is replayed.
     """
-    if type(arg) is FakeTensor or isinstance(arg, FakeTensor):
+    if type(arg) in FAKE_TYPES or isinstance(arg, FakeTensor):
         deferred: Any = arg._fake_storage.deferred
         if deferred is None:
             return External(known_values.read_value(arg, "an operation").clone())

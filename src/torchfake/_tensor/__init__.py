@@ -7,6 +7,7 @@ what operators do is decided in ``_operators``, above.
 Its files, in reading order:
 
     fake_tensor      the class, and the functions that make and change fakes
+    classes          how fakes, parameters and subclasses construct and copy
     storages         what untyped_storage() and storage() of a fake give
     conversions      the arguments of Tensor.to, Tensor.type and Tensor.new
     known_values     small host tensors whose values are kept: limits, reading, the error otherwise
@@ -14,6 +15,5 @@ Its files, in reading order:
     autocast         autocast for fakes: casts as C++ autocast makes them on the reported device
     autocast_lists   which operators autocast treats in which way
     attention        which kernel of scaled_dot_product_attention the reported device runs
-    tensor_repr      how a fake prints
     pickling         the names by which pickles refer to fakes
 """

@@ -8,9 +8,7 @@ them. Called by: every file that makes fakes or checks whether a tensor is fake.
 
 from __future__ import annotations
 
-import copy
 import sys
-from functools import cache
 from typing import Any
 
 import torch
@@ -25,14 +23,14 @@ from torchfake._core.metadata import (
 )
 from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage
-from torchfake._tensor import known_values, tensor_repr, torch_function
+from torchfake._tensor import known_values, torch_function
 from torchfake._tensor.conversions import encode_target, legacy_new, target_of_type, type_name
-from torchfake._torch import dispatcher, subclass, zero_tensors
+from torchfake._torch import autograd, dispatcher, subclass, zero_tensors
 
 REAL_COUNTERPART = "_real_counterpart"
 """The attribute of a fake that holds the real tensor which its materialized views are views of."""
 
-_OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage", REAL_COUNTERPART})
+OWN_ATTRIBUTES = frozenset({"_fake_meta", "_fake_storage", REAL_COUNTERPART})
 _Super = subclass.builtin_methods
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
@@ -40,20 +38,15 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 class FakeTensor(torch.Tensor):
     """A tensor with a device, a dtype, a shape and strides, and no data.
 
-    Made by factories inside :func:`torchfake.fake_mode` and by :func:`torchfake.fake_like`, never
-    by its constructor. It has no ``__slots__``: ``torch.utils.swap_tensors`` needs a plain dict.
+    Made by factories inside :func:`torchfake.fake_mode` and by :func:`torchfake.fake_like`. Its
+    constructor is that of ``torch.Tensor``, and that of a parameter's class makes parameters
+    (``_tensor/classes``). It has no ``__slots__``: ``torch.utils.swap_tensors`` needs a plain dict.
     """
 
     _fake_meta: Metadata
     _fake_storage: Storage
 
     __torch_function__ = torch_function.override_switch
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> FakeTensor:
-        raise TypeError(
-            "FakeTensor is not constructed directly: make tensors inside torchfake.fake_mode(), "
-            "or call torchfake.fake_like(real)"
-        )
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -196,32 +189,7 @@ class FakeTensor(torch.Tensor):
     __format__ = known_values.formatted
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return tensor_repr.fake_repr(self)
-
-    # Copies.
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
-        if id(self) in memo:
-            return memo[id(self)]  # type: ignore[no-any-return]
-        if not self.is_leaf:
-            raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-                "protocol at the moment. If you were attempting to deepcopy a module, this may be "
-                "because of a torch.nn.utils.weight_norm usage, see "
-                "https://github.com/pytorch/pytorch/pull/103001"
-            )
-        storage = memo.get(id(self._fake_storage))
-        if storage is None:
-            with known_values.without_fake_mode():
-                storage = memo[id(self._fake_storage)] = self._fake_storage.copy()
-        copied = new_fake(self._fake_meta, storage, type(self))
-        memo[id(self)] = copied
-        copied.requires_grad_(self.requires_grad)
-        for name, value in user_attributes(self).items():
-            copied.__dict__[name] = copy.deepcopy(value, memo)
-        if self.grad is not None:
-            copied.grad = copy.deepcopy(self.grad, memo)
-        return copied
+        return fake_repr(self)
 
 
 def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
@@ -313,29 +281,33 @@ def fake_copy(
     return new_fake(metadata_of(real, target), storage)
 
 
-def fake_class(cls: type) -> type[FakeTensor]:
-    """The class of a fake that stands for a tensor of class `cls`.
-
-    Plain tensors and parameters are `FakeTensor` (torch marks parameters with a flag). For any
-    other tensor subclass it is a class derived from both, so that ``isinstance`` and its attributes
-    hold.
-    """
-    if issubclass(cls, FakeTensor):
-        return cls
-    if cls is torch.Tensor or cls is torch.nn.Parameter:
-        return FakeTensor
-    return _combined_class(cls)  # type: ignore[arg-type]
-
-
-@cache
-def _combined_class(cls: Any) -> type[FakeTensor]:
-    is_lazy = hasattr(cls, "cls_to_become")  # UninitializedParameter: its class once it has a shape
-    namespace: dict[str, Any] = {"_fake_of": cls, "__reduce_ex__": FakeTensor.__reduce_ex__}
-    namespace |= {"cls_to_become": FakeTensor} if is_lazy else {}
-    combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, FakeTensor), namespace)
-    subclass.let_make_fx_trace(combined)
-    return combined
-
-
 def user_attributes(fake: torch.Tensor) -> dict[str, Any]:
-    return {name: value for name, value in fake.__dict__.items() if name not in _OWN_ATTRIBUTES}
+    return {name: value for name, value in fake.__dict__.items() if name not in OWN_ATTRIBUTES}
+
+
+def fake_repr(fake: Any) -> str:
+    """``tensor(..., size=(10,), fake=True)``, in the order of torch's text of a meta tensor.
+
+    A parameter gets torch's ``Parameter containing:`` line, and what is at its default is left out.
+    """
+    text = f"tensor({', '.join(_parts(fake))})"
+    if getattr(fake, "_is_param", False):
+        return f"Parameter containing:\n{text}"
+    return text
+
+
+def _parts(fake: Any) -> list[str]:
+    meta = fake._fake_meta
+    parts = ["..."]
+    if meta.reported_device.type != "cpu":
+        parts.append(f"device='{meta.reported_device}'")
+    parts.append(f"size={tuple(meta.size)}")
+    if meta.dtype != torch.get_default_dtype():
+        parts.append(f"dtype={meta.dtype}")
+    if autograd.is_forbidden_view(fake):
+        parts.append("grad_fn=<Invalid>")
+    elif fake.grad_fn is not None:
+        parts.append(f"grad_fn=<{fake.grad_fn.name()}>")
+    elif fake.requires_grad:
+        parts.append("requires_grad=True")
+    return [*parts, "fake=True"]

@@ -16,7 +16,8 @@ from torchfake._core.metadata import Ints, intern
 from torchfake._core.pickle_names import publish
 from torchfake._core.storage import Storage, load_storage
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, fake_class, new_fake, user_attributes
+from torchfake._tensor.classes import FakeParameter, fake_class
+from torchfake._tensor.fake_tensor import FakeTensor, new_fake, user_attributes
 from torchfake._tensor.storages import load_typed, load_untyped
 from torchfake._torch import subclass
 from torchfake.errors import RecordError
@@ -34,8 +35,13 @@ def reduce_fake(fake: FakeTensor, protocol: Any) -> Any:
         )
     meta = fake._fake_meta
     geometry = (meta.size, meta.stride, meta.offset, meta.dtype, str(meta.device))
-    state = (*geometry, meta.conj, meta.neg, fake.requires_grad, user_attributes(fake))
-    return load_fake, (fake._fake_storage, *state, getattr(type(fake), "_fake_of", None))
+    attributes = user_attributes(fake)
+    is_parameter = type(fake) is FakeParameter  # its class is not in the file, but an attribute is
+    if is_parameter:
+        attributes["_is_param"] = True
+    stands_for = None if is_parameter else getattr(type(fake), "_fake_of", None)
+    state = (*geometry, meta.conj, meta.neg, fake.requires_grad, attributes)
+    return load_fake, (fake._fake_storage, *state, stands_for)
 
 
 def load_fake(
@@ -55,12 +61,15 @@ def load_fake(
     meta = intern(
         tuple(size), tuple(stride), offset, dtype, torch.device(device), conj=conj, neg=neg
     )
-    cls = FakeTensor if stands_for is None else fake_class(stands_for)
-    subclass.let_make_fx_trace(FakeTensor)  # it may be the first fake of the process
+    is_parameter = stands_for is None and attributes.get("_is_param", False)
+    cls = FakeParameter if is_parameter else fake_class(stands_for or torch.Tensor)
+    subclass.let_make_fx_trace(FakeTensor, FakeParameter)  # it may be the first fake of the process
     fake = new_fake(meta, storage, cls)
     with subclass.no_subclass_functions():  # a lazy parameter's own function raises
         fake.requires_grad_(requires_grad)
-    fake.__dict__.update(attributes)
+    is_parameter = issubclass(cls, torch.nn.Parameter)
+    own = {k: v for k, v in attributes.items() if k != "_is_param" or not is_parameter}
+    fake.__dict__.update(own)
     return fake
 
 

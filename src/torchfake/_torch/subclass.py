@@ -126,20 +126,20 @@ def without_transforms(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def let_make_fx_trace(cls: Any) -> None:
-    """Have ``make_fx`` trace operations on tensors of class `cls` that are no inputs of the trace.
+def let_make_fx_trace(*classes: Any) -> None:
+    """Have ``make_fx`` trace operations on tensors of `classes` that are no inputs of the trace.
 
     It does not trace an operation on a tensor of a class that it does not know and has no node for:
     the operation runs, and what depends on the inputs is lost from the graph. With plain tensors,
     and with torch's own fakes, such a tensor becomes a constant of the graph.
     ``torch.func.linearize`` traces with ``make_fx``, in a mode and after it. What is traced that
-    holds no tensor of `cls` is traced as before.
+    holds no tensor of `classes` is traced as before.
     """
     from torch.fx.experimental import proxy_tensor  # torch has imported it: in 2.11, 2.13, 2.15
 
-    if cls in proxy_tensor.HANDLED_TYPES:
-        return
-    proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, cls)  # type: ignore[assignment]
+    new = [cls for cls in classes if cls not in proxy_tensor.HANDLED_TYPES]
+    if new:
+        proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, *new)  # type: ignore[assignment]
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -16,9 +16,9 @@ from torchfake._patches.patch import Patch
 from torchfake._random import streams
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, fake_class, fake_copy, new_fake
+from torchfake._tensor.classes import make_subclass
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
-from torchfake._torch import subclass
 
 
 def _with_fake_result(original: Any) -> Any:
@@ -102,11 +102,7 @@ def _make_subclass(original: Any) -> Any:
     def replacement(cls: Any, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
         if not isinstance(data, FakeTensor):
             return function(cls, data, require_grad, **kwargs)
-        fake = new_fake(data._fake_meta, data._fake_storage, fake_class(cls))
-        if issubclass(cls, torch.nn.Parameter):
-            fake.__dict__["_is_param"] = True
-        with subclass.no_subclass_functions():  # an UninitializedParameter refuses most functions
-            return fake.requires_grad_(require_grad)
+        return make_subclass(cls, data, require_grad)
 
     return staticmethod(replacement)
 

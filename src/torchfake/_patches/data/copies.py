@@ -1,0 +1,153 @@
+"""Copies of real tensors and generators by the ``copy`` module, inside a mode.
+
+Input: the originals of what the ``copy`` module calls. Output: versions whose deep copies of real
+tensors are fakes, with a copy of the memory of each storage, and whose shallow copies are real
+views. Invariant: tensors that share memory do so in one deep copy, as in eager mode. Called by:
+``_patches/install``.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import functools
+import sys
+from typing import Any
+
+import torch
+
+from torchfake._core import modes
+from torchfake._core.memory import flat_view
+from torchfake._core.metadata import intern, metadata_of
+from torchfake._core.modes import ModeState
+from torchfake._core.storage import Storage
+from torchfake._patches.patch import Patch
+from torchfake._recording import generator_sync
+from torchfake._tensor.classes import fake_class
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
+from torchfake._torch import dispatcher, subclass
+
+
+def _deep_copy(original: Any) -> Any:
+    """``Tensor.__deepcopy__``, which makes an empty tensor and has it view a copied storage."""
+
+    @functools.wraps(original)
+    def replacement(tensor: Any, memo: dict[Any, Any]) -> Any:
+        state = modes.current()
+        if state is None or not tensor.is_leaf or not _has_plain_memory(tensor):
+            return original(tensor, memo)
+        if id(tensor) not in memo:
+            memo[id(tensor)] = _copy_with_state(tensor, memo, state)
+        return memo[id(tensor)]
+
+    return replacement
+
+
+def _has_plain_memory(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor).__torch_dispatch__ is subclass.disabled_torch_dispatch
+    is_strided = tensor.layout == torch.strided and not tensor.is_quantized
+    return is_plain and is_strided and not tensor.is_meta
+
+
+def _copy_with_state(tensor: torch.Tensor, memo: dict[Any, Any], state: ModeState) -> FakeTensor:
+    key = subclass.storage_key(tensor.untyped_storage())
+    storages = memo.setdefault("torchfake", {})
+    if key not in storages:
+        storages[key] = _copied_storage(tensor, state)
+    record = metadata_of(tensor, tensor.device)
+    copied: Any = new_fake(record, storages[key], fake_class(type(tensor)))
+    with subclass.no_subclass_functions():
+        copied = copied.resolve_conj().resolve_neg().requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        copied.grad = copy.deepcopy(tensor.grad, memo)
+    for name, value in tensor.__dict__.items():
+        copied.__dict__[name] = copy.deepcopy(value, memo)
+    return copied  # type: ignore[no-any-return]
+
+
+def _copied_storage(tensor: torch.Tensor, state: ModeState) -> Storage:
+    if not state.mark:
+        return fake_copy(tensor, known=True)._fake_storage
+    with dispatcher.as_eager():
+        all_bytes = flat_view(tensor.untyped_storage(), torch.uint8)
+    copied: Any = all_bytes.clone()
+    return copied._fake_storage  # type: ignore[no-any-return]
+
+
+def _reduce(original: Any) -> Any:
+    """``Tensor.__reduce_ex__``: to ``copy.copy`` it gives what rebuilds a view of real memory."""
+
+    @functools.wraps(original)
+    def replacement(tensor: Any, protocol: Any) -> Any:
+        if modes.current() is None or sys._getframe(1).f_code is not copy.copy.__code__:
+            return original(tensor, protocol)
+        with dispatcher.as_eager():
+            return _rebuild_in_eager, original(tensor, protocol)
+
+    return replacement
+
+
+def _rebuild_in_eager(function: Any, args: tuple[Any, ...]) -> Any:
+    with dispatcher.as_eager():
+        return function(*args)
+
+
+def _set_metadata(original: Any) -> Any:
+    """``torch._utils.set_tensor_metadata``: the conjugate and negative bits of a tensor that is
+    rebuilt, which C++ would set on the wrapper alone.
+    """
+
+    @functools.wraps(original)
+    def replacement(tensor: Any, metadata: dict[str, Any]) -> None:
+        if not isinstance(tensor, FakeTensor):
+            return original(tensor, metadata)
+        old = tensor._fake_meta
+        place = (old.size, old.stride, old.offset, old.dtype, old.device, old.layout)
+        return rebind(tensor, intern(*place, **metadata), tensor._fake_storage)
+
+    return replacement
+
+
+class _Reducers:
+    """``copyreg.dispatch_table`` as an object with attributes: a class in C cannot be patched."""
+
+    Generator = None
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        table = copyreg.dispatch_table
+        return {"Generator": table[torch.Generator]} if torch.Generator in table else {}
+
+    def __setattr__(self, name: str, reducer: Any) -> None:
+        copyreg.dispatch_table[torch.Generator] = reducer
+
+    def __delattr__(self, name: str) -> None:
+        copyreg.dispatch_table.pop(torch.Generator, None)
+
+
+def _reduce_generator(original: Any) -> Any:
+    """How a generator is copied: its state is a tensor that C++ reads."""
+
+    def replacement(generator: torch.Generator) -> Any:
+        is_deep = sys._getframe(1).f_code is copy.deepcopy.__code__
+        if modes.current() is None or not is_deep:
+            return generator.__reduce__() if original is None else original(generator)
+        generator_sync.synchronize_all()
+        with dispatcher.as_eager():
+            return _rebuild_generator, (generator.device, generator.get_state().numpy().tobytes())
+
+    return replacement
+
+
+def _rebuild_generator(device: torch.device, state: bytes) -> torch.Generator:
+    with dispatcher.as_eager():
+        generator = torch.Generator(device)
+        return generator.set_state(torch.tensor(list(state), dtype=torch.uint8))
+
+
+PATCHES = [
+    Patch(torch.Tensor, "__deepcopy__", _deep_copy),
+    Patch(torch.Tensor, "__reduce_ex__", _reduce),
+    Patch(torch._utils, "set_tensor_metadata", _set_metadata),
+    Patch(_Reducers(), "Generator", _reduce_generator),
+]

@@ -1,0 +1,211 @@
+"""The classes of fakes: how they construct and copy, as the classes do that they stand for.
+
+Input: a class of real tensors; arguments of a constructor; a fake to copy. Output: the class of the
+fakes that stand for its instances; a tensor of that class; a copy. Invariant: ``type(fake)(...)``
+does what the same call does in eager mode: it gives a fake if it is given one or is called inside a
+mode, and else a real tensor. Called by: what makes fakes of real tensors (``fake``,
+``_materialize/dematerialize``, ``_patches``, ``_tensor/pickling``); and programs, by ``type(fake)``
+and the ``copy`` module.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils.hooks import warn_if_has_hooks
+
+from torchfake._core import modes
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import (
+    OWN_ATTRIBUTES,
+    FakeTensor,
+    is_deferred_fake,
+    new_fake,
+    user_attributes,
+)
+from torchfake._torch import subclass
+
+_Constructor = Callable[..., torch.Tensor]
+
+_Mode = Callable[[], AbstractContextManager[Any]]
+
+modes_by_kind: dict[bool, _Mode] = {}
+"""Whether tensors are deferred, and the mode for such: :mod:`torchfake.deferred`, which is above
+this file, puts them here.
+"""
+
+
+class FakeParameter(FakeTensor, torch.nn.Parameter):
+    """The class of fake parameters. ``FakeParameter(data, requires_grad=...)`` is a parameter.
+
+    ``nn.Parameter(fake)`` gives one, since torch marks a parameter of another class than
+    ``torch.Tensor`` by ``_is_param = True``.
+    """
+
+    _fake_of = torch.nn.Parameter
+    _is_param = property(lambda _fake: True, lambda _fake, _value: None)  # type: ignore[assignment]
+
+    def __new__(cls, data: Any = None, requires_grad: bool = True, **kwargs: Any) -> Any:
+        kwargs = _without_own_attributes(kwargs)
+        data = torch.empty(0) if data is None else data
+        if cls is FakeParameter or kwargs:
+            return torch.nn.Parameter(data, requires_grad, **kwargs)  # raises for what is unknown
+        if type(data) not in FAKE_TYPES:  # a real tensor, or one of a class that torch refuses
+            return torch.nn.Parameter.__new__(cls._fake_of, data, requires_grad)
+        return make_subclass(cls, data.detach(), requires_grad)
+
+    def detach(self) -> torch.Tensor:
+        return _detach(self)
+
+    # A new parameter: without gradient, hooks or attributes, and with memory of its own.
+    __deepcopy__ = torch.nn.Parameter.__deepcopy__  # type: ignore[assignment]
+
+
+_CONSTRUCTOR_OF_PARAMETERS = torch.nn.Parameter.__new__.__code__
+
+
+def _detach(fake: FakeTensor) -> torch.Tensor:
+    """``fake.detach()``, which to ``nn.Parameter(fake)`` has to give an instance of fake's class."""
+    detached: Any = subclass.builtin_methods.detach(fake)
+    is_constructed = sys._getframe(2 if type(fake) is FakeParameter else 1).f_code is (
+        _CONSTRUCTOR_OF_PARAMETERS
+    )
+    return make_subclass(type(fake), detached) if is_constructed else detached
+
+
+def make_subclass(cls: type, data: FakeTensor, requires_grad: bool = False) -> FakeTensor:
+    """A fake on the storage of `data` that stands for a tensor of class `cls`."""
+    fake = new_fake(data._fake_meta, data._fake_storage, fake_class(cls))
+    with subclass.no_subclass_functions():  # an UninitializedParameter refuses most functions
+        return fake.requires_grad_(requires_grad)
+
+
+def fake_class(cls: type) -> type[FakeTensor]:
+    """The class of a fake that stands for a tensor of class `cls`.
+
+    For a subclass of Tensor or Parameter that is not torch's own it is a class derived from both,
+    so that ``isinstance``, its methods and its constructor hold.
+    """
+    if issubclass(cls, FakeTensor):
+        return cls
+    if cls is torch.Tensor:
+        return FakeTensor
+    return FakeParameter if cls is torch.nn.Parameter else _combined_class(cls)
+
+
+@cache
+def _combined_class(cls: Any) -> type[FakeTensor]:
+    base = FakeParameter if issubclass(cls, torch.nn.Parameter) else FakeTensor
+    namespace: dict[str, Any] = {
+        "_fake_of": cls,
+        "__new__": _new_combined,
+        "__reduce_ex__": FakeTensor.__reduce_ex__,
+    }
+    if cls.detach is torch.Tensor.detach and base is FakeTensor:
+        namespace["detach"] = _detach
+    if hasattr(cls, "cls_to_become"):  # UninitializedParameter: its class once it has a shape
+        become = fake_class(cls.cls_to_become)
+        namespace |= {"cls_to_become": become, "__deepcopy__": FakeTensor.__deepcopy__}
+    combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, base), namespace)
+    subclass.let_make_fx_trace(combined)
+    return combined
+
+
+def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
+    """``__new__`` of a combined class: the user's, inside a mode if there are no real tensors."""
+    kwargs = _without_own_attributes(kwargs)
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+    if tensors and not any(isinstance(t, FakeTensor) for t in tensors):
+        return combined._fake_of(*args, **kwargs)
+    new: _Constructor = super(combined, combined).__new__
+    if modes.current() is not None:
+        return new(combined, *args, **kwargs)
+    with modes_by_kind[any(is_deferred_fake(t) for t in tensors)]():
+        return new(combined, *args, **kwargs)
+
+
+def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """``FakeTensor.__new__``: the constructor of ``torch.Tensor``, as ``type(buffer)(data)``."""
+    made = torch.Tensor(*args, **_without_own_attributes(kwargs))
+    return made if cls is FakeTensor or type(made) is not FakeTensor else make_subclass(cls, made)
+
+
+def _without_own_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Programs pass on the ``__dict__`` of a tensor, which of a fake has its own parts too."""
+    if not attributes:
+        return attributes
+    return {name: value for name, value in attributes.items() if name not in OWN_ATTRIBUTES}
+
+
+# What torch marks as a parameter.
+
+
+def _is_parameter(fake: FakeTensor) -> bool:
+    return bool(fake.__dict__.get("_is_param", False))
+
+
+def _mark_parameter(fake: FakeTensor, is_parameter: bool) -> None:
+    if type(fake) is FakeTensor and is_parameter:
+        fake.__class__ = FakeParameter
+    else:
+        fake.__dict__["_is_param"] = is_parameter
+
+
+# Copies.
+
+
+def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
+    """``FakeTensor.__deepcopy__``. Fakes that share a storage do so in the copy."""
+    if not fake.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment. If you were attempting to deepcopy a module, this may be "
+            "because of a torch.nn.utils.weight_norm usage, see "
+            "https://github.com/pytorch/pytorch/pull/103001"
+        )
+    if id(fake) in memo:
+        return memo[id(fake)]  # type: ignore[no-any-return]
+    storage = memo.get(id(fake._fake_storage))
+    if storage is None:
+        with known_values.without_fake_mode():
+            storage = memo[id(fake._fake_storage)] = fake._fake_storage.copy()
+    copied = new_fake(fake._fake_meta, storage, type(fake))
+    with subclass.no_subclass_functions():
+        if fake._fake_meta.conj or fake._fake_meta.neg:
+            copied = copied.resolve_conj().resolve_neg()  # type: ignore[assignment]
+        copied.requires_grad_(fake.requires_grad)
+        if fake.grad is not None:
+            copied.grad = copy.deepcopy(fake.grad, memo)
+    memo[id(fake)] = copied
+    for name, value in user_attributes(fake).items():
+        copied.__dict__[name] = copy.deepcopy(value, memo)
+    return copied
+
+
+def _shallow_copy(fake: FakeTensor) -> FakeTensor:
+    """``FakeTensor.__copy__``: another tensor on the same storage, outside the autograd graph."""
+    cls = type(fake)
+    if not isinstance(fake, torch.nn.Parameter):
+        warn_if_has_hooks(fake)
+    elif cls._fake_of.__reduce_ex__ is torch.nn.Parameter.__reduce_ex__:  # type: ignore[attr-defined]
+        cls = FakeParameter  # of a user's subclass too: torch rebuilds a plain parameter
+    copied = new_fake(fake._fake_meta, fake._fake_storage, cls)
+    with subclass.no_subclass_functions():
+        copied.requires_grad_(fake.requires_grad)
+    copied.__dict__.update(user_attributes(fake))
+    return copied
+
+
+FakeTensor.__new__ = staticmethod(_new)  # type: ignore[assignment, method-assign]
+FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
+FakeTensor.__deepcopy__ = _deep_copy  # type: ignore[assignment, method-assign]
+FakeTensor._is_param = property(_is_parameter, _mark_parameter)  # type: ignore[assignment]
+
+FAKE_TYPES = frozenset((FakeTensor, FakeParameter))
+"""What nearly all fakes are: to look a type up is faster than ``isinstance`` of a parameter."""

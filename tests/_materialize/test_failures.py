@@ -149,7 +149,7 @@ def test_messages() -> None:
     )
     expect(
         message(ValueError, materialize_module, layer.weight),
-        """materialize_module takes a module, not FakeTensor""",
+        """materialize_module takes a module, not FakeParameter""",
     )
     expect(
         message(ValueError, materialize_tensor, 3), """materialize_tensor takes a tensor, not int"""

@@ -71,7 +71,7 @@ _CONSTRUCTOR_OF_PARAMETERS = torch.nn.Parameter.__new__.__code__
 
 
 def _detach(fake: FakeTensor) -> torch.Tensor:
-    """``fake.detach()``, which to ``nn.Parameter(fake)`` has to give an instance of fake's class."""
+    """``fake.detach()``; to ``nn.Parameter(fake)`` it has to give an instance of the same class."""
     detached: Any = subclass.builtin_methods.detach(fake)
     is_constructed = sys._getframe(2 if type(fake) is FakeParameter else 1).f_code is (
         _CONSTRUCTOR_OF_PARAMETERS

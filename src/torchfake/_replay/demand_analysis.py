@@ -23,6 +23,7 @@ import torch
 
 from torchfake._core.metadata import Metadata, bytes_spanned, intern
 from torchfake._core.schemas import traits_of
+from torchfake._graph.file_slices import read_slice
 from torchfake._graph.operations import Cell, Contents, Op, Read
 from torchfake._replay.schedule import cells_of
 from torchfake._replay.tiling import DRAW_ALIGNMENT, TileableOp, as_tileable
@@ -109,7 +110,7 @@ class Demand:
             if tileable is not None:
                 self._tileables[op.number] = tileable
                 self._merge_groups(tileable)
-        for op in ops:
+        for op in sorted(ops, key=reads_file):  # a file has bytes: who reads them knows more
             for cell, itemsize in _itemsizes(op):
                 if cell not in self._group_of:
                     self._put(cell, CellGroup(cell.num_bytes // itemsize, itemsize))
@@ -155,8 +156,8 @@ class Demand:
 
     def propagate(self, op: Op) -> bool:
         """Demand what `op` reads to compute what is demanded of it; whether a range has grown."""
-        if self.tileable(op) is not None:
-            return False  # it reads the range that is demanded of its own group
+        if self.tileable(op) is not None or reads_file(op):
+            return False  # it reads the range that is demanded of its own group, or nothing
         pair = copy_operands(op)
         if pair is not None:
             rows = self.demanded_rows(pair[0])
@@ -210,6 +211,11 @@ class Demand:
     def _demand_all(self, cell: Cell) -> bool:
         group = self._group_of[cell]
         return group.extend(0, group.num_elements)
+
+
+def reads_file(op: Op) -> bool:
+    """Whether `op` reads bytes of a file, of which any range can be read."""
+    return op.func is read_slice and op.cached is None
 
 
 def _itemsizes(op: Op) -> Iterable[tuple[Cell, int]]:

@@ -28,6 +28,7 @@ from torchfake._replay.demand_analysis import (
     copy_operands,
     element_range,
     find_demand,
+    reads_file,
     slice_rows,
 )
 from torchfake._replay.schedule import cells_of
@@ -114,10 +115,24 @@ class _Rewriter:
             yield from self._rewritten_tileable(op, tileable)
         elif (pair := copy_operands(op)) is not None:
             yield from self._rewritten_copy(op, *pair)
+        elif reads_file(op):
+            yield from self._restricted_read(op)
         elif op.cached is not None or self._is_unchanged(op):
             yield op
         else:
             yield self._replace(op, [self._sliced_argument(arg) for arg in op.args], op.outputs)
+
+    def _restricted_read(self, op: Op) -> Iterator[Op]:
+        """A read of the demanded part of a file."""
+        output = op.outputs[0]
+        part, itemsize = self._slice_of(output.cell), self._demand.itemsize(output.cell)
+        if part.is_whole:
+            yield op
+        elif part.start < part.stop:
+            cell = part.cell(output.cell)
+            record = intern((cell.num_bytes,), (1,), 0, torch.uint8, cell.device)
+            source = op.args[0].part(part.start * itemsize, part.stop * itemsize)
+            yield self._replace(op, [source], (Output(None, cell, record),))
 
     def _is_unchanged(self, op: Op) -> bool:
         return all(self._demand.group_of(cell).is_whole for cell in cells_of(op))

@@ -158,8 +158,10 @@ def _fake_map_location(map_location: Any) -> Any:
     """A ``map_location`` that gives each storage its device, and no bytes."""
 
     def locate(storage: torch.UntypedStorage, location: str) -> Any:
-        target = _located(map_location, storage, location)
-        target = target.device if isinstance(target, _STORAGES) else target
+        fake = Storage(storage.nbytes(), devices.CPU).untyped
+        target = _located(map_location, fake, location)
+        if isinstance(target, _STORAGES):
+            return target
         return Storage(storage.nbytes(), devices.resolve(target)).untyped
 
     return locate
@@ -177,8 +179,6 @@ def _deferring_map_location(map_location: Any, state: ModeState) -> Any:
         if isinstance(target, _STORAGES):
             return target
         device = devices.resolve(target)
-        if isinstance(storage, _UnreadStorage):
-            return _unread_storage(storage.nbytes(), device, state.mark)
         return storage if storage.device == device else storage.to(device=device)
 
     return locate
@@ -195,6 +195,12 @@ def _deferred_storage(real: torch.UntypedStorage, mark: int) -> FakeUntypedStora
 
 class _UnreadStorage(FakeUntypedStorage):
     """A storage that ``torch.load`` fills at the end of a file of the old format."""
+
+    def to(self, *, device: Any, non_blocking: bool = False) -> Any:
+        target = devices.resolve(device)
+        if target == self.device:
+            return self
+        return _unread_storage(self.nbytes(), target, self._fake_storage.deferred.mark)  # type: ignore[union-attr]
 
     def _set_from_file(self, f: Any, offset: int | None, is_file: bool, itemsize: int) -> Any:
         """Take the bytes from here on: their number, and themselves."""

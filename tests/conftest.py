@@ -17,7 +17,7 @@ from _pytest.runner import runtestprotocol
 from torch.utils import _pytree as pytree
 
 from tests.tiny_tiles import make_tiny
-from torchfake import fake_mode, is_fake
+from torchfake import fake_like, fake_mode, is_fake
 from torchfake.__main__ import main
 from torchfake._cache import cache
 
@@ -54,6 +54,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if item.config.getoption("--cache") == "warm":
         runtestprotocol(item, nextitem=nextitem, log=False)
+
+
+def unknown(*size: int) -> torch.Tensor:
+    """A fake of floats whose values are not known, however few they are."""
+    return fake_like(torch.empty(size))
 
 
 class Described(NamedTuple):

@@ -14,6 +14,7 @@ from expecttest import assert_expected_inline as expect
 
 from torchfake import errors, fake_like, fake_mode, meta_like
 from torchfake.errors import (
+    AnswerError,
     CacheError,
     ChangedValueError,
     CheckError,
@@ -38,6 +39,7 @@ from torchfake.errors import (
 BASES = {
     TorchFakeError: Exception,
     NotFakeError: ValueError,
+    AnswerError: ValueError,
     UnknownValueError: ValueError,
     RealTensorWriteError: ValueError,
     UnsupportedOpError: NotImplementedError,
@@ -86,7 +88,7 @@ def test_base_class_and_docstring(kind: type[Exception]) -> None:
 def test_unknown_value() -> None:
     @fake_mode()
     def branch() -> None:
-        hidden = torch.randn(2, 3)
+        hidden = torch.randn(20, 30)
         if hidden.abs().max() > 10:
             raise AssertionError
 
@@ -96,19 +98,21 @@ def test_unknown_value() -> None:
 item() needs the value of a fake tensor, and it is not known: bool[] on cpu, made by
 aten.gt.Scalar at FILE:LINE in branch. Fakes keep the values of small tensors computed
 from host data only. Give this branch a host value (torch.tensor(...), torch.arange(...)),
-or skip it for fakes with torchfake.is_fake(tensor)""",
+skip it for fakes with torchfake.is_fake(tensor), or have such questions answered:
+torchfake.fake_mode(answer=...)""",
     )
 
 
 def test_unknown_value_of_a_weight() -> None:
-    layer = fake_mode(fake_cuda=True)(lambda: torch.nn.Linear(2, 3).cuda())()
+    layer = fake_mode(fake_cuda=True)(lambda: torch.nn.Linear(20, 30).cuda())()
     expect(
         message(layer.weight.tolist, UnknownValueError),
         """\
-tolist() needs the value of a fake tensor, and it is not known: float32[3, 2] on cuda:0,
+tolist() needs the value of a fake tensor, and it is not known: float32[30, 20] on cuda:0,
 made by aten._to_copy.default at FILE:LINE in <lambda>. Fakes keep the values of small
 tensors computed from host data only. Give this branch a host value (torch.tensor(...),
-torch.arange(...)), or skip it for fakes with torchfake.is_fake(tensor)""",
+torch.arange(...)), skip it for fakes with torchfake.is_fake(tensor), or have such
+questions answered: torchfake.fake_mode(answer=...)""",
     )
 
 
@@ -119,24 +123,26 @@ def test_unknown_value_of_a_fake_copy() -> None:
         """\
 numpy() needs the value of a fake tensor, and it is not known: float32[2] on cpu. Fakes
 keep the values of small tensors computed from host data only. Give this branch a host
-value (torch.tensor(...), torch.arange(...)), or skip it for fakes with
-torchfake.is_fake(tensor)""",
+value (torch.tensor(...), torch.arange(...)), skip it for fakes with
+torchfake.is_fake(tensor), or have such questions answered:
+torchfake.fake_mode(answer=...)""",
     )
 
 
 def test_unknown_mask() -> None:
     @fake_mode()
     def select() -> None:
-        x = torch.randn(4)
+        x = torch.randn(400)
         x[x > 0]
 
     expect(
         message(select, UnknownValueError),
         """\
-indexing with a mask needs the value of a fake tensor, and it is not known: bool[4] on
+indexing with a mask needs the value of a fake tensor, and it is not known: bool[400] on
 cpu, made by aten.gt.Scalar at FILE:LINE in select. Fakes keep the values of small tensors
 computed from host data only. Give this branch a host value (torch.tensor(...),
-torch.arange(...)), or skip it for fakes with torchfake.is_fake(tensor)""",
+torch.arange(...)), skip it for fakes with torchfake.is_fake(tensor), or have such
+questions answered: torchfake.fake_mode(answer=...)""",
     )
 
 
@@ -147,8 +153,9 @@ def test_data_dependent_shape() -> None:
         """\
 aten.nonzero.default needs the value of a fake tensor, and it is not known: int64[3] on
 cpu. Fakes keep the values of small tensors computed from host data only. Give this branch
-a host value (torch.tensor(...), torch.arange(...)), or skip it for fakes with
-torchfake.is_fake(tensor)""",
+a host value (torch.tensor(...), torch.arange(...)), skip it for fakes with
+torchfake.is_fake(tensor), or have such questions answered:
+torchfake.fake_mode(answer=...)""",
     )
 
 

@@ -10,6 +10,9 @@ import importlib as _importlib
 import typing as _typing
 
 from torchfake import errors as errors
+from torchfake._answers.answers import Answer as Answer
+from torchfake._answers.answers import Answers as Answers
+from torchfake._answers.question import Question as Question
 from torchfake._core.gpu_profiles import CudaProfile as CudaProfile
 from torchfake._core.gpu_profiles import profiles as profiles
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
@@ -26,6 +29,7 @@ from torchfake.deferred import dematerialize_module as dematerialize_module
 from torchfake.deferred import is_deferred as is_deferred
 from torchfake.deferred import materialize_module as materialize_module
 from torchfake.deferred import materialize_tensor as materialize_tensor
+from torchfake.fake import answering as answering
 from torchfake.fake import fake_like as fake_like
 from torchfake.fake import fake_mode as fake_mode
 from torchfake.fake import is_fake as is_fake
@@ -52,8 +56,12 @@ _interrupts.raise_as_usual()
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "Answers",
     "CudaProfile",
     "FakeTensor",
+    "Question",
+    "answering",
     "check",
     "clear_meta_init_cache",
     "deferred_init",

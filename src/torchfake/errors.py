@@ -11,6 +11,7 @@ from __future__ import annotations
 from torchfake._escapes import printable
 
 __all__ = [
+    "AnswerError",
     "CacheError",
     "ChangedValueError",
     "CheckError",
@@ -85,6 +86,19 @@ class UnknownValueError(TorchFakeError, ValueError):
 
     Remove the branch from the code that is inspected, give it a host value
     (``torch.tensor(1.0)``), or skip it for fakes (``if not is_fake(x): ...``).
+    """
+
+
+class AnswerError(TorchFakeError, ValueError):
+    """What was answered to a question about values is no possible answer.
+
+    A function that is passed as ``fake_mode(answer=...)`` gets a :class:`torchfake.Question` and
+    answers it, or returns None to decline. A value is a number, or a tensor, array or list of the
+    shape that is asked for; a count is an int between the bounds of the question::
+
+        with fake_mode(answer=lambda question: -1):
+            x = torch.randn(100)
+            x[x > 0]                         # AnswerError: a count is 0 to 100
     """
 
 

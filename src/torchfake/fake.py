@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 import torch
 
 from torchfake import _arguments, _dispatch
+from torchfake._answers.answers import Answers
+from torchfake._answers.asking import Answerer, AnswerFunction, answering_by
+from torchfake._contexts import Restoring
 from torchfake._core import devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import PLAIN
@@ -51,8 +54,15 @@ class fake_mode:
             ``"h100-80gb"``, or a :class:`CudaProfile`: one device of that kind, which
             ``torch.cuda`` then describes.
 
+        answer: who answers questions about values that do not exist: ``"typical"``, or a function
+            that takes a :class:`torchfake.Question` and returns a number, a tensor, or None to
+            decline. Without it such a question raises UnknownValueError. What was answered is
+            listed in ``answers``.
+
     Raises:
         DeviceError: if `fake_cuda` is no profile's name or no possible number of devices.
+        ValueError: if `answer` is a text and no name of answers.
+        AnswerError: by the program that asks, for an answer that is none.
 
     >>> with fake_mode(fake_cuda=True):
     ...     weight = torch.empty(4096, 4096, device="cuda")
@@ -62,12 +72,19 @@ class fake_mode:
 
     _mark = PLAIN
 
-    def __init__(self, *, fake_cuda: bool | int | str | CudaProfile | FakeCuda = False) -> None:
+    def __init__(
+        self,
+        *,
+        fake_cuda: bool | int | str | CudaProfile | FakeCuda = False,
+        answer: str | AnswerFunction | None = None,
+    ) -> None:
         self._fake_cuda = fake_cuda
+        self._answerer = Answerer(answer)
         _fake_cuda_machine(fake_cuda)  # raise here for a wrong argument, not on entry
 
     def __enter__(self: _Mode) -> _Mode:
         state = ModeState(cuda=_fake_cuda_machine(self._fake_cuda), mark=self._mark)
+        state.answerers = (self._answerer,)
         if self._mark:
             modes.recording.is_used = True
         dispatch = _dispatch.DeferredDispatch() if self._mark else _dispatch.FakeDispatch()
@@ -75,6 +92,11 @@ class fake_mode:
         return self
 
     __exit__ = entry.ModeExit()
+
+    @property
+    def answers(self) -> Answers:
+        """The questions about values that do not exist which were answered in this mode."""
+        return self._answerer.answers
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function):
@@ -86,10 +108,36 @@ class fake_mode:
 
         @functools.wraps(function)
         def decorated(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(fake_cuda=self._fake_cuda):
+            mode = type(self)(fake_cuda=self._fake_cuda)
+            mode._answerer = self._answerer
+            with mode:
                 return function(*args, **kwargs)
 
         return decorated  # type: ignore[return-value]
+
+
+def answering(answer: str | AnswerFunction) -> Restoring:
+    """A context in which questions about values that do not exist are answered.
+
+    As ``fake_mode(answer=...)``, inside a mode or outside, where fakes live on. Its answers come
+    before those of the contexts and modes around it, which are asked where it declines.
+
+    Args:
+        answer: ``"typical"``, or a function that takes a :class:`torchfake.Question` and returns a
+            number, a tensor, or None to decline.
+
+    Returns:
+        The context; ``as`` names its :class:`torchfake.Answers`, a list of what was answered.
+
+    >>> with fake_mode():
+    ...     loss = torch.nn.Linear(100, 1)(torch.randn(8, 100)).mean()
+    >>> with answering(lambda question: 0.5) as answers:
+    ...     loss.item()
+    0.5
+    >>> len(answers), answers[0].asked_by, answers[0].operator
+    (1, 'item()', 'aten.mean.default')
+    """
+    return answering_by(Answerer(answer))
 
 
 def _fake_cuda_machine(fake_cuda: bool | int | str | CudaProfile | FakeCuda) -> FakeCuda | None:

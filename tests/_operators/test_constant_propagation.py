@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.conftest import unknown
 from torchfake import fake_mode
 from torchfake.errors import UnknownValueError
 
@@ -55,16 +56,16 @@ def test_values_follow_writes_through_views(name: str) -> None:
 
 
 UNKNOWN_WRITES: dict[str, Callable[[Tensor], Any]] = {
-    "fill": lambda t: t.normal_(),
-    "part": lambda t: t[0].uniform_(),
-    "add": lambda t: t.add_(torch.randn(3)),
-    "copy": lambda t: t.view(-1)[:2].copy_(torch.randn(2)),
-    "setitem": lambda t: t.__setitem__((0, 0), torch.randn(3)[0]),
-    "out": lambda t: torch.mul(t, torch.randn(3), out=t),
-    "foreach": lambda t: torch._foreach_mul_([t], [torch.randn(3)]),
-    "index_put": lambda t: t.index_put_((torch.tensor([0]),), torch.randn(3)),
-    "data": lambda t: t.data.normal_(),
-    "storage_copy": lambda t: t.untyped_storage().copy_(torch.randn(6).untyped_storage()),
+    "fill": lambda t: t.copy_(unknown(2, 3)),
+    "part": lambda t: t[0].copy_(unknown(3)),
+    "add": lambda t: t.add_(unknown(3)),
+    "copy": lambda t: t.view(-1)[:2].copy_(unknown(2)),
+    "setitem": lambda t: t.__setitem__((0, 0), unknown(3)[0]),
+    "out": lambda t: torch.mul(t, unknown(3), out=t),
+    "foreach": lambda t: torch._foreach_mul_([t], [unknown(3)]),
+    "index_put": lambda t: t.index_put_((torch.tensor([0]),), unknown(3)),
+    "data": lambda t: t.data.copy_(unknown(2, 3)),
+    "storage_copy": lambda t: t.untyped_storage().copy_(unknown(6).untyped_storage()),
     "storage_resize": lambda t: t.untyped_storage().resize_(0),
     "growth": lambda t: t.resize_(9),
 }
@@ -96,14 +97,14 @@ def test_writes_of_a_storage_are_known() -> None:
 
 def test_a_whole_write_is_known_again() -> None:
     with fake_mode():
-        table = torch.randn(2, 3)
+        table = unknown(2, 3)
         row = table[1]
         table.copy_(torch.arange(6).view(2, 3))
         assert row.tolist() == [3.0, 4.0, 5.0]
-        table.normal_()
+        table.copy_(unknown(2, 3))
         table.zero_()
         assert row.tolist() == [0.0, 0.0, 0.0]
-        row.normal_()
+        row.copy_(unknown(3))
         table[0].zero_()  # part of what is unknown
         with pytest.raises(UnknownValueError):
             table[0].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-from tests.conftest import generators_stand_still
+from tests.conftest import generators_stand_still, unknown
 from torchfake import fake_mode
+from torchfake.errors import UnknownValueError
 
 DRAWS: dict[str, Callable[[], Any]] = {
     "rand": lambda: torch.rand(3),
@@ -55,9 +57,77 @@ def test_generators_that_are_passed_do_move() -> None:
     moved = generator.get_state()
     generator.manual_seed(3)
     with fake_mode():
-        torch.randn(5, generator=generator)  # not known, so not drawn
+        torch.randn(65, generator=generator)  # not known, so not drawn
         assert torch.randint(99, (4,), generator=generator).tolist() == expected
     assert torch.equal(generator.get_state(), moved)
+
+
+FILLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "uniform": lambda t: t.uniform_(-1, 2),
+    "normal": lambda t: t.normal_(1, 0.5),
+    "exponential": lambda t: t.exponential_(2),
+    "bernoulli": lambda t: t.bernoulli_(0.3),
+    "geometric": lambda t: t.geometric_(0.3),
+    "cauchy": lambda t: t.cauchy_(),
+    "log_normal": lambda t: t.log_normal_(),
+    "random": lambda t: t.random_(5),
+    "part": lambda t: t[:3].normal_(),
+    "column": lambda t: t.unsqueeze(1).expand(-1, 1).t().uniform_(),
+    "trunc_normal": torch.nn.init.trunc_normal_,
+    "like": lambda t: [torch.rand_like(t), torch.randn_like(t.double())],
+    "from_values": lambda t: torch.normal(torch.arange(5.0), torch.ones(5)),
+    "poisson": lambda t: torch.poisson(torch.ones(4)),
+    "integers": lambda t: torch.randint(9, (3,)),
+    "distribution": lambda t: torch.distributions.Gamma(torch.ones(3), 2.0).sample(),
+}
+
+
+def _small_draws(order: random.Random, dtype: torch.dtype) -> list[Any]:
+    """Small draws in some order, read in another."""
+    names = order.choices(sorted(FILLS), k=8)
+    tensors = [torch.zeros(n, dtype=dtype) for n in order.choices([1, 7, 16, 17, 64], k=8)]
+    drawn = [FILLS[name](t) for name, t in zip(names, tensors, strict=True)]
+    results = [*tensors, *(d for d in drawn if isinstance(d, torch.Tensor))]
+    values = {i: results[i].tolist() for i in order.sample(range(len(results)), len(results))}
+    return [names, *(values[i] for i in range(len(results)))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_small_draws_equal_eagers_in_the_order_of_the_program(dtype: torch.dtype) -> None:
+    for seed in range(12):
+        torch.manual_seed(seed)
+        expected = _small_draws(random.Random(seed), dtype)
+        torch.manual_seed(seed)
+        with generators_stand_still(), fake_mode():
+            assert _small_draws(random.Random(seed), dtype) == expected
+
+
+def test_small_draws_move_a_generator_that_is_passed_as_eager_does() -> None:
+    for size in (1, 16, 64):
+        eager, ours = (torch.Generator().manual_seed(3) for _ in range(2))
+        expected = torch.randn(size, generator=eager), torch.poisson(torch.ones(3), generator=eager)
+        with fake_mode():
+            drawn = torch.randn(size, generator=ours), torch.poisson(torch.ones(3), generator=ours)
+            assert [d.tolist() for d in drawn] == [e.tolist() for e in expected]
+        assert torch.equal(eager.get_state(), ours.get_state())
+
+
+def test_a_draw_into_a_part_of_unknown_memory_takes_its_place_in_the_stream() -> None:
+    def program(table: torch.Tensor) -> list[float]:
+        torch.manual_seed(1)
+        table[0].uniform_()
+        return torch.rand(2).tolist()
+
+    expected = program(torch.zeros(2, 3))
+    with fake_mode():
+        assert program(unknown(2, 3)) == expected
+
+
+def test_more_floats_than_64_have_no_values() -> None:
+    with fake_mode():
+        torch.randn(64).tolist()
+        with pytest.raises(UnknownValueError):
+            torch.randn(65).tolist()
 
 
 def test_layer_drop() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import unknown
 from tests.oracle import bits
 from torchfake import deferred_mode, errors, fake_mode, is_deferred, is_fake, materialize_tensor
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -208,8 +209,8 @@ def outcome(run: Callable[[], Any]) -> Any:
 
 def made_in(mode: Callable[[], Any]) -> Callable[[], torch.Tensor]:
     def make() -> torch.Tensor:
-        with mode():
-            return torch.randn(6)
+        with mode():  # a mode of fakes, entered again, would draw the same again
+            return unknown(6) if mode is fake_mode else torch.randn(6)
 
     return make
 
@@ -271,7 +272,7 @@ def test_of_deferred_tensors_only_pickles_are_refused(name: str) -> None:
 
 def test_the_storage_of_a_plain_fake_has_no_values_for_a_deferred_tensor() -> None:
     with fake_mode():
-        plain, known = torch.randn(6), torch.arange(6.0)
+        plain, known = unknown(6), torch.arange(6.0)
     with deferred_mode():
         tensors = [on(t.untyped_storage()) for t in (plain, known)]
     with pytest.raises(errors.ReplayError, match="the storage of a plain fake"):

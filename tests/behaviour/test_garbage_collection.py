@@ -92,7 +92,7 @@ def test_no_cache_keeps_a_fake_alive() -> None:
         with fake_mode():
             train_and_read()
             with pytest.raises(ValueError, match="not known"):
-                torch.randn(3).tolist()
+                torch.randn(65).tolist()
             with pytest.raises(RuntimeError):
                 torch.ones(2) @ torch.ones(3)
             module = conv_network()
@@ -110,7 +110,7 @@ def test_a_source_location_keeps_no_frame_alive() -> None:
     def make() -> tuple[torch.Tensor, Any]:
         local = Local()
         with fake_mode():
-            return torch.randn(3), weakref.ref(local)
+            return torch.randn(65), weakref.ref(local)
 
     tensor, local = make()
     assert local() is None

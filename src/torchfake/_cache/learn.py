@@ -8,11 +8,13 @@ in the cache and its kernel has run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._answers import assumptions
 from torchfake._cache.guards import current_devices
 from torchfake._cache.recipes import (
     ArgumentPath,
@@ -26,6 +28,7 @@ from torchfake._cache.recipes import (
 from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
+from torchfake._operators import random_values
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -76,17 +79,18 @@ def learn_recipe(
         return None
     new_bytes = tuple(storage.num_bytes for storage in reader.new_storages)
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
+    assumed = _assumed_fill(traits, before, outcome, new_bytes)
     is_promoted = _promotes_from_floats(traits, before)
     return Recipe(
         outcome=outcome,
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
-        propagates_values=propagates,
+        propagates_values=propagates or assumed is not None,
         increments_versions=traits.is_foreach and bool(traits.mutated_names),
         guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
         is_recorded=_is_recorded(traits, before, new_bytes),
-        fill=_fill_of(traits, args, outcome, new_bytes) if propagates else None,
+        fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
     )
 
 
@@ -175,15 +179,16 @@ def _may_propagate_values(
         return any(not _is_inexact(o.record.dtype) for o in small)
     if any(b.is_known for b in before):
         return True
+    if traits.packet in random_values.LIKE_ITS_ARGUMENT:
+        return any(_keeps_draw(o.record) for o in small)
     if traits.overwrites_first:
         is_small = len(before) == 1 and _is_small(before[0].record)
-        return is_small and not _draws_floats(traits, before)
+        return is_small and (not traits.is_random or _keeps_draw(before[0].record))
     return not before and bool(small)
 
 
-def _draws_floats(traits: OpTraits, before: list[ArgumentSnapshot]) -> bool:
-    record = before[0].record
-    return traits.is_random and record.dtype.is_floating_point and len(record.size) > 0
+def _keeps_draw(record: Metadata) -> bool:
+    return random_values.keeps_draw(record.dtype, math.prod(record.size))
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
@@ -220,6 +225,17 @@ def _fill_of(
         return ConstantFill(number, outcome.record.dtype, new_bytes[outcome.storage_index])
     record = args[0]._fake_meta
     return ConstantFill(number, record.dtype, record.num_bytes)
+
+
+def _assumed_fill(
+    traits: OpTraits, before: list[ArgumentSnapshot], outcome: Any, new_bytes: tuple[int, ...]
+) -> ConstantFill | None:
+    """What is assumed of the result where no argument has a value: that numbers are finite."""
+    if not isinstance(outcome, NewResult) or any(b.is_known or b.record.mark for b in before):
+        return None
+    if len(before) != 1 or new_bytes[outcome.storage_index] != outcome.record.num_bytes:
+        return None
+    return assumptions.fill_of_unknown(traits.packet, before[0].record, outcome.record)
 
 
 def _has_float_zero(number: complex) -> bool:

@@ -73,6 +73,7 @@ def _try_draw(call: Call) -> None:
     if call.traits.packet == "aten::randperm":
         args[0] = _length_to_permute(args[0], kwargs)
     if overload is not None:
+        args = [arg for arg in args if not isinstance(arg, torch.Generator)]
         kwargs["generator"] = _generator()
         _try(overload, args, kwargs, call.device.type)
     elif call.traits.packet in _DRAWS_FROM_DEFAULT:

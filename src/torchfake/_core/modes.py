@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import types
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,6 +35,7 @@ class ModeState:
     cuda: FakeCuda | None = None
     is_loading: bool = False  # inside torch.load: storages arrive without their bytes
     mark: int = 0  # of the metadata of new fakes: see torchfake._core.metadata
+    answerers: tuple[Any, ...] = ()  # of questions about values: see torchfake._answers.asking
     # What _patches/entry needs to leave it:
     mode: Any = None  # a weak reference to the object that was entered
     owner: Any = None  # and to what can leave it: the ``__exit__`` of a ``with``, or the object
@@ -53,7 +54,15 @@ class ForkedGenerator:
     """The private generator of known draws, and the state of the global one when it was forked."""
 
     generator: torch.Generator | None = None
-    forked_from: torch.Tensor | None = None
+    forked_from: bytes = b""
+    pending: list[Any] = field(default_factory=list)  # draws not done yet, in the stream's order
+
+
+class AnsweringContext(NamedTuple):
+    """One context in which questions about values are answered."""
+
+    depth: int  # how many modes it is in
+    answerer: Any
 
 
 class Recording:
@@ -71,6 +80,7 @@ class _ThreadState(threading.local):
         self.modes: list[ModeState] = []
         self.starts_plain_threads = False  # which the modes of this one do not follow into
         self.forked_generator = ForkedGenerator()
+        self.answering: list[AnsweringContext] = []
         # entered contexts of torchfake.fx in which parameters are made on meta
         self.meta_patchers: list[Any] = []
         # of torch, drawn from in deferred modes: moved when the outermost is left
@@ -121,6 +131,19 @@ def is_recording() -> bool:
     """Whether the innermost mode is a deferred one, where values are obtained only by replay."""
     state = current()
     return state is not None and state.mark != 0
+
+
+def answerers() -> list[Any]:
+    """Who answers questions about values on this thread, from the innermost outwards."""
+    found: list[Any] = []
+    contexts = thread.answering[::-1]
+    depth = len(thread.modes)
+    for state in reversed(thread.modes):
+        found += [context.answerer for context in contexts if context.depth >= depth]
+        contexts = [context for context in contexts if context.depth < depth]
+        found += state.answerers
+        depth -= 1
+    return found + [context.answerer for context in contexts]
 
 
 def forked_generator() -> ForkedGenerator:

@@ -62,6 +62,22 @@ class ConstantFill(NamedTuple):
         return values.fill_(self.number).untyped_storage()
 
 
+class AssumedFill(ConstantFill):
+    """What is assumed of a value that is not known, as that no number is infinite. It answers who
+    asks for it; nothing else depends on it.
+    """
+
+    __slots__ = ()
+
+
+class UpperBound(AssumedFill):
+    """The largest number that each element of an unknown value can be: how many rows a mask that
+    nobody knows selects at most. Who answers questions may want to know it.
+    """
+
+    __slots__ = ()
+
+
 KnownValue = torch.UntypedStorage | SharedBytes | ConstantFill
 """The known value of a storage: bytes of its own, shared bytes, or a constant."""
 
@@ -144,6 +160,16 @@ class Storage:
     def num_bytes(self) -> int:
         return self._num_bytes if self._meta is None else self._meta.nbytes()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the value is known, and not just assumed."""
+        return self.value is not None and not isinstance(self.value, AssumedFill)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known of the value, or a bound alone."""
+        return self.value is None or type(self.value) is UpperBound
+
     def num_known_bytes(self) -> int:
         """The size of the known value. Bytes behind it, of a resize, were never written."""
         assert self.value is not None
@@ -153,6 +179,8 @@ class Storage:
     def known_bytes(self) -> torch.UntypedStorage:
         """The bytes of the known value, to be read only."""
         assert self.value is not None
+        if isinstance(self.value, AssumedFill):
+            return self.value.bytes()  # and it stays assumed
         if isinstance(self.value, ConstantFill):
             self.value = self.value.bytes()
         return self.value if isinstance(self.value, torch.UntypedStorage) else self.value.bytes()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchfake._answers import assumptions
 from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
@@ -34,6 +35,14 @@ def tensor_split(
     if isinstance(indices, FakeTensor):
         indices = known_values.read_value(indices, "tensor_split()")
     return torch.tensor_split(tensor, indices.tolist(), dim)
+
+
+def isfinite(redispatch: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    """C++ compares the tensor with itself and with infinity: of unknown values, all are finite."""
+    result = redispatch(tensor)
+    if isinstance(result, FakeTensor):
+        assumptions.assume(result, True)
+    return result
 
 
 def ctc_loss(
@@ -183,6 +192,7 @@ dispatcher.WRAPPER_KEY.register(
     aten.scaled_dot_product_attention.default, scaled_dot_product_attention
 )
 dispatcher.WRAPPER_KEY.register(aten.ctc_loss.Tensor, ctc_loss)
+dispatcher.WRAPPER_KEY.register(aten.isfinite.default, isfinite)
 dispatcher.WRAPPER_KEY.register(aten.group_norm.default, group_norm)
 dispatcher.WRAPPER_KEY.register(aten.native_channel_shuffle.default, native_channel_shuffle)
 dispatcher.WRAPPER_KEY.register(aten.max_pool1d.default, max_pool1d)

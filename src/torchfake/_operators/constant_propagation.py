@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchfake._answers import asking, assumptions
 from torchfake._core import devices, memory, modes, source_location
 from torchfake._core.storage import ConstantFill
 from torchfake._operators import lazy_values, random_values
@@ -38,7 +39,7 @@ def argument_value(value: Any) -> Any:
 def is_known(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a fake of known value, or a small real CPU tensor."""
     if isinstance(tensor, FakeTensor):
-        return tensor._fake_storage.value is not None
+        return tensor._fake_storage.is_known
     if tensor.device.type != "cpu":
         return False
     return known_values.keeps_value(tensor.numel() * tensor.element_size(), tensor.dtype)
@@ -50,10 +51,11 @@ def _run_on_values(call: Call) -> Any:
         if isinstance(fake, FakeTensor) and fake._fake_storage.value is not None:
             fake._fake_storage.writable_bytes()
     func, kwargs = call.func, {n: argument_value(a) for n, a in call.kwargs.items()}
+    args = [argument_value(a) for a in call.args]
     kwargs.pop("pin_memory", None)
     if call.traits.is_random:
-        func, kwargs = random_values.with_private_generator(func, kwargs)
-    return func(*(argument_value(a) for a in call.args), **kwargs)
+        func, args, kwargs = random_values.with_private_generator(func, args, kwargs)
+    return func(*args, **kwargs)
 
 
 def run_on_known_values(call: Call) -> Any:
@@ -62,11 +64,21 @@ def run_on_known_values(call: Call) -> Any:
     for tensor in call.tensors:
         if not is_known(tensor) and not any(tensor is out for out in outs):
             if isinstance(tensor, FakeTensor):
+                if (truth := _answered_truth(call, tensor)) is not None:
+                    return truth
                 raise known_values.unknown_value_error(tensor, call.traits.name)
             raise UnsupportedOpError(f"{call.traits.name} reads a large real tensor in a fake mode")
     if not outs:
         return _wrap_values(call, _run_on_values(call))
     return _write_out(call, call.kwargs["out"])
+
+
+def _answered_truth(call: Call, unknown: FakeTensor) -> bool | None:
+    """The answer of a comparison such as ``torch.equal``, if somebody answers."""
+    returns = call.func._schema.returns
+    if len(returns) != 1 or str(returns[0].type) != "bool":
+        return None
+    return asking.truth_of(unknown, call.traits.name)
 
 
 def _write_out(call: Call, out: FakeTensor) -> FakeTensor:
@@ -107,9 +119,13 @@ def propagate_values(call: Call, result: Any) -> None:
     if call.traits.returns_uninitialized and not written:
         _start_uninitialized(new)
         return
+    if call.traits.is_random and random_values.draw_lazily(call, result):
+        return
     if _can_compute_values(call, written, new) and not any(map(_has_grown, written)):
         if _compute_values(call, result, new):
             return
+    if assumptions.follow(call, result):
+        return
     for fake in written:
         fake._fake_storage.value = None
 
@@ -157,10 +173,10 @@ def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTen
         return False
     if traits.overwrites_first and _covers_storage(call.args[0]):
         others = call.tensors[1:]
-        if call.args[0]._fake_storage.value is None and all(is_known(t) for t in others):
+        if not call.args[0]._fake_storage.is_known and all(is_known(t) for t in others):
             storage = call.args[0]._fake_storage
             storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
-    return all(is_known(t) for t in call.tensors)
+    return all(is_known(t) for t in call.tensors) or assumptions.decides_scale(call)
 
 
 def _covers_storage(fake: FakeTensor) -> bool:

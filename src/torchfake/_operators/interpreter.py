@@ -17,14 +17,20 @@ from typing import Any
 
 import torch
 
+from torchfake._answers import asking
 from torchfake._core import devices as _devices
 from torchfake._core import source_location
 from torchfake._core.metadata import bytes_spanned, metadata_of
 from torchfake._core.schemas import RESIZES
 from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, storage_of
 from torchfake._operators.argument_checks import check_arguments
-from torchfake._operators.constant_propagation import propagate_values, run_on_known_values
+from torchfake._operators.constant_propagation import (
+    is_known,
+    propagate_values,
+    run_on_known_values,
+)
 from torchfake._operators.meta_kernels import replacement_for
+from torchfake._operators.meta_kernels.counted import COUNTED
 from torchfake._operators.operator_call import (
     Args,
     Call,
@@ -57,6 +63,11 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
         needs_values = (
             call.traits.is_data_dependent and replacement_for(func, call.device.type) is None
         )
+    counted = COUNTED.get(call.traits.packet)
+    if counted is not None and not all(map(is_known, call.tensors)):
+        is_answered, result = _with_answered_count(call, counted)
+        if is_answered:
+            return result
     if needs_values:
         return run_on_known_values(call)
     result = wrap(call, with_strides_of_eager(call, run_on_meta(call)))
@@ -86,6 +97,21 @@ def _run_without_fakes(call: Call) -> tuple[bool, Any]:
     if traits.mutated_names or traits.is_view or not traits.returns_tensors:
         return True, call.func(*call.args, **call.kwargs)
     return False, None
+
+
+def _with_answered_count(call: Call, counted: Any) -> tuple[bool, Any]:
+    """The result of an operator whose length depends on unknown values: whether there is one, since
+    somebody said how long it is or only one length is possible, and the result.
+    """
+    if "out" in call.kwargs:
+        return False, None
+    tensor, lowest, highest, results = counted(*call.args, **call.kwargs)
+    if is_known(tensor) or not isinstance(tensor, FakeTensor):
+        return False, None
+    count: int | None = lowest
+    if lowest != highest:
+        count = asking.count_of(tensor, call.traits.name, lowest, highest)
+    return count is not None, None if count is None else wrap(call, results(count))
 
 
 # The run on meta tensors.

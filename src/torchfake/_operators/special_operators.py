@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
+from torchfake._answers import asking
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
 from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage, operations
-from torchfake._operators import collectives
+from torchfake._operators import collectives, random_values
 from torchfake._operators.argument_checks import (
     check_index_devices,
     check_mask_fits,
@@ -55,9 +56,10 @@ def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
     fake = args[0]
     if not isinstance(fake, FakeTensor):
         return func(*args, **kwargs)
-    if fake._fake_storage.value is None:
+    if fake._fake_storage.is_unknown:
         assumed = source_location.assumed_value_for_caller(python_functions.assumed_values())
         if assumed is not None:
+            asking.note(fake, "item()", assumed, "torch")
             return assumed
     return known_values.read_value(fake, "item()").item()
 
@@ -94,7 +96,7 @@ def whole_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
 def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Random fills: no metadata changes. What eager refuses, a trial has found (_cache/trials)."""
     fake = args[0]
-    if not (isinstance(fake, FakeTensor) and fake.dtype.is_floating_point and fake.dim() > 0):
+    if not isinstance(fake, FakeTensor) or random_values.keeps_drawn_values(func, [fake]):
         return interpret(func, args, kwargs)
     fake._fake_storage.value = None
     return fake
@@ -156,6 +158,8 @@ def is_all_true(func: Any, args: Args, kwargs: Kwargs) -> Any:
 def _assume(func: Any, args: Args, kwargs: Kwargs, *, assumed: bool) -> Any:
     if is_known(args[0]):
         return interpret(func, args, kwargs)
+    if isinstance(args[0], FakeTensor):
+        asking.note(args[0], str(func), assumed, "torch")
     result = torch.full((), assumed, device="cpu")
     return fake_copy(result, device=args[0].device, known=True)
 
@@ -221,7 +225,7 @@ def _deferred_state_of(source: Any, storage: Storage, mark: int) -> deferred_sto
     if isinstance(untyped, torch.UntypedStorage) and untyped.device.type != "meta":
         if not isinstance(untyped, FakeUntypedStorage):
             return deferred_storage.deferred_from_real(untyped, mark)
-        if storage.value is not None:
+        if storage.is_known:
             return deferred_storage.deferred_from_copy(storage.known_bytes(), mark)
     contents = operations.Contents(operations.Cell(storage.num_bytes, storage.device))
     deferred = deferred_storage.DeferredState(contents, mark)
@@ -261,7 +265,7 @@ def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
     condition, ones = args
     if isinstance(condition, FakeTensor) and isinstance(ones, FakeTensor):
         storage, made_by = condition._fake_storage, ones._fake_storage.op
-        if storage.value is None and made_by is aten.new_ones.default and condition.dim() == 0:
+        if storage.is_unknown and made_by is aten.new_ones.default and condition.dim() == 0:
             return storage.op not in _DEGENERATE
     return interpret(func, args, kwargs)
 
@@ -301,14 +305,19 @@ def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
         is_mask = i is not None and i.dtype in (torch.bool, torch.uint8)
         if is_mask:
             check_mask_fits(i, source, len(positions))
-        if is_mask and not is_known(i):
-            raise known_values.unknown_value_error(i, "indexing with a mask")
         positions.extend(_positions(i) if is_mask else [i])
     return interpret(func, (source, positions), kwargs, needs_values=False)
 
 
 def _positions(mask: Any) -> list[FakeTensor]:
-    """The positions where a known mask is true, as one index tensor for each dim."""
+    """The positions where a mask is true, as one index tensor for each dim. Of an unknown mask
+    somebody may say how many there are.
+    """
+    if not is_known(mask):
+        count = asking.count_of(mask, "indexing with a mask", 0, mask.numel())
+        if count is None:
+            raise known_values.unknown_value_error(mask, "indexing with a mask")
+        return [mask.new_empty((count,), dtype=torch.int64) for _ in range(mask.dim())]
     found = argument_value(mask).nonzero(as_tuple=True)
     return [fake_copy(p, device=mask.device, known=True) for p in found]
 

@@ -38,6 +38,7 @@ class CapturedMode:
         self.state = state
         self.drawn_generators = modes.thread.drawn_generators
         self.forked_generator = modes.thread.forked_generator
+        self.answerers = tuple(modes.answerers())
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call `function` in a mode like the captured one, on the thread that calls this."""
@@ -72,7 +73,8 @@ class _Following(contexts.Restoring):
             return
         # a thread begins with the first device as its current one
         cuda = None if origin.cuda is None else replace(origin.cuda, current=0)
-        self._state = ModeState(cuda=cuda, mark=origin.mark)
+        answerers = self._captured.answerers
+        self._state = ModeState(cuda=cuda, mark=origin.mark, answerers=answerers)
         dispatch = origin.dispatch
         if self._is_daemon:
             dispatch = _daemon_class(type(dispatch))(self._state)

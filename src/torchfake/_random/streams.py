@@ -99,7 +99,7 @@ class Stream:
         self, op: Op, generator_state: torch.Tensor, num_words: int | None, num_elements: int
     ) -> None:
         """Record that `op` draws next, from a generator that has the state `generator_state`."""
-        if self.anchor is None or _bytes(generator_state) != self._seen:
+        if self.anchor is None or state_bytes(generator_state) != self._seen:
             self.restart_at(generator_state)  # the program has moved the generator
         assert self.anchor is not None
         op.draw = Draw(self.anchor, self.offset_words, num_words, self.device)
@@ -113,7 +113,7 @@ class Stream:
     def restart_at(self, generator_state: torch.Tensor) -> None:
         """Continue the stream from the generator's own state."""
         self._set_anchor(generator_state)
-        self._seen, self.is_synchronized = _bytes(generator_state), True
+        self._seen, self.is_synchronized = state_bytes(generator_state), True
 
     def reset(self) -> None:
         """Have the next draw continue from the state that the generator has then."""
@@ -145,10 +145,10 @@ class Stream:
 
     def _move(self, generator: torch.Generator, state: torch.Tensor) -> None:
         generator.set_state(state)
-        self._seen, self.is_synchronized = _bytes(state), True
+        self._seen, self.is_synchronized = state_bytes(state), True
 
 
-def _bytes(state: torch.Tensor) -> bytes:
+def state_bytes(state: torch.Tensor) -> bytes:
     """A generator's state for comparison. ``numpy()`` would be ten times as slow in any mode."""
     return ctypes.string_at(state.data_ptr(), state.numel())
 

@@ -53,7 +53,7 @@ class CallArguments:
             storage = tensor._fake_storage
             deferred: Any = storage.deferred
             if deferred is None:
-                if storage.value is None:
+                if not storage.is_known:
                     self.has_unknown_values = True
                 continue
             self.has_deferred = True
@@ -102,7 +102,7 @@ def has_unknown_value(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no values that a replay could compute, as plain fakes have none."""
     if not isinstance(tensor, FakeTensor):
         return tensor.is_meta
-    return tensor._fake_storage.deferred is None and tensor._fake_storage.value is None
+    return tensor._fake_storage.deferred is None and not tensor._fake_storage.is_known
 
 
 def count_writes(mutated: list[torch.Tensor]) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from torchfake._answers import asking
 from torchfake._core import memory
-from torchfake._core.storage import Storage
+from torchfake._core.storage import AssumedFill, Storage
 from torchfake._replay import replay
 from torchfake._torch import dispatcher, subclass
 from torchfake.errors import UnknownValueError
@@ -65,8 +66,13 @@ def read_value(fake: Any, requested_by: str) -> torch.Tensor:
     storage = fake._fake_storage
     if storage.deferred is not None:
         return replay.value_of(storage.deferred, fake._fake_meta)
-    if storage.value is None:
-        raise unknown_value_error(fake, requested_by)
+    if storage.is_unknown:
+        answered = asking.value_of(fake, requested_by)
+        if answered is None:
+            raise unknown_value_error(fake, requested_by)
+        return answered
+    if type(storage.value) is AssumedFill:
+        asking.note(fake, requested_by, storage.value.number, "finiteness")
     with without_fake_mode():
         return memory.view_of(storage.known_bytes(), fake._fake_meta)
 
@@ -121,7 +127,7 @@ def apply_(fake: Any, function: Any) -> Any:
     """C++ would call the function for no element."""
     subclass.builtin_methods.apply_(fake, function)  # raises what torch raises
     storage = fake._fake_storage
-    if storage.deferred is None and storage.value is None:
+    if storage.deferred is None and not storage.is_known:
         return fake
     with without_fake_mode():
         values = read_value(fake, "apply_()").clone().apply_(function)
@@ -133,8 +139,9 @@ def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:
     return UnknownValueError(
         f"{requested_by} needs the value of a fake tensor, and it is not known: "
         f"{describe(fake)}. Fakes keep the values of small tensors computed from host data only. "
-        "Give this branch a host value (torch.tensor(...), torch.arange(...)), or skip it for "
-        "fakes with torchfake.is_fake(tensor)"
+        "Give this branch a host value (torch.tensor(...), torch.arange(...)), skip it for "
+        "fakes with torchfake.is_fake(tensor), or have such questions answered: "
+        "torchfake.fake_mode(answer=...)"
     )
 
 

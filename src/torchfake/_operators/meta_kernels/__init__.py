@@ -11,6 +11,7 @@ Its files, in reading order:
     elementwise     elementwise operators, histograms
     linear_algebra  decompositions, products
     draws           random numbers
+    counted         results as long as values say, for an answer how long that is
 """
 
 from torchfake._operators.meta_kernels import (  # noqa: F401  importing them registers them

@@ -25,7 +25,7 @@ def check_indices(func: Any, args: tuple[Any, ...]) -> None:
     """
     if func is not _LOOKUP or not isinstance(args[1], FakeTensor):
         return
-    if args[1]._fake_storage.value is None or not args[1].numel():
+    if not args[1]._fake_storage.is_known or not args[1].numel():
         return
     with known_values.without_fake_mode():
         indices = known_values.read_value(args[1], "a lookup")

@@ -1,0 +1,86 @@
+"""The list of what was answered.
+
+Input: questions that were answered. Output: :class:`Answers`, a sequence of :class:`Answer`.
+Invariant: no tensor is kept alive; what is asked again and answered alike is one entry that counts,
+so a loop makes the list no longer. Called by: ``_answers/asking``; read by the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, overload
+
+import torch
+
+from torchfake._answers.question import Question
+
+
+class Answer(NamedTuple):
+    """One question that was answered, once or several times."""
+
+    kind: str  # "value" or "count"
+    asked_by: str  # "item()", "indexing with a mask", an operator
+    asked_at: str  # "file:line in function"
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    operator: str  # that made the tensor
+    made_at: str
+    answer: Any  # the number; the text of an answer with several
+    answered_by: str  # "finiteness", "torch", "typical", or the name of a function
+    times: int = 1
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        made = f" of {self.operator}" if self.operator else ""
+        times = "" if self.times == 1 else f", {self.times} times"
+        what = "how many: " if self.kind == "count" else ""
+        return (
+            f"{what}{self.asked_by}, {dtype}{list(self.shape)}{made}: {self.answer} "
+            f"({self.answered_by}{times}) at {self.asked_at or 'an unknown line'}"
+        )
+
+
+class Answers(Sequence[Answer]):
+    """What was answered in a mode or context, in the order in which it was first asked."""
+
+    def __init__(self) -> None:
+        self._times: dict[Answer, int] = {}
+
+    def add(self, question: Question, answer: Any, answered_by: str) -> None:
+        """Note that `question` was answered."""
+        short = answer if isinstance(answer, (bool, int, float, complex)) else _text_of(answer)
+        asked = question.kind, question.asked_by, question.asked_at
+        tensor = question.shape, question.dtype, question.device
+        made = question.operator, question.made_at
+        key = Answer(*asked, *tensor, *made, short, answered_by)
+        self._times[key] = self._times.get(key, 0) + 1
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [*self][index]
+        key = [*self._times][index]
+        return key._replace(times=self._times[key])
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no question was answered"
+        lines = [f"{len(self)} questions about values that do not exist were answered:"]
+        return "\n".join([*lines, *(f"    {answer}" for answer in self)])
+
+
+_MAX_TEXT = 60
+
+
+def _text_of(answer: Any) -> str:
+    text = " ".join(str(answer).split())
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

@@ -19,6 +19,7 @@ from torchfake import (
     deferred_mode,
     dematerialize_module,
     errors,
+    fake_like,
     fake_mode,
     graph,
     is_deferred,
@@ -315,3 +316,24 @@ def test_memory_that_is_not_there() -> None:
         materialize_tensor(huge)
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert is_deferred(huge)
+
+
+@pytest.mark.parametrize("way", ["assigned", "step", "of a gradient"])
+def test_a_gradient_without_values(way: str) -> None:
+    """It is refused by name before anything changes, not dropped."""
+    module = deferred_init(nn.Linear, 3, 4)
+    if way == "step":
+        module(fake_like(torch.ones(2, 3))).sum().backward()
+    elif way == "assigned":
+        module.weight.grad = fake_like(torch.ones(4, 3))
+    else:
+        with deferred_mode():
+            module.weight.grad = gradient = torch.ones(4, 3)
+        gradient.grad = fake_like(torch.ones(4, 3))
+    name = r"weight\.grad\.grad" if way == "of a gradient" else r"weight\.grad"
+    with pytest.raises(errors.MaterializeError, match=f"^{name} is a plain fake"):
+        materialize_module(module, dtype=torch.bfloat16)
+    assert is_deferred(module)
+    module.zero_grad()
+    materialize_module(module)
+    assert not is_deferred(module)

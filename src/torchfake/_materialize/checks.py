@@ -58,7 +58,8 @@ def _check_flat_parameters(fakes: NamedFakes) -> None:
 def check_can_be_exchanged(
     fakes: Iterable[tuple[str, FakeTensor]], *, device: torch.device | None = None
 ) -> None:
-    """Refuse fakes that have a history, that a graph holds, or whose device is not there.
+    """Refuse fakes that have a history, or a gradient without values, that a graph holds, or whose
+    device is not there.
 
     Args:
         fakes: deferred, by name.
@@ -71,6 +72,7 @@ def check_can_be_exchanged(
         for name, fake in _with_gradients(fakes):
             _check_no_history(name, fake)
             check_no_graph(name, fake)
+            _check_gradient(name, autograd.gradient_of(fake))
             if device is None:
                 _check_device_exists(name, fake)
 
@@ -94,6 +96,18 @@ def _check_no_history(name: str, fake: FakeTensor) -> None:
             "materialized. "
             "Materialize what it was computed from and compute it again, or detach() it"
         )
+
+
+def _check_gradient(name: str, grad: torch.Tensor | None) -> None:
+    """Refuse the gradient of a step on plain fakes: it has no values, now or later."""
+    if isinstance(grad, FakeTensor) and not is_deferred_fake(grad):
+        raise MaterializeError(
+            f"{name}.grad is a plain fake, which has no values and would be lost: zero_grad() "
+            "first. A backward pass on plain fakes makes such gradients; study those on "
+            "torchfake.fake_like(module), a copy"
+        )
+    if grad is not None:
+        _check_gradient(f"{name}.grad", autograd.gradient_of(grad))
 
 
 def check_before_ddp(module: torch.nn.Module) -> None:

@@ -170,6 +170,7 @@ class FakeTensor(torch.Tensor):
         if isinstance(data, torch.Tensor):
             host = torch.tensor(data, dtype=dtype)
         else:
+            data = known_values.with_real_items(data)
             with known_values.without_fake_mode():
                 host = torch.tensor(data, dtype=dtype, device="cpu")
         if self._fake_meta.mark and not isinstance(host, FakeTensor):

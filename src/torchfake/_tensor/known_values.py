@@ -134,6 +134,24 @@ def apply_(fake: Any, function: Any) -> Any:
     return fake.copy_(values)
 
 
+def with_real_items(data: Any) -> Any:
+    """Nested lists of numbers with real tensors in place of the fakes in them: C++ reads these
+    without a dispatch. Of the fakes that it would refuse the values are not asked for.
+
+    Raises:
+        UnknownValueError: if one of them is not known.
+    """
+    if hasattr(data, "_fake_storage"):
+        value = data.item() if data.numel() == 1 else 0
+        with without_fake_mode():
+            return torch.tensor(value, dtype=data.dtype).expand(data.shape)
+    if not isinstance(data, (list, tuple)):
+        return data
+    items = [with_real_items(item) for item in data]
+    is_changed = any(new is not old for new, old in zip(items, data, strict=True))
+    return items if is_changed else data
+
+
 def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:
     """The error for reading `fake`, ready to be raised."""
     return UnknownValueError(

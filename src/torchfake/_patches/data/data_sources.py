@@ -19,6 +19,7 @@ from torchfake._tensor import known_values
 from torchfake._tensor.classes import make_subclass
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
+from torchfake._torch import backends
 
 
 def _with_fake_result(original: Any) -> Any:
@@ -49,6 +50,22 @@ def _as_tensor(
     target = storage.device if device is None else device
     tensor = storage.as_tensor().to(target, dtype, copy=bool(copy))
     return tensor.requires_grad_(requires_grad)
+
+
+def _with_real_items(original: Any) -> Any:
+    """``torch.tensor([fake, fake])``: C++ reads each item without a dispatch."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if modes.current() is not None:
+            if args and isinstance(args[0], (list, tuple)):
+                args = (known_values.with_real_items(args[0]), *args[1:])
+            for name in {"data", "obj"} & kwargs.keys():
+                if not isinstance(kwargs[name], torch.Tensor):
+                    kwargs[name] = known_values.with_real_items(kwargs[name])
+        return original(*args, **kwargs)
+
+    return replacement
 
 
 def _to_dlpack(original: Any) -> Any:
@@ -168,8 +185,12 @@ def _settling_draws(original: Any) -> Any:
     return replacement
 
 
+backends.device_constructors()  # before any of them is replaced: torch caches the set
+
 PATCHES = [
-    Patch(torch, "asarray", _with_fake_result),
+    Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
+    Patch(torch, "tensor", _with_real_items),
+    Patch(torch, "as_tensor", _with_real_items),
     Patch(torch, "get_rng_state", _settling_draws),
     Patch(torch, "manual_seed", _resetting_draws),
     Patch(torch, "set_rng_state", _resetting_draws),

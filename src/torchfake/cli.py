@@ -48,8 +48,11 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="transformers:ClassName (its default config), the path of a config.json, "
-        "or package.module:callable, which is imported and called: its code runs.",
+        help="transformers:ClassName, timm:NAME, torchvision:NAME or diffusers:CLASS (its default "
+        "config); the path of a config.json or of its folder, with the headers of a checkpoint if "
+        "there is one; an id of the Hugging Face Hub, organisation/name (config and headers). Of "
+        "these only the library's code runs. Or package.module:callable or "
+        "path/to/file.py:callable, which is imported and called: its code runs.",
     ),
 ]
 Config = Annotated[

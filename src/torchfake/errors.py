@@ -143,8 +143,9 @@ class MissingExtraError(TorchFakeError, ImportError):
 class TargetError(TorchFakeError, ValueError):
     """The command line cannot build a model from its TARGET.
 
-    TARGET is ``transformers:ClassName``, the path of a ``config.json``, or
-    ``package.module:callable``.
+    TARGET is ``transformers:ClassName``, ``timm:NAME``, ``torchvision:NAME``, ``diffusers:CLASS``,
+    the path of a ``config.json`` or of its folder, an id of the Hub, ``package.module:callable`` or
+    ``path/to/file.py:callable``.
     """
 
 

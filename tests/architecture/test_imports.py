@@ -22,6 +22,7 @@ FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 MAY_PRINT = {"cli.py", "__main__.py"}
 MAY_HOLD_STATE = {"_core/modes.py"}
 MAY_IMPORT = {
+    "inspect/targets/hub.py": {"huggingface_hub"},
     "_files/load.py": {"safetensors"},
     "_files/file_plan.py": {"huggingface_hub"},
     "_files/transformers_checkpoints.py": {"transformers"},

@@ -36,7 +36,11 @@ pytestmark = [
             "--config 'hidden_size' is not of the form key=",
         ),
         ("LlamaModel", "'LlamaModel' is not a target; did you mean transformers:LlamaModel?"),
-        ("meta-llama/Llama", "no such folder, and nothing is downloaded; give the path of its con"),
+        (
+            "meta-llama/Llama",
+            "there is no folder 'meta-llama/Llama'; as an id of the Hub, it is not",
+        ),
+        ("a/b/c", "'a/b/c' is not a target: no such folder or file; give the path of a config.js"),
         (
             "what?",
             "'what?' is not a target: give transformers:ClassName, the path of a config.json",
@@ -49,7 +53,11 @@ pytestmark = [
         ("nowhere.at.all:f", "there is no module 'nowhere' in the current directory or installed"),
         ("imports_here:f", "imports_here could not be imported: ModuleNotFoundError: No module n"),
         ("exits_here:f", "exits_here could not be imported: SystemExit: 1"),
-        ("models_here.py:Net", "'models_here.py' is a file, not a module; try models_here:Net"),
+        ("nowhere.py:Net", "there is no file 'nowhere.py'"),
+        ("models_here.py:net", "models_here.py has no 'net'; did you mean Net?"),
+        ("imports_here.py:f", "imports_here.py could not be imported: ModuleNotFoundError: No mod"),
+        ("exits_here.py:f", "exits_here.py could not be imported: SystemExit: 1"),
+        ("timm_not:there", "there is no module 'timm_not' in the current directory or installed"),
         ("models_here:net", "models_here has no 'net'; did you mean Net?"),
         ("models_here:__name__", "models_here:__name__ is a str, which cannot be called"),
         ("models_here:instance", "models_here:instance is a module already built; name a func"),
@@ -63,7 +71,8 @@ pytestmark = [
         ("models_here:Net --dtype int8", "a model cannot be built as int8: give a floating point"),
     ],
 )
-def test_one_line_and_exit_code_2(run, arguments, said):
+def test_one_line_and_exit_code_2(run, arguments, said, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     code, out, err = run("inspect", *arguments.split())
     assert (code, out) == (2, "")
     assert err.startswith("error: ")

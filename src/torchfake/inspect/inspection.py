@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.errors import InputsError, TorchFakeError
+from torchfake.errors import CheckpointError, InputsError, TorchFakeError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.check import check
 from torchfake.inspect.describe.messages import one_line
@@ -26,6 +26,8 @@ from torchfake.inspect.summary import Summary, summary
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.options import device_named, dtype_named
 from torchfake.inspect.targets.resolve import resolve
+from torchfake.inspect.targets.saved_tensors import module_of_saved
+from torchfake.inspect.targets.target import Target
 from torchfake.inspect.tree import ModuleNode
 
 
@@ -130,7 +132,9 @@ def inspect_target(
     target = resolve(text, overrides=overrides)
     resolve_seconds = time.perf_counter() - start
     built = build(target, dtype=build_dtype, device=build_device)
-    module = built.module
+    module, notes = built.module, target.notes
+    if target.saved is not None and not overrides and dtype is None:
+        module, notes = _as_saved(target, module, question)
     answers = _answer(module, question) if question.runs else {"summary": summary(module)}
     return Inspection(
         target=text,
@@ -138,9 +142,24 @@ def inspect_target(
         build_seconds=built.seconds,
         peak_rss_bytes=built.peak_rss_bytes,
         peak_rss_increase_bytes=built.peak_rss_increase_bytes,
-        notes=target.notes,
+        notes=notes,
         **answers,
     )
+
+
+def _as_saved(
+    target: Target, module: nn.Module, question: Question
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """What is in the checkpoint of a target, if it is not to be run, and notes."""
+    assert target.saved is not None
+    if question.runs:
+        return module, (*target.notes, "run as its config says: its checkpoint was not looked into")
+    try:
+        tensors = target.saved()
+    except CheckpointError as error:
+        return module, (*target.notes, f"sizes are those of its config: {error}")
+    found, notes = module_of_saved(tensors, module if type(module) is not nn.Module else None)
+    return found, (f"as saved: {len(tensors):,} tensors, from the headers of its files", *notes)
 
 
 def _answer(module: nn.Module, question: Question) -> dict[str, Any]:

@@ -61,3 +61,17 @@ def test_the_path_is_left_alone(tmp_path, monkeypatch):
     before = list(sys.path)
     made("own_model:f")
     assert sys.path == before
+
+
+def test_a_callable_of_a_file_may_import_its_neighbours(tmp_path):
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    (folder / "neighbour_of_model.py").write_text("WIDTH = 3\n")
+    (folder / "model.py").write_text(
+        "import neighbour_of_model\nfrom torch import nn\n"
+        "class Net(nn.Linear):\n"
+        "    def __init__(self, out=2):\n"
+        "        import neighbour_of_model as again\n"
+        "        super().__init__(again.WIDTH, out)\n"
+    )
+    assert made(f"{folder}/model.py:Net", "out=5").weight.shape == (5, 3)

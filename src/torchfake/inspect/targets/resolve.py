@@ -1,7 +1,7 @@
 """Resolves a TARGET, the string of the command line, to something that builds a model.
 
-Input: ``transformers:ClassName``, the path of a ``config.json``, or ``package.module:callable``,
-and overrides. Output: a :class:`Target`; nothing is built yet. Invariant: whatever is wrong with
+Input: a string of one of the :data:`FORMS`, and overrides. Output: a :class:`Target`; nothing is
+built yet. Invariant: whatever is wrong with
 the string or with an override is a TargetError of one line that names the remedy. Called by: the
 user, ``inspection``, ``initialize`` and ``contents``.
 """
@@ -9,10 +9,12 @@ user, ``inspection``, ``initialize`` and ``contents``.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,22 @@ from torchfake._contexts import Restoring, uninterrupted
 from torchfake.errors import TargetError
 from torchfake.inspect.describe.messages import did_you_mean, one_line
 from torchfake.inspect.targets import transformers_models
+from torchfake.inspect.targets.hub import hub_config, hub_tensors, is_hub_id
+from torchfake.inspect.targets.libraries import (
+    LIBRARIES,
+    diffusers_directory,
+    is_diffusers_directory,
+    library_target,
+)
 from torchfake.inspect.targets.options import parse_overrides
+from torchfake.inspect.targets.saved_tensors import saved_tensors_in
 from torchfake.inspect.targets.target import Target
 
-FORMS = "transformers:ClassName, the path of a config.json, or package.module:callable"
+FORMS = (
+    "transformers:ClassName, the path of a config.json or of its folder, an id of the Hub such as "
+    "organisation/name, timm:NAME, torchvision:NAME, diffusers:CLASS, package.module:callable or "
+    "path/to/file.py:callable"
+)
 
 
 def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
@@ -38,32 +52,61 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
 
     Raises:
         TargetError: if it names nothing that can be built, or an override is not understood.
-        MissingExtraError: if it needs transformers and that is not installed.
+        MissingExtraError: if it needs a library that is not installed.
 
     >>> resolve("torch.nn:Linear", overrides=["in_features=3", "out_features=4"]).name
     'Linear'
     """
     values = parse_overrides(overrides)
-    if text.endswith(".json") or Path(text).is_dir():
+    if Path(text).is_dir():
+        return _directory_target(text, values)
+    if text.endswith(".json"):
         return transformers_models.config_target(text, values)
-    module, colon, name = text.partition(":")
+    module, colon, name = text.rpartition(":")
+    if not colon and is_hub_id(text):
+        config = hub_config(text)
+        target = transformers_models.config_target(str(config), values)
+        return replace(target, text=text, saved=hub_tensors(text, config))
     if not colon or not module or not name:
         raise TargetError(f"{text!r} is not a target{_remedy(text)}")
     if module == "transformers":
         return transformers_models.class_target(text, name, values)
+    if module in LIBRARIES:
+        return library_target(text, module, name, values)
     return _callable_target(text, module, name, values)
+
+
+def _directory_target(text: str, values: dict[str, Any]) -> Target:
+    """A directory with a config, with weights, or with both."""
+    folder = Path(text)
+    has_weights = any(file.name.endswith(_WEIGHTS) for file in folder.iterdir())
+    saved = partial(saved_tensors_in, text) if has_weights else None
+    if is_diffusers_directory(folder):
+        return replace(diffusers_directory(text, values), saved=saved)
+    if has_weights and not (folder / "config.json").exists():
+        if values:
+            raise TargetError(
+                f"{text} has no config.json, so {next(iter(values))!r} changes nothing"
+            )
+        return Target(text, "the checkpoint", nn.Module, saved=saved)
+    return replace(transformers_models.config_target(text, values), saved=saved)
+
+
+_WEIGHTS = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
 
 
 def _remedy(text: str) -> str:
     if text.isidentifier() and text[0].isupper():
         return f"; did you mean transformers:{text}?"
     if "/" in text:
-        return ": no such folder, and nothing is downloaded; give the path of its config.json"
+        return ": no such folder or file; give the path of a config.json or of its folder"
     return f": give {FORMS}"
 
 
 def _callable_target(text: str, module: str, name: str, values: dict[str, Any]) -> Target:
-    found = _attribute(_imported(text, module), module, name)
+    folder = str(Path(module).parent) if module.endswith(".py") else os.getcwd()
+    imported = _imported_file(module) if module.endswith(".py") else _imported(module)
+    found = _attribute(imported, module, name)
     if isinstance(found, nn.Module):
         raise TargetError(f"{text} is a module already built; name a function or class that builds")
     if not callable(found):
@@ -73,19 +116,24 @@ def _callable_target(text: str, module: str, name: str, values: dict[str, Any]) 
     _check_arguments(name, found, values)
 
     def construct() -> Any:
-        with _importable_here():
+        with _importable_from(folder):
             return found(**values)
 
     return Target(text, name, construct)
 
 
-class _importable_here(Restoring):
-    """Context in which the current directory is first on ``sys.path``, as for ``python -m``."""
+class _importable_from(Restoring):
+    """Context in which a directory is first on ``sys.path``: the current one, as for ``python -m``,
+    or that of a file, as for ``python file.py``.
+    """
 
     _here: str | None = None
 
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.abspath(folder)
+
     def change(self) -> None:
-        here = os.getcwd()
+        here = self._folder
         uninterrupted([partial(sys.path.insert, 0, here), partial(setattr, self, "_here", here)])
 
     def restore(self) -> None:
@@ -94,12 +142,28 @@ class _importable_here(Restoring):
             sys.path.remove(here)
 
 
-def _imported(text: str, module: str) -> Any:
-    if module.endswith(".py"):
-        dotted = ".".join(Path(module).with_suffix("").parts)
-        raise TargetError(f"{module!r} is a file, not a module; try {dotted}:{text.split(':')[1]}")
+def _imported_file(path: str) -> Any:
+    """The module of a file, run under a name that no import finds."""
+    if not Path(path).is_file():
+        raise TargetError(f"there is no file {path!r}")
+    name = f"torchfake_target_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     try:
-        with _importable_here():
+        with _importable_from(str(Path(path).parent)):
+            sys.modules[name] = module  # dataclasses look their module up
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # a script without a __main__ guard exits
+        sys.modules.pop(name, None)
+        raise TargetError(f"{path} could not be imported: {one_line(error)}") from error
+    return module
+
+
+def _imported(module: str) -> Any:
+    try:
+        with _importable_from(os.getcwd()):
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):

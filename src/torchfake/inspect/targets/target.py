@@ -22,3 +22,4 @@ class Target:
     construct: Callable[[], Any]  # makes the model; called inside fake_mode
     dtype: torch.dtype | None = None  # the one its config names
     notes: tuple[str, ...] = ()  # to be shown with the results
+    saved: Callable[[], dict[str, Any]] | None = None  # reads the headers of its checkpoint

@@ -6,7 +6,6 @@ downloaded, and no code from a checkpoint runs. Called by: ``resolve``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torchfake._contexts import Setting
 from torchfake.errors import MissingExtraError, TargetError
 from torchfake.inspect.describe.messages import did_you_mean, one_line
+from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_configs import config_from
 
@@ -56,7 +56,7 @@ def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
 
 def config_target(text: str, values: dict[str, Any]) -> Target:
     """A ``config.json``, or its folder: the class that its ``architectures`` names."""
-    raw = _read_json(Path(text))
+    raw = read_json(Path(text))
     transformers = _transformers()
     config_class = _config_class(transformers, text, raw)
     config = config_from(text, config_class, raw, values)
@@ -124,35 +124,8 @@ def _model_names(transformers: Any) -> set[str]:
     return {n for n in dir(transformers) if n[0].isupper() and not n.endswith(_NOT_MODELS)}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        raw = json.loads(_text_of(file))
-    except FileNotFoundError as error:
-        raise TargetError(f"there is no file {str(file)!r}; nothing is downloaded") from error
-    except OSError as error:
-        raise TargetError(f"{file} could not be read: {one_line(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise TargetError(f"{file} is not JSON: {one_line(error)}") from error
-    if not isinstance(raw, dict):
-        raise TargetError(f"{file} holds a JSON {type(raw).__name__}, not the object of a config")
-    return raw
-
-
 def _shortened(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
-
-
-def _text_of(file: Path) -> str:
-    """What is in a file, unless it is larger than any config; a device may never end."""
-    with file.open("rb") as opened:
-        content = opened.read(_MAX_CONFIG_BYTES + 1)
-    if len(content) > _MAX_CONFIG_BYTES:
-        raise ValueError(f"it has more than {_MAX_CONFIG_BYTES:,} bytes")
-    return content.decode("utf-8")
-
-
-_MAX_CONFIG_BYTES = 50_000_000
 
 
 def _config_class(transformers: Any, text: str, raw: dict[str, Any]) -> Any:

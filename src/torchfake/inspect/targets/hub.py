@@ -1,0 +1,108 @@
+"""Models of the Hugging Face Hub: the config and the headers of the weights, and nothing else.
+
+Input: an id, ``organisation/name`` or ``organisation/name@revision``. Output: the path of its
+config in the cache of huggingface_hub, and the tensors in its safetensors files. Invariant: the
+cache is looked into first; no weights are downloaded; no code of the repository runs. Called by:
+``resolve``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torchfake.errors import CheckpointError, MissingExtraError, TargetError
+from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.targets.saved_tensors import SavedTensor, saved_tensors_in, tensor_of_header
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether a text has the form of an id. A path that is not there may have it too."""
+    return _ID.fullmatch(text) is not None
+
+
+def hub_config(text: str) -> Path:
+    """The config of a model, from the cache, else downloaded into it.
+
+    Raises:
+        TargetError: if there is no such model, or it is not in the cache and there is no network.
+        MissingExtraError: if huggingface_hub is not installed.
+    """
+    repo, revision = _parsed(text)
+    cached = _cached(repo, "config.json", revision)
+    if cached is not None:
+        return cached
+    hub = _hub()
+    try:
+        # without the retries of the download, which take half a minute where there is no network
+        hub.get_hf_file_metadata(hub.hf_hub_url(repo, "config.json", revision=revision))
+        return Path(hub.hf_hub_download(repo, "config.json", revision=revision))
+    except Exception as error:  # of the network, of the Hub, of the disk
+        raise TargetError(_not_there(text, error)) from error
+
+
+def hub_tensors(text: str, config: Path) -> Callable[[], dict[str, SavedTensor]]:
+    """What reads the headers of a model's weights: from the files beside its config in the cache,
+    if they are there, else from the Hub, some kilobytes of each file.
+    """
+    return partial(_tensors, text, config)
+
+
+def _tensors(text: str, config: Path) -> dict[str, SavedTensor]:
+    if any(config.parent.glob("*.safetensors")):
+        return saved_tensors_in(str(config.parent))
+    repo, revision = _parsed(text)
+    try:
+        read: Any = _hub().get_safetensors_metadata
+        files = read(repo, revision=revision).files_metadata
+    except Exception as error:
+        raise CheckpointError(
+            f"the headers of its weights cannot be read ({one_line(error)})"
+        ) from error
+    return {
+        name: tensor_of_header(info.shape, info.dtype)
+        for file in files.values()
+        for name, info in file.tensors.items()
+    }
+
+
+def _parsed(text: str) -> tuple[str, str | None]:
+    repo, at, revision = text.partition("@")
+    return repo, revision if at else None
+
+
+def _cached(repo: str, name: str, revision: str | None) -> Path | None:
+    find: Any = _hub().try_to_load_from_cache
+    found = find(repo, name, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtraError(
+            'an id of the Hub needs huggingface_hub: pip install "torchfake[hf]"'
+        ) from error
+    return huggingface_hub
+
+
+def _not_there(text: str, error: Exception) -> str:
+    """One line: either it does not exist, or it cannot be asked whether it does."""
+    kind = type(error).__name__
+    if kind in ("RepositoryNotFoundError", "RevisionNotFoundError"):
+        return f"there is no folder {text!r}, and no model of that id on the Hub ({kind})"
+    if kind in ("EntryNotFoundError", "RemoteEntryNotFoundError"):
+        return f"{text} has no config.json on the Hub, so it is not known how to build it"
+    if kind == "GatedRepoError":
+        return f"{text} is gated: ask for access on its page, and log in with `hf auth login`"
+    return (
+        f"there is no folder {text!r}; as an id of the Hub, it is not in the cache, and the Hub "
+        f"cannot be reached ({kind}): give the path of a config.json, or run `hf download {text} "
+        "config.json` where there is a network"
+    )

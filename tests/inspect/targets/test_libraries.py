@@ -5,6 +5,7 @@ Stubs stand for the libraries, whose imports take seconds; tests/ecosystem has t
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from types import SimpleNamespace
@@ -66,6 +67,15 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
     for name, stub in stubs.items():
         monkeypatch.setitem(sys.modules, name, stub)
+    monkeypatch.setattr(importlib.util, "find_spec", _find_spec)
+
+
+_found = importlib.util.find_spec
+
+
+def _find_spec(name: str, package: str | None = None) -> Any:
+    """transformers looks for them when it is imported, and is to find none."""
+    return None if name in ("timm", "torchvision") else _found(name, package)
 
 
 @pytest.mark.parametrize("text", ["timm:vit_tiny", "torchvision:resnet", "torchvision:detector"])

@@ -1,6 +1,6 @@
 """Models of the Hugging Face Hub: the config and the headers of the weights, and nothing else.
 
-Input: an id, ``organisation/name`` or ``organisation/name@revision``. Output: the path of its
+Input: an id, ``ORGANISATION/NAME`` or ``ORGANISATION/NAME@REVISION``. Output: the path of its
 config in the cache of huggingface_hub, and the tensors in its safetensors files. Invariant: the
 cache is looked into first; no weights are downloaded; no code of the repository runs. Called by:
 ``resolve``.

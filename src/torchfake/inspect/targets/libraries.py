@@ -94,10 +94,8 @@ def _model_target(text: str, name: str, config: dict[str, Any]) -> Target:
     diffusers = _import("diffusers", text)
     found = getattr(diffusers, name, None)
     if not (isinstance(found, type) and issubclass(found, diffusers.ModelMixin)):
-        models = [
-            n for n in dir(diffusers) if n.endswith(("Model", "2D", "3D", "KL", "Transformer"))
-        ]
-        hint = did_you_mean(name, models)
+        names = [other for other in dir(diffusers) if not other.endswith("Pipeline")]
+        hint = did_you_mean(name, names)
         raise TargetError(f"diffusers {diffusers.__version__} has no model {name!r}{hint}")
     model_class: Any = found
     own = {key for key in config if not key.startswith("_")}

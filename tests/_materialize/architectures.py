@@ -18,7 +18,7 @@ from torchfake import fake_mode
 MAX_PARAMETERS = 40_000_000
 
 _FEW_LAYERS = {"layers": 2, "n_layer": 2, "num_blocks": 2, "depth": 2}
-_SMALL_VOCABULARY = {"vocab": 300}
+_SMALL_VOCABULARY = {"vocab": 300, "token_id": 299, "token_index": 299}
 _NARROW = {
     "hidden_size": 64, "d_model": 64, "n_embd": 64, "embed_dim": 64, "dim": 64, "heads": 4,
     "intermediate_size": 96, "ffn_dim": 96, "d_ff": 96,

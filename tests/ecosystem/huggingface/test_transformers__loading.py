@@ -45,7 +45,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.save(llama.state_dict(), state, _use_new_zipfile_serialization=is_zip)
     llama.to(torch.bfloat16).save_pretrained(folder / "bfloat16")
     transformers.LlamaForCausalLM(tied).save_pretrained(folder / "tied")
-    transformers.BertForPreTraining(transformers.BertConfig(**BERT)).save_pretrained(
+    transformers.BertForPreTraining(transformers.BertConfig(**LANGUAGE)).save_pretrained(
         folder / "bert"
     )
     mixture = transformers.MixtralConfig(**LANGUAGE, num_local_experts=4)

@@ -191,8 +191,11 @@ def test_unsupported_layout() -> None:
 def test_wrong_device() -> None:
     fake = fake_like(torch.ones(1))
     expect(
-        message(lambda: fake.to("mps"), DeviceError),
-        """a fake tensor cannot be on 'mps': fakes are on cpu or cuda""",
+        message(lambda: fake.to("vulkan"), DeviceError),
+        """\
+a fake tensor cannot be on 'vulkan': fakes are on cpu or cuda, or on another
+accelerator: mps, xpu, hpu, mtia, xla, or a backend that is named by
+torch.utils.rename_privateuse1_backend""",
     )
 
 

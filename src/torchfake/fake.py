@@ -8,10 +8,10 @@ Called by: the user, through :mod:`torchfake`; ``deferred``, ``_tracing``, ``ins
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +23,7 @@ from torchfake._contexts import Restoring
 from torchfake._core import devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import PLAIN
-from torchfake._core.modes import FakeCuda, ModeState
+from torchfake._core.modes import FakeAccelerator, ModeState
 from torchfake._fake_copies import FakeCopies, is_or_holds_fake
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
@@ -53,6 +53,9 @@ class fake_mode:
             there; an int: so many; a name from :func:`torchfake.profiles`, such as
             ``"h100-80gb"``, or a :class:`CudaProfile`: one device of that kind, which
             ``torch.cuda`` then describes.
+        fake_device: the type of another accelerator that is not there, such as ``"mps"`` or
+            ``"xpu"``, or the name of a privateuse1 backend. ``"cuda"`` is ``fake_cuda=True``.
+        num_devices: so many devices of that type.
 
         answer: who answers questions about values that do not exist: ``"typical"``, or a function
             that takes a :class:`torchfake.Question` and returns a number, a tensor, or None to
@@ -60,7 +63,7 @@ class fake_mode:
             listed in ``answers``.
 
     Raises:
-        DeviceError: if `fake_cuda` is no profile's name or no possible number of devices.
+        DeviceError: if there is no such profile or type, or there cannot be so many devices.
         ValueError: if `answer` is a text and no name of answers.
         AnswerError: by the program that asks, for an answer that is none.
 
@@ -75,15 +78,18 @@ class fake_mode:
     def __init__(
         self,
         *,
-        fake_cuda: bool | int | str | CudaProfile | FakeCuda = False,
+        fake_cuda: bool | int | str | CudaProfile | FakeAccelerator = False,
+        fake_device: str | None = None,
+        num_devices: int = 1,
         answer: str | AnswerFunction | None = None,
     ) -> None:
-        self._fake_cuda = fake_cuda
+        # made here too, so that a wrong argument is refused here and not on entry
         self._answerer = Answerer(answer)
-        _fake_cuda_machine(fake_cuda)  # raise here for a wrong argument, not on entry
+        self._machine = _fake_machine(fake_cuda, fake_device, num_devices)
 
     def __enter__(self: _Mode) -> _Mode:
-        state = ModeState(cuda=_fake_cuda_machine(self._fake_cuda), mark=self._mark)
+        machine = None if self._machine is None else self._machine.unused()
+        state = ModeState(accelerator=machine, mark=self._mark)
         state.answerers = (self._answerer,)
         if self._mark:
             modes.recording.is_used = True
@@ -108,9 +114,7 @@ class fake_mode:
 
         @functools.wraps(function)
         def decorated(*args: Any, **kwargs: Any) -> Any:
-            mode = type(self)(fake_cuda=self._fake_cuda)
-            mode._answerer = self._answerer
-            with mode:
+            with copy.copy(self):
                 return function(*args, **kwargs)
 
         return decorated  # type: ignore[return-value]
@@ -140,26 +144,51 @@ def answering(answer: str | AnswerFunction) -> Restoring:
     return answering_by(Answerer(answer))
 
 
-def _fake_cuda_machine(fake_cuda: bool | int | str | CudaProfile | FakeCuda) -> FakeCuda | None:
-    if isinstance(fake_cuda, FakeCuda):  # internal: several devices of a profile
-        return replace(fake_cuda)
+def _fake_machine(
+    fake_cuda: bool | int | str | CudaProfile | FakeAccelerator,
+    fake_device: str | None,
+    num_devices: int,
+) -> FakeAccelerator | None:
+    """The devices that the arguments of ``fake_mode`` describe, or None for none."""
+    if fake_device is None:
+        if num_devices != 1:
+            raise TypeError("num_devices is for fake_device; of CUDA, give fake_cuda=N")
+        return _fake_cuda_machine(fake_cuda)
+    if fake_cuda is not False:
+        raise TypeError("a mode has fake devices of one type: give fake_cuda or fake_device")
+    if not isinstance(fake_device, str):
+        raise TypeError(f'fake_device is a type of device, such as "mps", not {fake_device!r}')
+    if isinstance(num_devices, bool) or not isinstance(num_devices, int):
+        raise TypeError(f"num_devices is a number of devices, not {num_devices!r}")
+    kind = devices.kind_of(fake_device)
+    if not 1 <= num_devices <= kind.max_devices:
+        raise DeviceError(
+            f"num_devices={num_devices}: a mode has 1 to {kind.max_devices} {fake_device} device(s)"
+        )
+    if kind.has_profiles:
+        return _fake_cuda_machine(num_devices)
+    return FakeAccelerator(fake_device, num_devices)
+
+
+def _fake_cuda_machine(
+    fake_cuda: bool | int | str | CudaProfile | FakeAccelerator,
+) -> FakeAccelerator | None:
+    if isinstance(fake_cuda, FakeAccelerator):  # internal: several devices of a profile
+        return fake_cuda
     if isinstance(fake_cuda, (str, CudaProfile)):
-        return FakeCuda(profile=gpu_profiles.profile(fake_cuda, "fake_cuda"), num_devices=1)
+        return FakeAccelerator("cuda", 1, gpu_profiles.profile(fake_cuda, "fake_cuda"))
     if not isinstance(fake_cuda, int):
         raise TypeError(
             "fake_cuda is True or False, a number of devices, or a profile or its name, not "
             f"{fake_cuda!r}"
         )
     num_devices = int(fake_cuda)
-    if not 0 <= num_devices <= devices.MAX_CUDA_DEVICES:
+    if not 0 <= num_devices <= devices.MAX_DEVICES:
         raise DeviceError(
-            f"fake_cuda={fake_cuda!r}: a mode has 0 to {devices.MAX_CUDA_DEVICES} CUDA devices"
+            f"fake_cuda={fake_cuda!r}: a mode has 0 to {devices.MAX_DEVICES} CUDA devices"
         )
-    return (
-        FakeCuda(gpu_profiles.profile(gpu_profiles.DEFAULT_PROFILE), num_devices)
-        if num_devices
-        else None
-    )
+    profile = gpu_profiles.profile(gpu_profiles.DEFAULT_PROFILE)
+    return FakeAccelerator("cuda", num_devices, profile) if num_devices else None
 
 
 def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
@@ -250,3 +279,18 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
 def parse_device(device: torch.device | str | int) -> torch.device:
     """The device that is named; this machine or mode need not have it."""
     return devices.decode(devices.carrier(_arguments.named_device(device, "device")))
+
+
+def parse_known_device(device: torch.device | str | int) -> torch.device:
+    """The same, for questions about memory: how it is taken is known of the CPU and of CUDA.
+
+    Raises:
+        DeviceError: if it is another accelerator.
+    """
+    parsed = parse_device(device)
+    if parsed.type not in ("cpu", "cuda"):
+        raise DeviceError(
+            f"device={device!r}: how much memory a step takes is known of cpu and cuda alone; give "
+            "cpu, cuda or cuda:N"
+        )
+    return parsed

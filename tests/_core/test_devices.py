@@ -12,7 +12,7 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 @pytest.mark.parametrize(
-    "device", [CPU, *(torch.device("cuda", i) for i in (0, 1, 7, devices.MAX_CUDA_DEVICES - 1))]
+    "device", [CPU, *(torch.device("cuda", i) for i in (0, 1, 7, devices.MAX_DEVICES - 1))]
 )
 def test_a_carrier_is_decoded_to_its_device(device: torch.device) -> None:
     carrier = devices.carrier(device)
@@ -21,9 +21,19 @@ def test_a_carrier_is_decoded_to_its_device(device: torch.device) -> None:
     assert devices.decode(carrier) == device
 
 
-def test_carriers_differ() -> None:
-    cuda = [torch.device("cuda", i) for i in range(devices.MAX_CUDA_DEVICES)]
-    assert len({devices.carrier(device) for device in (CPU, *cuda)}) == 1 + len(cuda)
+def test_carriers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a mode can have of CUDA, and in a process up to 127 of all types."""
+    given = {devices.carrier(CPU): CPU}
+    monkeypatch.setattr(devices, "_devices_of_carriers", given)
+    cuda = [torch.device("cuda", i) for i in range(devices.MAX_DEVICES)]
+    others = [torch.device(kind, 1) for kind in ("xpu", "hpu", "mtia", "xla", "mps")]
+    carriers = [devices.carrier.__wrapped__(device) for device in (*cuda, *others)]
+    assert len({*carriers, devices.carrier(CPU)}) == 1 + len(cuda) + len(others)
+    assert [devices.decode(carrier) for carrier in carriers] == [*cuda, *others]
+    assert carriers[3] == torch.device("meta", 11)
+    devices.carrier.__wrapped__(torch.device("xpu", 2))
+    with pytest.raises(errors.DeviceError, match="on 127 devices already"):
+        devices.carrier.__wrapped__(torch.device("xpu", 3))
 
 
 def test_other_devices_are_not_decoded() -> None:
@@ -37,7 +47,7 @@ def test_a_wrapper_is_on_the_carrier() -> None:
     assert torch.Tensor.device.__get__(fake) == devices.carrier(torch.device("cuda", 3))
 
 
-@pytest.mark.parametrize("device", ["mps", torch.device("xpu", 1), f"cuda:{8 + 120}"])
+@pytest.mark.parametrize("device", ["vulkan", torch.device("ipu", 1), "cuda:120"])
 def test_devices_that_fakes_cannot_have(device: str | torch.device) -> None:
     with pytest.raises(errors.DeviceError, match="fakes are on cpu or cuda"):
         devices.carrier(torch.device(device))
@@ -60,7 +70,7 @@ def test_resolve_outside_of_all_modes() -> None:
     """A fake that outlives its mode may be moved to any device."""
     assert devices.resolve("cuda:100") == torch.device("cuda", 100)
     with pytest.raises(errors.DeviceError):
-        devices.resolve("mps")
+        devices.resolve("vulkan")
 
 
 def test_encode() -> None:

@@ -16,8 +16,8 @@ def test_the_innermost_mode_is_current() -> None:
     with fake_mode(fake_cuda=2):
         outer = modes.current()
         assert outer is not None
-        assert outer.cuda is not None
-        assert outer.cuda.num_devices == 2
+        assert outer.accelerator is not None
+        assert outer.accelerator.num_devices == 2
         with fake_mode():
             assert modes.current() is not outer
         assert modes.current() is outer

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from torchfake import fake_mode, is_fake
+from torchfake import fake_mode, is_fake, meta_init
 from torchfake._core import modes
 from torchfake._patches import patch
+from torchfake._torch import backends
 
 
 def attributes_of_torch() -> dict[str, dict[str, Any]]:
@@ -21,6 +22,10 @@ def attributes_of_torch() -> dict[str, dict[str, Any]]:
         torch.nn.Module, torch.nn.Parameter, torch.random, torch.serialization, torch.utils.data,
         torch.cuda.random, torch.cuda.memory, torch.multiprocessing, torch.autograd, torch.optim,
         torch._C, torch.nn.parameter, torch.accelerator,
+        torch.mps, torch.xpu, torch.mtia, torch.backends.mps, torch.backends.cuda, torch.overrides,
+        torch.cuda.nvtx, torch.cuda.profiler, torch.cuda.graphs, torch.cuda.nccl,
+        torch.mps.profiler, torch.xpu.random, torch.xpu.memory, torch.accelerator.memory,
+        torch.accelerator.device_index,
         torch._C._nn, torch.backends.cudnn, vars(torch.backends.cudnn)["m"], torch.fft,
     ]  # fmt: skip
     return {f"{o.__name__}@{i}": dict(vars(o)) for i, o in enumerate(owners)}
@@ -49,6 +54,20 @@ def _nested() -> None:
         raise Stop
 
 
+def _of_several_types() -> None:
+    """The machine of the innermost mode is the one that torch describes."""
+    with fake_mode(fake_device="xpu", num_devices=3):
+        assert torch.accelerator.device_count() == 3
+        with fake_mode(fake_device="hpu"), fake_mode(fake_device="mps"):
+            assert torch.ones(1, device=0).device == torch.device("mps:0")
+            assert torch.backends.mps.is_available()
+            assert not torch.xpu.is_available()
+        with fake_mode(fake_cuda=2), meta_init():
+            torch.ones(1, device="cuda:5")
+        assert torch.ones(1, device=2).device == torch.device("xpu:2")
+        assert torch.get_device_module() is torch.xpu
+
+
 def _two_threads() -> None:
     """The second thread's mode outlives the first's."""
     first_is_out, second_is_in = threading.Event(), threading.Event()
@@ -74,17 +93,41 @@ def _two_threads() -> None:
         _after_exception,
         _nested,
         _two_threads,
+        _of_several_types,
         lambda: fake_mode(fake_cuda=True)(lambda: torch.ones(1, device="cuda"))(),
     ],
-    ids=["plain", "exception", "nested", "two_threads", "decorator"],
+    ids=["plain", "exception", "nested", "two_threads", "types", "decorator"],
 )
 def test_torch_is_left_as_it_was(use: Callable[[], Any]) -> None:
     """No attribute of torch's modules and classes differs, whatever happened in the mode."""
     with fake_mode(fake_cuda=True):
         pass  # what torch imports lazily is imported now
+    _of_several_types()
     before = attributes_of_torch()
     use()
     assert_same_attributes(before)
+
+
+def test_torch_remembers_nothing_of_a_mode() -> None:
+    """What torch caches for the process, it does not keep from a mode: its lists of its own
+    functions, and the module of the accelerator.
+    """
+    for cached in backends.caches_of_functions():
+        cached.cache_clear()
+    before = torch.get_device_module()
+    with fake_mode(fake_cuda=True):
+        torch.get_device_module()
+        torch.overrides.is_tensor_method_or_property(torch.Tensor.to)
+        with torch.device("cuda"):
+            assert torch.as_tensor([1]).device.type == "cuda"
+    assert torch.overrides.is_tensor_method_or_property(torch.Tensor.to)
+    assert torch.get_device_module() is before
+    assert _made_on_meta()
+
+
+def _made_on_meta() -> bool:
+    with torch.device("meta"):
+        return all(f([1]).is_meta for f in (torch.as_tensor, torch.asarray, torch.tensor))
 
 
 def test_other_threads_see_the_real_torch_meanwhile() -> None:

@@ -103,13 +103,3 @@ def test_each_generator_has_a_stream() -> None:
     assert streams.stream_of(generator) is not streams.stream_of(seeded(1))
     default = streams.stream_of(torch.default_generator)
     assert default is streams.stream_of(torch.default_generator)
-
-
-def test_the_stream_of_a_fake_cuda_device() -> None:
-    """A CPU generator with the same seed takes the place of one that does not exist."""
-    torch.manual_seed(11)
-    stream, state = streams.simulated_cuda_stream(torch.device("cuda", 1))
-    assert stream.device == CPU
-    assert torch.equal(state, seeded(11).get_state())
-    assert streams.simulated_cuda_stream(torch.device("cuda", 1))[0] is stream
-    assert streams.simulated_cuda_stream(torch.device("cuda", 0))[0] is not stream

@@ -14,13 +14,17 @@ import torch
 
 from torchfake._cache.recipes import Recipe
 from torchfake._core import modes
+from torchfake._core.modes import DEFERRED_AS_META
 
 
 def current_devices() -> Any:
     """What decides which devices there are, and which one ``cuda`` is."""
     state = modes.current()
-    cuda = state.cuda if state is not None else None
-    return (state is not None, cuda and (cuda.num_devices, cuda.current))
+    if state is None:
+        return None, False
+    machine = state.accelerator
+    own = machine and (machine.device_type, machine.num_devices, machine.current)
+    return own, True, state.mark == DEFERRED_AS_META
 
 
 def guards_hold(recipe: Recipe) -> bool:

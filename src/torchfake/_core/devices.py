@@ -9,25 +9,88 @@ The carrier of ``cuda:3`` is ``meta:11``. With a CUDA device there, autograd wou
 runtime that may not exist, which aborts the process on CPU builds of torch. The index of a wrapper
 on ``meta`` survives in ``tensor.options()``: a factory that a C++ composite calls names ``meta:11``
 too, and that can be decoded. A plain meta device has no index, so the two cannot be confused.
+
+The carriers of CUDA devices are fixed. Those of other accelerators are given out as they are
+needed, since one signed byte cannot number all devices of all types.
 """
 
 from __future__ import annotations
 
+import threading
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._contexts import holding
 from torchfake._core import modes
-from torchfake._torch import backends
+from torchfake._core.modes import DEFERRED_AS_META
+from torchfake._torch import backends, dispatcher
 from torchfake.errors import DeviceError
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
 
+MAX_DEVICES = 120
+"""Devices that a mode can have. A C++ device index is one signed byte; the CPU has one, too."""
+
+
+class Accelerator(NamedTuple):
+    """What is known of one type of device."""
+
+    device_type: str
+    name: str  # what get_device_name() of its module reports; of CUDA, the profile has the name
+    max_devices: int = MAX_DEVICES
+    missing_dtypes: frozenset[torch.dtype] = frozenset()  # in which its tensors cannot be
+    has_profiles: bool = False  # gpu_profiles describes it, and the kernels it runs are known
+
+
+_NOT_ON_MPS = frozenset({torch.float64, torch.complex128})
+
+_KINDS = (
+    Accelerator("cuda", "CUDA", has_profiles=True),
+    Accelerator("mps", "Apple MPS", 1, _NOT_ON_MPS),
+    Accelerator("xpu", "Intel XPU"),
+    Accelerator("hpu", "Intel Gaudi HPU"),
+    Accelerator("mtia", "MTIA"),
+    Accelerator("xla", "XLA"),
+)
+
+KINDS = {kind.device_type: kind for kind in _KINDS}
+"""The kinds that torch names, by device type. A privateuse1 backend is one more."""
+
+
+def kind_of(device_type: str) -> Accelerator:
+    """The kind of devices of this type.
+
+    Raises:
+        DeviceError: if fakes cannot be on such devices.
+    """
+    kind = KINDS.get(device_type)
+    if kind is None:
+        if device_type != backends.name_of_privateuse1():
+            raise DeviceError(
+                f"a fake tensor cannot be on {device_type!r}: fakes are on cpu or cuda, or on "
+                f"another accelerator: {', '.join(list(KINDS)[1:])}, or a backend that is named by "
+                "torch.utils.rename_privateuse1_backend"
+            )
+        kind = _privateuse1(device_type)
+    return kind
+
+
+@cache
+def _privateuse1(device_type: str) -> Accelerator:
+    return Accelerator(device_type, device_type)
+
+
+# Carriers.
+
 _CPU_INDEX = 1
 _FIRST_CUDA_INDEX = 8
-MAX_CUDA_DEVICES = 128 - _FIRST_CUDA_INDEX  # a C++ device index is one signed byte
+_MAX_INDEX = 127  # a C++ device index is one signed byte
+
+_devices_of_carriers: dict[torch.device, torch.device] = {torch.device("meta", _CPU_INDEX): CPU}
+_giving_out = threading.Lock()
 
 
 @cache
@@ -35,37 +98,74 @@ def carrier(device: torch.device) -> torch.device:
     """The C++ device of wrappers of fakes on `device`."""
     if device.type == "cpu":
         return torch.device("meta", _CPU_INDEX)
-    if device.type == "cuda" and 0 <= (device.index or 0) < MAX_CUDA_DEVICES:
-        return torch.device("meta", _FIRST_CUDA_INDEX + (device.index or 0))
-    raise DeviceError(f"a fake tensor cannot be on {str(device)!r}: fakes are on cpu or cuda")
+    if device.type == "meta" or (device.index or 0) not in range(MAX_DEVICES):
+        raise DeviceError(f"a fake tensor cannot be on {str(device)!r}: fakes are on cpu or cuda")
+    kind_of(device.type)
+    with holding(_giving_out):
+        found = _free_carrier(torch.device(device.type, device.index or 0))
+    return found
 
 
-@cache
+def _free_carrier(device: torch.device) -> torch.device:
+    """The carrier that `device` has been given, or is given now: of CUDA its own, if that is free;
+    of others the first that is free, those of CUDA last and from the end.
+    """
+    for given, owner in _devices_of_carriers.items():
+        if owner == device:
+            return given
+    others = (*range(2, _FIRST_CUDA_INDEX), *range(_MAX_INDEX, _FIRST_CUDA_INDEX - 1, -1))
+    own = (_FIRST_CUDA_INDEX + (device.index or 0),) if device.type == "cuda" else ()
+    for index in (*own, *others):
+        chosen = torch.device("meta", index)
+        if chosen not in _devices_of_carriers:
+            if device.type == "mps":
+                # until there are such fakes the question would only cost more
+                dispatcher.any_autocast = dispatcher.any_or_mps_autocast
+            _devices_of_carriers[chosen] = device
+            return chosen
+    raise DeviceError(
+        f"a fake tensor cannot be on {device}: the fakes of this process are on "
+        f"{len(_devices_of_carriers)} devices already, and there can be no more"
+    )
+
+
+def check_dtype(dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse a tensor that `device` cannot hold, in eager's words.
+
+    Raises:
+        TypeError: as eager does.
+    """
+    if device.type in ("cpu", "cuda", "meta"):
+        return
+    if dtype in kind_of(device.type).missing_dtypes:
+        kind, name = device.type.upper(), str(dtype).removeprefix("torch.")
+        raise TypeError(
+            f"Cannot convert a {kind} Tensor to {name} dtype as the {kind} framework doesn't "
+            f"support {name}. Please use float32 instead."
+        )
+
+
 def decode(device: torch.device) -> torch.device:
     """The fake device of a carrier; any other device is returned as it is."""
-    if device.type != "meta" or device.index is None:
-        return device
-    if device.index == _CPU_INDEX:
-        return CPU
-    if device.index >= _FIRST_CUDA_INDEX:
-        return torch.device("cuda", device.index - _FIRST_CUDA_INDEX)
-    return device
+    return _devices_of_carriers.get(device, device)
 
 
 def resolve(device: Any) -> torch.device:
     """The full device for one as the user wrote it (str, int, torch.device), checked for this mode.
 
-    ``cuda`` gets the index of the current device. Raises what torch raises if there is no such
-    device: inside a mode without fake CUDA, on a machine without a GPU.
+    ``cuda`` gets the index of the current device, and a number is an accelerator. Raises what torch
+    raises if there is no such device: in a mode without a fake one, on a machine without it.
     """
-    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if isinstance(device, int):
+        device = torch.device(accelerator_type(), device)
+    else:
+        device = torch.device(device)
     if device.type == "meta":
         return decode(device)
     if device.type == "cpu":
         return CPU
-    if device.type == "cuda":
-        return _resolve_cuda(device.index)
-    raise DeviceError(f"a fake tensor cannot be on {str(device)!r}: fakes are on cpu or cuda")
+    kind_of(device.type)
+    return _resolve_accelerator(device)
 
 
 def encode(device: Any) -> torch.device:
@@ -74,21 +174,45 @@ def encode(device: Any) -> torch.device:
     return target if target.type == "meta" else carrier(target)
 
 
-def _resolve_cuda(index: int | None) -> torch.device:
+def accelerator_type() -> str:
+    """The type of the device that a number names: that of the mode's fake machine, or of torch."""
     state = modes.current()
-    if state is not None and state.cuda is not None:
-        num_devices, current = state.cuda.num_devices, state.cuda.current
-    elif state is not None:
-        if not torch.cuda.is_available():
-            backends.raise_no_cuda()
-        num_devices, current = torch.cuda.device_count(), 0
-    else:  # a fake that outlived its mode may go to any device
-        num_devices, current = MAX_CUDA_DEVICES, 0
+    if state is not None and state.accelerator is not None:
+        return state.accelerator.device_type
+    own = backends.own_accelerator_type()
+    return "cuda" if own is None else own
+
+
+def names_any_device() -> bool:
+    """Whether devices may be named here that the machine does not have: those of a fake machine, or
+    any in a mode that overrides them (``meta_init``).
+    """
+    state = modes.current()
+    return state is not None and (state.accelerator is not None or state.mark == DEFERRED_AS_META)
+
+
+def _resolve_accelerator(device: torch.device) -> torch.device:
+    state, index = modes.current(), device.index
+    machine = None if state is None else state.accelerator
+    if machine is not None and machine.device_type == device.type:
+        num_devices, current = machine.num_devices, machine.current
+    elif state is None or state.mark == DEFERRED_AS_META:
+        # a fake that outlived its mode may go to any device, and meta_init only writes it down
+        num_devices, current = MAX_DEVICES, 0
+    else:
+        num_devices, current = backends.num_real_devices(device), 0
     index = current if index is None else index
     if index >= num_devices:
-        raise RuntimeError(
-            f"CUDA error: invalid device ordinal: cuda:{index} was requested, and the mode has "
-            f"{num_devices} CUDA device(s); fake_mode(fake_cuda=N) has N of them, at most "
-            f"{MAX_CUDA_DEVICES}"
-        )
-    return torch.device("cuda", index)
+        raise _invalid_ordinal(device.type, index, num_devices)
+    return torch.device(device.type, index)
+
+
+def _invalid_ordinal(device_type: str, index: int, num_devices: int) -> RuntimeError:
+    kind = device_type.upper()
+    option = f"fake_device={device_type!r}, num_devices=N"
+    option = "fake_cuda=N" if device_type == "cuda" else option
+    return RuntimeError(
+        f"{kind} error: invalid device ordinal: {device_type}:{index} was requested, and the mode "
+        f"has {num_devices} {kind} device(s); fake_mode({option}) has N of them, at most "
+        f"{kind_of(device_type).max_devices}"
+    )

@@ -14,15 +14,17 @@ from typing import Any
 import torch
 
 from torchfake._core.metadata import Metadata
-from torchfake._torch import subclass, zero_tensors
+from torchfake._torch import backends, subclass, zero_tensors
 
 _CPU = torch.device("cpu")
 
 
 def is_available(device: torch.device) -> bool:
     """Whether this machine has `device`."""
-    if device.type != "cuda":
+    if device.type in ("cpu", "meta"):
         return True
+    if device.type != "cuda":
+        return backends.has_device_type(device.type)
     return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
 
 

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import devices
+from torchfake._core.modes import DEFERRED as DEFERRED
+from torchfake._core.modes import DEFERRED_AS_META as DEFERRED_AS_META
+from torchfake._core.modes import PLAIN as PLAIN
 from torchfake._torch import zero_tensors
 
 Ints = tuple[int, ...]
-
-
-PLAIN, DEFERRED, DEFERRED_AS_META = range(3)
-"""Marks: operations are not recorded; they are; they are, and the fake reports ``meta``."""
 
 
 class Metadata:
@@ -128,6 +127,7 @@ def _new_record(key: tuple[Any, ...]) -> Metadata:
     if len(_interned) >= _MAX_INTERNED:
         _interned.clear()  # tensors keep their records; these are not shared with new tensors
         _by_mark.clear()
+    devices.check_dtype(key[3], key[4])
     record = _CLASSES[key[9] if len(key) > 9 else PLAIN]()
     (record.size, record.stride, record.offset, record.dtype) = key[:4]
     (record.device, record.layout, record.conj, record.neg, record.zero) = key[4:9]

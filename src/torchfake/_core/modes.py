@@ -18,21 +18,31 @@ import torch
 from torchfake._contexts import Setting
 from torchfake._core.gpu_profiles import CudaProfile
 
+PLAIN, DEFERRED, DEFERRED_AS_META = range(3)
+"""Marks of modes and of the fakes made in them: operations are not recorded; they are; they are,
+and the fake reports ``meta``."""
+
 
 @dataclass(slots=True)
-class FakeCuda:
-    """The CUDA devices that a mode reports."""
+class FakeAccelerator:
+    """The devices that a mode reports: of one type, and not there."""
 
-    profile: CudaProfile
+    device_type: str
     num_devices: int
+    profile: CudaProfile | None = None  # of CUDA devices: what they are
     current: int = 0  # index of the current device
+    streams: dict[int, Any] = field(default_factory=dict)  # the current one of each device
+
+    def unused(self) -> FakeAccelerator:
+        """The same devices, for another entry of a mode."""
+        return FakeAccelerator(self.device_type, self.num_devices, self.profile)
 
 
 @dataclass(slots=True, eq=False)
 class ModeState:
     """The state of one ``with fake_mode()``, until it is left."""
 
-    cuda: FakeCuda | None = None
+    accelerator: FakeAccelerator | None = None
     is_loading: bool = False  # inside torch.load: storages arrive without their bytes
     mark: int = 0  # of the metadata of new fakes: see torchfake._core.metadata
     answerers: tuple[Any, ...] = ()  # of questions about values: see torchfake._answers.asking

@@ -10,13 +10,13 @@ the original if it is not; when the last mode of the process is left, every orig
 Its files, in reading order:
 
     patch             one replacement of one attribute, and sets of them
-    install           which patches any mode needs, and which a mode with fake CUDA needs
+    install           which patches any mode needs, and which a mode with fake devices needs
     device_arguments  functions whose C++ reads device arguments before anything is dispatched
-    wrapper_devices   wrapper subclasses of fakes on fake CUDA
+    wrapper_devices   wrapper subclasses of fakes on fake devices
     autocast          the functions that switch autocast on and off
     threads           modes that follow into threads, and into work for executors
     entry             a mode entered and left, wherever an interrupt arrives
-    cuda              torch.cuda and torch.accelerator, which describe the fake machine
 
-and the subpackage `data`: memory, files and copies of real tensors, of which fakes are made.
+and the subpackages `data`: memory, files and copies of real tensors, of which fakes are made; and
+`accelerators`: torch.cuda, torch.accelerator and their kin, which describe the fake machine.
 """

@@ -15,14 +15,10 @@ import torch
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
 from torchfake._recording.arguments import fake_aliases
+from torchfake._tensor.conversions import target_of_type
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import autograd, backends
+from torchfake._torch import autograd, backends, kernels
 from torchfake.errors import UnsupportedOpError
-
-
-def _has_fake_cuda() -> bool:
-    state = modes.current()
-    return state is not None and state.cuda is not None
 
 
 def _with_index(device: Any) -> Any:
@@ -30,9 +26,18 @@ def _with_index(device: Any) -> Any:
 
     For an ordinal C++ looks for the accelerator, and for ``cuda`` it queries CUDA's current device.
     """
-    if type(device) is int or (device is not None and str(device) == "cuda"):
-        return devices.resolve(device)
-    return device
+    if device is None or not devices.names_any_device():
+        return device
+    if type(device) is not int:
+        if not isinstance(device, (str, _device)):
+            return device
+        device = _device(device)
+        if device.index is not None or device.type in ("cpu", "meta"):
+            return device
+    return devices.resolve(device)
+
+
+_device = torch.device  # the name may refer to a stand-in
 
 
 def _factory(original: Any) -> Any:
@@ -40,9 +45,57 @@ def _factory(original: Any) -> Any:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("device") is not None and _has_fake_cuda():
+        if "device" in kwargs:
             kwargs["device"] = _with_index(kwargs["device"])
         return original(*args, **kwargs)
+
+    return replacement
+
+
+def _to(original: Any) -> Any:
+    """``Tensor.to`` of a real tensor: C++ would ask the driver for the index."""
+
+    @functools.wraps(original)
+    def replacement(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], (str, int, _device)) and not isinstance(args[0], bool):
+            args = (_with_index(args[0]), *args[1:])
+        elif "device" in kwargs:
+            kwargs["device"] = _with_index(kwargs["device"])
+        return original(tensor, *args, **kwargs)
+
+    return replacement
+
+
+def _to_device_type(original: Any) -> Any:
+    """``Tensor.cuda`` and its kin, of a real tensor: C++ would start the driver."""
+    device_type = original.__name__
+
+    @functools.wraps(original)
+    def replacement(
+        tensor: Any,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> Any:
+        if not devices.names_any_device():
+            keywords = {"non_blocking": non_blocking, "memory_format": memory_format}
+            return original(tensor, device, **keywords)
+        if device is None or type(device) is int:
+            device = _device(device_type) if device is None else _device(device_type, device)
+        target = devices.resolve(device)
+        return tensor.to(target, non_blocking=non_blocking, memory_format=memory_format)
+
+    return replacement
+
+
+def _legacy_type(original: Any) -> Any:
+    """``Tensor.type`` of a real tensor, with the name of a type of another device."""
+
+    @functools.wraps(original)
+    def replacement(tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if dtype is None or isinstance(dtype, torch.dtype) or not devices.names_any_device():
+            return original(tensor, dtype, *args, **kwargs)
+        return tensor.to(*target_of_type(dtype))
 
     return replacement
 
@@ -53,8 +106,7 @@ def _as_tensor(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(data: Any, dtype: Any = None, device: Any = None) -> Any:
         if modes.current() is None or not isinstance(data, FakeTensor):
-            device_with_index = _with_index(device) if _has_fake_cuda() else device
-            return original(data, dtype=dtype, device=device_with_index)
+            return original(data, dtype=dtype, device=_with_index(device))
         if device is None:
             device = backends.context_device()
         return data.to(data.device if device is None else device, dtype or data.dtype)
@@ -67,10 +119,9 @@ def _parse_to(original: Any) -> Any:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        if _has_fake_cuda():
-            args = (*(_with_index(a) for a in args[:1]), *args[1:])
-            if kwargs.get("device") is not None:
-                kwargs["device"] = _with_index(kwargs["device"])
+        args = (*(_with_index(a) for a in args[:1]), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = _with_index(kwargs["device"])
         return original(*args, **kwargs)
 
     return replacement
@@ -134,29 +185,46 @@ def _is_acceptable(original: Any) -> Any:
     return replacement
 
 
+_constructors = backends.device_constructors()
+"""Asked for at import, since torch keeps what it finds at its own first question: in a mode that
+would be replacements, which it would not know again, in the mode or after it.
+"""
+
+
 def _factory_patches() -> list[Patch]:
-    """Patches of the factories, if torch was built for no accelerator: C++ cannot read an ordinal.
+    """Patches of what takes ``device=``, if C++ takes an ordinal for another device than the mode.
 
     Only then, since a function mode of the user gets the original, and may compare it with
     ``torch.ones``.
     """
-    if torch.accelerator.current_accelerator() is not None:
-        return []
-    factories = backends.device_constructors() - {torch.as_tensor}
-    return [
+    names = kernels.names_of_functions_with_device()
+    patches = [
+        Patch(owner, name, _factory) for owner, name in names if name not in ("as_tensor", "to")
+    ]
+    known = {(patch.owner, patch.name) for patch in patches}
+    return patches + [
         Patch(torch, name, _factory)
         for name, value in vars(torch).items()
-        if callable(value) and value in factories
+        if callable(value) and value in _constructors and (torch, name) not in known
+        if value is not torch.as_tensor
     ]
 
+
+_CONVERSIONS = ("cuda", "xpu", "mtia")
 
 PATCHES = [
     Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
     Patch(backends.function_transforms, "_wrap_for_grad", _wrap_for_grad),
 ]
-PATCHES_FOR_FAKE_CUDA = [
-    *_factory_patches(),
+PATCHES_FOR_NAMED_DEVICES = [
     Patch(torch, "as_tensor", _as_tensor),
+    Patch(torch.Tensor, "to", _to),
+    Patch(torch.Tensor, "type", _legacy_type),
+    *(Patch(torch.Tensor, name, _to_device_type) for name in _CONVERSIONS),
     Patch(backends.nn_functions, "_parse_to", _parse_to),
     Patch(backends.cudnn_functions, "is_acceptable", _is_acceptable),
 ]
+"""For modes in which devices may be named that this machine does not have."""
+
+PATCHES_FOR_ORDINALS = _factory_patches()
+"""Where C++ would take a number for another device than the mode's."""

@@ -1,32 +1,38 @@
 """Which patches are installed, for the modes that are on in the process.
 
 Input: modes entered and left. Output: torch with and without the replacements. Invariant: what only
-fake CUDA needs is replaced only while a mode has fake CUDA; when the last mode of the process is
-left, every original is back. Called by: ``_patches/entry``, when a mode is entered or left.
+fake devices need is replaced only while a mode has them, and what only one type needs while a mode
+has that; when the last mode of the process is left, every original is back. Called by:
+``_patches/entry``, when a mode is entered or left.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import cache
+from typing import Any
 
 from torchfake._contexts import holding
 from torchfake._core import modes
+from torchfake._core.modes import DEFERRED_AS_META
 from torchfake._patches import (
     autocast,
-    cuda,
     device_arguments,
     wrapper_devices,
 )
+from torchfake._patches.accelerators import cuda, others, stand_ins, tables
 from torchfake._patches.data import copies, data_sources, files
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import backends
 from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake._torch.subclass import let_make_fx_trace
 
 _lock = threading.RLock()
 
-_for_any_mode, _for_fake_cuda = PatchSet(), PatchSet()
+_for_any_mode, _for_named_devices, _for_ordinals = PatchSet(), PatchSet(), PatchSet()
+_by_device_type: dict[str, PatchSet] = {}
 
 added_for_any_mode: list[Patch] = []
 """By files that enter modes themselves, as ``_patches/threads`` does."""
@@ -39,12 +45,18 @@ def update_patches() -> None:
     if _lock._is_owned():  # type: ignore[attr-defined]
         return  # an abandoned mode was found in the middle of this: the next entry or exit does it
     with holding(_lock):
-        has_cuda = any(state.cuda is not None for state in modes.on_any_thread.copy())
-        if not has_cuda:  # first: both replace torch.asarray
-            _for_fake_cuda.uninstall()
-        if not modes.on_any_thread:
+        on = modes.on_any_thread.copy()
+        types = {state.accelerator.device_type for state in on if state.accelerator is not None}
+        any_named = bool(types) or any(state.mark == DEFERRED_AS_META for state in on)
+        misread = any_named and (types or {"cuda"}) != {backends.own_accelerator_type()}
+        _remove_unneeded(types, any_named, misread)
+        if not on:
+            if _for_any_mode.is_installed:
+                _forget_lists_of_functions()
             _for_any_mode.uninstall()
             return
+        if not _for_any_mode.is_installed:
+            _note_lists_of_functions()
         _for_any_mode.install(
             [
                 *autocast.PATCHES,
@@ -56,7 +68,64 @@ def update_patches() -> None:
                 *added_for_any_mode,
             ]
         )
-        if has_cuda:
-            _for_fake_cuda.install(
-                [*cuda.PATCHES, *device_arguments.PATCHES_FOR_FAKE_CUDA, *wrapper_devices.PATCHES]
-            )
+        if any_named:
+            _for_named_devices.install(_patches_for_named_devices())
+        if misread:
+            _for_ordinals.install([*device_arguments.PATCHES_FOR_ORDINALS, stand_ins.DEVICE])
+        for device_type in types:
+            patches = _by_device_type.setdefault(device_type, PatchSet())
+            if not patches.is_installed:
+                patches.install(_patches_for(device_type))
+
+
+_misses_before: dict[Any, int] = {}
+
+
+def _note_lists_of_functions() -> None:
+    """Note what torch has cached of its functions before they are replaced."""
+    _misses_before.clear()
+    _misses_before.update({c: c.cache_info().misses for c in backends.caches_of_functions()})
+
+
+def _forget_lists_of_functions() -> None:
+    """Have torch forget what it has cached since: replacements, and devices that are not there."""
+    for cached in backends.caches_of_functions():
+        if cached.cache_info().misses != _misses_before.get(cached, 0):
+            cached.cache_clear()
+
+
+def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
+    """What was installed last is removed first: some replace the same attribute."""
+    for device_type, patches in _by_device_type.items():
+        if device_type not in types:
+            patches.uninstall()
+    if not misread:
+        _for_ordinals.uninstall()
+    if not any_named:
+        _for_named_devices.uninstall()
+
+
+@cache
+def _patches_for_named_devices() -> list[Patch]:
+    return [
+        *device_arguments.PATCHES_FOR_NAMED_DEVICES,
+        *stand_ins.CLASSES,
+        *others.PATCHES,
+        *tables.patches_of(others.ACCELERATOR),
+        *wrapper_devices.PATCHES,
+    ]
+
+
+def _patches_for(device_type: str) -> list[Patch]:
+    if device_type == "cuda":
+        return [*_patches_of_cuda(), *stand_ins.CUDA_TENSORS]
+    found = [*others.TABLES]
+    if device_type == backends.name_of_privateuse1():
+        found.append(others.table_of_privateuse1())
+    patches = [p for t in found if t.device_type == device_type for p in tables.patches_of(t)]
+    return [*patches, *stand_ins.missing_module(device_type)]
+
+
+def _patches_of_cuda() -> list[Patch]:
+    of_others = [t for t in others.TABLES if t.device_type == "cuda"]
+    return [p for t in (cuda.TABLE, *of_others) for p in tables.patches_of(t)]

@@ -32,7 +32,8 @@ class PatchSet:
 
     def __init__(self) -> None:
         self.is_installed = False
-        self.originals: list[tuple[Any, str, Any]] = []  # of what is replaced, or about to be
+        # of what is replaced, or about to be, and the replacement
+        self.originals: list[tuple[Any, str, Any, Any]] = []
 
     def install(self, patches: list[Patch]) -> None:
         """Install `patches`, if they are not installed."""
@@ -41,9 +42,9 @@ class PatchSet:
         self.uninstall()  # what was begun
         for owner, name, make_replacement in patches:
             own = vars(owner).get(name, _INHERITED)
-            original = inspect.getattr_static(owner, name) if own is _INHERITED else own
+            original = inspect.getattr_static(owner, name, None) if own is _INHERITED else own
             replacement = make_replacement(original)
-            self.originals.append((owner, name, own))
+            self.originals.append((owner, name, own, replacement))
             setattr(owner, name, replacement)
         self.is_installed = True
 
@@ -51,8 +52,10 @@ class PatchSet:
         """Restore the originals of all that is installed."""
         self.is_installed = False
         while self.originals:
-            owner, name, original = self.originals[-1]
-            if original is not _INHERITED:
+            owner, name, original, replacement = self.originals[-1]
+            if isinstance(original, tuple) and vars(owner).get(name) is not replacement:
+                pass  # data that torch has set meanwhile: CUDA was started on another thread
+            elif original is not _INHERITED:
                 setattr(owner, name, original)
             elif name in vars(owner):
                 delattr(owner, name)

@@ -19,7 +19,6 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -72,9 +71,9 @@ class _Following(contexts.Restoring):
         if self._is_daemon and origin not in modes.on_any_thread:
             return
         # a thread begins with the first device as its current one
-        cuda = None if origin.cuda is None else replace(origin.cuda, current=0)
+        machine = None if origin.accelerator is None else origin.accelerator.unused()
         answerers = self._captured.answerers
-        self._state = ModeState(cuda=cuda, mark=origin.mark, answerers=answerers)
+        self._state = ModeState(accelerator=machine, mark=origin.mark, answerers=answerers)
         dispatch = origin.dispatch
         if self._is_daemon:
             dispatch = _daemon_class(type(dispatch))(self._state)

@@ -1,8 +1,8 @@
-"""Wrapper subclasses on fake CUDA: C++ sees their carrier, as it does of fakes.
+"""Wrapper subclasses on fake devices: C++ sees their carrier, as it does of fakes.
 
 Input: classes whose constructors call ``torch.Tensor._make_wrapper_subclass`` with the device of a
 fake inside. Output: wrappers on a carrier that report the device it stands for. Invariant: on real
-devices such a class answers as before. Called by: ``_patches/install``, for modes with fake CUDA.
+devices such a class answers as before. Called by: ``_patches/install``, where devices are fake.
 
 A wrapper with ``cuda`` as its device in C++ aborts the process as soon as autograd records an
 operation on it and there is no CUDA runtime, and operations that look for the device's guard fail.
@@ -29,7 +29,7 @@ def _make_wrapper_subclass(original: Any) -> Any:
 
     @functools.wraps(function)
     def replacement(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if _has_fake_cuda():
+        if _has_fake_devices():
             _report_devices_of_carriers(cls)
             if len(args) >= _DEVICE_POSITION:
                 position = _DEVICE_POSITION - 1
@@ -42,7 +42,7 @@ def _make_wrapper_subclass(original: Any) -> Any:
 
 
 def _carrier(device: Any) -> Any:
-    if device is None or torch.device(device).type != "cuda":
+    if device is None or torch.device(device).type in ("cpu", "meta"):
         return device
     return devices.encode(device)
 
@@ -54,7 +54,7 @@ def _report_devices_of_carriers(cls: Any) -> None:
     if cls.device is not _builtin.device:
         return
     for name, replacement in _REPORTED.items():
-        if getattr(cls, name) is getattr(_builtin, name):
+        if getattr(cls, name) is getattr(torch.Tensor, name):  # which may be replaced now
             setattr(cls, name, replacement)
     cls.device = property(_device, doc=_builtin.device.__doc__)  # the last: it tells that all are
 
@@ -82,13 +82,13 @@ def _get_device(wrapper: Any) -> int:
 
 
 def _to(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-    if _is_on_carrier(wrapper) or _names_cuda(args, kwargs):
+    if _is_on_carrier(wrapper) or _names_accelerator(args, kwargs):
         args, kwargs = encode_target(args, kwargs)
     return _builtin.to(wrapper, *args, **kwargs)
 
 
 def _cuda(wrapper: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
-    if _is_on_carrier(wrapper) or _has_fake_cuda():
+    if _is_on_carrier(wrapper) or _has_fake_devices():
         return wrapper.to("cuda" if device is None else device)
     return _builtin.cuda(wrapper, device, *args, **kwargs)
 
@@ -104,17 +104,17 @@ def _is_on_carrier(wrapper: Any) -> bool:
     return bool(devices.decode(device) != device)
 
 
-def _has_fake_cuda() -> bool:
+def _has_fake_devices() -> bool:
     state = modes.current()
-    return state is not None and state.cuda is not None
+    return state is not None and state.accelerator is not None
 
 
-def _names_cuda(args: Any, kwargs: Any) -> bool:
+def _names_accelerator(args: Any, kwargs: Any) -> bool:
     target = args[0] if args else kwargs.get("device", kwargs.get("other"))
     if isinstance(target, torch.Tensor):
         target = target.device
     is_named = isinstance(target, (str, int, torch.device)) and not isinstance(target, bool)
-    return is_named and _has_fake_cuda() and devices.resolve(target).type == "cuda"
+    return is_named and _has_fake_devices() and devices.resolve(target).type not in ("cpu", "meta")
 
 
 _REPORTED: dict[str, Any] = {

@@ -12,5 +12,6 @@ Its files, in reading order:
     mt19937         the state of a CPU generator any number of words later, without drawing them
     draw_sizes      the number of words that a random operator draws
     streams         the stream position of each recorded draw
+    fake_generators generators of accelerators that are not there
     generator_pool  generators at given positions, for a replay
 """

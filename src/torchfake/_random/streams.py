@@ -17,7 +17,6 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -115,6 +114,13 @@ class Stream:
         self._set_anchor(generator_state)
         self._seen, self.is_synchronized = state_bytes(generator_state), True
 
+    def move_to(
+        self, generator_state: torch.Tensor, anchor: torch.Tensor | Op | None, offset_words: int
+    ) -> None:
+        """Continue at a position that it had, of a generator that has stayed at its seed."""
+        self.restart_at(generator_state)
+        self.anchor, self.offset_words = anchor, offset_words
+
     def reset(self) -> None:
         """Have the next draw continue from the state that the generator has then."""
         self.anchor, self.is_synchronized = None, True
@@ -155,7 +161,6 @@ def state_bytes(state: torch.Tensor) -> bytes:
 
 _default = Stream(torch.device("cpu"))
 _streams: weakref.WeakKeyDictionary[torch.Generator, Stream] = weakref.WeakKeyDictionary()
-_simulated: dict[torch.device, Stream] = {}
 
 
 def stream_of(generator: torch.Generator) -> Stream:
@@ -171,12 +176,3 @@ def stream_of(generator: torch.Generator) -> Stream:
 def reset(generator: torch.Generator) -> None:
     """Reset the stream of `generator`, whose state has been set."""
     stream_of(generator).reset()
-
-
-def simulated_cuda_stream(device: torch.device) -> tuple[Stream, torch.Tensor]:
-    """The stream of a fake CUDA device, and its state: that of a CPU generator with the seed of the
-    default generator.
-    """
-    stream = _simulated.setdefault(device, Stream(torch.device("cpu")))
-    generator: Any = torch.Generator(device="cpu")
-    return stream, generator.manual_seed(torch.initial_seed()).get_state()

@@ -16,10 +16,10 @@ import warnings
 import torch
 
 from torchfake._contexts import holding
-from torchfake._core import modes
+from torchfake._core import memory, modes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.operations import Op
-from torchfake._random import streams
+from torchfake._random import fake_generators, streams
 from torchfake._replay import replay
 from torchfake._torch import backends, dispatcher
 from torchfake.errors import ReplayError
@@ -37,12 +37,15 @@ def record_draws(
         num_words: random words that it draws; None if they cannot be counted.
     """
     num_elements = 0 if num_words is not None else math.prod(record.size)
+    fake = fake_generators.fake_generator(generator)
+    if generator is None and is_simulated(record.device):
+        fake = fake_generators.default_generator(record.device)
+    if fake is not None:
+        with holding(streams.lock):
+            state = fake.beginning()  # first: it may find that it has been seeded
+            fake.stream.add_draw(op, state, num_words, num_elements)
+        return
     if generator is None:
-        if record.device.type != "cpu" and not _has_real_cuda():
-            with holding(streams.lock):
-                stream, state = streams.simulated_cuda_stream(record.device)
-                stream.add_draw(op, state, num_words, num_elements)
-            return
         generator = backends.default_generator_of(record.device)
     else:
         generator = backends.canonical_generator(generator)
@@ -66,11 +69,13 @@ def record_draws(
         raise
 
 
-def _has_real_cuda() -> bool:
-    """Whether this machine has a CUDA device, and no mode simulates one."""
+def is_simulated(device: torch.device) -> bool:
+    """Whether `device` is one of the mode's fake machine, or this machine does not have it."""
     state = modes.current()
-    is_simulated = state is not None and state.cuda is not None
-    return not is_simulated and torch.cuda.is_available()
+    machine = None if state is None else state.accelerator
+    if machine is not None and machine.device_type == device.type:
+        return True
+    return not memory.is_available(device)
 
 
 def synchronize(generator: torch.Generator) -> None:

@@ -184,7 +184,7 @@ def _fill_if_deterministic(fake: Any, start_bytes: int, run: RunOnFakes) -> None
 def _with_generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The same call with its generator as a keyword argument, which is not recorded."""
     for i, arg in enumerate(args):
-        if type(arg) is torch.Generator:
+        if isinstance(arg, torch.Generator):
             named = {a.name: v for a, v in zip(func._schema.arguments[i:], args[i:], strict=False)}
             return args[:i], {**named, **kwargs}
     return args, kwargs

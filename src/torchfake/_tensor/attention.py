@@ -97,6 +97,8 @@ def _fused_kernel(
     if query.device.type == "cpu":
         fits = same_dim and heads_fit and query.dtype in _FLASH_CPU_DTYPES and dropout_p == 0.0
         return _cpu_flash if fits and _flash_enabled() and _mask_fits(query, key, mask) else None
+    if query.device.type != "cuda":
+        return None  # which kernels there are is known of the CPU and of CUDA alone
     if _flash_fits(query, mask) and same_dim and heads_fit and _flash_enabled():
         return _cuda_flash
     efficient = query.dtype in (torch.float32, *_HALF) and _heads_fit(query, key, value, False)
@@ -111,8 +113,8 @@ def _flash_enabled() -> bool:
 def _flash_fits(query: Tensor, mask: Tensor | None) -> bool:
     """sdp_utils.cpp: half precision, no mask, heads of at most 256, compute capability 8."""
     state = modes.current()
-    cuda = state.cuda if state is not None else None
-    has_flash = cuda is None or cuda.profile.major >= 8
+    profile = state.accelerator.profile if state is not None and state.accelerator else None
+    has_flash = profile is None or profile.major >= 8
     small = query.shape[-1] <= _MAX_FLASH_HEAD_DIM
     return has_flash and mask is None and query.dtype in _HALF and small
 

@@ -31,7 +31,7 @@ import torch
 from torchfake._contexts import Setting, holding
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import Storage
-from torchfake._tensor.autocast_lists import COMPOSED_OF_LISTED, POLICIES
+from torchfake._tensor.autocast_lists import COMPOSED_OF_LISTED, OTHERS, POLICIES
 from torchfake._torch import dispatcher, subclass
 
 Args = tuple[Any, ...]
@@ -104,17 +104,24 @@ def _kernel(op: Any, policies: dict[str, Policy]) -> Callable[..., Any]:
         applicable = [
             device_type
             for device_type in _device_types(args, kwargs)
-            if device_type in policies and torch.is_autocast_enabled(device_type)
+            if _list_of(device_type) in policies and torch.is_autocast_enabled(device_type)
         ]
         if not applicable:
             return redispatch(*args, **kwargs)
         target = op
         for device_type in applicable:
-            target, args, kwargs = policies[device_type](target, args, kwargs, device_type)
+            target, args, kwargs = policies[_list_of(device_type)](
+                target, args, kwargs, device_type
+            )
         with dispatcher.AUTOCAST_KEY.excluded():  # as in C++: what `op` calls is not cast
             return target(*args, **kwargs)
 
     return kernel
+
+
+def _list_of(device_type: str) -> str:
+    """The device type whose list of operators holds for `device_type`."""
+    return device_type if device_type in POLICIES else OTHERS
 
 
 def _device_types(args: Args, kwargs: Kwargs) -> list[str]:

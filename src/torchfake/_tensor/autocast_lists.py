@@ -71,14 +71,30 @@ CUDA = {
     "banned": "binary_cross_entropy",
 }
 
+MPS = {**CUDA, "fp32": CUDA["fp32"] + " batch_norm"}
+
+OTHERS = "privateuseone"
+"""The key of devices whose extensions list the operators: those of CUDA are assumed."""
+
+
+def _by_operator(table: dict[str, str]) -> dict[str, str]:
+    return {f"aten::{name}": policy for policy, names in table.items() for name in names.split()}
+
+
 POLICIES: dict[str, dict[str, str]] = {
-    device_type: {
-        f"aten::{name}": policy for policy, names in table.items() for name in names.split()
-    }
-    for device_type, table in (("cpu", CPU), ("cuda", CUDA))
+    device_type: _by_operator(table)
+    for device_type, table in {
+        "cpu": CPU,
+        "cuda": CUDA,
+        "mps": MPS,
+        "xpu": CUDA,
+        "mtia": CUDA,
+        OTHERS: CUDA,
+    }.items()
 }
 """``POLICIES["cuda"]["aten::softmax.int"] == "fp32_set_dtype"``: a policy's name, by the device
-type of the fakes and the operator's qualified name."""
+type of the fakes and the operator's qualified name. Where several types autocast an operator, they
+do so in one way, so the others have CUDA's lists, as far as the installed torch has them."""
 
 COMPOSED_OF_LISTED = ("aten::linalg_pinv.atol_rtol_tensor",)
 """Operators that torch does not list, whose kernels call listed ones: C++ autocast casts inside,

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from torchfake._core import devices
 from torchfake._core.devices import encode
+from torchfake._torch import subclass
 
 
 def encode_target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -29,9 +31,9 @@ def encode_target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
     return args, kwargs
 
 
-def type_name(dtype: torch.dtype, *, is_cuda: bool) -> str:
+def type_name(dtype: torch.dtype, device_type: str) -> str:
     """What ``tensor.type()`` gives: ``"torch.cuda.FloatTensor"``."""
-    return ("torch.cuda." if is_cuda else "torch.") + _TYPE_NAMES[dtype]
+    return ("torch." if device_type == "cpu" else f"torch.{device_type}.") + _TYPE_NAMES[dtype]
 
 
 _TYPE_NAMES = {
@@ -59,7 +61,8 @@ def target_of_type(dtype: Any) -> tuple[Any, ...]:
     if isinstance(dtype, torch.dtype):
         return (dtype,)
     name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
-    return "cuda" if name.startswith("torch.cuda.") else "cpu", _dtype_of_type_name(name)
+    parts = name.split(".")  # torch.FloatTensor, torch.cuda.FloatTensor
+    return parts[1] if len(parts) == 3 else "cpu", _dtype_of_type_name(name)
 
 
 def _dtype_of_type_name(name: str) -> torch.dtype:
@@ -79,3 +82,34 @@ def legacy_new(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, An
     if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
         return tensor.new_tensor(first, **kwargs)
     return tensor.new_empty(first if isinstance(first, torch.Size) else args, **kwargs)
+
+
+def _is_on(device_type: str) -> property:
+    def is_on(fake: Any) -> bool:
+        return bool(fake._fake_meta.reported_device.type == device_type)
+
+    return property(is_on)
+
+
+def _conversion_to(device_type: str) -> Any:
+    def convert(
+        fake: Any,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> torch.Tensor:
+        if device is None or type(device) is int:
+            device = torch.device(f"{device_type}:{device}" if device is not None else device_type)
+        target = devices.carrier(devices.resolve(device))
+        return subclass.builtin_methods.to(fake, target, memory_format=memory_format)
+
+    convert.__name__ = device_type
+    return convert
+
+
+def of_device_types() -> dict[str, Any]:
+    """The attributes ``is_cuda``, ``is_mps`` and so on of a fake, and ``cuda()`` and its kin."""
+    builtin = subclass.builtin_methods
+    types = ("cpu", *devices.KINDS)
+    found = {f"is_{kind}": _is_on(kind) for kind in types if hasattr(builtin, f"is_{kind}")}
+    return found | {kind: _conversion_to(kind) for kind in devices.KINDS if hasattr(builtin, kind)}

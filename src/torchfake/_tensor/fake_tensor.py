@@ -24,7 +24,13 @@ from torchfake._core.metadata import (
 from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage
 from torchfake._tensor import known_values, torch_function
-from torchfake._tensor.conversions import encode_target, legacy_new, target_of_type, type_name
+from torchfake._tensor.conversions import (
+    encode_target,
+    legacy_new,
+    of_device_types,
+    target_of_type,
+    type_name,
+)
 from torchfake._torch import autograd, dispatcher, subclass, zero_tensors
 
 REAL_COUNTERPART = "_real_counterpart"
@@ -65,14 +71,6 @@ class FakeTensor(torch.Tensor):
     def device(self) -> torch.device:  # type: ignore[override]
         record = self._fake_meta
         return record.device if record.mark != DEFERRED_AS_META else record.reported_device
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        return self._fake_meta.reported_device.type == "cuda"
-
-    @property
-    def is_cpu(self) -> bool:  # type: ignore[override]
-        return self._fake_meta.reported_device.type == "cpu"
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
@@ -146,18 +144,9 @@ class FakeTensor(torch.Tensor):
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         return _Super.to(self, devices.carrier(devices.CPU), memory_format=memory_format)
 
-    def cuda(
-        self,
-        device: Any = None,
-        non_blocking: bool = False,
-        memory_format: torch.memory_format = torch.preserve_format,
-    ) -> torch.Tensor:
-        target = devices.resolve("cuda" if device is None else device)
-        return _Super.to(self, devices.carrier(target), memory_format=memory_format)
-
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is None:
-            return type_name(self.dtype, is_cuda=self.is_cuda)
+            return type_name(self.dtype, self._fake_meta.reported_device.type)
         return self.to(*target_of_type(dtype))
 
     def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
@@ -191,6 +180,10 @@ class FakeTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return fake_repr(self)
+
+
+for _name, _attribute in of_device_types().items():
+    setattr(FakeTensor, _name, _attribute)
 
 
 def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:

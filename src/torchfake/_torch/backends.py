@@ -8,13 +8,16 @@ beyond the context managers here. Called by: ``_core/devices``, ``_patches/devic
 
 from __future__ import annotations
 
+import sys
 import threading
+from functools import cache
 from operator import methodcaller
 from typing import Any
 
 import torch
 
 from torchfake._contexts import Restoring, Setting, Together, holding
+from torchfake._torch import dispatcher
 
 bindings = torch._C
 nn_functions = torch._C._nn
@@ -43,9 +46,44 @@ def context_device() -> torch.device | None:
     return None
 
 
-def raise_no_cuda() -> None:
-    """Raise what torch raises when CUDA is requested and not available."""
-    torch.cuda._lazy_init()
+_empty, _device = torch.empty, torch.device  # the names may refer to replacements
+
+
+def name_of_privateuse1() -> str:
+    """The name of the backend of an extension: ``privateuseone``, until the user renames it."""
+    name: str = torch._C._get_privateuse1_backend_name()
+    return name
+
+
+def own_accelerator_type() -> str | None:
+    """The type of accelerator that this torch is built for: what C++ takes an ordinal for."""
+    own = torch._C._accelerator_getAccelerator()
+    return None if own is None or own.type == "cpu" else str(own.type)
+
+
+def num_real_devices(device: torch.device) -> int:
+    """How many devices of the type of `device` this machine has.
+
+    Raises:
+        Exception: what torch raises when such a device is requested, if there is none.
+    """
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            torch.cuda._lazy_init()
+        return torch.cuda.device_count()
+    with dispatcher.in_fake_slot(None), dispatcher.no_interception():
+        _empty(0, device=_device(device.type))
+    count = getattr(getattr(torch, device.type, None), "device_count", None)
+    return 1 if count is None else int(count())
+
+
+@cache
+def has_device_type(device_type: str) -> bool:
+    """Whether this machine has devices of a type other than CUDA, which may come later."""
+    try:
+        return num_real_devices(torch.device(device_type)) > 0
+    except (RuntimeError, AssertionError, NotImplementedError, AttributeError, ImportError):
+        return False
 
 
 def default_dtype(dtype: torch.dtype) -> Setting:
@@ -173,9 +211,11 @@ def _set_deterministic(options: Deterministic | None) -> None:
 
 def default_generator_of(device: torch.device) -> torch.Generator:
     """The generator of random operators on `device` that are given none."""
-    if device.type == "cuda":
-        return torch.cuda.default_generators[device.index or 0]
-    return torch.default_generator
+    if device.type == "mps":
+        return torch.mps._get_default_mps_generator()
+    module = getattr(torch, device.type, None)
+    generators = getattr(module, "default_generators", None) if device.type != "cpu" else None
+    return generators[device.index or 0] if generators else torch.default_generator
 
 
 def canonical_generator(generator: torch.Generator) -> torch.Generator:
@@ -203,3 +243,22 @@ class default_generator_kept(Together):
     def change(self) -> torch.Generator:
         super().change()
         return self._generator
+
+
+_LISTS_OF_FUNCTIONS = (
+    "get_ignored_functions",
+    "get_default_nowrap_functions",
+    "get_testing_overrides",
+    "_get_overridable_functions",
+    "_get_tensor_methods",
+)
+
+
+def caches_of_functions() -> list[Any]:
+    """What torch lists once of its own functions, and of whether there is a device: functions with
+    a cache, of the modules that are imported.
+    """
+    found = [vars(torch.overrides).get(name) for name in _LISTS_OF_FUNCTIONS]
+    triton: Any = sys.modules.get("torch.utils._triton")
+    found += vars(triton).values() if triton is not None else []
+    return [function for function in found if hasattr(function, "cache_clear")]

@@ -33,6 +33,15 @@ any_autocast = torch._C._is_any_autocast_enabled
 """Whether autocast is on, for any device type, on this thread."""
 
 
+_of_most_types = any_autocast
+_is_autocast_enabled = torch.is_autocast_enabled
+
+
+def any_or_mps_autocast() -> bool:
+    """The same and that of MPS, which torch 2.13 to 2.15 forgets there."""
+    return _of_most_types() or _is_autocast_enabled("mps")
+
+
 class UnusedDispatchKey:
     """A dispatch key that torch names and no backend's tensors carry: its kernels are all ours.
 
@@ -167,9 +176,12 @@ def views_noted() -> Setting:
     )
 
 
+_AUTOCAST_KEYS = {kind: f"Autocast{kind.upper()}" for kind in ("cpu", "cuda", "mps", "xpu", "mtia")}
+
+
 def autocast_operators(device_type: str) -> list[str]:
     """The names of the aten operators that the installed torch autocasts on `device_type`."""
-    key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]
+    key = _AUTOCAST_KEYS.get(device_type, "AutocastCUDA")  # an extension's are not known
     names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
     return [name for name in names if name.startswith("aten::")]
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 _builtin = torch._C.TensorBase
-_ATTRIBUTES = ("device", "is_meta", "is_cpu", "is_cuda")
+_ATTRIBUTES = ("device", "is_meta", "is_cpu", "is_cuda", "is_mps", "is_xpu", "is_mtia")
 _METHODS = ("get_device", "type")
 
 

@@ -88,3 +88,22 @@ def is_noted_in_parts(func: Any) -> bool:
     key = "ADInplaceOrView"
     is_whole = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
     return is_decomposed_in_cpp(func) and not is_whole
+
+
+def names_of_functions_with_device() -> list[tuple[Any, str]]:
+    """The functions of torch, and methods of tensors, that take ``device=``: owner and name."""
+    found: dict[tuple[int, str], tuple[Any, str]] = {}
+    for schema in torch._C._jit_get_all_schemas():
+        namespace, _, name = schema.name.partition("::")
+        if (
+            namespace != "aten"
+            or name == "Generator"
+            or not any(a.name == "device" for a in schema.arguments)
+        ):
+            continue
+        owners = [(torch, name), (torch.Tensor, name)]
+        owners += [(torch.fft, name[4:])] if name.startswith("fft_") else []
+        for owner, attribute in owners:
+            if attribute[0] != "_" and hasattr(owner, attribute):
+                found[id(owner), attribute] = owner, attribute
+    return [*found.values(), (torch.Tensor, "new_tensor")]

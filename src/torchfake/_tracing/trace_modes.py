@@ -40,7 +40,9 @@ def tensors_in(*trees: Any) -> list[torch.Tensor]:
 def _num_cuda_devices(tensors: list[torch.Tensor]) -> int:
     """How many the current mode has, or more if a tensor is on a device of a higher index."""
     state = modes.current()
-    num_in_mode = 0 if state is None or state.cuda is None else state.cuda.num_devices
+    machine = None if state is None else state.accelerator
+    is_cuda = machine is not None and machine.device_type == "cuda"
+    num_in_mode = machine.num_devices if machine is not None and is_cuda else 0
     indices = [tensor.get_device() for tensor in tensors if tensor.is_cuda]
     return max([num_in_mode, *(index + 1 for index in indices)])
 
@@ -64,7 +66,7 @@ class _TracedMode(fake_mode):
 
     def __enter__(self) -> _TracedMode:
         super().__enter__()
-        dispatcher.set_only_lift_cpu(modes.thread.modes[-1].cuda is not None)
+        dispatcher.set_only_lift_cpu(modes.thread.modes[-1].accelerator is not None)
         return self
 
 

@@ -26,7 +26,7 @@ from torchfake.distributed.rank_tracker import Traffic
 from torchfake.distributed.run_rank import Job, RankRun, run_rank
 from torchfake.distributed.shard_sizes import equal_ranks
 from torchfake.errors import DeviceError, InputsError
-from torchfake.fake import parse_device
+from torchfake.fake import parse_known_device
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.fit import RESERVED_BYTES, Fit
 from torchfake.inspect.run.step import Loss, step_of
@@ -229,7 +229,7 @@ def _check_functions(module_fn: Any, parallelize: Any, reserved_bytes: Any) -> N
 
 def _device(device: torch.device | str | None, gpu: str | CudaProfile | None) -> torch.device:
     try:
-        on = parse_device("cuda" if device is None else device)
+        on = parse_known_device("cuda" if device is None else device)
     except RuntimeError as error:
         raise DeviceError(f"there is no device {device!r}; give cpu or cuda") from error
     if on.index:

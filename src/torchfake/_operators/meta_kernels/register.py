@@ -40,7 +40,11 @@ def register_meta_kernel(
 @cache
 def replacement_for(func: Any, device_type: str) -> MetaKernel | None:
     """The meta kernel to run instead of torch's for `func`; None where torch's is right."""
-    return _REPLACEMENTS.get((func, device_type)) or kernels.meta_kernel_of(func, device_type)
+    found = _REPLACEMENTS.get((func, device_type))
+    if device_type not in _DEVICE_TYPES:  # what holds for all devices holds there
+        of_each = {_REPLACEMENTS.get((func, kind)) for kind in _DEVICE_TYPES}
+        found = of_each.pop() if len(of_each) == 1 else None
+    return found or kernels.meta_kernel_of(func, device_type)
 
 
 def has_replacement(func: Any) -> bool:

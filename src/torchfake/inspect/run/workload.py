@@ -19,13 +19,13 @@ from torch.utils import _pytree as pytree
 from torchfake._contexts import Together
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.modes import FakeCuda
+from torchfake._core.modes import FakeAccelerator
 from torchfake._fake_copies import FakeCopies, tensors_held_by
 from torchfake._patches.entry import Entered
 from torchfake._torch import autograd, backends, dispatcher
 from torchfake._torch.distributed import is_fsdp_module
 from torchfake.errors import DeviceError, InputsError
-from torchfake.fake import fake_mode, parse_device
+from torchfake.fake import fake_mode, parse_known_device
 from torchfake.inspect.describe.messages import one_line
 
 
@@ -68,10 +68,10 @@ class Workload:
             kwargs = {name: pytree.tree_map(copied, value) for name, value in self.kwargs.items()}
         return FakeCopy(module, args, kwargs, self, copies.by_tensor)
 
-    def fake_cuda(self) -> FakeCuda | bool:
+    def fake_cuda(self) -> FakeAccelerator | bool:
         """The argument of ``fake_mode`` for a machine that has all devices of the workload."""
         num_devices = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
-        return FakeCuda(self.profile, num_devices) if num_devices else False
+        return FakeAccelerator("cuda", num_devices, self.profile) if num_devices else False
 
     def mode(self) -> Together:
         """A fake mode in which autograd is on and autocast off, whatever the caller has set."""
@@ -162,7 +162,7 @@ def _kind(value: Any) -> str:
 def _checked_device(device: torch.device | str | int) -> torch.device:
     """The device, with the index that tensors report."""
     try:
-        return parse_device(device)
+        return parse_known_device(device)
     except RuntimeError as error:
         raise DeviceError(f"there is no device {device!r}; give cpu, cuda or cuda:N") from error
 

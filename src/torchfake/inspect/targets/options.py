@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core.devices import MAX_CUDA_DEVICES
+from torchfake._core.devices import MAX_DEVICES
 from torchfake.errors import DeviceError, TargetError
 from torchfake.inspect.describe.messages import did_you_mean
 
@@ -100,8 +100,8 @@ def device_named(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"fakes cannot be on {name!r}; give cpu, cuda or cuda:N")
     # torch.device keeps one signed byte of an index: cuda:300 is cuda:44
-    if str(device) != name or (device.index or 0) >= MAX_CUDA_DEVICES:
-        last = MAX_CUDA_DEVICES - 1
+    if str(device) != name or (device.index or 0) >= MAX_DEVICES:
+        last = MAX_DEVICES - 1
         raise DeviceError(f"there is no device {name!r}; fakes are on cpu and cuda:0 to {last}")
     return device
 

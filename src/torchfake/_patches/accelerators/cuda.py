@@ -1,0 +1,181 @@
+"""What is answered of ``torch.cuda`` in a mode with fake CUDA: the table.
+
+Input: the fake machine, and the arguments of the functions. Output: :data:`TABLE`. Invariant: every
+public function and class of ``torch.cuda`` is in it (tests/_patches/accelerators/test_cuda.py walks
+the module). Called by: ``_patches/install``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import torch
+
+from torchfake._core import devices
+from torchfake._core.modes import FakeAccelerator
+from torchfake._patches.accelerators import machine as of_any
+from torchfake._patches.accelerators.streams import STREAMS
+from torchfake._patches.accelerators.tables import Table, fake_machine
+
+
+def _supports_bf16(machine: FakeAccelerator, including_emulation: bool = True) -> bool:
+    return including_emulation or of_any.device_capability(machine)[0] >= 8
+
+
+def _arch_list(machine: FakeAccelerator) -> list[str]:
+    return ["sm_{}{}".format(*of_any.device_capability(machine))]
+
+
+def _tensor_type(dtype: torch.dtype) -> Any:
+    def make(machine: FakeAccelerator, *args: Any, device: Any = None) -> torch.Tensor:
+        where = of_any.device_at(machine, device)
+        if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+            return torch.tensor(args[0], dtype=dtype, device=where)
+        return torch.empty(*(args or (0,)), dtype=dtype, device=where)
+
+    return make
+
+
+_STATISTICS = (
+    "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+    "active_bytes", "inactive_split_bytes", "requested_bytes",
+)  # fmt: skip
+_COUNTERS = ("current", "peak", "allocated", "freed")
+_NUMBERS = (
+    "num_alloc_retries", "num_ooms", "max_split_size", "num_sync_all_streams", "num_device_alloc",
+    "num_device_free",
+)  # fmt: skip
+
+
+def _memory_stats(machine: FakeAccelerator, device: Any = None) -> dict[str, Any]:
+    """What torch.cuda.memory_stats documents, all of it 0."""
+    of_any.device_index(machine, device)
+    zeros = dict.fromkeys(_COUNTERS, 0)
+    pools = ("all", "large_pool", "small_pool")
+    stats: dict[str, Any] = {name: {pool: {**zeros} for pool in pools} for name in _STATISTICS}
+    stats |= {name: {**zeros} for name in ("oversize_allocations", "oversize_segments")}
+    return stats | dict.fromkeys(_NUMBERS, 0)
+
+
+def _flat_memory_stats(machine: FakeAccelerator, device: Any = None) -> dict[str, int]:
+    return dict(sorted(_flattened("", _memory_stats(machine, device))))
+
+
+def _flattened(prefix: str, stats: Any) -> list[tuple[str, int]]:
+    if not isinstance(stats, dict):
+        return [(prefix.removeprefix("."), stats)]
+    parts = (_flattened(f"{prefix}.{name}", value) for name, value in stats.items())
+    return list(itertools.chain.from_iterable(parts))
+
+
+def _no_host_memory(machine: FakeAccelerator) -> dict[str, Any]:
+    return {}
+
+
+def _default_generators(original: Any) -> Any:
+    return of_any.DefaultGenerators(original, "cuda", fake_machine)
+
+
+ALLOCATOR: dict[str, Any] = {
+    "memory_stats": _flat_memory_stats,
+    "memory_stats_as_nested_dict": _memory_stats,
+    "memory_snapshot": lambda machine, *args, **kwargs: [],
+    "host_memory_stats": _no_host_memory,
+    "host_memory_stats_as_nested_dict": _no_host_memory,
+    "reset_accumulated_host_memory_stats": of_any.do_nothing,
+    "reset_peak_host_memory_stats": of_any.do_nothing,
+    "get_allocator_backend": of_any.constant("native"),
+    "caching_allocator_enable": of_any.do_nothing,
+    "caching_allocator_disabled": lambda machine: contextlib.nullcontext(),
+    "ipc_collect": of_any.do_nothing,
+    "memory._record_memory_history": of_any.do_nothing,
+    "memory._snapshot": lambda machine, *args, **kwargs: {"segments": [], "device_traces": []},
+}
+
+_TENSOR_TYPES = {
+    "BFloat16Tensor": torch.bfloat16, "BoolTensor": torch.bool, "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8, "ComplexDoubleTensor": torch.complex128,
+    "ComplexFloatTensor": torch.complex64, "DoubleTensor": torch.float64,
+    "FloatTensor": torch.float32, "HalfTensor": torch.float16, "IntTensor": torch.int32,
+    "LongTensor": torch.int64, "ShortTensor": torch.int16,
+}  # fmt: skip
+
+TENSOR_TYPES = {name: _tensor_type(dtype) for name, dtype in _TENSOR_TYPES.items()}
+"""The legacy constructors, ``torch.cuda.FloatTensor``: replaced by ``stand_ins``."""
+
+_OTHERS: dict[str, Any] = {
+    "is_bf16_supported": _supports_bf16,
+    "get_arch_list": _arch_list,
+    "get_sync_debug_mode": of_any.constant(0),
+    "set_sync_debug_mode": of_any.do_nothing,
+    "graph_pool_handle": of_any.constant((0, 0)),
+    "default_generators": _default_generators,
+    "nvtx.range_push": of_any.constant(0),
+    "nvtx.range_pop": of_any.constant(0),
+    "nvtx.range_start": of_any.constant(0),
+    "nvtx.range_end": of_any.do_nothing,
+    "nvtx.mark": of_any.do_nothing,
+    "profiler.start": of_any.do_nothing,
+    "profiler.stop": of_any.do_nothing,
+    "_sleep": of_any.do_nothing,
+}
+
+_NO_KERNELS = "no kernel runs there"
+_NO_DRIVER = "there is no driver behind them"
+_NO_SENSOR = "there is nothing to measure"
+_NO_CAPTURE = "no kernel runs there that could be captured; run the function itself"
+_NO_MEMORY = "they have no memory"
+
+_REFUSED = {
+    "CUDAGraph": _NO_CAPTURE,
+    "graph": _NO_CAPTURE,
+    "make_graphed_callables": _NO_CAPTURE,
+    "export_dot": _NO_CAPTURE,
+    "export_graph_data": _NO_CAPTURE,
+    "CUDAPluggableAllocator": _NO_MEMORY,
+    "MemPool": _NO_MEMORY,
+    "change_current_allocator": _NO_MEMORY,
+    "caching_allocator_alloc": _NO_MEMORY,
+    "caching_allocator_delete": _NO_MEMORY,
+    "ExternalStream": _NO_DRIVER,
+    "get_stream_from_external": _NO_DRIVER,
+    "GreenContext": _NO_DRIVER,
+    "green_contexts": _NO_DRIVER,
+    "cudart": _NO_DRIVER,
+    "check_error": _NO_DRIVER,
+    "current_blas_handle": _NO_DRIVER,
+    "current_solver_handle": _NO_DRIVER,
+    "list_gpu_processes": _NO_DRIVER,
+    "temperature": _NO_SENSOR,
+    "power_draw": _NO_SENSOR,
+    "clock_rate": _NO_SENSOR,
+    "gds": _NO_MEMORY,
+    "nccl": _NO_KERNELS + ": call the collectives of torch.distributed",
+    "tunable": _NO_KERNELS + " that could be tuned",
+}
+
+_UNCHANGED = """
+    BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage ComplexFloatStorage
+    DoubleStorage FloatStorage HalfStorage IntStorage LongStorage ShortStorage
+    CudaError DeferredCudaCallError cudaStatus StreamContext device device_of stream
+    get_gencode_flags is_tf32_supported use_mem_pool memory_summary
+    memory_cached max_memory_cached reset_max_memory_allocated reset_max_memory_cached
+    amp.GradScaler amp.amp_definitely_not_available amp.autocast amp.custom_bwd amp.custom_fwd
+    amp.common.amp_definitely_not_available nvtx.range profiler.profile profiler.init
+    graphs.register_graph_capture_start_hook graphs.register_graph_capture_end_hook
+    graphs.register_graph_instantiate_hook graphs.register_graph_replay_start_hook
+    graphs.register_graph_replay_end_hook graphs.register_graph_destroy_hook
+    graph_annotations sparse
+"""
+
+TABLE = Table(
+    "torch.cuda",
+    "cuda",
+    {**of_any.DEVICES, **of_any.MEMORY, **of_any.SEEDS, **STREAMS, **ALLOCATOR, **_OTHERS},
+    _REFUSED,
+    frozenset(_UNCHANGED.split()),
+)
+
+assert devices.KINDS["cuda"].has_profiles

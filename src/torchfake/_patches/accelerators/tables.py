@@ -1,0 +1,183 @@
+"""What a mode answers of a module, as a table; and the patches that follow from it.
+
+Input: a table: names of a module and of its submodules, such as ``"nvtx.range_push"``, and what
+becomes of each. Output: patches. Invariant: a replacement asks first whether the mode of this
+thread has devices of the table's type, and calls the original if not. Called by: the tables, and
+``_patches/install``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from torchfake._core import modes
+from torchfake._core.modes import FakeAccelerator
+from torchfake._patches.accelerators.class_stand_ins import never, stand_in
+from torchfake._patches.patch import Patch
+from torchfake.errors import UnsupportedOpError
+
+Answer = Callable[..., Any]
+"""A function of the fake machine, and then of the arguments of the original."""
+
+_MISSING = object()
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+class Table(NamedTuple):
+    """What is answered of one module of torch while a mode has such fake devices."""
+
+    module: str  # "torch.cuda"
+    device_type: str | None  # of the devices that it is for; None: of whatever type there are
+    answered: Mapping[str, Answer]
+    refused: Mapping[str, str] = {}  # why; of functions, of classes, or of whole submodules
+    unchanged: frozenset[str] = frozenset()  # torch's own, on top of what is answered
+
+    def status_of(self, name: str) -> str | None:
+        """What becomes of a name: ``answered``, ``refused``, ``unchanged``; None: not listed."""
+        if name in self.answered:
+            return "answered"
+        submodule = name.partition(".")[0]
+        if name in self.refused or submodule in self.refused:
+            return "refused"
+        return "unchanged" if self.unchanged & {name, submodule} else None
+
+
+def fake_machine(device_type: str | None) -> FakeAccelerator | None:
+    """The fake machine of this thread's mode, if its devices are of that type."""
+    state = modes.current()
+    machine = None if state is None else state.accelerator
+    if machine is None or device_type not in (None, machine.device_type):
+        return None
+    return machine
+
+
+def patches_of(table: Table) -> list[Patch]:
+    """The patches that a table asks for, of the modules that are imported now."""
+    if table.module not in sys.modules:
+        return []
+    made: list[Patch] = []
+    for name, answer in table.answered.items():
+        owner, attribute = _owner(table.module, name)
+        original = vars(owner).get(attribute, _MISSING) if owner is not None else _MISSING
+        if original is _MISSING:
+            continue
+        if isinstance(original, type):
+            made += _patches_of_class(original, answer, table)
+        else:
+            replace = functools.partial(_replacement, answer, table.device_type)
+            made += [Patch(o, a, replace) for o, a in _references(table.module, original)]
+    for name, reason in table.refused.items():
+        made += _refusals(name, reason, table)
+    return made
+
+
+def _owner(module: str, name: str) -> tuple[Any, str]:
+    path, _, attribute = name.rpartition(".")
+    return sys.modules.get(f"{module}.{path}" if path else module), attribute
+
+
+def _references(module: str, original: Any) -> Iterator[tuple[Any, str]]:
+    """Where a function is known in the module and its submodules, which import from each other."""
+    for name, each in list(sys.modules.items()):
+        if each is not None and (name == module or name.startswith(module + ".")):
+            for attribute, value in list(vars(each).items()):
+                if value is original:
+                    yield each, attribute
+
+
+def _patches_of_class(cls: type, answer: Answer, table: Table) -> list[Patch]:
+    """Patches of what constructs a class: its own ``__new__``, or else the names it is known by.
+
+    What is constructed need not be of the class. C++ classes have stand-ins elsewhere.
+    """
+    if "__new__" in vars(cls) and not cls.__flags__ & _IMMUTABLE:
+        make = functools.partial(_constructor, answer, table.device_type)
+        return [Patch(cls, "__new__", make)]
+    if cls.__flags__ & _IMMUTABLE and not cls.__module__.startswith(table.module):
+        return []
+    make = functools.partial(stand_in, _constructing(answer, table.device_type), never)
+    return [Patch(owner, name, make) for owner, name in _references(table.module, cls)]
+
+
+@functools.cache
+def _constructing(answer: Answer, device_type: str | None) -> Any:
+    return functools.partial(_construct, answer, device_type)
+
+
+def _construct(answer: Answer, device_type: str | None, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    machine = fake_machine(device_type)
+    return cls(*args, **kwargs) if machine is None else answer(machine, *args, **kwargs)
+
+
+def _refusals(name: str, reason: str, table: Table) -> list[Patch]:
+    submodule = sys.modules.get(f"{table.module}.{name}")
+    if submodule is not None:
+        names = [f"{name}.{each}" for each in public_names(submodule)]
+    else:
+        names = [name]
+    made = []
+    for each in names:
+        owner, attribute = _owner(table.module, each)
+        original = vars(owner).get(attribute) if owner is not None else None
+        answer = refusal(f"{table.module}.{each}", reason)
+        if isinstance(original, type):
+            made += _patches_of_class(original, answer, table)
+        elif callable(original):
+            replace = functools.partial(_replacement, answer, table.device_type)
+            made += [Patch(o, a, replace) for o, a in _references(table.module, original)]
+    return made
+
+
+def public_names(module: Any) -> list[str]:
+    """The functions and classes of a module of torch that are its own, and public."""
+    listed = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
+    root = ".".join(module.__name__.split(".")[:2])
+
+    def is_own(value: Any) -> bool:
+        return callable(value) and str(getattr(value, "__module__", "")).startswith(root)
+
+    return [name for name in listed if is_own(getattr(module, name, None))]
+
+
+def refusal(name: str, reason: str) -> Answer:
+    """An answer that refuses."""
+
+    def refuse(machine: FakeAccelerator, *args: Any, **kwargs: Any) -> NoReturn:
+        raise UnsupportedOpError(
+            f"{name} is not answered for fake {machine.device_type} devices: {reason}"
+        )
+
+    return refuse
+
+
+@functools.lru_cache(maxsize=4096)
+def _replacement(answer: Answer, device_type: str | None, original: Any) -> Any:
+    if not callable(original):
+        return answer(original)  # data: a view of it that knows of the mode
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        machine = fake_machine(device_type)
+        if machine is None:
+            return original(*args, **kwargs)
+        return answer(machine, *args, **kwargs)
+
+    return replacement
+
+
+@functools.lru_cache(maxsize=256)
+def _constructor(answer: Answer, device_type: str | None, original: Any) -> Any:
+    function = getattr(original, "__func__", original)
+    is_new = isinstance(original, staticmethod)
+
+    @functools.wraps(function)
+    def replacement(cls_or_self: Any, *args: Any, **kwargs: Any) -> Any:
+        machine = fake_machine(device_type)
+        if machine is None:
+            return function(cls_or_self, *args, **kwargs)
+        return answer(machine, *args, **kwargs)
+
+    return staticmethod(replacement) if is_new else replacement

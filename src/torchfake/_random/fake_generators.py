@@ -1,0 +1,148 @@
+"""Generators of accelerators that are not there.
+
+Input: a device. Output: a generator that reports it. Invariant: what is drawn from it has a
+position in a stream of its own, which its seed alone begins; no other generator moves. Called by:
+``_patches/accelerators``, which hands them out; ``_recording/generator_sync``, which records draws.
+
+The numbers are those of a CPU generator with the same seed: only the device itself could tell what
+it would draw. C++ makes a new Python object for a generator among the arguments of an operator, so
+they are found again by the address of what is in C++.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+
+from torchfake._contexts import holding
+from torchfake._random.streams import Stream
+from torchfake._torch import dispatcher
+
+_CPU = torch.device("cpu")
+_Generator = torch.Generator  # the name may refer to a stand-in
+_NUM_STATE_BYTES = 16  # seed and offset: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp
+_MAX_POSITIONS = 256
+
+_by_address: weakref.WeakValueDictionary[int, FakeGenerator] = weakref.WeakValueDictionary()
+_defaults: dict[torch.device, FakeGenerator] = {}
+_positions: dict[int, Any] = {}  # of states that were read, by the number in place of the offset
+_lock = threading.RLock()
+
+
+class FakeGenerator(_Generator):
+    """A generator of `device`. In C++ it is one of the CPU, which draws values that are kept."""
+
+    def __new__(cls, device: torch.device, follows_cpu: bool = False) -> FakeGenerator:
+        return super().__new__(cls, device="cpu")  # type: ignore[call-arg]
+
+    def __init__(self, device: torch.device, follows_cpu: bool = False) -> None:
+        self._device = device
+        self._cpu_seed = torch.initial_seed() if follows_cpu else None  # that it was seeded with
+        self.stream = Stream(_CPU)
+        self._offset = 0  # a number for the position, if that was read; 0 at the beginning
+        self._offset_of = self._position()
+        _by_address[self._cdata] = self  # type: ignore[attr-defined]
+        if follows_cpu:
+            super().manual_seed(torch.initial_seed())
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._device
+
+    def manual_seed(self, seed: int) -> FakeGenerator:
+        super().manual_seed(seed)
+        if self._cpu_seed is not None:
+            self._cpu_seed = torch.initial_seed()
+        self.stream = Stream(_CPU)
+        self._offset, self._offset_of = 0, self._position()
+        return self
+
+    def seed(self) -> int:
+        seed = super().seed()
+        self.manual_seed(seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        if self._cpu_seed is not None and self._cpu_seed != torch.initial_seed():
+            self.manual_seed(torch.initial_seed())  # a default one: torch.manual_seed seeds all
+        return super().initial_seed()
+
+    def beginning(self) -> torch.Tensor:
+        """The state of a CPU generator with its seed."""
+        return _Generator("cpu").manual_seed(self.initial_seed()).get_state()
+
+    def get_offset(self) -> int:
+        """A number for the position in the stream: 0 at the beginning, the same for the same."""
+        self.initial_seed()
+        position = self._position()
+        if not _is_same(position, self._offset_of):
+            with holding(_lock):
+                self._offset = 4 * (max(_positions, default=0) // 4 + 1)  # CUDA's are multiples
+                self._offset_of = _positions[self._offset] = position
+                while len(_positions) > _MAX_POSITIONS:
+                    _positions.pop(next(iter(_positions)))
+        return self._offset
+
+    def set_offset(self, offset: int) -> FakeGenerator:
+        """Go back to a position that was read; one that is unknown is the beginning."""
+        position = _positions.get(offset)
+        self.manual_seed(self.initial_seed())
+        if position is not None:
+            native, *place = position
+            super().set_state(native)
+            self.stream.move_to(self.beginning(), *place)
+            self._offset, self._offset_of = offset, self._position()
+        return self
+
+    def get_state(self) -> torch.Tensor:
+        numbers = self.initial_seed() % (1 << 64), self.get_offset()
+        content = b"".join(number.to_bytes(8, "little") for number in numbers)
+        with dispatcher.as_eager(), dispatcher.in_fake_slot(None):
+            return torch.tensor(list(content), dtype=torch.uint8, device="cpu")
+
+    def set_state(self, new_state: torch.Tensor) -> FakeGenerator:
+        content = bytes(new_state.tolist())
+        if len(content) != _NUM_STATE_BYTES:
+            raise RuntimeError("RNG state is wrong size")
+        self.manual_seed(int.from_bytes(content[:8], "little"))
+        self.set_offset(int.from_bytes(content[8:], "little"))
+        return self
+
+    def clone_state(self) -> FakeGenerator:
+        return FakeGenerator(self._device).set_state(self.get_state())
+
+    def graphsafe_get_state(self) -> FakeGenerator:
+        return self
+
+    def graphsafe_set_state(self, source: torch.Generator) -> FakeGenerator:
+        return self.set_state(source.get_state())
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, (self._device, self.get_state())
+
+    def _position(self) -> tuple[torch.Tensor, Any, int]:
+        return super().get_state(), self.stream.anchor, self.stream.offset_words
+
+
+def _rebuilt(device: torch.device, state: torch.Tensor) -> FakeGenerator:
+    return FakeGenerator(device).set_state(state)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one[1] is other[1] and one[2] == other[2] and torch.equal(one[0], other[0])
+
+
+def fake_generator(generator: Any) -> FakeGenerator | None:
+    """The fake generator that `generator`, which C++ handed over, is in C++; None if it is real."""
+    return None if generator is None else _by_address.get(generator._cdata)
+
+
+def default_generator(device: torch.device) -> FakeGenerator:
+    """The default generator of a device that is not there: of the process, as torch's own are."""
+    found = _defaults.get(device)
+    if found is None:
+        found = _defaults.setdefault(device, FakeGenerator(device, follows_cpu=True))
+    return found

@@ -1,0 +1,1 @@
+"""Tests of what a mode answers of torch's modules of accelerators."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 from torch import nn
 
 import torchfake
-from torchfake import deferred_init, deferred_mode, errors, fake_like, fake_mode, is_deferred
+from torchfake import deferred_init, deferred_mode, errors, fake_like, fake_mode, fx, is_deferred
 
 WRONG: list[Any] = ["no such", 3.5, object(), [], torch.int32, lambda: 1, -1]
 
@@ -154,3 +157,97 @@ def test_device_and_dtype_of_a_tensor() -> None:
         count = torch.arange(3)
     assert torchfake.materialize_tensor(there, device="cpu").device.type == "cpu"
     assert torchfake.materialize_tensor(count, dtype=torch.float64).dtype is torch.int64
+
+
+# Every argument by name of every public function, with values of all kinds.
+
+VALUES: list[Any] = [
+    -1, 0, 1 << 100, 3.5, float("nan"), True, "no such", b"x", (), {3: 4}, object(), torch.int32,
+]  # fmt: skip
+
+ACCEPTED: dict[str, tuple[Any, ...]] = {
+    "device": (0, "no such"), "fake_cuda": (0, True), "backward": (True,), "labels": (True,),
+    "strict": (True,), "decompose": (True, {3: 4}), "autocast": (True,), "reserved_bytes": (0,),
+    "workspace_bytes": (0,), "mesh_dim_names": ("no such",), "keep_cache": (True,),
+    "buffers_only": (True,), "progress": (True,), "overrides_a": ((),), "overrides_b": ((),),
+    "inputs": ((), {3: 4}), "dynamic_shapes": ((), {3: 4}), "concrete_args": ({3: 4},),
+    "decomposition_table": ({3: 4},), "kwargs": ({3: 4},), "checkpoint": ({3: 4}, "no such"),
+    "a": ("no such",), "b": ("no such",), "directory": ("no such",), "path": ("no such",),
+}  # fmt: skip
+"""Values that an argument of this name may have, or that say something else when they are tried."""
+
+
+def linear() -> nn.Module:
+    return nn.Linear(3, 4)
+
+
+@cache
+def estimated() -> Any:
+    return torchfake.estimate(linear(), INPUTS)
+
+
+def plan(**wrong: Any) -> None:
+    given = {"mesh_shape": (2,), "inputs": INPUTS, **wrong}
+    torchfake.plan(wrong.pop("module_fn", linear), **given)
+
+
+def example_inputs(**wrong: Any) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with fake_mode():
+        model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2))
+    torchfake.example_inputs(model, **wrong)
+
+
+SWEPT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "summary": (torchfake.summary, lambda **w: torchfake.summary(linear(), INPUTS, **w)),
+    "check": (torchfake.check, lambda **w: torchfake.check(linear(), INPUTS, **w)),
+    "estimate": (torchfake.estimate, lambda **w: torchfake.estimate(linear(), INPUTS, **w)),
+    "fit": (torchfake.fit, lambda **w: torchfake.fit(estimated(), "t4-16gb", **w)),
+    "diff": (torchfake.diff, lambda **w: torchfake.diff(**{"a": linear(), "b": linear(), **w})),
+    "example_inputs": (torchfake.example_inputs, example_inputs),
+    "plan": (torchfake.plan, plan),
+    "fake_mode": (fake_mode, fake_mode),
+    "deferred_mode": (deferred_mode, deferred_mode),
+    "meta_init": (torchfake.meta_init, torchfake.meta_init),
+    "answering": (torchfake.answering, torchfake.answering),
+    "fake_like": (fake_like, lambda **w: fake_like(linear(), **w)),
+    "symbolic_trace": (fx.symbolic_trace, lambda **w: fx.symbolic_trace(linear(), **w)),
+    "make_fx": (fx.make_fx, lambda **w: fx.make_fx(linear(), INPUTS, **w)),
+    "export": (fx.export, lambda **w: fx.export(linear(), **{"args": (INPUTS,), **w})),
+}
+
+SUBJECTS = ("module", "model", "real", "root", "function", "mod", "args", "estimate")
+"""First arguments: the error says what the function takes."""
+
+
+@pytest.mark.parametrize("call", SWEPT)
+def test_every_argument_by_name(call: str) -> None:
+    function, run = SWEPT[call]
+    unnamed = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in SUBJECTS:
+            continue
+        for value in VALUES:
+            if any(type(value) is type(v) and value == v for v in ACCEPTED.get(name, ())):
+                continue
+            try:
+                run(**{name: value})
+            except (TypeError, ValueError, RuntimeError) as error:
+                if re.search(rf"\b{name}\b", str(error)) is None:
+                    unnamed.append(f"{name}={value!r}: {error}")
+            else:
+                unnamed.append(f"{name}={value!r} is accepted")
+    assert not unnamed
+
+
+def test_the_sweep_knows_all_public_functions() -> None:
+    """What has arguments by name is swept here, or above."""
+    elsewhere = {"materialize_module", "materialize_tensor", "materialize", "dematerialize_module",
+                 "save_materialized"}  # fmt: skip
+    subject_only = {"deferred_init", "is_deferred", "is_fake", "graph", "meta_like", "report",
+                    "read_profiles", "profiles", "install_as_torchdistx", "is_meta_init",
+                    "clear_meta_init_cache"}  # fmt: skip
+    no_functions = {"Answer", "Answers", "CudaProfile", "FakeTensor", "Question", "errors"}
+    names = {*torchfake.__all__, *fx.__all__} - {"MetaAwareMethodsPatcher"}
+    assert names - elsewhere - subject_only - no_functions == set(SWEPT)

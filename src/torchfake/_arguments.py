@@ -36,6 +36,22 @@ def check_optional_flag(value: object, name: str) -> None:
         raise TypeError(f"{name} is {_shown(value)}: give True, False, or None to leave it open")
 
 
+def is_whole_number(value: object, least: int) -> bool:
+    """Whether it is an integer, and not True or False, of `least` or more that torch can count."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return is_number and least <= value < 1 << 62  # type: ignore[operator]
+
+
+def check_mapping(value: object, name: str) -> None:
+    """Refuse what is no mapping, and not None.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} is {_shown(value)}: give a dict, or None")
+
+
 def check_predicate(value: Any, name: str) -> None:
     """Refuse what cannot be called with one submodule.
 
@@ -114,7 +130,7 @@ def named_device(value: Any, name: str) -> torch.device:
         raise TypeError(f"{name} is {_shown(value)}: give a device, such as 'cpu' or 'cuda:0'")
     try:
         return torch.device("cuda", value) if is_number else torch.device(value)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise DeviceError(
             f"{name} is {_shown(value)}, which is no device: give one such as 'cpu' or 'cuda:0'"
         ) from error

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
+from torchfake._arguments import check_flag, check_mapping
 from torchfake._torch import dispatcher
 from torchfake._tracing import fake_copies, trace_modes
 from torchfake._tracing.bound_call import BoundCall, signature_of
@@ -64,6 +65,7 @@ def symbolic_trace(
     output output [2, 8] cuda:0
     """
     _check_callable(root)
+    check_mapping(concrete_args, "concrete_args")
     with _errors("symbolic_trace", root), dispatcher.torch_modes_kept():
         tensors = trace_modes.tensors_in(root, inputs, kwargs)
         with trace_modes.mode_for_constants(tensors):
@@ -130,6 +132,7 @@ def make_fx(
     output output
     """
     _check_callable(function)
+    check_mapping(decomposition_table, "decomposition_table")
     tensors = trace_modes.tensors_in(function, inputs, kwargs)
     kept = dispatcher.torch_modes_kept()
     with _errors("make_fx", function), kept, trace_modes.unrecorded_fake_mode(tensors):
@@ -212,6 +215,13 @@ def export(
     """
     if not isinstance(mod, nn.Module):
         raise TypeError(f"export takes a module, not {type(mod).__name__}")
+    check_mapping(kwargs, "kwargs")
+    check_flag(strict, "strict")
+    if not isinstance(decompose, bool):
+        check_mapping(decompose, "decompose")
+    is_collection = hasattr(dynamic_shapes, "dynamic_shapes")  # torch.export.ShapesCollection
+    if not (is_collection or isinstance(dynamic_shapes, (tuple, list))):
+        check_mapping(dynamic_shapes, "dynamic_shapes")
     kept = dispatcher.torch_modes_kept()
     with _errors("torch.export", mod), kept, trace_modes.without_modes():
         copies, input_copies = fake_copies.TorchFakeCopies(), fake_copies.TorchFakeCopies()

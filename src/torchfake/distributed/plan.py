@@ -8,7 +8,7 @@ all of whose shards have the same sizes. Called by: users; its text is made by `
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchfake._arguments import is_whole_number
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.fake_process_group import check_no_process_group
@@ -203,6 +204,7 @@ def plan(
     check_no_process_group()
     layout = layout_of(mesh_shape, mesh_dim_names)
     _check_functions(module_fn, parallelize, reserved_bytes)
+    _check_inputs(inputs)
     on = _device(device, gpu)
     profile = None if gpu is None else gpu_profiles.profile(gpu)
     empty = Workload(nn.Module(), device=on, gpu=profile)
@@ -223,8 +225,17 @@ def _check_functions(module_fn: Any, parallelize: Any, reserved_bytes: Any) -> N
         )
     if parallelize is not None and not callable(parallelize):
         raise InputsError(f"parallelize={parallelize!r} is not a function of a module and a mesh")
-    if not isinstance(reserved_bytes, int) or reserved_bytes < 0:
+    if not is_whole_number(reserved_bytes, 0):
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
+
+
+def _check_inputs(inputs: Any) -> None:
+    is_container = isinstance(inputs, (torch.Tensor, tuple, list, Mapping))
+    if inputs is not None and not is_container and not callable(inputs):
+        raise InputsError(
+            f"inputs is of type {type(inputs).__name__}: give a tensor, a tuple, a mapping of "
+            "arguments by name, or a function that returns one of these"
+        )
 
 
 def _device(device: torch.device | str | None, gpu: str | CudaProfile | None) -> torch.device:

@@ -7,6 +7,7 @@ the user, and ``cli``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from torchfake import _arguments
+from torchfake.errors import TargetError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.changes import Change, Line, sections, totals
 from torchfake.inspect.contents import Contents, NamedTensor, Source, contents
@@ -106,6 +108,12 @@ def diff(
     <BLANKLINE>
     alike (1)
     """
+    for name, source in (("a", a), ("b", b)):
+        if not isinstance(source, (str, os.PathLike, torch.nn.Module)):
+            raise TargetError(
+                f"{name} is of type {type(source).__name__}: give a module, a TARGET or the path "
+                "of a checkpoint"
+            )
     _arguments.check_strings(overrides_a, "overrides_a")
     _arguments.check_strings(overrides_b, "overrides_b")
     build_dtype = dtype_named(dtype) if isinstance(dtype, str) else dtype

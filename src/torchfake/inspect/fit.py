@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchfake._arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, profile, profiles
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.base_record import Record
@@ -109,7 +110,7 @@ def fit(
     """
     if not isinstance(estimate, Estimate):
         raise TypeError(f"fit takes what estimate gives, not a {type(estimate).__name__}")
-    if not isinstance(reserved_bytes, int):
+    if not is_whole_number(reserved_bytes, 0):
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
     if vary not in (None, BATCH, SEQ):
         raise InputsError(f"vary={vary!r} is not 'batch', 'seq' or None")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchfake._arguments import check_flag, is_whole_number
 from torchfake._core.pickle_names import publish
 from torchfake._files.transformers_checkpoints import is_transformers_model
 from torchfake.errors import InputsError
@@ -103,6 +104,7 @@ def example_inputs(
     torch.Size([64, 1024, 50257])
     """
     _check_size("batch", batch)
+    check_flag(labels, "labels")
     if seq is not None:
         _check_size("seq", seq)
     if not isinstance(model, torch.nn.Module) or not is_transformers_model(model):
@@ -122,5 +124,5 @@ def _device_of(model: torch.nn.Module) -> torch.device:
 
 
 def _check_size(name: str, size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if not is_whole_number(size, 1):
         raise InputsError(f"{name} must be a whole number of 1 or more, not {size!r}")

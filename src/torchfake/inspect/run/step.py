@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake.errors import InputsError
+from torchfake._arguments import is_whole_number
+from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.targets.options import dtype_named
 
@@ -72,7 +73,7 @@ def _check_values(decode: Any, loss: Any, round_to: Any, workspace_bytes: Any) -
     if loss is not None and not callable(loss):
         raise InputsError(f"loss={loss!r} is not a function of the output")
     for name, value, least in (("round_to", round_to, 1), ("workspace_bytes", workspace_bytes, 0)):
-        if value is not None and (not isinstance(value, int) or value < least):
+        if value is not None and not is_whole_number(value, least):
             raise InputsError(f"{name}={value!r} is not a whole number of {least} or more")
     if decode is None:
         return
@@ -87,7 +88,10 @@ def _autocast_dtype(
     if requested is None or requested is False:
         return None
     if isinstance(requested, str):
-        return dtype_named(requested)
+        try:
+            return dtype_named(requested)
+        except TargetError as error:
+            raise TargetError(f"autocast is {requested!r}: {error}") from None
     if isinstance(requested, torch.dtype) and requested.is_floating_point:
         return requested
     if requested is not True:

@@ -11,12 +11,14 @@ Its files, in reading order:
     elementwise     elementwise operators, histograms
     linear_algebra  decompositions, products
     draws           random numbers
+    fake_quantization  floats rounded to the grid of an integer dtype
     counted         results as long as values say, for an answer how long that is
 """
 
 from torchfake._operators.meta_kernels import (  # noqa: F401  importing them registers them
     draws,
     elementwise,
+    fake_quantization,
     layers,
     linear_algebra,
     losses,

@@ -15,6 +15,10 @@ CACHED = ("tests/_cache", "tests/_core", "tests/_operators", "tests/_patches", "
           "tests/behaviour", "tests/property")  # fmt: skip
 """What runs operations of all kinds, again and again: what the cache could get wrong."""
 
+SMOKE = ("tests/_patches", "tests/_torch", "tests/_core/test_devices.py",
+         "tests/_random/test_fake_generators.py", "tests/test_meta_init.py")  # fmt: skip
+"""What asks torch for devices, and the private APIs: for builds of it that are not the checked one."""
+
 DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_files",
             "tests/test_checkpoint.py", "tests/test_deferred.py",
             "tests/test_meta_init.py")  # fmt: skip
@@ -49,6 +53,13 @@ def tests_newest(session: nox.Session) -> None:
     """The suite on the newest torch of the registry."""
     install(session, "torch")
     run_pytest(session)
+
+
+@nox.session
+def smoke_newest(session: nox.Session) -> None:
+    """What differs in a build of torch with CUDA: devices and modules of them, in a minute."""
+    install(session, "torch")
+    run_pytest(session, *SMOKE)
 
 
 @nox.session

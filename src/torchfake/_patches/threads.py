@@ -76,7 +76,8 @@ class _Following(contexts.Restoring):
         self._state = ModeState(accelerator=machine, mark=origin.mark, answerers=answerers)
         dispatch = origin.dispatch
         if self._is_daemon:
-            dispatch = _daemon_class(type(dispatch))(self._state)
+            make: Any = _daemon_class(type(dispatch))  # type: ignore[arg-type]
+            dispatch = make(self._state)
         entry.enter(self, self._state, dispatch)
         modes.thread.forked_generator = self._captured.forked_generator
         if self._is_daemon:

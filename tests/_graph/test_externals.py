@@ -92,3 +92,15 @@ def test_a_permutation_of_a_large_tensor_is_found() -> None:
         array[...] = change()
         with pytest.raises(errors.ReplayError, match="written in place since"):
             materialize_tensor(weight)
+
+
+@pytest.mark.parametrize("places", [(8, 9), (8, 400), (40_000, 40_001), (8, 90_000)])
+def test_an_exchange_of_two_elements_is_found(places: tuple[int, int]) -> None:
+    """Through numpy, in memory of which sums are kept."""
+    table = torch.arange(100_000, dtype=torch.float64)
+    with deferred_mode():
+        weight = torch.empty_like(table).copy_(table)
+    array, (i, j) = table.numpy(), places
+    array[i], array[j] = array[j], array[i]
+    with pytest.raises(errors.ReplayError):
+        materialize_tensor(weight)

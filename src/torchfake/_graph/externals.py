@@ -10,6 +10,7 @@ Called by: ``_recording``, ``_files/assign`` and ``_graph/deferred_storage``, wh
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 
 import torch
 
@@ -60,8 +61,10 @@ def _digest(tensor: torch.Tensor) -> int:
     """A hash of all bytes of the tensor, or of their sums, if they are many: it detects writes that
     do not increase the version counter, through ``tensor.data`` or an array of numpy.
 
-    A sum of 64-bit words changes with each bit. Words that are exchanged within one row of
-    ``_WORDS_PER_SUM`` are not detected; an odd length of it makes rows of tensors not fit into it.
+    A sum of 64-bit words, each times an odd number of its own, changes with each bit, and if two
+    words are exchanged: but for words that differ in their highest bit alone. CUDA has no product
+    of integers: words that are exchanged within one row of ``_WORDS_PER_SUM`` are not detected
+    there; an odd length of it makes rows of tensors not fit into it.
     """
     flat = _memory_of(tensor)
     num_bytes = flat.numel()
@@ -71,7 +74,8 @@ def _digest(tensor: torch.Tensor) -> int:
     num_rows = (num_bytes - head) // (_WORDS_PER_SUM * _BYTES_PER_WORD)
     end = head + num_rows * _WORDS_PER_SUM * _BYTES_PER_WORD
     rows = flat[head:end].view(torch.int64).view(num_rows, _WORDS_PER_SUM)
-    parts = flat[:head], rows.sum(1).view(torch.uint8), flat[end:]
+    sums = rows.mv(_weights()) if rows.device.type == "cpu" else rows.sum(1)
+    parts = flat[:head], sums.view(torch.uint8), flat[end:]
     return hash(tuple(map(_hash_of_bytes, parts)))
 
 
@@ -91,6 +95,11 @@ def _memory_of(tensor: torch.Tensor) -> torch.Tensor:
 def _hash_of_bytes(flat: torch.Tensor) -> int:
     host = flat.cpu()
     return hash(ctypes.string_at(host.data_ptr(), host.numel()))
+
+
+@cache
+def _weights() -> torch.Tensor:
+    return torch.arange(1, 2 * _WORDS_PER_SUM, 2, dtype=torch.int64, device="cpu")
 
 
 _BYTES_PER_WORD = 8

@@ -81,17 +81,28 @@ def test_from_pretrained(name: str, saved: Path) -> None:
     assert_loads_as_eager(CASES[name](saved))
 
 
-@pytest.mark.parametrize("device_map", ["cuda", {"": "cuda:1"}])
-def test_onto_fake_cuda(device_map: Any, saved: Path) -> None:
-    eager = transformers.LlamaForCausalLM.from_pretrained(saved / "tied")
+PLACES: dict[str, tuple[Any, set[int]]] = {
+    "cuda": ("cuda", {0}),
+    "a number": ({"": 0}, {0}),
+    "the second": ({"": "cuda:1"}, {1}),
+    "auto": ("auto", {0, 1}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_onto_fake_cuda(place: str, saved: Path) -> None:
+    device_map, expected = PLACES[place]
+    name = "llama" if place == "auto" else "tied"
+    eager = transformers.LlamaForCausalLM.from_pretrained(saved / name)
     for mode in (fake_mode, deferred_mode):
         with mode(fake_cuda=2):
             model = transformers.LlamaForCausalLM.from_pretrained(
-                saved / "tied", device_map=device_map
+                saved / name, device_map=device_map
             )
-        device = torch.device("cuda:0" if device_map == "cuda" else "cuda:1")
-        assert {tensor.device for tensor in tensors_of(model).values()} == {device}
-        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert {tensor.device.type for tensor in tensors_of(model).values()} == {"cuda"}
+        assert {tensor.device.index for tensor in tensors_of(model).values()} <= expected
+        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
+        assert is_tied is (name == "tied")
     materialize_module(model, device="cpu")
     for name, tensor in tensors_of(model).items():
         assert torch.equal(tensor, tensors_of(eager)[name])

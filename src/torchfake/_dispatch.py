@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake._cache import cache
@@ -29,6 +30,7 @@ from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META
 from torchfake._core.schemas import READS_BY_OTHERS, OpTraits, traits_of
 from torchfake._core.storage import Storage
+from torchfake._operators.higher_order.kernels import run as run_higher_order
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._operators.special_operators import HANDLERS
@@ -36,6 +38,7 @@ from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, with_version_counter
 from torchfake._torch import autograd, dispatcher, kernels, subclass
+from torchfake._torch.compiler import higher_order
 
 _tables = cache.tables
 _make_wrapper = subclass.make_wrapper
@@ -76,7 +79,7 @@ def dispatch(
     if fast is None:
         returned, fill = recipe.returned_argument, recipe.fill
         if returned is None or (fill is not None and not apply_fill(fill, args[returned])):
-            return _slow_hit(recipe, func, types, args, kwargs or {})
+            return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
         return args[returned]
     record, device, wrapper, base, default_dtype, num_bytes, value = fast
     if default_dtype is not None and default_dtype is not _default_dtype():
@@ -99,10 +102,12 @@ def dispatch(
     return fake
 
 
-def _slow_hit(recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+def _slow_hit(
+    recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None
+) -> Any:
     """A hit that takes more than one new wrapper, or a miss."""
     if recipe is _NO_RECIPE or not guards_hold(recipe):
-        return _miss(func, types, args, kwargs)
+        return _miss(func, types, args, kwargs, owner)
     if recipe.is_recorded:
         return record(func, traits_of(func), args, kwargs, _run_unrecorded)
     return _apply(recipe, func, args, kwargs)
@@ -114,8 +119,11 @@ def _apply(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return apply_recipe(recipe, func, args, kwargs)
 
 
-def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None) -> Any:
     """No outcome of such a call is cached yet, or it never is."""
+    if not isinstance(func, OpOverload):
+        with higher_order.mode_put_back(owner):
+            return run_higher_order(func, args, kwargs)
     if _has_foreign_class(types):
         return NotImplemented
     if _is_done_in_parts(traits_of(func)):
@@ -236,6 +244,7 @@ class FakeDispatch(TorchDispatchMode):
 
     _mode_key = dispatcher.FAKE_SLOT
     is_recording = False  # whether composites run as eager runs them: see set_fake_mode
+    supports_higher_order_operators = True
     shape_env = None  # make_fx asks whatever is in the slot for symbolic sizes
     __torch_dispatch__ = dispatch
 

@@ -22,6 +22,7 @@ from torchfake._torch import (
     subclass,
     zero_tensors,
 )
+from torchfake._torch.compiler import frames, higher_order
 
 MODULES = (
     autograd,
@@ -29,6 +30,8 @@ MODULES = (
     dispatcher,
     distributed,
     distributed_patches,
+    frames,
+    higher_order,
     kernels,
     numerics,
     python_functions,
@@ -56,7 +59,7 @@ def attributes_in(path: Path) -> set[str]:
 
 
 def test_every_file_is_listed() -> None:
-    files = {path.stem for path in (SOURCE / "_torch").glob("*.py")} - {"__init__"}
+    files = {path.stem for path in (SOURCE / "_torch").rglob("*.py")} - {"__init__"}
     assert files == {module.__name__.rpartition(".")[2] for module in MODULES}
 
 
@@ -70,7 +73,7 @@ def test_every_public_name_is_called(module: types.ModuleType) -> None:
 
 
 def test_no_other_file_names_the_private_bindings_of_torch() -> None:
-    allowed = {path.name for path in (SOURCE / "_torch").glob("*.py")}
+    allowed = {path.name for path in (SOURCE / "_torch").rglob("*.py")}
     naming = {
         path.name
         for path in SOURCE.rglob("*.py")

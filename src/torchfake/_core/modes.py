@@ -57,6 +57,7 @@ class ModeState:
     # What _patches/threads needs to have it followed into other threads:
     daemons: list[ModeState] = field(default_factory=list)  # in daemon threads: they end with it
     is_over: bool = False  # of such a state: its thread has still to leave it
+    frame_callback_before: Any = None  # what torch.compile has asked at each frame
 
 
 @dataclass(slots=True)
@@ -98,6 +99,7 @@ class _ThreadState(threading.local):
         # raised in a look-up whose errors torch suppresses: to be raised again
         self.interrupt: BaseException | None = None
         self.latest_exit: Any = None  # a weak reference to the last ``__exit__`` that was looked up
+        self.traced_frames = 0  # by torch.compile
         # of a compound initialiser whose call has been recorded already
         self.initialiser_frame: types.FrameType | None = None
 

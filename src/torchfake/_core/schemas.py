@@ -170,6 +170,19 @@ product that ``torch.backends`` has settings for."""
 _VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
+_TAKES_FUNCTIONS = OpTraits(
+    **{  # type: ignore[arg-type]
+        **dict.fromkeys(OpTraits._fields, False),
+        **dict.fromkeys(("mutated_positions", "mutated_names"), ()),
+        "mutates_if_position": None,
+        "is_metadata_only": True,  # is not recorded itself
+        "reads_values": True,
+        "returns_tensors": True,
+    }
+)
+"""Of a higher-order operator: its functions call operators that have traits of their own."""
+
+
 _traits: dict[int, tuple[Any, OpTraits]] = {}
 
 
@@ -186,6 +199,8 @@ def traits_of(func: Any) -> OpTraits:
 
 
 def _read_schema(func: Any) -> OpTraits:
+    if not hasattr(func, "_schema"):
+        return _TAKES_FUNCTIONS._replace(name=str(func), packet=str(func))
     schema = func._schema
     packet = schema.name
     arguments = schema.arguments

@@ -105,7 +105,10 @@ def _with_answered_count(call: Call, counted: Any) -> tuple[bool, Any]:
     """
     if "out" in call.kwargs:
         return False, None
-    tensor, lowest, highest, results = counted(*call.args, **call.kwargs)
+    found = counted(*call.args, **call.kwargs)
+    if found is None:
+        return False, None
+    tensor, lowest, highest, results = found
     if is_known(tensor) or not isinstance(tensor, FakeTensor):
         return False, None
     count: int | None = lowest

@@ -26,6 +26,7 @@ from torchfake._patches.install import update_patches
 from torchfake._recording import generator_sync, initializers
 from torchfake._tensor import torch_function
 from torchfake._torch import dispatcher
+from torchfake._torch.compiler import frames
 
 
 class ModeExit:
@@ -58,6 +59,7 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
         update_patches()
         dispatcher.set_only_lift_cpu(True)
         dispatcher.set_fake_mode(dispatch)
+        state.frame_callback_before = frames.swap_frame_callback(None)
         modes.discard_forked_generator()
         torch_function.update_override()
     except BaseException:
@@ -149,6 +151,7 @@ def end(state: ModeState) -> None:
             modes.end_in_daemons(each)
         dispatcher.set_fake_mode(state.slot_before)
         dispatcher.set_only_lift_cpu(state.lift_before)
+        frames.swap_frame_callback(state.frame_callback_before)
         del entries[entries.index(state) :]
         for other in ended[1:]:
             other.owner = None

@@ -12,11 +12,12 @@ import threading
 from functools import cache
 from typing import Any
 
-from torchfake._contexts import holding
+from torchfake._contexts import Restoring, holding
 from torchfake._core import modes
-from torchfake._core.modes import DEFERRED_AS_META
+from torchfake._core.modes import DEFERRED_AS_META, ModeState
 from torchfake._patches import (
     autocast,
+    compiled,
     device_arguments,
     wrapper_devices,
 )
@@ -25,7 +26,7 @@ from torchfake._patches.data import copies, data_sources, files
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import backends
+from torchfake._torch import backends, dispatcher
 from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake._torch.subclass import let_make_fx_trace
 
@@ -41,41 +42,73 @@ added_for_any_mode: list[Patch] = []
 def update_patches() -> None:
     """Install the patches that the modes need that are on, on any thread, and remove all others."""
     report_devices_of_shards()
+    expect_fakes()
+    _update()
+
+
+def expect_fakes() -> None:
+    """Prepare torch's tracers for fakes, which may be the first of this process."""
     let_make_fx_trace(FakeTensor, FakeParameter)
+    compiled.let_fakes_run_uncompiled(as_outside_modes)
+
+
+class as_outside_modes(Restoring):
+    """Context: torch is as it is outside all modes, for an import that reads its functions."""
+
+    def __init__(self) -> None:
+        self._lock = holding(_lock)
+        self._slot = dispatcher.in_fake_slot(None)
+
+    def change(self) -> None:
+        self._lock.change()
+        self._slot.change()
+        _install_for(set())
+
+    def restore(self) -> None:
+        self._slot.restore()
+        self._lock.restore()
+        _update()
+
+
+def _update() -> None:
     if _lock._is_owned():  # type: ignore[attr-defined]
         return  # an abandoned mode was found in the middle of this: the next entry or exit does it
     with holding(_lock):
-        on = modes.on_any_thread.copy()
-        types = {state.accelerator.device_type for state in on if state.accelerator is not None}
-        any_named = bool(types) or any(state.mark == DEFERRED_AS_META for state in on)
-        misread = any_named and (types or {"cuda"}) != {backends.own_accelerator_type()}
-        _remove_unneeded(types, any_named, misread)
-        if not on:
-            if _for_any_mode.is_installed:
-                _forget_lists_of_functions()
-            _for_any_mode.uninstall()
-            return
-        if not _for_any_mode.is_installed:
-            _note_lists_of_functions()
-        _for_any_mode.install(
-            [
-                *autocast.PATCHES,
-                *copies.PATCHES,
-                *data_sources.PATCHES,
-                *device_arguments.PATCHES,
-                *files.PATCHES,
-                *files.safetensors_patches(),
-                *added_for_any_mode,
-            ]
-        )
-        if any_named:
-            _for_named_devices.install(_patches_for_named_devices())
-        if misread:
-            _for_ordinals.install([*device_arguments.PATCHES_FOR_ORDINALS, stand_ins.DEVICE])
-        for device_type in types:
-            patches = _by_device_type.setdefault(device_type, PatchSet())
-            if not patches.is_installed:
-                patches.install(_patches_for(device_type))
+        _install_for(modes.on_any_thread.copy())
+
+
+def _install_for(on: set[ModeState]) -> None:
+    """Install the patches that the modes `on` need, and remove all others."""
+    types = {state.accelerator.device_type for state in on if state.accelerator is not None}
+    any_named = bool(types) or any(state.mark == DEFERRED_AS_META for state in on)
+    misread = any_named and (types or {"cuda"}) != {backends.own_accelerator_type()}
+    _remove_unneeded(types, any_named, misread)
+    if not on:
+        if _for_any_mode.is_installed:
+            _forget_lists_of_functions()
+        _for_any_mode.uninstall()
+        return
+    if not _for_any_mode.is_installed:
+        _note_lists_of_functions()
+    _for_any_mode.install(
+        [
+            *autocast.PATCHES,
+            *copies.PATCHES,
+            *data_sources.PATCHES,
+            *device_arguments.PATCHES,
+            *files.PATCHES,
+            *files.safetensors_patches(),
+            *added_for_any_mode,
+        ]
+    )
+    if any_named:
+        _for_named_devices.install(_patches_for_named_devices())
+    if misread:
+        _for_ordinals.install([*device_arguments.PATCHES_FOR_ORDINALS, stand_ins.DEVICE])
+    for device_type in types:
+        patches = _by_device_type.setdefault(device_type, PatchSet())
+        if not patches.is_installed:
+            patches.install(_patches_for(device_type))
 
 
 _misses_before: dict[Any, int] = {}

@@ -30,6 +30,7 @@ from torchfake._tensor.fake_tensor import (
     user_attributes,
 )
 from torchfake._torch import subclass
+from torchfake._torch.compiler import higher_order
 
 _Constructor = Callable[..., torch.Tensor]
 
@@ -114,6 +115,7 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
         namespace |= {"cls_to_become": become, "__deepcopy__": FakeTensor.__deepcopy__}
     combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, base), namespace)
     subclass.let_make_fx_trace(combined)
+    higher_order.share_kernels(FakeTensor, combined)
     return combined
 
 

@@ -86,7 +86,7 @@ class _FlopCounter(FakeDispatch):
             with self.active():
                 return func.decompose(*args, **kwargs)
         result = dispatch(self, func, types, args, kwargs)
-        formula = self.formulas.get(getattr(func, "_overloadpacket", None))
+        formula = self.formulas.get(getattr(func, "_overloadpacket", func))
         if formula is not None:
             count = formula(*args, **kwargs, out_val=result)
             self.counts[self.phase, self.modules.name] += int(count)

@@ -86,7 +86,10 @@ def _unique_dim_consecutive(
     return _unique_dim(x, dim, True, return_inverse, return_counts)
 
 
-def _repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Counted:
+def _repeat_interleave(*args: Any, output_size: int | None = None) -> Counted | None:
+    if len(args) > 1:  # the overloads with the tensor that is repeated: composites of the other
+        return None
+    (repeats,) = args
     lowest = 0 if output_size is None else output_size
     return Counted(repeats, lowest, output_size, lambda count: _empty(count, dtype=repeats.dtype))
 
@@ -105,7 +108,7 @@ def _nms(boxes: Any, scores: Any, iou_threshold: float) -> Counted:
     return Counted(scores, min(num_boxes, 1), num_boxes, _empty)
 
 
-COUNTED: dict[str, Callable[..., Counted]] = {
+COUNTED: dict[str, Callable[..., Counted | None]] = {
     "aten::nonzero": _nonzero,
     "aten::masked_select": _masked_select,
     "aten::_unique": _unique,
@@ -117,4 +120,4 @@ COUNTED: dict[str, Callable[..., Counted]] = {
     "aten::bincount": _bincount,
     "torchvision::nms": _nms,
 }
-"""By the packet of the operator."""
+"""By the packet of the operator; None: nothing is counted in such a call."""

@@ -1,0 +1,105 @@
+"""torch.compile: compiled functions run uncompiled in a mode, and wherever they meet a fake.
+
+Input: functions and modules compiled by torch.compile, before a mode, in it or after it. Output:
+what the functions themselves give. Invariant: nothing is compiled in a mode or for fakes, and what
+was compiled for real tensors is used for them again; on other threads and without fakes
+torch.compile works as ever. Called by: ``_patches/install``; ``fake.py`` and ``_tensor/pickling``,
+where fakes are made outside modes.
+
+In a mode the tracer is not asked about any frame, as under ``torch.compiler.set_stance`` with
+"force_eager", which is for the whole process and therefore not used. After it, a frame that
+reaches a fake runs as it is.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from torchfake._core import modes
+from torchfake._operators.higher_order import kernels
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch.compiler import frames, higher_order
+
+_MAX_DEPTH = 8  # of containers in containers
+
+
+class _State:
+    is_watching = False  # for the import of the tracer, or it has been seen
+
+
+_state = _State()
+
+
+def let_fakes_run_uncompiled(as_outside_modes: Callable[[], AbstractContextManager[Any]]) -> None:
+    """From the first fake on. An import of the tracer reads the functions of torch: it gets the
+    originals in a context of the given kind.
+    """
+    if not _state.is_watching:
+        _state.is_watching = True
+        frames.watch_imports(
+            as_outside_modes,
+            {frames.TRACER: _run_uncompiled, higher_order.FLEX_ATTENTION_MODULE: _expect_no_scores},
+        )
+
+
+def _run_uncompiled() -> None:
+    kernels.register_kernels()  # the tracer has operators of its own
+    frames.run_as_they_are(_has_fake, _in_a_mode, modes.thread, list(_untraced_modules()))
+
+
+def _expect_no_scores() -> None:
+    higher_order.never_warn_of_unfused_attention(lambda query: isinstance(query, FakeTensor))
+
+
+_WITH_REPLACEMENTS = ("accelerators", "autocast", "data", "device_arguments", "wrapper_devices")
+_TRACED = ("_core.modes", *(f"_patches.{name}" for name in _WITH_REPLACEMENTS))
+"""Replacements, and what tells them that their thread is in no mode: they are traced while another
+thread is in one."""
+
+
+def _untraced_modules() -> Iterator[str]:
+    """The modules of torchfake that the tracer is not to look into."""
+    package = __name__.split(".")[0]
+    for parent in ("", "_core.", "_patches."):
+        path = sys.modules[f"{package}.{parent}".rstrip(".")].__path__
+        for module in pkgutil.iter_modules(path, parent):
+            if module.name not in ("_core", "_patches", *_TRACED):
+                yield f"{package}.{module.name}"
+
+
+def _in_a_mode() -> bool:
+    return modes.current() is not None
+
+
+def _has_fake(variables: dict[str, Any]) -> bool:
+    """Whether a frame is in a mode, or reaches a fake by its variables."""
+    if _in_a_mode():
+        return True
+    seen: set[int] = set()
+    return any(_reaches_fake(value, seen, _MAX_DEPTH) for value in variables.values())
+
+
+def _reaches_fake(value: Any, seen: set[int], depth: int) -> bool:
+    if isinstance(value, FakeTensor):
+        return True
+    if id(value) in seen or not depth:
+        return False
+    seen.add(id(value))
+    return any(_reaches_fake(part, seen, depth - 1) for part in _parts_of(value))
+
+
+def _parts_of(value: Any) -> Any:
+    if isinstance(value, torch.nn.Module):
+        return (*value.parameters(), *value.buffers())
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    bound_to = getattr(value, "__self__", None) if callable(value) else None
+    return () if bound_to is None else (bound_to,)

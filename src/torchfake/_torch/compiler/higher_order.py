@@ -1,0 +1,123 @@
+"""Operators that take functions (``cond``, ``scan``, ``flex_attention``): their kernels and modes.
+
+Input: a higher-order operator, the dispatch key of fakes. Output: a kernel for the key; torch's own
+kernel for plain tensors; contexts in which operators are called from inside a mode. Invariant: what
+torch has registered for an operator stays. Called by: ``_operators/higher_order`` and
+``_dispatch``. Checked on torch 2.13 and 2.15.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
+from torch._higher_order_ops.flex_attention import flex_attention_backward as _flex_backward
+
+from torchfake._contexts import Guards, Restoring, Together
+from torchfake._torch.python_functions import with_globals
+
+flex_attention: Any = _flex_attention
+flex_attention_backward: Any = _flex_backward
+
+_KEYS = torch._C.DispatchKey
+_OF_ANY_DEVICE = (_KEYS.CompositeExplicitAutograd, _KEYS.CPU)
+_NAMES_OF_MODE = ("_get_current_dispatch_mode", "get_current_dispatch_mode")
+
+
+FLEX_ATTENTION_MODULE = "torch.nn.attention.flex_attention"
+
+
+def never_warn_of_unfused_attention(is_exempt: Callable[[Any], bool]) -> None:
+    """Keep :data:`FLEX_ATTENTION_MODULE` from warning, once in a process, that uncompiled
+    ``flex_attention`` makes all scores, for queries of which that is not so. Call it once.
+    """
+    module = sys.modules[FLEX_ATTENTION_MODULE]
+    original = module._warn_once
+
+    @functools.wraps(original)
+    def warn_once(warning_id: str, *args: Any, **kwargs: Any) -> None:
+        query = sys._getframe(1).f_locals.get("query")
+        if warning_id != "flex_attention_performance" or not is_exempt(query):
+            original(warning_id, *args, **kwargs)
+
+    module._warn_once = warn_once  # type: ignore[attr-defined]
+
+
+def dispatched_operators() -> list[Any]:
+    """Those that torch dispatches by the keys of their arguments. The others run Python at once."""
+    operators = torch._ops._higher_order_ops.values()
+    return [op for op in operators if op.py_kernels]
+
+
+def add_kernel(op: Any, key: Any, kernel: Callable[..., Any]) -> None:
+    """Run ``kernel(*args, **kwargs)`` for `op`, where a tensor or the thread has a dispatch key."""
+    if key not in op.py_kernels:
+        op.py_impl(key)(kernel)
+        op._dispatch_cache.clear()
+
+
+def add_class(op: Any, cls: type, kernel: Callable[..., Any]) -> None:
+    """The same below autograd, for tensors of a class where no mode is on."""
+    if cls not in op.python_key_table:
+        op.py_impl(cls)(kernel)
+
+
+def share_kernels(cls: type, other: type) -> None:
+    """Run the kernels of `cls` for tensors of a class `other` too."""
+    for op in dispatched_operators():
+        if cls in op.python_key_table:
+            add_class(op, other, op.python_key_table[cls])
+
+
+def kernel_for_tensors(op: Any) -> Callable[..., Any] | None:
+    """Torch's kernel of `op` for plain tensors on the CPU, or on any device. It may run while a
+    mode is on, which most of them refuse.
+    """
+    found = next((op.py_kernels[key] for key in _OF_ANY_DEVICE if key in op.py_kernels), None)
+    if not isinstance(found, types.FunctionType):
+        return found  # None, or a partial of torch's, which looks for no mode
+    names = dict.fromkeys(_NAMES_OF_MODE, lambda: None)
+    return with_globals(found, {**found.__globals__, **names})
+
+
+class mode_put_back(Restoring):
+    """Context: `mode` is in its slot again while it handles an operator, for which it was taken
+    out. None: nothing changes.
+    """
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+        self._is_in = False
+
+    def change(self) -> None:
+        if self._mode is not None and torch._C._get_dispatch_mode(self._mode._mode_key) is None:
+            self._is_in = True
+            torch._C._set_dispatch_mode(self._mode)
+
+    def restore(self) -> None:
+        if self._is_in:
+            self._is_in = False
+            torch._C._unset_dispatch_mode(self._mode._mode_key)
+
+
+def below(keys: Any) -> Together:
+    """Context: operators are dispatched below autograd, and not to `keys`. Entered as one, these
+    guards would leave autograd off.
+    """
+    return Together(
+        Guards(partial(torch._C._ExcludeDispatchKeyGuard, keys)),
+        Guards(torch._C._AutoDispatchBelowAutograd),
+    )
+
+
+def indexing_by_numbers_in_tensors() -> Any:
+    """Context: ``table[i]`` with tensors of no dims gathers, as torch has it in ``score_mod``."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    return TransformGetItemToIndex()

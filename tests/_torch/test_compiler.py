@@ -1,0 +1,131 @@
+"""What torchfake takes from torch.compile and from operators that take functions."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch.nn.attention import flex_attention as attention_module
+
+from torchfake._dispatch import FakeDispatch
+from torchfake._torch import dispatcher
+from torchfake._torch.compiler import frames, higher_order
+
+Tracer = torch._dynamo.convert_frame.CatchErrorsWrapper
+
+
+def test_the_callback_of_a_thread_is_swapped_and_put_back() -> None:
+    before = frames.swap_frame_callback(None)
+    assert frames.swap_frame_callback(before) is None
+    assert before is None
+
+
+def test_the_tracer_is_replaced_where_it_asks() -> None:
+    """A torch that moved one of these has torch.compile trace fakes."""
+    frames.watch_imports(contextlib.nullcontext, {})
+    assert frames.TRACER in sys.modules
+    assert frames.run_as_they_are.__name__ in Tracer.__call__.__code__.co_qualname or hasattr(
+        Tracer.__call__, "__wrapped__"
+    )
+    assert hasattr(torch._dynamo.eval_frame._callback_from_stance, "__wrapped__")
+    assert hasattr(torch._dynamo.compiled_autograd._enable, "__wrapped__")
+
+
+def test_a_module_that_is_there_is_seen_at_once() -> None:
+    seen: list[str] = []
+    frames.watch_imports(contextlib.nullcontext, {frames.TRACER: lambda: seen.append("there")})
+    assert seen == ["there"]
+
+
+def test_the_tracer_asks_each_tensor_for_an_attribute() -> None:
+    """By which it decides whether it can look into a subclass."""
+    thread = types.SimpleNamespace(traced_frames=0)
+
+    class Tensor(torch.Tensor):
+        __tensor_flatten__ = frames.Untraceable(thread)
+
+    tensor = torch.ones(3).as_subclass(Tensor)
+    assert not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
+    assert not hasattr(Tensor, "__tensor_flatten__")
+    thread.traced_frames = 1
+    with pytest.raises(frames.MetUntraceable):
+        torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
+
+
+def test_operators_that_are_dispatched() -> None:
+    names = {op.name() for op in higher_order.dispatched_operators()}
+    assert {"cond", "while_loop", "scan", "map_impl", "flex_attention"} <= names
+    assert "wrap" not in names  # runs Python at once
+
+
+class Operator(torch._ops.HigherOrderOperator):
+    def __call__(self, *args: Any) -> Any:
+        return super().__call__(*args)
+
+
+def test_kernels_are_added_and_none_is_replaced() -> None:
+    op = Operator("torchfake_test_operator")
+    key = dispatcher.WRAPPER_KEY.key
+    higher_order.add_kernel(op, key, lambda *args: "first")
+    higher_order.add_kernel(op, key, lambda *args: "second")
+    higher_order.add_class(op, torch.nn.Parameter, lambda *args: "for a class")
+    assert op.py_kernels[key]() == "first"
+    assert op.python_key_table[torch.nn.Parameter]() == "for a class"
+    higher_order.share_kernels(torch.nn.Parameter, torch.nn.Buffer)
+    assert op.python_key_table[torch.nn.Buffer]() == "for a class"
+    del torch._ops._higher_order_ops["torchfake_test_operator"]
+
+
+def test_the_kernel_for_tensors_runs_while_a_mode_is_on() -> None:
+    kernel: Any = higher_order.kernel_for_tensors(torch.ops.higher_order.cond)
+    with dispatcher.in_fake_slot(FakeDispatch()):
+        assert kernel(True, lambda: 1, lambda: 2, ()) == 1
+    assert higher_order.kernel_for_tensors(torch.ops.higher_order.run_dtensor_rng_op) is None
+
+
+def test_a_mode_is_put_back_while_it_handles_an_operator() -> None:
+    mode = FakeDispatch()
+    with higher_order.mode_put_back(mode):
+        assert dispatcher.current_fake_mode() is mode
+        with higher_order.mode_put_back(mode):
+            pass
+        assert dispatcher.current_fake_mode() is mode
+    assert dispatcher.current_fake_mode() is None
+    with higher_order.mode_put_back(None):
+        assert dispatcher.current_fake_mode() is None
+
+
+def test_below_autograd() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with higher_order.below(dispatcher.WRAPPER_KEY.keys):
+        assert not (x * 2).requires_grad
+    assert (x * 2).requires_grad
+
+
+def test_numbers_in_tensors_are_indices() -> None:
+    table, index = torch.arange(3), torch.tensor(1)
+    with higher_order.indexing_by_numbers_in_tensors():
+        assert table[index] == 1
+
+
+def test_attention_and_its_warning(recwarn: Any) -> None:
+    """It is found by its name, and by that of the variable with the query."""
+    assert higher_order.flex_attention.name() == "flex_attention"
+    assert higher_order.flex_attention_backward.name() == "flex_attention_backward"
+    assert attention_module.__name__ == higher_order.FLEX_ATTENTION_MODULE
+    kept = attention_module._warn_once
+    try:
+        higher_order.never_warn_of_unfused_attention(lambda query: query == "fake")
+        query = "fake"
+        attention_module._warn_once("flex_attention_performance", query)
+        assert not recwarn.list
+        attention_module._warn_once("test_of_another_warning", "message")
+        assert len(recwarn.list) == 1
+    finally:
+        attention_module._warn_once = kept
+        attention_module._WARNINGS_SHOWN.discard("test_of_another_warning")

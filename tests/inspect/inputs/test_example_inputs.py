@@ -181,3 +181,16 @@ def test_a_model_on_meta() -> None:
 def test_fakes_cannot_be_everywhere() -> None:
     with pytest.raises(DeviceError, match="fakes cannot be on 'meta'"):
         example_inputs(real_model("GPT2LMHeadModel"), device="meta")
+
+
+def test_wrappers_that_hand_their_arguments_on() -> None:
+    class Wrapped(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    with fake_mode():
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1))
+    inputs = example_inputs(Wrapped(Wrapped(model)), batch=2, labels=True)
+    assert inputs.keys() == example_inputs(model, labels=True).keys()
+    assert inputs.resized(batch=5)["labels"].shape == (5, 128)

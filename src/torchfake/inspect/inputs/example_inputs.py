@@ -34,13 +34,17 @@ class ExampleInputs(dict[str, Any]):
     batch: int
     seq: int | None
 
-    def __init__(self, sizes: Sizes, *, labels: bool, device: torch.device) -> None:
+    def __init__(
+        self, model: torch.nn.Module, sizes: Sizes, *, labels: bool, device: torch.device
+    ) -> None:
         with fake_mode(fake_cuda=num_cuda_devices(device)), device:
             super().__init__(make_arguments(sizes))
             if labels:
                 self.update(labels_for(sizes, self))
+            if _asks_for_tasks(model):
+                self["task_ids"] = torch.zeros(sizes.batch, dtype=torch.int64)
         self.batch, self.seq = sizes.batch, sizes.seq if sizes.uses_seq else None
-        self._model, self._labels, self._device = sizes.model, labels, device
+        self._model, self._labels, self._device = model, labels, device
 
     def resized(self, *, batch: int | None = None, seq: int | None = None) -> ExampleInputs:
         """The same for another batch size or sequence length; one that is not given is kept.
@@ -77,7 +81,8 @@ def example_inputs(
     million tokens is left out, since models do not need it.
 
     Args:
-        model: any ``PreTrainedModel``: fake, deferred or real. It is not run.
+        model: any ``PreTrainedModel``: fake, deferred or real; or one in a wrapper that hands its
+            arguments on: of PEFT, DistributedDataParallel, ``torch.compile``. It is not run.
         batch: the batch size.
         seq: the sequence length: tokens of each text, on both sides of an encoder-decoder; frames
             of each sound, as the first layers make them. Not given: as many as the model has
@@ -107,14 +112,33 @@ def example_inputs(
     check_flag(labels, "labels")
     if seq is not None:
         _check_size("seq", seq)
-    if not isinstance(model, torch.nn.Module) or not is_transformers_model(model):
+    base = _base_model(model)
+    if base is None:
         raise InputsError(
             f"inputs can be made up for models of transformers, not for a {type(model).__name__}: "
             "make them yourself; inside fake_mode() they cost nothing"
         )
     target = _device_of(model) if device is None else device
-    sizes = Sizes(model, batch=batch, seq=seq)
-    return ExampleInputs(sizes, labels=labels, device=device_named(str(target)))
+    sizes = Sizes(base, batch=batch, seq=seq)
+    return ExampleInputs(model, sizes, labels=labels, device=device_named(str(target)))
+
+
+def _base_model(model: Any) -> torch.nn.Module | None:
+    """The model of transformers that `model` is or wraps, if it is or wraps one."""
+    while isinstance(model, torch.nn.Module):
+        if is_transformers_model(model):
+            return model
+        get_base = getattr(model, "get_base_model", None)  # of PEFT
+        inner = get_base() if callable(get_base) else None
+        model = inner or getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+    return None
+
+
+def _asks_for_tasks(model: Any) -> bool:
+    """Whether an adapter of PEFT needs to be told the task of each row."""
+    configs = getattr(model, "peft_config", None)
+    kinds = {str(c.peft_type.value) for c in configs.values()} if isinstance(configs, dict) else ()
+    return not {"POLY", "MULTITASK_PROMPT_TUNING"}.isdisjoint(kinds)
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:

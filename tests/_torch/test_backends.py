@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake._torch import backends
+from torchfake._torch import backends, dispatcher
 
 
 def test_modules_of_cpp_functions() -> None:
@@ -21,6 +22,25 @@ def test_device_contexts() -> None:
     assert backends.context_device() is None
     with torch.device("meta"):
         assert backends.context_device() == torch.device("meta")
+
+
+def test_data_on_meta() -> None:
+    """What the probe tells is what a mode sees of a tensor on the device of a fake's wrapper."""
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.extend(arg.device.type for arg in args)
+            return func(*args, **(kwargs or {}))
+
+    was_set = dispatcher.only_lift_cpu()
+    dispatcher.set_only_lift_cpu(True)
+    try:
+        with Watch():
+            torch.tensor([1], device="meta:1")
+    finally:
+        dispatcher.set_only_lift_cpu(was_set)
+    assert seen[0] == ("meta" if backends.drops_data_on_meta() else "cpu")
 
 
 def test_raise_no_cuda() -> None:

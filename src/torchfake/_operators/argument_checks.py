@@ -163,5 +163,7 @@ def check_index_devices(source: Any, indices: Any) -> None:
         if i is not None and i.device.type != "cpu" and i.device != source.device:
             raise RuntimeError(
                 "indices should be either on cpu or on the same device as the indexed tensor "
-                f"({source.device})"
+                f"({source.device}). Of a list C++ makes an index on meta inside of torch.func, "
+                "after a mode or since torch 2.15, and in torch.Tensor.__getitem__(x, list): "
+                "write x[torch.tensor(list)]"
             )

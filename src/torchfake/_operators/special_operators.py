@@ -68,10 +68,10 @@ def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
 def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Data that C++ made from Python objects or numpy arrays becomes a fake of known value.
 
-    A real tensor gets here inside a mode only.
+    A real tensor gets here inside a mode only; one on meta, which torch 2.15 lifts, stays there.
     """
     source = args[0]
-    if isinstance(source, FakeTensor):
+    if isinstance(source, FakeTensor) or source.is_meta:
         return source
     untyped = source.untyped_storage()
     if isinstance(untyped, FakeUntypedStorage):  # torch.tensor(fake.storage())

@@ -9,7 +9,7 @@ Its files, in reading order:
     fake_tensor      the class, and the functions that make and change fakes
     classes          how fakes, parameters and subclasses construct and copy
     storages         what untyped_storage() and storage() of a fake give
-    conversions      the arguments of Tensor.to, Tensor.type and Tensor.new
+    conversions      the arguments of Tensor.to, Tensor.type and Tensor.new, and indices
     known_values     small host tensors whose values are kept: limits, reading, the error otherwise
     torch_function   __torch_function__ of fakes: off, but where C++ decides before any dispatch
     autocast         autocast for fakes: casts as C++ autocast makes them on the reported device

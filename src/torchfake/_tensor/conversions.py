@@ -1,14 +1,17 @@
-"""The arguments of ``Tensor.to``, ``Tensor.type`` and the legacy constructor ``Tensor.new``.
+"""The arguments of ``Tensor.to``, ``Tensor.type`` and the legacy ``Tensor.new``; indices.
 
 Input: the arguments as the user passes them. Output: the same with devices encoded as carriers, a
-dtype, or a call of a modern constructor. Invariant: nothing is run but that
-conversion or constructor. Called by: the methods of ``_tensor/fake_tensor`` of these names.
+dtype, a call of a modern constructor, or an index without lists. Invariant: nothing is run but that
+conversion, constructor or indexing. Called by: the methods of ``_tensor/fake_tensor`` of these
+names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchfake._core import devices
@@ -113,3 +116,69 @@ def of_device_types() -> dict[str, Any]:
     types = ("cpu", *devices.KINDS)
     found = {f"is_{kind}": _is_on(kind) for kind in types if hasattr(builtin, f"is_{kind}")}
     return found | {kind: _conversion_to(kind) for kind in devices.KINDS if hasattr(builtin, kind)}
+
+
+# Indices. Of a list C++ makes a tensor on the device of the wrapper, a meta device: its values are
+# lost before anything is dispatched (in a mode since torch 2.15, outside of modes with any torch).
+
+_get_item, _set_item = subclass.builtin_methods.__getitem__, subclass.builtin_methods.__setitem__
+_WITHOUT_DATA = frozenset({int, slice, bool, torch.Tensor, type(None), type(...)})
+_PARTS = (torch.Tensor, slice, type(None), type(...))
+_INDEX_DTYPES = (torch.int64, torch.bool, torch.uint8)
+_MAX_TUPLE = 32  # torch/csrc/autograd/python_variable_indexing.cpp: a list so long is a tensor
+
+
+def get_item(tensor: torch.Tensor, index: Any) -> Any:
+    """``tensor[index]``."""
+    if type(index) not in _WITHOUT_DATA:
+        index = _with_tensors(index)
+    return _get_item(tensor, index)
+
+
+def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    """``tensor[index] = value``."""
+    if type(index) not in _WITHOUT_DATA:
+        index = _with_tensors(index)
+    _set_item(tensor, index, value)
+
+
+def length(tensor: torch.Tensor) -> int:
+    """``len(tensor)``. C++ asks for it, of what can be indexed, in a list that is made a tensor."""
+    if tensor.dim() == 0:
+        raise TypeError(
+            "len() of a 0-d tensor. If this is torch.tensor() of a list: it would read the values "
+            "of fake tensors in it; use torch.stack()"
+        )
+    return tensor.shape[0]
+
+
+def _with_tensors(index: Any) -> Any:
+    """An index with tensors in place of sequences of numbers. C++ takes a list that holds other
+    sequences, slices or tensors for a tuple: it is given such a list again.
+    """
+    if isinstance(index, tuple):
+        if all(type(item) in _WITHOUT_DATA for item in index):
+            return index
+        return tuple(map(_with_tensor, index))
+    if _is_sequence(index) and 0 < len(index) < _MAX_TUPLE:
+        if any(isinstance(item, _PARTS) or _is_sequence(item) for item in index):
+            return list(map(_with_tensor, index))
+    return _with_tensor(index)
+
+
+def _with_tensor(item: Any) -> Any:
+    """A sequence as the tensor that C++ makes of it: of integers, bools or bytes."""
+    if not (_is_sequence(item) or isinstance(item, np.ndarray)):
+        return item
+    try:
+        tensor = torch.tensor(item, device="cpu")
+    except (TypeError, ValueError):
+        return item  # C++ has a message for it
+    if tensor.dtype not in _INDEX_DTYPES:
+        tensor = torch.tensor(item, dtype=torch.int64, device="cpu")
+    return tensor
+
+
+def _is_sequence(value: Any) -> bool:
+    is_array = isinstance(value, np.ndarray) and value.ndim > 0
+    return is_array or (isinstance(value, Sequence) and not isinstance(value, str))

@@ -23,7 +23,7 @@ from torchfake._core.metadata import (
 )
 from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage
-from torchfake._tensor import known_values, torch_function
+from torchfake._tensor import conversions, known_values, torch_function
 from torchfake._tensor.conversions import (
     encode_target,
     legacy_new,
@@ -173,6 +173,9 @@ class FakeTensor(torch.Tensor):
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake
 
+    __getitem__ = conversions.get_item
+    __setitem__ = conversions.set_item
+    __len__ = conversions.length
     numpy = known_values.numpy
     tolist = known_values.tolist
     apply_ = known_values.apply_  # type: ignore[assignment]

@@ -46,6 +46,19 @@ def context_device() -> torch.device | None:
     return None
 
 
+@cache
+def drops_data_on_meta() -> bool:
+    """Whether ``torch.tensor(data, device="meta:1")`` never reads its data. torch 2.11 and 2.13
+    read it, and in a mode that tensor is dispatched on the CPU; torch 2.15 does not. Asked first
+    when a mode has not replaced that function yet.
+    """
+    try:
+        torch.tensor([None], dtype=torch.int64, device="meta:1")
+    except TypeError:
+        return False
+    return True
+
+
 _empty, _device = torch.empty, torch.device  # the names may refer to replacements
 
 

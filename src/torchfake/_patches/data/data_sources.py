@@ -38,6 +38,21 @@ def _with_fake_result(original: Any) -> Any:
     return replacement
 
 
+def _on_reported_device(original: Any) -> Any:
+    """``torch.tensor(data, device=x.device)`` inside a transform of ``torch.func``, where `x` tells
+    the device of the wrapper, a meta device: C++ would drop the data.
+    """
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and modes.current() is not None and not isinstance(device, int):
+            kwargs["device"] = devices.decode(torch.device(device))
+        return original(*args, **kwargs)
+
+    return replacement
+
+
 def _as_tensor(
     storage: FakeUntypedStorage,
     *,
@@ -187,7 +202,12 @@ def _settling_draws(original: Any) -> Any:
 
 backends.device_constructors()  # before any of them is replaced: torch caches the set
 
+_PATCHES_FOR_DROPPED_DATA = [
+    Patch(torch, name, _on_reported_device) for name in ("tensor", "as_tensor", "asarray")
+]
+
 PATCHES = [
+    *(_PATCHES_FOR_DROPPED_DATA if backends.drops_data_on_meta() else []),
     Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
     Patch(torch, "tensor", _with_real_items),
     Patch(torch, "as_tensor", _with_real_items),

@@ -191,3 +191,30 @@ def test_is_functionalized() -> None:
     torch.func.functionalize(torch.func.grad(inner))(torch.ones(2))
     assert seen == [False, True]
     assert not autograd.is_functionalized(torch.ones(2))
+
+
+def test_saved_by_running_node() -> None:
+    """In a hook, with the history that the tensors had."""
+    leaf = torch.ones(2, requires_grad=True)
+    product = leaf.prod()
+    saved = []
+    hook = product.grad_fn.register_hook(
+        lambda *_: saved.extend(autograd.saved_by_running_node("self", "result"))
+    )
+    torch.autograd.grad(product, leaf, create_graph=True)
+    hook.remove()
+    assert saved[0] is leaf
+    assert saved[1].grad_fn is product.grad_fn
+
+
+def test_is_in_transform() -> None:
+    seen = []
+
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        assert autograd.is_in_transform(x)
+        return x * x
+
+    torch.func.grad(squared)(torch.ones(()))
+    assert not autograd.is_in_transform(seen[0])
+    assert not autograd.is_in_transform(torch.ones(()))

@@ -42,3 +42,20 @@ def test_is_noted_in_parts() -> None:
     assert kernels.is_noted_in_parts(torch.ops.aten.mT.default)
     assert not kernels.is_noted_in_parts(torch.ops.aten.chunk.default)
     assert not kernels.is_noted_in_parts(torch.ops.aten.slice.Tensor)
+
+
+def test_the_choice_of_attention_on_the_cpu() -> None:
+    """What torch tells is what the graph of a real call shows."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    options = {"dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+    for dim, dropout_p in ((8, 0.0), (8, 0.5)):
+        tensor = torch.ones(1, 2, 3, dim, requires_grad=True)
+        name = attention(tensor, tensor, tensor, dropout_p=dropout_p).grad_fn.name()
+        found = kernels.takes_cpu_flash_attention(
+            tensor, tensor, tensor, None, **{**options, "dropout_p": dropout_p}
+        )
+        assert found is ("Flash" in name)
+    tensor = torch.ones(2, 3, 8, requires_grad=True)
+    is_squeezed = "Squeeze" in attention(tensor, tensor, tensor).grad_fn.name()
+    assert kernels.cpu_attention_adds_batch_dim() is is_squeezed
+    assert kernels.cpu_attention_allows_causal_mask() in (True, False)

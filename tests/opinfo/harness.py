@@ -7,6 +7,7 @@ differs what differed. A sample counts when eager can run it; its fake inputs ar
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 import torchfake
 
 OPS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
+OPS["__getitem__"].op = operator.getitem
+"""The database has the method of ``torch.Tensor``, which no class or mode can intercept."""
 
 
 class Tally(NamedTuple):

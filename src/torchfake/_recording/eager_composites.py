@@ -33,6 +33,7 @@ from torchfake._recording.arguments import (
     with_real_tensors,
 )
 from torchfake._recording.graph_builder import add_write, contents_before_write, recorded_arg
+from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import autograd, dispatcher
 from torchfake.errors import UnknownValueError
@@ -241,22 +242,39 @@ def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
     overload = aten.prod.dim_int if len(args) > 1 else aten.prod.default
     result: Tensor = _prods[overload](redispatch, *args, **options)
     node = result.grad_fn
-    if node is None or autograd.is_transformed(args[0]) or not is_deferred_fake(args[0]):
+    if node is None or autograd.is_mapped(args[0]):
         return result
     recorded = _recorded_arguments(overload, args)
-    if recorded is not None:
 
-        def overwrite(gradients: tuple[Any, ...], incoming: tuple[Any, ...]) -> None:
-            if torch.is_grad_enabled() or gradients[0] is None:
-                return  # of a gradient that is differentiated again, all parts are the formula's
-            rest = _recorded_arguments(overload, (incoming[0],))
-            if rest is not None:
-                _overwrite(
-                    gradients[0], _write_prod_backward, (overload, rest[0], recorded), options
-                )
+    def overwrite(gradients: tuple[Any, ...], incoming: tuple[Any, ...]) -> Any:
+        if gradients[0] is None:
+            return None
+        if torch.is_grad_enabled():  # it may be differentiated again
+            return _prod_gradient(gradients[0], incoming[0], *args[1:]), *gradients[1:]
+        rest = _recorded_arguments(overload, (incoming[0],))
+        if recorded is not None and rest is not None:
+            call = overload, rest[0], recorded
+            _overwrite(gradients[0], _write_prod_backward, call, options)
+        return None
 
+    if not has_unknown_value(autograd.without_levels(args[0])):
+        args = (None, *args[1:])  # the node, which holds the hook, has saved the tensor itself
         node.register_hook(overwrite)
     return result
+
+
+def _prod_gradient(
+    of_subclasses: Tensor, grad: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor:
+    """The formula of plain tensors, which depends on whether there are zeros: read as in eager."""
+    tensor, result = autograd.saved_by_running_node("self", "result")
+    tensor = tensor.to(grad.dtype)
+    with autograd.no_grad():
+        if not tensor.dim() or autograd.is_in_transform(tensor) or (tensor == 0).any().item():
+            return of_subclasses
+    if dim is not None and not keepdim:
+        grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
+    return grad * (result / tensor).conj()
 
 
 def _write_prod_backward(target: Tensor, op: Any, grad: Tensor, args: Any, **options: Any) -> None:
@@ -307,6 +325,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mish_backward.default: mish_backward,
     aten.prod.default: prod,
     aten.prod.dim_int: prod,
+    aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
 }
 _HAVE_OTHER_TANGENTS = (
     aten.native_batch_norm.default, aten._native_batch_norm_legit.default,

@@ -2,7 +2,8 @@
 
 Input: its arguments. Output: the result of the operator that eager would call, so that strides,
 saved tensors and the backward pass are those of eager. Invariant: what eager refuses goes to
-torch's own function, which refuses it. Called by: ``_operators/composites``, which registers it.
+torch's own function, which refuses it. Called by: ``_operators/composites``, which registers it for
+fakes, and ``_recording/eager_composites``, for all tensors while operations are recorded.
 
 C++ looks at the wrapper's own device and would always take the math path, which saves a matrix of
 length by length that no GPU would hold.
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from torchfake._core import modes
+from torchfake._core.devices import decode
+from torchfake._torch import kernels
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
-_FLASH_CPU_DTYPES = (torch.float32, torch.float64, *_HALF)
 _MAX_FLASH_HEAD_DIM = 256  # aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 
 
@@ -42,19 +44,77 @@ def scaled_dot_product_attention(
     `key` and `value` have the shape ``[batch, heads, length, dim]``.
     """
     query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
+    options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+    if all(
+        decode(t.device).type == "cpu" for t in (query, key, value)
+    ):  # torch.func tells carriers
+        call = (attn_mask, dropout_p, is_causal)
+        return _on_cpu(math_path, query, key, value, *call, **options)
     run: Any = None
     if _is_fusable(query, key, value) and not (is_causal and attn_mask is not None):
-        run = _fused_kernel(query, key, value, attn_mask, dropout_p, enable_gqa)
+        run = _cuda_kernel(query, key, value, attn_mask, dropout_p, enable_gqa)
     if run is not None:
         mask = _additive_mask(attn_mask, query.dtype)
         return run(query, key, value, mask, dropout_p, is_causal, scale)
-    options = {"scale": scale, "enable_gqa": enable_gqa}
     return math_path(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+def _on_cpu(
+    math_path: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    **options: Any,
+) -> Any:
+    """Flash attention where torch itself chooses that, else the math path."""
+    if query.dim() == key.dim() == value.dim() == 3 and kernels.cpu_attention_adds_batch_dim():
+        while mask is not None and mask.dim() < 4:
+            mask = mask.unsqueeze(0)
+        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
+        call = (query, key, value, mask, dropout_p, is_causal)
+        return _on_cpu(math_path, *call, **options).squeeze(0)
+    is_valid = mask is None or (
+        mask.dtype in (torch.bool, torch.float32, query.dtype)
+        and (not is_causal or kernels.cpu_attention_allows_causal_mask())
+    )
+    has_elements = 0 not in (query.numel(), key.numel(), value.numel())
+    is_flash = (
+        is_valid
+        and has_elements
+        and kernels.takes_cpu_flash_attention(
+            query, key, value, mask, dropout_p=dropout_p, is_causal=is_causal, **options
+        )
+    )
+    if not is_flash:  # it refuses what is not valid, as eager does
+        _check_mask(query, key, mask, options["enable_gqa"])
+        return math_path(query, key, value, mask, dropout_p, is_causal, **options)
+    mask = _additive_mask(mask, query.dtype)
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu
+    scale = options["scale"]
+    return kernel(query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
+
+
+def _check_mask(query: Tensor, key: Tensor, mask: Tensor | None, enable_gqa: bool) -> None:
+    """Eager adds the mask to the scores in place, and C++ makes a larger result for subclasses."""
+    num_dims = min(query.dim(), key.dim())
+    if mask is None or mask.dim() < 2 or num_dims < (3 if enable_gqa else 2) or not query.numel():
+        return
+    shared = () if enable_gqa else key.shape[:-2]  # else the keys are repeated for the queries
+    batch = torch.broadcast_shapes(query.shape[:-2], shared)
+    scores = torch.Size((*batch, query.shape[-2], key.shape[-2]))
+    result = torch.broadcast_shapes(scores, mask.shape)
+    if result != scores:
+        raise RuntimeError(
+            f"output with shape {list(scores)} doesn't match the broadcast shape {list(result)}"
+        )
 
 
 def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """The arguments, cast by autocast if that is on: attention runs in its lower precision."""
-    device_type = next(t.device.type for t in tensors if t is not None)
+    device_type = next(decode(t.device).type for t in tensors if t is not None)
     if not torch.is_autocast_enabled(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
@@ -83,7 +143,7 @@ def _heads_fit(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> b
     return heads[0] == heads[1] == heads[2]
 
 
-def _fused_kernel(
+def _cuda_kernel(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -94,9 +154,6 @@ def _fused_kernel(
     """The fused kernel for these arguments, or None where eager takes the math path."""
     same_dim = query.shape[-1] == key.shape[-1] == value.shape[-1]
     heads_fit = _heads_fit(query, key, value, enable_gqa)
-    if query.device.type == "cpu":
-        fits = same_dim and heads_fit and query.dtype in _FLASH_CPU_DTYPES and dropout_p == 0.0
-        return _cpu_flash if fits and _flash_enabled() and _mask_fits(query, key, mask) else None
     if query.device.type != "cuda":
         return None  # which kernels there are is known of the CPU and of CUDA alone
     if _flash_fits(query, mask) and same_dim and heads_fit and _flash_enabled():
@@ -134,13 +191,6 @@ def _additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask.logical_not(), float("-inf"))
-
-
-def _cpu_flash(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any
-) -> Any:
-    kernel = aten._scaled_dot_product_flash_attention_for_cpu
-    return kernel(q, k, v, p, causal, attn_mask=mask, scale=scale)[0]
 
 
 def _cuda_flash(

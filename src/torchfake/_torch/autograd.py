@@ -194,6 +194,12 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+def is_in_transform(tensor: torch.Tensor) -> bool:
+    """The same while that transform runs. (``torch.func.vjp`` gives a function that runs later.)"""
+    dead_level = -2
+    return is_transformed(tensor) and torch._C._functorch.maybe_get_level(tensor) != dead_level
+
+
 def is_mapped(tensor: torch.Tensor) -> bool:
     """Whether it is an argument inside ``torch.func.vmap``, for which there is one of each row."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))
@@ -259,3 +265,9 @@ def running_sequence_number() -> int | None:
     """The sequence number of the node that a backward pass is running on this thread, if any."""
     node: Any = torch._C._current_autograd_node()
     return None if node is None else int(node._sequence_nr())
+
+
+def saved_by_running_node(*names: str) -> list[torch.Tensor]:
+    """What the node that a backward pass is running has saved, in a hook of that node."""
+    node: Any = torch._C._current_autograd_node()
+    return [getattr(node, f"_saved_{name}") for name in names]

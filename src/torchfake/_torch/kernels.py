@@ -3,7 +3,7 @@
 Input: an operator, or a tensor. Output: Python functions that compute on meta tensors. Invariant:
 torch's own functions are not changed; a changed copy has globals of its own. Called by:
 ``_operators/interpreter`` and ``_operators/meta_kernels``, ``_core/schemas`` and
-``inspect/flops`` (``is_decomposed_in_cpp``).
+``inspect/flops`` (``is_decomposed_in_cpp``), ``_tensor/attention``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._contexts import Guards, Together
+from torchfake._torch.autograd import enable_grad
+from torchfake._torch.dispatcher import as_eager
 from torchfake._torch.python_functions import global_names_in, unwrap, with_globals
 
 
@@ -107,3 +110,81 @@ def names_of_functions_with_device() -> list[tuple[Any, str]]:
             if attribute[0] != "_" and hasattr(owner, attribute):
                 found[id(owner), attribute] = owner, attribute
     return [*found.values(), (torch.Tensor, "new_tensor")]
+
+
+class AttentionArgument(NamedTuple):
+    """What the choice of an attention kernel depends on, of a query, a key, a value or a mask."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    is_last_dim_dense: bool
+
+
+def takes_cpu_flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    **options: Any,
+) -> bool:
+    """Whether eager mode runs flash attention for CPU tensors like these. torch 2.11, 2.13, 2.15.
+
+    Raises:
+        RuntimeError: or another error, where eager has no kernel and raises it.
+    """
+    if mask is not None and mask.requires_grad:
+        return False
+    described = tuple(
+        tensor
+        if tensor is None
+        else AttentionArgument(tensor.shape, tensor.dtype, tensor.stride()[-1:] in ((), (1,)))
+        for tensor in (query, key, value, mask)
+    )
+    settings = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
+    return _takes_flash(described, tuple(options.items()), settings)
+
+
+_FLASH = 1  # c10: SDPBackend.h
+
+
+@lru_cache(maxsize=256)
+def _takes_flash(described: tuple[AttentionArgument | None, ...], options: Any, _: Any) -> bool:
+    """The same, of tensors that have as many elements in memory as a row."""
+    tensors: list[torch.Tensor | None] = []
+    with _outside_of_all():
+        for each in described:
+            if each is None:
+                tensors.append(None)
+                continue
+            row = torch.empty(each.shape[-1:] if each.is_last_dim_dense else (), dtype=each.dtype)
+            tensors.append(row.expand(each.shape))
+        choose: Any = torch._fused_sdp_choice
+        return bool(choose(*tensors, **dict(options)) == _FLASH)
+
+
+def _outside_of_all() -> Together:
+    """Context: no mode or transform of ``torch.func`` sees an operator on real tensors."""
+    bindings: Any = torch._C
+    return Together(as_eager(), Guards(bindings._DisableFuncTorch))
+
+
+@cache
+def cpu_attention_adds_batch_dim() -> bool:
+    """Whether attention of three dims on the CPU is that of four: since torch 2.14."""
+    with _outside_of_all(), enable_grad():
+        tensor = torch.ones(1, 1, 1, requires_grad=True)
+        result: Any = torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
+        return bool(result.grad_fn.name().startswith("Squeeze"))
+
+
+@cache
+def cpu_attention_allows_causal_mask() -> bool:
+    """Whether flash attention on the CPU takes a mask and ``is_causal``: in 2.13, not in 2.15."""
+    with _outside_of_all():
+        tensor = torch.ones(1, 1, 1, 1)
+        attention: Any = torch.nn.functional.scaled_dot_product_attention
+        try:
+            attention(tensor, tensor, tensor, attn_mask=tensor, is_causal=True)
+        except RuntimeError:
+            return False
+        return True

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core import modes
+from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
 from torchfake._random import streams
 from torchfake._recording import generator_sync

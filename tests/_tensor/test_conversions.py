@@ -103,6 +103,7 @@ def test_in_fake_mode() -> None:
 
 
 @pytest.mark.parametrize("factory", ["tensor", "as_tensor", "asarray"])
+@pytest.mark.filterwarnings("ignore")
 def test_data_on_the_device_of_an_argument(factory) -> None:
     """Inside of a transform an argument tells the device of its wrapper."""
 

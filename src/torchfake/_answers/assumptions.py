@@ -3,8 +3,7 @@
 Input: an operator, its arguments and its results. Output: an :class:`AssumedFill` as the value of a
 result: what is asked of it then is answered, and listed; or an :class:`UpperBound`. Invariant: an
 assumed value is never a known one: no shape and no other value depends on it. Called by:
-``_operators/constant_propagation``, ``_operators/composites``, ``_cache/learn``; ``_patches``, for
-``constraint.check``.
+``_operators/constant_propagation``, ``_operators/composites``, ``_cache/learn``.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def assumed_values() -> dict[int, tuple[types.CodeType, float]]:
         functional.gaussian_nll_loss: False,
         distribution.__init__: True,
         distribution._validate_sample: True,
+        unwrap(torch.distributions.von_mises._rejection_sample): True,
         torch.amp.GradScaler._maybe_opt_step: False,
         parametrizations._is_orthogonal: False,
         torch.nn.modules.transformer._detect_is_causal_mask: False,

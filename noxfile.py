@@ -17,7 +17,7 @@ CACHED = ("tests/_cache", "tests/_core", "tests/_operators", "tests/_patches", "
 
 SMOKE = ("tests/_patches", "tests/_torch", "tests/_core/test_devices.py",
          "tests/_random/test_fake_generators.py", "tests/test_meta_init.py")  # fmt: skip
-"""What asks torch for devices, and the private APIs: for builds of it that are not the checked one."""
+"""What asks torch for devices, and private APIs: for other builds of it than the checked one."""
 
 DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_files",
             "tests/test_checkpoint.py", "tests/test_deferred.py",

@@ -1,0 +1,33 @@
+"""accelerate's Accelerator on fake devices: it finds them, and trains there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import set_seed
+from torch import nn
+
+from torchfake import fake_mode
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+@pytest.mark.parametrize("device_type", ["cuda", "mps"])
+def test_an_accelerator_trains_on_a_fake_device(device_type: str, precision: str) -> None:
+    with fake_mode(fake_device=device_type):
+        accelerator = Accelerator(mixed_precision=precision)
+        assert accelerator.device.type == device_type
+        model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 2))
+        optimizer = torch.optim.AdamW(model.parameters())
+        model, optimizer = accelerator.prepare(model, optimizer)
+        set_seed(3)
+        with accelerator.accumulate(model):
+            out = model(torch.randn(3, 4, device=accelerator.device))
+            accelerator.backward(out.pow(2).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        accelerator.free_memory()
+    AcceleratorState._reset_state(True)
+    assert {p.device for p in model.parameters()} == {torch.device(device_type, 0)}
+    assert out.device == torch.device(device_type, 0)

@@ -193,8 +193,8 @@ def test_wrong_device() -> None:
     expect(
         message(lambda: fake.to("vulkan"), DeviceError),
         """\
-a fake tensor cannot be on 'vulkan': fakes are on cpu or cuda, or on another
-accelerator: mps, xpu, hpu, mtia, xla, or a backend that is named by
+a fake tensor cannot be on 'vulkan': fakes are on cpu or cuda, or on another accelerator:
+mps, xpu, hpu, mtia, xla, or a backend that is named by
 torch.utils.rename_privateuse1_backend""",
     )
 

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torchfake import fake_mode
 
-STRIDE = 24  # each 24th operator of the database
+STRIDE = 40  # each 40th operator of the database
 _FAILS = (NotImplementedError, RuntimeError, TypeError, ValueError, AssertionError, IndexError)
 
 
@@ -47,4 +47,4 @@ def test_results_are_on_the_devices_that_torch_says(device: str) -> None:
             if expected is not None and found is not None:
                 compared += 1
                 assert found == expected, (op.name, sample)
-    assert compared > 15
+    assert compared > 8

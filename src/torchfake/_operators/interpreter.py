@@ -139,7 +139,16 @@ def run_on_meta(call: Call) -> Any:
         return decomposition(*args, **kwargs)
 
 
+_NEEDS_MEMORY = {
+    "aten.from_file.default": "it maps a file into memory, and a fake has none. Map it outside "
+    "of the mode, or keep the tensors in memory"
+}
+
+
 def _unsupported(call: Call) -> UnsupportedOpError:
+    reason = _NEEDS_MEMORY.get(call.traits.name)
+    if reason is not None:
+        return UnsupportedOpError(f"{call.traits.name} is not possible inside a mode: {reason}")
     return UnsupportedOpError(
         f"torch {torch.__version__} has no meta kernel and no decomposition for "
         f"{call.traits.name}. For a custom operator, register one with torch.library.register_fake"

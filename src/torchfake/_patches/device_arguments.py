@@ -148,6 +148,18 @@ def _group_by_device(original: Any) -> Any:
     return replacement
 
 
+def _is_alias_of(original: Any) -> Any:
+    """Whether two tensors share a storage: the wrapper of a fake has none in C++."""
+
+    @functools.wraps(original)
+    def replacement(one: Any, other: Any) -> bool:
+        if isinstance(one, FakeTensor) and isinstance(other, FakeTensor):
+            return one._fake_storage is other._fake_storage
+        return bool(original(one, other))
+
+    return replacement
+
+
 def _wrap_for_grad(original: Any) -> Any:
     """What ``torch.func`` does to a tensor that a function is differentiated by. Inside another
     transform, C++ compares the devices of that tensor and of its gradient, which is fake. So a real
@@ -213,6 +225,7 @@ def _factory_patches() -> list[Patch]:
 _CONVERSIONS = ("cuda", "xpu", "mtia")
 
 PATCHES = [
+    Patch(backends.bindings, "_is_alias_of", _is_alias_of),
     Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
     Patch(backends.function_transforms, "_wrap_for_grad", _wrap_for_grad),
 ]

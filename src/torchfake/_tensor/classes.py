@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -74,17 +75,16 @@ _CONSTRUCTOR_OF_PARAMETERS = torch.nn.Parameter.__new__.__code__
 def _detach(fake: FakeTensor) -> torch.Tensor:
     """``fake.detach()``; to ``nn.Parameter(fake)`` it has to give an instance of the same class."""
     detached: Any = subclass.builtin_methods.detach(fake)
-    is_constructed = sys._getframe(2 if type(fake) is FakeParameter else 1).f_code is (
-        _CONSTRUCTOR_OF_PARAMETERS
-    )
-    return make_subclass(type(fake), detached) if is_constructed else detached
+    caller = sys._getframe(2 if type(fake) is FakeParameter else 1).f_code
+    if caller is _CONSTRUCTOR_OF_PARAMETERS:
+        detached.__class__ = type(fake)
+    return detached  # type: ignore[no-any-return]
 
 
 def make_subclass(cls: type, data: FakeTensor, requires_grad: bool = False) -> FakeTensor:
     """A fake on the storage of `data` that stands for a tensor of class `cls`."""
-    fake = new_fake(data._fake_meta, data._fake_storage, fake_class(cls))
-    with subclass.no_subclass_functions():  # an UninitializedParameter refuses most functions
-        return fake.requires_grad_(requires_grad)
+    storage, made_class = data._fake_storage, fake_class(cls)
+    return new_fake(data._fake_meta, storage, made_class, requires_grad=requires_grad)
 
 
 def fake_class(cls: type) -> type[FakeTensor]:
@@ -143,6 +143,26 @@ def _without_own_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
     if not attributes:
         return attributes
     return {name: value for name, value in attributes.items() if name not in OWN_ATTRIBUTES}
+
+
+def _inner_names(fake: FakeTensor) -> tuple[list[str], None]:
+    """``FakeTensor.__tensor_flatten__``: tensordict counts the bytes of what a tensor names there.
+    To torch it is not a wrapper of tensors, which has ``__tensor_unflatten__`` too.
+    """
+    return ["_same_bytes"] if fake.grad is None else ["_same_bytes", "grad"], None
+
+
+_same_bytes: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+
+
+def _with_same_bytes(fake: FakeTensor) -> torch.Tensor:
+    """A plain meta tensor as large as `fake`; the same one as long as somebody holds it."""
+    meta = _same_bytes.get(id(fake))
+    if meta is None:
+        with known_values.without_fake_mode():
+            meta = torch.empty(fake.shape, dtype=fake.dtype, device="meta")
+        _same_bytes[id(fake)] = meta
+    return meta
 
 
 # What torch marks as a parameter.
@@ -204,6 +224,8 @@ def _shallow_copy(fake: FakeTensor) -> FakeTensor:
     return copied
 
 
+FakeTensor.__tensor_flatten__ = _inner_names  # type: ignore[attr-defined]
+FakeTensor._same_bytes = property(_with_same_bytes)  # type: ignore[attr-defined]
 FakeTensor.__new__ = staticmethod(_new)  # type: ignore[assignment, method-assign]
 FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
 FakeTensor.__deepcopy__ = _deep_copy  # type: ignore[assignment, method-assign]

@@ -191,10 +191,19 @@ for _name, _attribute in of_device_types().items():
     setattr(FakeTensor, _name, _attribute)
 
 
-def new_fake(meta: Metadata, storage: Storage, cls: type[FakeTensor] = FakeTensor) -> FakeTensor:
+def new_fake(
+    meta: Metadata,
+    storage: Storage,
+    cls: type[FakeTensor] = FakeTensor,
+    *,
+    requires_grad: bool = False,
+) -> FakeTensor:
     """A fake of `meta` that views `storage`, outside the autograd graph."""
     meta = _with_mark_of(meta, storage)
-    fake: FakeTensor = subclass.make_wrapper(cls, *wrapper_arguments(meta)[1:])
+    arguments = wrapper_arguments(meta)[1:]
+    if requires_grad:
+        arguments = subclass.with_requires_grad(arguments)
+    fake: FakeTensor = subclass.make_wrapper(cls, *arguments)
     if meta.conj or meta.neg:
         subclass.set_conj_and_neg(fake, meta.conj, meta.neg)
     fake._fake_meta = meta

@@ -200,6 +200,11 @@ def is_in_transform(tensor: torch.Tensor) -> bool:
     return is_transformed(tensor) and torch._C._functorch.maybe_get_level(tensor) != dead_level
 
 
+def are_transforms_running() -> bool:
+    """Whether a transform of ``torch.func`` runs: ``requires_grad_()`` is refused inside of it."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def is_mapped(tensor: torch.Tensor) -> bool:
     """Whether it is an argument inside ``torch.func.vmap``, for which there is one of each row."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))

@@ -57,6 +57,13 @@ def wrapper_defaults(extra_dispatch_keys: Any) -> tuple[Any, ...]:
     return (False, False, None, False, False, extra_dispatch_keys)
 
 
+def with_requires_grad(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of :data:`make_wrapper` after the class, for a leaf that requires grad. Unlike
+    ``requires_grad_()`` this is allowed inside of transforms of ``torch.func``.
+    """
+    return (*arguments[:8], True, *arguments[9:])
+
+
 def set_conj_and_neg(tensor: torch.Tensor, conj: bool, neg: bool) -> None:
     """Set the bits that make `tensor` a lazy conjugate or negative view."""
     if conj:

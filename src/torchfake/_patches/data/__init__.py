@@ -7,5 +7,6 @@ Its files, in reading order:
 
     data_sources  functions that bring data into torch: asarray, from_dlpack, seeds
     files         torch.load and safetensors: what is in a file is not read
+    offloading    weights that accelerate writes to the disk
     copies        copy.copy and copy.deepcopy of real tensors and generators
 """

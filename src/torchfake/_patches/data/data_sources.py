@@ -19,7 +19,7 @@ from torchfake._tensor import known_values
 from torchfake._tensor.classes import make_subclass
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
-from torchfake._torch import backends
+from torchfake._torch import autograd, backends
 
 
 def _with_fake_result(original: Any) -> Any:
@@ -141,13 +141,15 @@ def _make_subclass(original: Any) -> Any:
 
 def _new_parameter(original: Any) -> Any:
     """``nn.Parameter.__new__``: from a tensor of another class it makes a tensor of that class, and
-    the subclass of Parameter would be lost.
+    the subclass of Parameter would be lost. It calls ``requires_grad_()``, which it does not of a
+    plain tensor.
     """
     function = torch.nn.Parameter.__new__
 
     @functools.wraps(function)
     def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if cls is torch.nn.Parameter or not isinstance(data, FakeTensor):
+        is_plain = cls is torch.nn.Parameter and not autograd.are_transforms_running()
+        if is_plain or not isinstance(data, FakeTensor):
             return function(cls, data, requires_grad)
         return torch.Tensor._make_subclass(cls, data.detach(), requires_grad)
 

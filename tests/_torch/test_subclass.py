@@ -212,3 +212,12 @@ def test_data_of_an_inference_tensor_is_set_on_a_wrapper() -> None:
     subclass.set_data_of_other_kind(wrapper, source)
     with subclass.no_subclass_functions():
         assert wrapper.shape == (3,)
+
+
+def test_a_wrapper_is_made_that_requires_grad_inside_of_a_transform() -> None:
+    with fake_mode():
+        weight, x = torch.nn.Parameter(torch.ones(3)), torch.ones(2, 3)
+        made: list[torch.nn.Parameter] = []
+        torch.vmap(lambda row: made.append(torch.nn.Parameter(weight)) or row)(x)
+    assert made[0].requires_grad
+    assert made[0].is_leaf

@@ -50,7 +50,7 @@ class CallArguments:
                 else:
                     self.has_real = True
                 continue
-            storage = tensor._fake_storage
+            storage = tensor._fake_storage  # type: ignore[attr-defined]
             deferred: Any = storage.deferred
             if deferred is None:
                 if not storage.is_known:

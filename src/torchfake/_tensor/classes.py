@@ -51,7 +51,7 @@ class FakeParameter(FakeTensor, torch.nn.Parameter):
     """
 
     _fake_of = torch.nn.Parameter
-    _is_param = property(lambda _fake: True, lambda _fake, _value: None)  # type: ignore[assignment]
+    _is_param = property(lambda _fake: True, lambda _fake, _value: None)
 
     def __new__(cls, data: Any = None, requires_grad: bool = True, **kwargs: Any) -> Any:
         kwargs = _without_own_attributes(kwargs)
@@ -66,7 +66,7 @@ class FakeParameter(FakeTensor, torch.nn.Parameter):
         return _detach(self)
 
     # A new parameter: without gradient, hooks or attributes, and with memory of its own.
-    __deepcopy__ = torch.nn.Parameter.__deepcopy__  # type: ignore[assignment]
+    __deepcopy__ = torch.nn.Parameter.__deepcopy__
 
 
 _CONSTRUCTOR_OF_PARAMETERS = torch.nn.Parameter.__new__.__code__
@@ -97,7 +97,7 @@ def fake_class(cls: type) -> type[FakeTensor]:
         return cls
     if cls is torch.Tensor:
         return FakeTensor
-    return FakeParameter if cls is torch.nn.Parameter else _combined_class(cls)
+    return FakeParameter if cls is torch.nn.Parameter else _combined_class(cls)  # type: ignore[arg-type]
 
 
 @cache
@@ -226,7 +226,7 @@ def _shallow_copy(fake: FakeTensor) -> FakeTensor:
 
 FakeTensor.__tensor_flatten__ = _inner_names  # type: ignore[attr-defined]
 FakeTensor._same_bytes = property(_with_same_bytes)  # type: ignore[attr-defined]
-FakeTensor.__new__ = staticmethod(_new)  # type: ignore[assignment, method-assign]
+FakeTensor.__new__ = staticmethod(_new)  # type: ignore[method-assign]
 FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
 FakeTensor.__deepcopy__ = _deep_copy  # type: ignore[assignment, method-assign]
 FakeTensor._is_param = property(_is_parameter, _mark_parameter)  # type: ignore[assignment]

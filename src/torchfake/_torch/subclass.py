@@ -146,7 +146,7 @@ def let_make_fx_trace(*classes: Any) -> None:
 
     new = [cls for cls in classes if cls not in proxy_tensor.HANDLED_TYPES]
     if new:
-        proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, *new)  # type: ignore[assignment]
+        proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, *new)
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -100,10 +100,11 @@ def _set_metadata(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(tensor: Any, metadata: dict[str, Any]) -> None:
         if not isinstance(tensor, FakeTensor):
-            return original(tensor, metadata)
+            original(tensor, metadata)
+            return
         old = tensor._fake_meta
         place = (old.size, old.stride, old.offset, old.dtype, old.device, old.layout)
-        return rebind(tensor, intern(*place, **metadata), tensor._fake_storage)
+        rebind(tensor, intern(*place, **metadata), tensor._fake_storage)
 
     return replacement
 

@@ -8,6 +8,7 @@ has that; when the last mode of the process is left, every original is back. Cal
 
 from __future__ import annotations
 
+import sys
 import threading
 from functools import cache
 from typing import Any
@@ -150,7 +151,19 @@ def _patches_for_named_devices() -> list[Patch]:
     ]
 
 
+_known_patches: dict[str, tuple[int, str, list[Patch]]] = {}
+
+
 def _patches_for(device_type: str) -> list[Patch]:
+    """Found again when something was imported, which may know functions by names of its own."""
+    state = len(sys.modules), backends.name_of_privateuse1()
+    known = _known_patches.get(device_type)
+    if known is None or known[:2] != state:
+        known = _known_patches[device_type] = (*state, _find_patches_for(device_type))
+    return known[2]
+
+
+def _find_patches_for(device_type: str) -> list[Patch]:
     if device_type == "cuda":
         return [*_patches_of_cuda(), *stand_ins.CUDA_TENSORS]
     found = [*others.TABLES]

@@ -123,7 +123,7 @@ def follow(call: Any, result: Any) -> bool:
 def _is_whole(result: Any) -> bool:
     """Whether a result is one fake that covers its storage."""
     storage = getattr(result, "_fake_storage", None)
-    return storage is not None and result._fake_meta.num_bytes == storage.num_bytes
+    return storage is not None and bool(result._fake_meta.num_bytes == storage.num_bytes)
 
 
 def _found_no_overflow(call: Any) -> bool:
@@ -203,7 +203,7 @@ def _absorbed(call: Any, packet: str, result: Any) -> ConstantFill | None:
 
 def _covers(tensor: Any, result: Any) -> bool:
     """Whether each element of `result` is made of one of `tensor`, which is broadcast."""
-    return math.prod(torch.broadcast_shapes(tensor.shape, result.shape)) == result.numel()
+    return bool(math.prod(torch.broadcast_shapes(tensor.shape, result.shape)) == result.numel())
 
 
 def _values(fake: Any) -> torch.Tensor:

@@ -44,6 +44,7 @@ _tables = cache.tables
 _make_wrapper = subclass.make_wrapper
 _default_dtype = torch.get_default_dtype
 _in_inference_mode = torch.is_inference_mode_enabled
+is_recording = modes.is_recording
 _getframe = sys._getframe
 _caller_location = source_location.caller_location
 _is_library_code = source_location.is_library_code.cached
@@ -225,9 +226,9 @@ def _run_unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if recipe is _NO_RECIPE or not guards_hold(recipe):
         return _run_and_cache(func, args, kwargs)
     fast, returned = recipe.unrecorded
-    if returned is not None:
+    if returned is not None and not (recipe.has_plain_arguments and recipe.computes_values):
         return args[returned]
-    if fast is None or fast.base is not None:
+    if fast is None or fast.base is not None or (recipe.computes_values and not is_recording()):
         return _apply(recipe, func, args, kwargs)
     inference.seen = inference.seen or _in_inference_mode()
     fake = _make_wrapper(*fast.wrapper)

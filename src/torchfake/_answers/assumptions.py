@@ -65,6 +65,16 @@ _MAX_KNOWN_BYTES = 1024 * 1024
 """As for other integers: see ``_tensor/known_values``."""
 
 
+_ONE_VALUE_IS_ENOUGH = frozenset(
+    {*_ASSUMED_OF_UNKNOWN, *_FOLLOWED, *_ABSORBING, _FINDS_OVERFLOW, "aten::_amp_update_scale_"}
+)
+
+
+def is_known_if_one_is(packet: str) -> bool:
+    """Whether a result may have a value where some arguments have one, and not all."""
+    return packet in _ONE_VALUE_IS_ENOUGH
+
+
 def decides_scale(call: Any) -> bool:
     """Whether `call` updates the scale of gradients of which it is assumed that none overflowed."""
     if call.traits.packet != "aten::_amp_update_scale_":

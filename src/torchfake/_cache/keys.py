@@ -7,8 +7,8 @@ two calls of equal signature and equal key have outcomes of equal metadata, but 
 
 A key is a tuple: a fake stands in it as its metadata record, a list as a tuple, anything else as
 itself, with its type where the schema leaves that open, since 1 and 1.0 and True are equal. One
-element more says that a value is known. Calls with a number or nothing where the schema has a
-tensor have keys of another layout.
+element more says that values are known from which that of the result may follow. Calls with a
+number or nothing where the schema has a tensor have keys of another layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._core.schemas import traits_of
+from torchfake._answers import assumptions
+from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends
@@ -43,14 +44,17 @@ class _Template(NamedTuple):
 
     key: str  # its part of the key
     storage: str = ""  # of a tensor
-    value: str = ""  # of that storage ``{1}``: None if not known
+    is_unknown: str = ""  # whether that storage, ``{0}``, is there and has no known value
+    is_known: str = ""  # whether it is there and has one
 
 
-_TENSOR = _Template("{0}._fake_meta", "{0}._fake_storage", "{1}.value")
+_TENSOR = _Template("{0}._fake_meta", "{0}._fake_storage", "{0}.value is None",
+                    "{0}.value is not None")  # fmt: skip
 _TENSOR_OR_NONE = _Template(
     "(None if {0} is None else {0}._fake_meta)",
     "(None if {0} is None else {0}._fake_storage)",
-    "(None if {1} is None else {1}.value)",
+    "({0} is not None and {0}.value is None)",
+    "({0} is not None and {0}.value is not None)",
 )
 _LIST = _Template("tuple({0})")
 _LIST_OR_NONE = _Template("(None if {0} is None else tuple({0}))")
@@ -88,17 +92,30 @@ def key_function(func: Any, args: Args, kwargs: Kwargs) -> KeyFunction | None:
     if None in templates:
         return None
     traits = traits_of(func)
-    writes_first = traits.mutated_positions == (0,) and len(args) > 0
-    return _compile(tuple(templates), len(args), traits.returns_uninitialized, writes_first)
+    facts = _Facts(
+        returns_uninitialized=traits.returns_uninitialized,
+        writes_first=traits.mutated_positions == (0,) and len(args) > 0,
+        needs_all_values=needs_all_values(traits),
+    )
+    return _compile(tuple(templates), len(args), facts)
+
+
+class _Facts(NamedTuple):
+    """What the key function of an operator depends on, beside the signature."""
+
+    returns_uninitialized: bool
+    writes_first: bool
+    needs_all_values: bool
+
+
+def needs_all_values(traits: OpTraits) -> bool:
+    """Whether results have values only where all arguments have one; else values do not matter."""
+    depends_on_some = traits.mutated_names or traits.is_random or traits.reads_values
+    return not depends_on_some and not assumptions.is_known_if_one_is(traits.packet)
 
 
 @cache
-def _compile(
-    templates: tuple[_Template, ...],
-    num_positional: int,
-    returns_uninitialized: bool,
-    writes_first: bool,
-) -> KeyFunction:
+def _compile(templates: tuple[_Template, ...], num_positional: int, facts: _Facts) -> KeyFunction:
     """The key function of a signature, as one expression without a loop.
 
     Made from text, as dataclasses and named tuples make theirs: a loop over the arguments would
@@ -110,11 +127,13 @@ def _compile(
     pairs = list(zip(templates, names, strict=True))
     tensors = [(template, name, f"s{name}") for template, name in pairs if template.storage]
     storages = "; ".join(f"{s} = {template.storage.format(a)}" for template, a, s in tensors)
-    values = [template.value.format(a, s) for template, a, s in tensors]
+    unknown = [template.is_unknown.format(s) for template, _, s in tensors]
+    known = [template.is_known.format(s) for template, _, s in tensors]
+    is_plain = " or ".join(unknown) if facts.needs_all_values else f"not ({' or '.join(known)})"
     key = "".join(template.key.format(name) + ", " for template, name in pairs)
-    fills = "fills_memory(), " if returns_uninitialized else ""
+    fills = "fills_memory(), " if facts.returns_uninitialized else ""
     key += fills
-    if writes_first and templates[0] is _TENSOR:
+    if facts.writes_first and templates[0] is _TENSOR:
         key += "".join(f"{s} is sa0, " for _, _, s in tensors[1:])
     text = f"""
 def key(args, kwargs):
@@ -122,7 +141,7 @@ def key(args, kwargs):
     {_unpacking(names[num_positional:], "kwargs.values()")}
     try:
         {storages or "pass"}
-        if {" is ".join([*values, "None"] if values else ["True"])}:
+        if {is_plain if tensors else "True"}:
             return ({key})
         return ({key}True,)
     except AttributeError:  # no fake where the schema has a tensor

@@ -16,6 +16,7 @@ import torch
 
 from torchfake._answers import assumptions
 from torchfake._cache.guards import current_devices
+from torchfake._cache.keys import needs_all_values
 from torchfake._cache.recipes import (
     ArgumentPath,
     ArgumentResult,
@@ -90,6 +91,7 @@ def learn_recipe(
         guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
         is_recorded=_is_recorded(traits, before, new_bytes),
+        has_plain_arguments=not all(b.record.mark for b in before),
         fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
     )
 
@@ -178,7 +180,7 @@ def _may_propagate_values(
     if traits.returns_uninitialized and not traits.mutated_names:
         return any(not _is_inexact(o.record.dtype) for o in small)
     if any(b.is_known for b in before):
-        return True
+        return not needs_all_values(traits) or all(b.is_known for b in before)
     if traits.packet in random_values.LIKE_ITS_ARGUMENT:
         return any(_keeps_draw(o.record) for o in small)
     if traits.overwrites_first:

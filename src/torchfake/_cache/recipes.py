@@ -82,22 +82,26 @@ class Recipe:
     guard_default_dtype: torch.dtype | None = None  # holds only while this is torch's default
     guard_devices: Any = None  # holds only while current_devices() is this
     is_recorded: bool = False  # makes or writes deferred storages: see _recording/record
+    has_plain_arguments: bool = True  # fakes that are not deferred, whose values it may overwrite
 
     fast: FastRecipe | None = field(default=None, compare=False)  # the same for the hot path
     returned_argument: int | None = field(default=None, compare=False)  # position of the result
+    # The same where it is recorded, for which values do not matter:
     unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
 
     def __post_init__(self) -> None:
         self._derive_fast_path()
         self.unrecorded = self.fast, self.returned_argument
-        if self.is_recorded:  # the hot path would not record it
+        if self.is_recorded or self.computes_values:  # of that the hot path does nothing
             self.fast = self.returned_argument = None
+
+    @property
+    def computes_values(self) -> bool:
+        return self.propagates_values and self.fill is None
 
     def _derive_fast_path(self) -> None:
         """Fill in `fast` or `returned_argument`, if the hot path can do all that is to be done."""
         if self.metadata_changes or self.increments_versions or self.guard_devices is not None:
-            return
-        if self.propagates_values and self.fill is None:
             return
         outcome = self.outcome
         if isinstance(outcome, NewResult):

@@ -34,6 +34,7 @@ class PatchSet:
         self.is_installed = False
         # of what is replaced, or about to be, and the replacement
         self.originals: list[tuple[Any, str, Any, Any]] = []
+        self._made: dict[tuple[int, str], tuple[Any, Any]] = {}  # originals and replacements
 
     def install(self, patches: list[Patch]) -> None:
         """Install `patches`, if they are not installed."""
@@ -43,7 +44,10 @@ class PatchSet:
         for owner, name, make_replacement in patches:
             own = vars(owner).get(name, _INHERITED)
             original = inspect.getattr_static(owner, name, None) if own is _INHERITED else own
-            replacement = make_replacement(original)
+            known = self._made.get((id(owner), name))
+            if known is None or known[0] is not original:  # to make one takes longer than the rest
+                known = self._made[id(owner), name] = original, make_replacement(original)
+            replacement = known[1]
             self.originals.append((owner, name, own, replacement))
             setattr(owner, name, replacement)
         self.is_installed = True

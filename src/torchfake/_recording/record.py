@@ -65,6 +65,7 @@ _lock = threading.RLock()
 together, and threads that a mode has followed into may write parts of one storage."""
 
 _holds_lock: Callable[[], bool] = _lock._is_owned  # type: ignore[attr-defined]
+_acquire, _release = _lock.acquire, _lock.release
 
 
 def record(
@@ -82,13 +83,13 @@ def record(
     if _holds_lock():
         return _record(func, traits, args, kwargs, run, mode_mark)
     try:
-        _lock.acquire()  # not holding(): that takes as long as much of the rest
+        _acquire()  # not holding(): that takes as long as much of the rest
         result = _record(func, traits, args, kwargs, run, mode_mark)
-        _lock.release()
+        _release()
         return result
     except BaseException:
         if _holds_lock():
-            _lock.release()
+            _release()
         raise
 
 

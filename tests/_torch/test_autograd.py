@@ -218,3 +218,15 @@ def test_is_in_transform() -> None:
     torch.func.grad(squared)(torch.ones(()))
     assert not autograd.is_in_transform(seen[0])
     assert not autograd.is_in_transform(torch.ones(()))
+
+
+def test_whether_transforms_are_running() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(autograd.are_transforms_running())
+        return x.sum()
+
+    torch.func.grad(function)(torch.ones(2))
+    assert seen == [True]
+    assert not autograd.are_transforms_running()

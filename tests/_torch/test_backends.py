@@ -43,12 +43,31 @@ def test_data_on_meta() -> None:
     assert seen[0] == ("meta" if backends.drops_data_on_meta() else "cpu")
 
 
-def test_raise_no_cuda() -> None:
+def test_devices_that_are_not_there() -> None:
+    """The error is torch's own."""
+    cuda = torch.device("cuda")
     if torch.cuda.is_available():
-        backends.raise_no_cuda()
-        return
-    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
-        backends.raise_no_cuda()
+        assert backends.num_real_devices(cuda) == torch.cuda.device_count()
+    else:
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
+            backends.num_real_devices(cuda)
+    assert backends.num_real_devices(torch.device("cpu")) == torch.cpu.device_count()
+    assert backends.has_device_type("cpu")
+    assert not backends.has_device_type("hpu")
+
+
+def test_the_accelerator_of_a_build() -> None:
+    assert backends.own_accelerator_type() == ("cuda" if torch.backends.cuda.is_built() else None)
+    name = backends.name_of_privateuse1()
+    assert torch.device(f"{name}:0").type == name
+
+
+def test_lists_of_functions_are_cached() -> None:
+    caches = backends.caches_of_functions()
+    for function in caches:
+        function.cache_clear()
+    torch.overrides.is_tensor_method_or_property(torch.Tensor.add)
+    assert any(function.cache_info().currsize for function in caches)
 
 
 def test_default_dtype() -> None:

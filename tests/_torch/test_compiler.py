@@ -12,6 +12,7 @@ import torch
 import torch._dynamo
 from torch.nn.attention import flex_attention as attention_module
 
+from torchfake import fake_mode
 from torchfake._dispatch import FakeDispatch
 from torchfake._torch import dispatcher
 from torchfake._torch.compiler import frames, higher_order
@@ -27,7 +28,8 @@ def test_the_callback_of_a_thread_is_swapped_and_put_back() -> None:
 
 def test_the_tracer_is_replaced_where_it_asks() -> None:
     """A torch that moved one of these has torch.compile trace fakes."""
-    frames.watch_imports(contextlib.nullcontext, {})
+    with fake_mode():
+        pass
     assert frames.TRACER in sys.modules
     assert frames.run_as_they_are.__name__ in Tracer.__call__.__code__.co_qualname or hasattr(
         Tracer.__call__, "__wrapped__"

@@ -228,3 +228,14 @@ def test_views_are_noted_while_an_operation_is_dispatched() -> None:
         torch.neg(six)
     assert bases[0] is None
     assert bases[1] is six
+
+
+def test_autocast_of_any_type() -> None:
+    """MPS is one of them, which torch's own function forgets."""
+    assert not dispatcher.any_or_mps_autocast()
+    for device_type in ("cpu", "mps"):
+        torch.set_autocast_enabled(device_type, True)
+        try:
+            assert dispatcher.any_or_mps_autocast()
+        finally:
+            torch.set_autocast_enabled(device_type, False)

@@ -59,3 +59,13 @@ def test_the_choice_of_attention_on_the_cpu() -> None:
     is_squeezed = "Squeeze" in attention(tensor, tensor, tensor).grad_fn.name()
     assert kernels.cpu_attention_adds_batch_dim() is is_squeezed
     assert kernels.cpu_attention_allows_causal_mask() in (True, False)
+    described = kernels.AttentionArgument(tensor.shape, tensor.dtype, True)
+    assert hash(described) == hash(described._replace(dtype=torch.float32))
+
+
+def test_functions_that_take_a_device() -> None:
+    found = kernels.names_of_functions_with_device()
+    expected = {(torch, "empty"), (torch, "zeros_like"), (torch.fft, "fftfreq"),
+                (torch.Tensor, "to"), (torch.Tensor, "new_tensor")}  # fmt: skip
+    assert expected <= set(found)
+    assert all(hasattr(owner, name) for owner, name in found)

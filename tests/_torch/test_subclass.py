@@ -58,11 +58,15 @@ def test_make_wrapper() -> None:
     assert wrapper.device == torch.device("meta", 11)  # the index survives: see _core/devices
     place = ((2, 3), (1, 2), 4, None, torch.int32, torch.strided, torch.device("meta", 11))
     defaults = subclass.wrapper_defaults(dispatcher.WRAPPER_KEY.keys)
+    floats = (*place[:4], torch.float32, *place[5:])
     assert torch._C._dispatch_keys(wrapper) == torch._C._dispatch_keys(
         subclass.make_wrapper(Wrapper, *place, *defaults)
     )
     keys = torch._C._dispatch_keys(wrapper)
     assert keys.has(torch._C._parse_dispatch_key("DeferredInit"))
+    leaf = subclass.make_wrapper(Wrapper, *subclass.with_requires_grad((*floats, *defaults)))
+    assert leaf.requires_grad
+    assert leaf.is_leaf
 
 
 def test_cpp_factories_name_the_carrier_device() -> None:

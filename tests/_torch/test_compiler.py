@@ -59,6 +59,18 @@ def test_the_tracer_asks_each_tensor_for_an_attribute() -> None:
         torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
 
 
+def test_others_find_a_method_under_that_name() -> None:
+    thread = types.SimpleNamespace(traced_frames=0)
+
+    class Named:
+        __tensor_flatten__ = frames.Untraceable(thread, lambda self: [type(self).__name__])
+
+    assert Named().__tensor_flatten__() == ["Named"]
+    thread.traced_frames = 1
+    with pytest.raises(frames.MetUntraceable):
+        Named().__tensor_flatten__()
+
+
 def test_operators_that_are_dispatched() -> None:
     names = {op.name() for op in higher_order.dispatched_operators()}
     assert {"cond", "while_loop", "scan", "map_impl", "flex_attention"} <= names

@@ -31,7 +31,7 @@ from torchfake._tensor.fake_tensor import (
     user_attributes,
 )
 from torchfake._torch import subclass
-from torchfake._torch.compiler import higher_order
+from torchfake._torch.compiler import frames, higher_order
 
 _Constructor = Callable[..., torch.Tensor]
 
@@ -224,7 +224,8 @@ def _shallow_copy(fake: FakeTensor) -> FakeTensor:
     return copied
 
 
-FakeTensor.__tensor_flatten__ = _inner_names  # type: ignore[attr-defined]
+_flatten = frames.Untraceable(modes.thread, _inner_names)
+FakeTensor.__tensor_flatten__ = _flatten  # type: ignore[attr-defined]
 FakeTensor._same_bytes = property(_with_same_bytes)  # type: ignore[attr-defined]
 FakeTensor.__new__ = staticmethod(_new)  # type: ignore[method-assign]
 FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core import devices, modes
+from torchfake._core import devices
 from torchfake._core.metadata import (
     DEFERRED_AS_META,
     PLAIN,
@@ -32,7 +32,6 @@ from torchfake._tensor.conversions import (
     type_name,
 )
 from torchfake._torch import autograd, dispatcher, subclass, zero_tensors
-from torchfake._torch.compiler import frames
 
 REAL_COUNTERPART = "_real_counterpart"
 """The attribute of a fake that holds the real tensor which its materialized views are views of."""
@@ -54,7 +53,6 @@ class FakeTensor(torch.Tensor):
     _fake_storage: Storage
 
     __torch_function__ = torch_function.override_switch
-    __tensor_flatten__ = frames.Untraceable(modes.thread)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import importlib.machinery
 import sys
+import types
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -79,19 +80,23 @@ class MetUntraceable(BaseException):
 
 
 class Untraceable:
-    """An attribute that Dynamo looks for at each tensor that it traces, and that is not there.
+    """``__tensor_flatten__``, which Dynamo looks for at each tensor that it traces.
 
     Args:
         thread: has the number of frames that this thread traces now, as ``traced_frames``.
+        method: what others find under the name; None: nothing.
     """
 
-    def __init__(self, thread: Any) -> None:
+    def __init__(self, thread: Any, method: Callable[..., Any] | None = None) -> None:
         self._thread = thread
+        self._method = method
 
     def __get__(self, tensor: Any, cls: Any = None) -> Any:
         if tensor is not None and self._thread.traced_frames:
             raise MetUntraceable
-        raise AttributeError("__tensor_flatten__")
+        if self._method is None:
+            raise AttributeError("__tensor_flatten__")
+        return self._method if tensor is None else types.MethodType(self._method, tensor)
 
 
 def run_as_they_are(

@@ -24,8 +24,12 @@ DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_f
             "tests/test_meta_init.py")  # fmt: skip
 """What materializes deferred modules."""
 
-ECOSYSTEM = ("huggingface", "quantization", "training", "vision")
-"""The folders of tests/ecosystem, each with the versions of its libraries."""
+ECOSYSTEM = {
+    "huggingface": "torch", "quantization": CHECKED_TORCH, "training": CHECKED_TORCH,
+    "vision": "torch",
+}  # fmt: skip
+"""The folders of tests/ecosystem, each with the versions of its libraries, and the torch that they
+are tried on: torchvision, which some import, is built for CUDA."""
 
 
 def install(session: nox.Session, torch: str, extra: str = "test") -> None:
@@ -185,11 +189,11 @@ def frameworks(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("kind", ECOSYSTEM)
+@nox.parametrize("kind", list(ECOSYSTEM))
 def ecosystem(session: nox.Session, kind: str) -> None:
     """Other people's libraries on fakes and deferred modules, in an environment for each kind."""
     folder = f"tests/ecosystem/{kind}"
-    install(session, CHECKED_TORCH)
+    install(session, ECOSYSTEM[kind])
     session.install("-r", f"{folder}/requirements.txt")
     run_pytest(session, folder, ECOSYSTEM="1")
 

@@ -15,7 +15,7 @@ from torchfake import deferred_mode, errors, fake_mode, is_fake, materialize_mod
 from torchfake._core import devices
 from torchfake._torch import backends
 
-BACKEND = "privateuseone"  # renamed by a process of its own, below
+BACKEND = "privateuseone"  # torch's own name: to rename it is for the whole process
 TYPES = [*devices.KINDS, BACKEND]
 
 DOORS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {

@@ -146,13 +146,14 @@ def _real_argument(arg: Any, storages: Storages) -> Any:
 
 def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> None:
     """Make the storage of `result` that of its cell; copy it if the kernel has chosen another
-    layout than was recorded.
+    layout than was recorded, or a lazy conjugate.
     """
     record, cell = output.record, output.cell
     if record.zero:  # what views and copies of it read
         flat_view(storages.get(cell), torch.uint8).zero_()
         return
     same = result.stride() == record.stride and result.storage_offset() == record.offset
+    same = same and result.is_conj() == record.conj and result.is_neg() == record.neg
     if same and result.untyped_storage().nbytes() == cell.num_bytes:
         storages.put(cell, result.untyped_storage())
     else:

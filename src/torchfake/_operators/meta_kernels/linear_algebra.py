@@ -55,6 +55,15 @@ def lstsq(
     return solution.squeeze(-1) if is_vector else solution, residuals, rank, singular
 
 
+@register_meta_kernel(aten._linalg_solve_ex.default)
+def solve(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    """_linalg_solve_ex_out in the same file: a solution from the right is a lazy conjugate."""
+    solution, *rest = aten._linalg_solve_ex.default(a, b, left=left, check_errors=check_errors)
+    if not left and solution.is_complex() and solution.numel():
+        solution = solution.conj()
+    return solution, *rest
+
+
 def _dot_with_zeros(func: Any) -> MetaKernel:
     """aten/src/ATen/native/Blas.cpp: a product with a zero tensor is one too."""
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchfake import fake_like, fake_mode, is_fake
-from torchfake.errors import RealTensorWriteError
+from torchfake import deferred_mode, fake_like, fake_mode, is_fake, materialize_tensor
+from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
 REFUSED = {
     "half layer, float input": lambda: nn.Linear(3, 4).half()(torch.randn(2, 3)),
@@ -167,3 +167,56 @@ def test_real_tensors_inside_a_mode_are_read_and_written_as_in_eager() -> None:
         assert real.tolist() == [1.0, 0.0, 0.0]
         assert is_fake(real + 1)
         assert (real + 1).tolist() == [2.0, 1.0, 1.0]
+
+
+DRIVERS = {
+    "svd": lambda x: torch.linalg.svd(x, driver="gesvd"),
+    "svdvals": lambda x: torch.linalg.svdvals(x, driver="gesvd"),
+    "lstsq": lambda x: torch.linalg.lstsq(x, x, driver="gesvd"),
+}
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", DRIVERS)
+def test_drivers_of_other_devices(name: str, mode: Any) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        DRIVERS[name](torch.randn(40, 40))
+    with mode(), pytest.raises(RuntimeError) as refused:
+        DRIVERS[name](torch.randn(40, 40))
+    assert str(refused.value) == str(expected.value)
+    with fake_mode(fake_cuda=True):
+        on_cuda = torch.randn(4, 4, device="cuda")
+        assert torch.linalg.svdvals(on_cuda, driver="gesvd").is_cuda
+        assert torch.linalg.lstsq(torch.randn(4, 4), torch.randn(4, 4), driver="gelsd").rank == 4
+
+
+def padded(is_nested: bool = True) -> Tensor:
+    """What an encoder gives for sequences of which one is padded at its end."""
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=is_nested).eval()
+    mask = torch.tensor([[False, False, False], [False, True, True]])
+    with torch.no_grad():
+        result: Tensor = encoder(torch.randn(2, 3, 8), src_key_padding_mask=mask)
+    return result
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype:UserWarning")
+def test_nested_tensors_of_an_encoder() -> None:
+    expected = padded()
+    with fake_mode():
+        assert padded().stride() == expected.stride()
+    with deferred_mode(), pytest.raises(UnsupportedOpError, match=r"enable_nested_tensor=False"):
+        padded()
+    torch.manual_seed(0)
+    expected = padded(is_nested=False)
+    torch.manual_seed(0)
+    with deferred_mode():
+        recorded = padded(is_nested=False)
+    assert torch.equal(materialize_tensor(recorded), expected)
+
+
+def test_attention_of_a_real_module_without_weights() -> None:
+    """The kernel leaves the second result undefined: it has no value that could be known."""
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 3, 8)
+    with fake_mode(), torch.no_grad():
+        assert attention(x, x, x, need_weights=False)[0].shape == x.shape

@@ -16,7 +16,7 @@ import torch
 from torchfake._operators.operator_call import Call, device_of, mutated_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
-from torchfake.errors import RealTensorWriteError
+from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
 aten = torch.ops.aten
 
@@ -40,6 +40,20 @@ def check_arguments(call: Call) -> None:
         _NOT_DETERMINISTIC[call.traits.packet](call)
     if call.traits.packet in _FILLS:
         _check_number(call)
+    if call.traits.packet in _WITH_DRIVER and call.kwargs.get("driver") is not None:
+        _check_driver(call)
+
+
+def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
+    """No fake is nested. Plain fakes do not come here: ``nn.TransformerEncoder`` is told that their
+    masks are not left-aligned. The masks of deferred tensors are read.
+    """
+    raise UnsupportedOpError(
+        f"{func} makes a nested tensor, which cannot be recorded or fake. nn.TransformerEncoder "
+        "(and nn.Transformer) asks for it in eval() with a src_key_padding_mask. Make the encoder "
+        "with enable_nested_tensor=False, set encoder.use_nested_tensor = False, or call train(); "
+        "or do this after materialize_module"
+    )
 
 
 _FILLS = {
@@ -57,6 +71,18 @@ def _check_number(call: Call) -> None:
     if isinstance(number, (bool, int, float, complex)) and dtype is not None:
         with dispatcher.no_interception():
             torch.full((), number, dtype=dtype, device="cpu")  # raises what eager raises
+
+
+_WITH_DRIVER = {"aten::_linalg_svd": 1, "aten::linalg_lstsq": 2}
+"""How many matrices a routine takes whose driver can be chosen."""
+
+
+def _check_driver(call: Call) -> None:
+    """LAPACK's drivers are others than CUDA's."""
+    if call.device.type == "cpu":
+        one = torch.ones(1, 1, dtype=call.tensors[0].dtype, device="cpu")
+        with dispatcher.as_eager():  # raises what eager raises
+            call.func(*[one] * _WITH_DRIVER[call.traits.packet], driver=call.kwargs["driver"])
 
 
 def _alert_of_put(call: Call) -> None:

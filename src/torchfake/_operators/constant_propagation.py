@@ -202,7 +202,7 @@ def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
         [(result, values)] if isinstance(result, FakeTensor) else zip(result, values, strict=True)
     )
     for fake, value in pairs:
-        if any(fake is f for f in new):
+        if value is not None and any(fake is f for f in new):  # attention weights not wanted
             _set_value(fake, value)
     return True
 

@@ -22,6 +22,7 @@ from torchfake._operators import collectives, random_values
 from torchfake._operators.argument_checks import (
     check_index_devices,
     check_mask_fits,
+    refuse_nested,
 )
 from torchfake._operators.constant_propagation import argument_value, is_known
 from torchfake._operators.interpreter import interpret
@@ -168,6 +169,9 @@ def _assume(func: Any, args: Args, kwargs: Kwargs, *, assumed: bool) -> Any:
 def is_left_aligned(func: Any, args: Args, kwargs: Kwargs) -> bool:
     """Called by ``nn.TransformerEncoder``, to use nested tensors if it may: no fake is nested."""
     return False
+
+
+register_handler(aten._nested_tensor_from_mask.default)(refuse_nested)
 
 
 @register_handler(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake._torch import autograd
 
@@ -205,6 +206,23 @@ def test_saved_by_running_node() -> None:
     hook.remove()
     assert saved[0] is leaf
     assert saved[1].grad_fn is product.grad_fn
+
+
+def test_what_the_running_node_has_saved_while_it_computes() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.extend(autograd.saved_by_running_node_of("NativeGroupNormBackward0", "input"))
+            assert autograd.saved_by_running_node_of("OtherBackward0", "input") == []
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(2, 4, 3, 3, requires_grad=True)
+    result = torch.nn.functional.group_norm(x, 2)
+    with Seeing():
+        torch.autograd.grad(result.sum(), x)
+    assert any(each is x for each in seen)
+    assert autograd.saved_by_running_node_of("NativeGroupNormBackward0", "input") == []
 
 
 def test_is_in_transform() -> None:

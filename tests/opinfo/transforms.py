@@ -77,6 +77,14 @@ def vjp_of_jvp(call: Call) -> Any:
     return results, pull([torch.ones_like(r) for r in results])
 
 
+def backward(call: Call) -> Any:
+    """Gradients that are not differentiated again, for which C++ has formulas of its own."""
+    primals = [p.detach().requires_grad_() for p in call.primals]
+    results = [r for r in _floats_only(call.function)(*primals) if r.requires_grad]
+    ones = [torch.ones_like(r) for r in results]
+    return torch.autograd.grad(results, primals, ones, allow_unused=True)
+
+
 def double_backward(call: Call) -> Any:
     """A gradient of gradients by autograd itself, outside of ``torch.func``."""
     primals = [p.detach().requires_grad_() for p in call.primals]
@@ -147,8 +155,8 @@ def functionalize(call: Call) -> Any:
 TRANSFORMS: dict[str, Transform] = {
     f.__name__: f
     for f in (
-        dual, jvp, vjp, jvp_of_vjp, vjp_of_jvp, double_backward, hessian, vmap, vmap_same,
-        vmap_of_vjp, vmap_of_jvp, linearize, functionalize,
+        dual, jvp, vjp, jvp_of_vjp, vjp_of_jvp, backward, double_backward, hessian, vmap,
+        vmap_same, vmap_of_vjp, vmap_of_jvp, linearize, functionalize,
     )
 }  # fmt: skip
 MAX_HESSIAN = 30

@@ -155,6 +155,22 @@ def group_norm(
     return aten.native_group_norm.default(tensor, scale, shift, *sizes, num_groups, eps)[0]
 
 
+def native_group_norm_backward(
+    redispatch: Callable[..., Any], grad: torch.Tensor, tensor: torch.Tensor, *args: Any
+) -> Any:
+    """Its backward pass. C++ asks the gradient for the device, and makes both contiguous if that is
+    not the CPU. (Without a gradient of the input, the kernel of torch 2.13 for channels last ends
+    the process: not so here.)
+    """
+    *_, wanted = args
+    saved = autograd.saved_by_running_node_of("NativeGroupNormBackward0", "input")
+    if saved and wanted[0] and saved[0].shape == tensor.shape and grad.device.type == "cpu":
+        memory_format = kernels.memory_format_of(saved[0])
+        grad = grad.contiguous(memory_format=memory_format)
+        tensor = saved[0].contiguous(memory_format=memory_format)
+    return redispatch(grad, tensor, *args)
+
+
 def native_channel_shuffle(
     redispatch: Callable[..., Any], tensor: torch.Tensor, groups: int
 ) -> Any:
@@ -194,6 +210,7 @@ dispatcher.WRAPPER_KEY.register(
 dispatcher.WRAPPER_KEY.register(aten.ctc_loss.Tensor, ctc_loss)
 dispatcher.WRAPPER_KEY.register(aten.isfinite.default, isfinite)
 dispatcher.WRAPPER_KEY.register(aten.group_norm.default, group_norm)
+dispatcher.WRAPPER_KEY.register(aten.native_group_norm_backward.default, native_group_norm_backward)
 dispatcher.WRAPPER_KEY.register(aten.native_channel_shuffle.default, native_channel_shuffle)
 dispatcher.WRAPPER_KEY.register(aten.max_pool1d.default, max_pool1d)
 dispatcher.WRAPPER_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)

@@ -162,8 +162,8 @@ def embedding_bag(
 
 def mish_backward(redispatch: Redispatch, grad: Tensor, tensor: Tensor) -> Tensor:
     """A composite that is one kernel on the CPU: recorded as that."""
-    is_deferred = is_deferred_fake(tensor) and tensor.device.type == "cpu"
-    if not is_deferred or torch.is_grad_enabled():
+    is_deferred = is_deferred_fake(tensor) or is_deferred_fake(grad)
+    if not is_deferred or tensor.device.type != "cpu" or torch.is_grad_enabled():
         return redispatch(grad, tensor)  # type: ignore[no-any-return]
     op = aten.mish_backward.default
     return FakeTensor.__torch_dispatch__(op, (), (grad, tensor))  # type: ignore[no-any-return]
@@ -202,11 +202,21 @@ def _recorded(value: Any, like: Tensor | None) -> Any:
 
 def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
     """torch/csrc/autograd/FunctionsManual.cpp: sums are added up in another order."""
+    if torch.is_grad_enabled() and not _are_in_transform(args):  # it may be differentiated again
+        return _cumprod_gradient(*args) if _has_no_zeros(args[1]) else redispatch(*args)
     recorded = _recorded_arguments(aten.cumprod_backward.default, args)
     result: Tensor = redispatch(*args)
     if recorded is not None:
         _overwrite(result, _write_cumprod_backward, recorded, {})
     return result
+
+
+def _cumprod_gradient(grad: Tensor, tensor: Tensor, dim: int, output: Tensor) -> Tensor:
+    """The formula of plain tensors without zeros."""
+    if tensor.numel() <= 1 or tensor.shape[dim] == 1:
+        return grad
+    weights = output.conj() * grad
+    return weights.flip(dim).cumsum(dim).flip(dim).div(tensor.conj())
 
 
 def _write_cumprod_backward(target: Tensor, *args: Any) -> None:
@@ -269,12 +279,23 @@ def _prod_gradient(
     """The formula of plain tensors, which depends on whether there are zeros: read as in eager."""
     tensor, result = autograd.saved_by_running_node("self", "result")
     tensor = tensor.to(grad.dtype)
-    with autograd.no_grad():
-        if not tensor.dim() or autograd.is_in_transform(tensor) or (tensor == 0).any().item():
-            return of_subclasses
+    if not tensor.dim() or autograd.is_in_transform(tensor) or not _has_no_zeros(tensor):
+        return of_subclasses
     if dim is not None and not keepdim:
         grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
     return grad * (result / tensor).conj()
+
+
+def _are_in_transform(args: Sequence[Any]) -> bool:
+    return any(isinstance(arg, Tensor) and autograd.is_in_transform(arg) for arg in args)
+
+
+def _has_no_zeros(tensor: Tensor) -> bool:
+    """Whether no element is known to be zero: read as eager reads it."""
+    with autograd.no_grad():
+        if has_unknown_value(autograd.without_levels(tensor)):
+            return False
+        return not (tensor == 0).any().item()
 
 
 def _write_prod_backward(target: Tensor, op: Any, grad: Tensor, args: Any, **options: Any) -> None:
@@ -322,6 +343,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.embedding_bag.default: embedding_bag,
     aten.embedding_bag.padding_idx: embedding_bag,
     aten.group_norm.default: composites.group_norm,
+    aten.native_group_norm_backward.default: composites.native_group_norm_backward,
     aten.mish_backward.default: mish_backward,
     aten.prod.default: prod,
     aten.prod.dim_int: prod,

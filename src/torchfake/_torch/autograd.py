@@ -276,3 +276,9 @@ def saved_by_running_node(*names: str) -> list[torch.Tensor]:
     """What the node that a backward pass is running has saved, in a hook of that node."""
     node: Any = torch._C._current_autograd_node()
     return [getattr(node, f"_saved_{name}") for name in names]
+
+
+def saved_by_running_node_of(name: str, *names: str) -> list[torch.Tensor]:
+    """The same while it computes, if it is one of that name: else nothing."""
+    node: Any = torch._C._current_autograd_node()
+    return saved_by_running_node(*names) if node is not None and node.name() == name else []

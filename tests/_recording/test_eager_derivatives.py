@@ -67,7 +67,7 @@ PROGRAMS: dict[str, Callable[[], Gradients]] = {
         )
         for how in (differentiated_twice, reverse_over_forward)
         for name in FUNCTIONS
-        for zeros in (0, 1, 2)
+        for zeros in ((0,) if name == "vander" else (0, 1, 2))  # docs/limits.md
     },
     **{
         f"group_norm-{dims}-{trained}": lambda dims=dims, trained=trained: group_norm(
@@ -97,7 +97,7 @@ def metadata(tensor: Tensor) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_bits_of_eager(name: str) -> None:
     torch.manual_seed(0)
     expected = PROGRAMS[name]()

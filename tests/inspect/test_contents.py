@@ -138,7 +138,7 @@ def test_checkpoints_that_cannot_be_read(make: Any, tmp_path: Path, capsys: Any)
         ("transformers:NoSuchModel", "has no 'NoSuchModel'"),
         ("LlamaForCausalLM", "did you mean transformers:LlamaForCausalLM?"),
         ("/no/such/folder", "no such folder"),
-        (3, "the path of a checkpoint is needed, not int"),
+        (3, "b is of type int: give a module, a TARGET or the path of a checkpoint"),
     ],
 )
 def test_sources_that_name_nothing(source: Any, said: str) -> None:

@@ -13,8 +13,10 @@ reaches a fake runs as it is.
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,6 +29,7 @@ from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.compiler import frames, higher_order
 
 _MAX_DEPTH = 8  # of containers in containers
+_BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
 class _State:
@@ -58,18 +61,24 @@ def _expect_no_scores() -> None:
 
 
 _WITH_REPLACEMENTS = ("accelerators", "autocast", "data", "device_arguments", "wrapper_devices")
-_TRACED = ("_core.modes", *(f"_patches.{name}" for name in _WITH_REPLACEMENTS))
+_TRACED = (
+    "_core.modes",
+    *(f"_patches.{name}" for name in _WITH_REPLACEMENTS),
+    "_tracing.meta_patcher",
+)
 """Replacements, and what tells them that their thread is in no mode: they are traced while another
-thread is in one."""
+thread is in one, and forwards of layers without weights until they are unpatched."""
+_DIVIDED = ("_core", "_patches", "_tracing")
 
 
 def _untraced_modules() -> Iterator[str]:
     """The modules of torchfake that the tracer is not to look into."""
     package = __name__.split(".")[0]
-    for parent in ("", "_core.", "_patches."):
-        path = sys.modules[f"{package}.{parent}".rstrip(".")].__path__
-        for module in pkgutil.iter_modules(path, parent):
-            if module.name not in ("_core", "_patches", *_TRACED):
+    root = sys.modules[package].__path__[0]
+    for parent in ("", *_DIVIDED):
+        prefix = parent and f"{parent}."
+        for module in pkgutil.iter_modules([os.path.join(root, parent)], prefix):
+            if module.name not in (*_DIVIDED, *_TRACED):
                 yield f"{package}.{module.name}"
 
 
@@ -96,10 +105,11 @@ def _reaches_fake(value: Any, seen: set[int], depth: int) -> bool:
 
 def _parts_of(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
-        return (*value.parameters(), *value.buffers())
+        is_initialized = "_modules" in vars(value)  # this frame may be its constructor
+        return (*value.parameters(), *value.buffers()) if is_initialized else ()
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
-    bound_to = getattr(value, "__self__", None) if callable(value) else None
-    return () if bound_to is None else (bound_to,)
+    # Of other objects no attribute is read: proxies make one for each name, or are half made.
+    return (value.__self__,) if isinstance(value, _BOUND) else ()

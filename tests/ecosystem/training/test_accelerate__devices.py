@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import set_seed
 from torch import nn
 
 from torchfake import fake_mode
+
+
+def _forget_state() -> None:
+    AcceleratorState._reset_state(True)
+    PartialState._reset_state()
+    GradientState._reset_state()
+
+
+@pytest.fixture(autouse=True)
+def _state() -> Iterator[None]:
+    """accelerate has one state for the process, which transformers and models of others make too:
+    with it, the device is that of the first to ask.
+    """
+    _forget_state()
+    yield
+    _forget_state()
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
@@ -28,6 +46,5 @@ def test_an_accelerator_trains_on_a_fake_device(device_type: str, precision: str
             optimizer.step()
             optimizer.zero_grad()
         accelerator.free_memory()
-    AcceleratorState._reset_state(True)
     assert {p.device for p in model.parameters()} == {torch.device(device_type, 0)}
     assert out.device == torch.device(device_type, 0)

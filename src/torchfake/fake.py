@@ -150,6 +150,8 @@ def _fake_machine(
     num_devices: int,
 ) -> FakeAccelerator | None:
     """The devices that the arguments of ``fake_mode`` describe, or None for none."""
+    if isinstance(num_devices, bool) or not isinstance(num_devices, int):
+        raise TypeError(f"num_devices is a number of devices, not {num_devices!r}")
     if fake_device is None:
         if num_devices != 1:
             raise TypeError("num_devices is for fake_device; of CUDA, give fake_cuda=N")
@@ -158,9 +160,10 @@ def _fake_machine(
         raise TypeError("a mode has fake devices of one type: give fake_cuda or fake_device")
     if not isinstance(fake_device, str):
         raise TypeError(f'fake_device is a type of device, such as "mps", not {fake_device!r}')
-    if isinstance(num_devices, bool) or not isinstance(num_devices, int):
-        raise TypeError(f"num_devices is a number of devices, not {num_devices!r}")
-    kind = devices.kind_of(fake_device)
+    try:
+        kind = devices.kind_of(fake_device)
+    except DeviceError as error:
+        raise DeviceError(f"fake_device={fake_device!r}: {error}") from None
     if not 1 <= num_devices <= kind.max_devices:
         raise DeviceError(
             f"num_devices={num_devices}: a mode has 1 to {kind.max_devices} {fake_device} device(s)"

@@ -133,7 +133,7 @@ def test_a_forward_pass_on_fakes() -> None:
     torch.manual_seed(0)
     layer = deferred_init(nn.Linear, 3, 4)
     with fake_mode():
-        output = layer(torch.randn(2, 3))
+        output = layer(torch.randn(30, 3))
     assert is_fake(output)
     assert not is_deferred(output)
     with pytest.raises(errors.MaterializeError, match=r"^(bias|weight) cannot"):
@@ -145,8 +145,8 @@ def test_a_forward_pass_on_fakes() -> None:
 def test_running_statistics_of_fakes_cannot_be_replayed() -> None:
     module = deferred_init(nn.BatchNorm1d, 3)
     with fake_mode(), torch.no_grad():
-        copy.deepcopy(module)(torch.randn(5, 3))
-        module(torch.randn(5, 3))
+        copy.deepcopy(module)(torch.randn(50, 3))
+        module(torch.randn(50, 3))
     with pytest.raises(errors.ReplayError, match=r"batch_norm.* do not\s+exist") as caught:
         materialize_module(module)
     assert "running" in str(caught.value) or "float32[3]" in str(caught.value)

@@ -111,25 +111,9 @@ READS: dict[str, Callable[[], Any]] = {
     "slice": lambda: torch.arange(9)[torch.tensor(2) : torch.tensor(5)].tolist(),
     "dlpack": lambda: np.from_dlpack(torch.arange(3)).tolist(),
     "hash_and_is": lambda: len({torch.tensor(1), torch.tensor(1)}),
+    "tensor_of_tensors": lambda: torch.tensor([torch.tensor(1), torch.tensor(2)]).tolist(),
     "scatter": lambda: torch.zeros(4).scatter(0, torch.tensor([1, 3]), 1.0).tolist(),
 }
-
-
-SHORTFALLS: dict[str, tuple[Callable[[], Any], str]] = {
-    "tensor_of_tensors": (
-        lambda: torch.tensor([torch.tensor(1), torch.tensor(2)]).tolist(),
-        "torch.tensor reads each number inside C++ with Python's dispatch keys off",
-    ),
-}
-"""Reads that work in eager and not on fakes, with the reason. One that works now fails the test."""
-
-
-@pytest.mark.parametrize("name", SHORTFALLS)
-def test_shortfalls_are_still_there(name: str) -> None:
-    program, reason = SHORTFALLS[name]
-    program()
-    with fake_mode(), pytest.raises(RuntimeError):
-        pytest.fail(f"it works now: {program()}; it was not since {reason}")
 
 
 @pytest.mark.parametrize("name", READS)

@@ -116,7 +116,7 @@ def _or_none(query: Callable[[], Any]) -> Any:
 
 def value(tensor: Tensor) -> str | None:
     """A value as text: equal texts are equal bits, but for the payload of a NaN."""
-    if is_fake(tensor) and tensor._fake_storage.value is None:
+    if is_fake(tensor) and not tensor._fake_storage.is_known:
         return None
     try:
         return repr(tensor.tolist())

@@ -8,6 +8,7 @@ for :data:`recording` and :data:`on_any_thread`. Called by: everything that depe
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 from dataclasses import dataclass, field
@@ -143,6 +144,15 @@ def is_recording() -> bool:
     """Whether the innermost mode is a deferred one, where values are obtained only by replay."""
     state = current()
     return state is not None and state.mark != 0
+
+
+def is_in_recorded_initialiser() -> bool:
+    """Whether this is called by a compound initialiser whose call has been recorded already."""
+    initialiser = thread.initialiser_frame
+    frame: types.FrameType | None = None if initialiser is None else sys._getframe(1)
+    while frame is not None and frame is not initialiser:
+        frame = frame.f_back
+    return frame is not None
 
 
 def answerers() -> list[Any]:

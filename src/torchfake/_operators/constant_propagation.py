@@ -112,7 +112,7 @@ def propagate_values(call: Call, result: Any) -> None:
     new = _new_results(call, result)
     if not written and not new:
         return
-    if modes.is_recording():
+    if modes.is_recording() or (call.traits.is_random and _is_recorded(call)):
         for fake in written:
             fake._fake_storage.value = None
         return
@@ -128,6 +128,14 @@ def propagate_values(call: Call, result: Any) -> None:
         return
     for fake in written:
         fake._fake_storage.value = None
+
+
+def _is_recorded(call: Call) -> bool:
+    """Whether the operator is recorded, outside of all modes or in a fake one, alone or with the
+    initialiser that calls it: a draw would move the caller's generator a second time.
+    """
+    fakes = [t for t in call.tensors if isinstance(t, FakeTensor)]
+    return any(t._fake_storage.deferred for t in fakes) or modes.is_in_recorded_initialiser()
 
 
 def _start_uninitialized(new: list[FakeTensor]) -> None:

@@ -72,11 +72,13 @@ def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
     A real tensor gets here inside a mode only; one on meta, which torch 2.15 lifts, stays there.
     """
     source = args[0]
-    if isinstance(source, FakeTensor) or source.is_meta:
+    if isinstance(source, FakeTensor):
         return source
     untyped = source.untyped_storage()
     if isinstance(untyped, FakeUntypedStorage):  # torch.tensor(fake.storage())
         return untyped.as_tensor(source.dtype)
+    if source.is_meta:
+        return source
     return fake_copy(source, known=True)
 
 

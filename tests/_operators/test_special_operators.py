@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.conftest import unknown
 from torchfake import fake_mode
+from torchfake.errors import UnknownValueError
 
 
 def test_torchs_own_checks_pass():
@@ -39,3 +41,18 @@ def test_a_known_mask_selects_from_unknown_values() -> None:
 def test_a_mask_that_does_not_fit_is_refused_before_it_is_read() -> None:
     with fake_mode(), pytest.raises(IndexError, match=r"shape of the mask \[2\] at index 0"):
         torch.arange(12).view(3, 4)[torch.tensor([True, True])]
+
+
+def test_what_is_the_same_memory_is_equal() -> None:
+    with fake_mode() as mode:
+        numbers = (unknown(3, 4) > 0).long()
+        assert torch.equal(numbers, numbers.view(3, 4))
+        assert not mode.answers
+        x = unknown(3, 4)
+        assert torch.equal(x, x.detach())
+        assert [a.answered_by for a in mode.answers] == ["finiteness"]
+        for other in (x.clone(), x.view(12)[:12].view(3, 4).neg(), x.flip(0)):
+            with pytest.raises(UnknownValueError):
+                torch.equal(x, other)
+        nan = torch.full((3,), float("nan"))
+        assert not torch.equal(nan, nan)

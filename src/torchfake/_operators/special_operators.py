@@ -273,7 +273,22 @@ def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
         storage, made_by = condition._fake_storage, ones._fake_storage.op
         if storage.is_unknown and made_by is aten.new_ones.default and condition.dim() == 0:
             return storage.op not in _DEGENERATE
+        if storage.is_unknown and _is_same_tensor(condition, ones):
+            return _equals_itself(condition)
     return interpret(func, args, kwargs)
+
+
+def _is_same_tensor(one: FakeTensor, other: FakeTensor) -> bool:
+    """Whether two fakes are the same bytes, read in the same way: tied weights."""
+    is_same = one._fake_storage is other._fake_storage and one._fake_meta == other._fake_meta
+    return is_same and one._fake_storage.deferred is None
+
+
+def _equals_itself(fake: FakeTensor) -> bool:
+    """Whether a tensor of unknown value equals itself: NaN does not, and numbers are finite."""
+    if fake.dtype.is_floating_point or fake.dtype.is_complex:
+        asking.note(fake, "aten.equal.default", True, "finiteness")
+    return True
 
 
 @register_handler(aten.allclose.default)

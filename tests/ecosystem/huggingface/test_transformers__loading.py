@@ -44,7 +44,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         state = folder / name / "pytorch_model.bin"
         torch.save(llama.state_dict(), state, _use_new_zipfile_serialization=is_zip)
     llama.to(torch.bfloat16).save_pretrained(folder / "bfloat16")
-    transformers.LlamaForCausalLM(tied).save_pretrained(folder / "tied")
+    with_tied = transformers.LlamaForCausalLM(tied)
+    with_tied.save_pretrained(folder / "tied")
+    tied.save_pretrained(folder / "tied bin")
+    torch.save(with_tied.state_dict(), folder / "tied bin" / "pytorch_model.bin")
     transformers.BertForPreTraining(transformers.BertConfig(**LANGUAGE)).save_pretrained(
         folder / "bert"
     )
@@ -62,6 +65,7 @@ CASES = {
     "whole": loading("LlamaForCausalLM", "llama"),
     "in shards": loading("LlamaForCausalLM", "sharded"),
     "tied": loading("LlamaForCausalLM", "tied"),
+    "tied, torch.save": loading("LlamaForCausalLM", "tied bin"),
     "automatic class and dtype": loading("AutoModelForCausalLM", "bfloat16", dtype="auto"),
     "cast down": loading("LlamaForCausalLM", "llama", dtype=torch.bfloat16),
     "cast up": loading("LlamaForCausalLM", "bfloat16", dtype=torch.float32),

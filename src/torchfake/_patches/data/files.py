@@ -107,12 +107,24 @@ def _load_without_data(original: Any) -> Any:
         try:
             if state.mark:
                 return _load_deferred(original, f, map_location, state, args, kwargs)
-            with torch.serialization.skip_data():
-                return original(f, _fake_map_location(map_location), *args, **kwargs)
+            return _load_fake(original, f, map_location, args, kwargs)
         finally:
             state.is_loading = False
 
     return replacement
+
+
+_NUM_STATE_BYTES = torch.Generator().get_state().numel()
+
+
+def _load_fake(original: Any, f: Any, map_location: Any, args: Any, kwargs: Any) -> Any:
+    """Nothing of a file is read but states of generators, which are set from it."""
+    locate = _fake_map_location(map_location)
+    path = _path_of(f)
+    if path is not None and _is_zip(path):
+        return original(path, locate, *args, **{**kwargs, "mmap": True})
+    with torch.serialization.skip_data():
+        return original(f, locate, *args, **kwargs)
 
 
 def _load_deferred(
@@ -155,13 +167,19 @@ def _located(map_location: Any, storage: Any, location: str) -> Any:
 
 
 def _fake_map_location(map_location: Any) -> Any:
-    """A ``map_location`` that gives each storage its device, and no bytes."""
+    """A ``map_location`` that gives each storage its device, and bytes only to what has the size of
+    the state of a generator.
+    """
 
     def locate(storage: torch.UntypedStorage, location: str) -> Any:
-        fake = Storage(storage.nbytes(), devices.CPU).untyped
+        is_mapped = isinstance(storage, FakeUntypedStorage)
+        fake = storage if is_mapped else Storage(storage.nbytes(), devices.CPU).untyped
         target = _located(map_location, fake, location)
         if isinstance(target, _STORAGES):
             return target
+        if is_mapped and storage.nbytes() == _NUM_STATE_BYTES:
+            device = devices.resolve(target)
+            return fake if fake.device == device else fake.to(device=device)
         return Storage(storage.nbytes(), devices.resolve(target)).untyped
 
     return locate

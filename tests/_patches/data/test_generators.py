@@ -1,0 +1,101 @@
+"""States of generators are set from fakes of known value, and draws go on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import unknown
+from torchfake import deferred_mode, fake_mode
+from torchfake.errors import UnknownValueError
+
+_OUTSIDE = torch.Generator()
+STATE = torch.Generator().manual_seed(5).get_state()
+
+
+def _set_copy(folder: Path) -> list[float]:
+    torch.set_rng_state(STATE.clone())
+    return torch.rand(3).tolist()
+
+
+def _set_from_file(folder: Path) -> list[float]:
+    torch.set_rng_state(torch.load(folder / "state.pt")["rng"])
+    return torch.rand(3).tolist()
+
+
+def _set_of_generator(folder: Path) -> list[float]:
+    other = torch.Generator()
+    other.set_state(STATE.clone())
+    _OUTSIDE.set_state(other.get_state().clone())
+    return [*torch.rand(2, generator=other).tolist(), torch.rand(1, generator=_OUTSIDE).item()]
+
+
+def _fork(folder: Path) -> list[float]:
+    with torch.random.fork_rng():
+        torch.random.set_rng_state(STATE.clone())
+        forked = torch.rand(2).tolist()
+    return [*forked, *torch.rand(2).tolist()]
+
+
+def _set_again(folder: Path) -> list[float]:
+    state = torch.default_generator.get_state()
+    first = torch.rand(2).tolist()
+    torch.default_generator.set_state(state)
+    return [*first, *torch.rand(2).tolist()]
+
+
+def _seed(folder: Path) -> list[float]:
+    torch.manual_seed(torch.tensor(7).item())
+    return torch.rand(2).tolist()
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize(
+    "draw", [_set_copy, _set_from_file, _set_of_generator, _fork, _set_again, _seed]
+)
+def test_draws_are_those_of_eager(
+    draw: Callable[[Path], Any], mode: Callable[[], Any], tmp_path: Path
+) -> None:
+    torch.save({"rng": STATE}, tmp_path / "state.pt")
+    torch.manual_seed(0)
+    expected = draw(tmp_path)
+    torch.manual_seed(0)
+    with mode():
+        assert draw(tmp_path) == expected
+
+
+def test_on_fake_cuda() -> None:
+    with fake_mode(fake_cuda=True):
+        torch.cuda.set_rng_state(torch.cuda.get_rng_state().clone())
+        generator = torch.Generator("cuda").manual_seed(1)
+        state = generator.get_state()
+        first = torch.rand(3, device="cuda", generator=generator).tolist()
+        generator.set_state(state.clone())
+        assert torch.rand(3, device="cuda", generator=generator).tolist() == first
+        with pytest.raises(UnknownValueError):
+            torch.cuda.set_rng_state((unknown(16) > 0).to(torch.uint8))
+
+
+def _set_of_new(state: torch.Tensor) -> None:
+    torch.Generator().set_state(state)
+
+
+@pytest.mark.parametrize("set_state", [torch.set_rng_state, _set_of_new])
+def test_what_is_not_a_known_state_is_refused(set_state: Callable[[Any], Any]) -> None:
+    with fake_mode(fake_cuda=True):
+        with pytest.raises(UnknownValueError, match=r"Generator.set_state\(\) needs the value"):
+            set_state((unknown(STATE.numel()) > 0).to(torch.uint8))
+        for wrong in (STATE.clone().float(), STATE.clone().cuda()):
+            with pytest.raises(TypeError, match="must be a torch"):
+                set_state(wrong)
+
+
+def test_the_method_is_torchs_own_outside_of_modes() -> None:
+    original = vars(type(_OUTSIDE))["set_state"]
+    with fake_mode():
+        assert vars(type(_OUTSIDE))["set_state"] is not original
+    assert vars(type(_OUTSIDE))["set_state"] is original

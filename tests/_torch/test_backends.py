@@ -134,6 +134,7 @@ def test_the_default_generator_is_kept() -> None:
     assert torch.equal(torch.get_rng_state(), expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # imports of torch.func
 def test_function_transforms_wrap_by_name() -> None:
     """A mode replaces the function in this module, which looks it up at each call."""
     wrapped = []

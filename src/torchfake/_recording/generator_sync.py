@@ -37,8 +37,10 @@ def record_draws(
         num_words: random words that it draws; None if they cannot be counted.
     """
     num_elements = 0 if num_words is not None else math.prod(record.size)
-    fake = fake_generators.fake_generator(generator)
-    if generator is None and is_simulated(record.device):
+    fake = None
+    if generator is not None:
+        fake = fake_generators.fake_generator(generator)
+    elif record.device.type != "cpu" and is_simulated(record.device):
         fake = fake_generators.default_generator(record.device)
     if fake is not None:
         with holding(streams.lock):

@@ -10,7 +10,6 @@ Called by: ``_dispatch``, for each operation that the cache does not answer by i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,9 +63,6 @@ _lock = threading.RLock()
 """Held while an operation is recorded: what it reads, and what is then in what it writes, belong
 together, and threads that a mode has followed into may write parts of one storage."""
 
-_holds_lock: Callable[[], bool] = _lock._is_owned  # type: ignore[attr-defined]
-_acquire, _release = _lock.acquire, _lock.release
-
 
 def record(
     func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int = PLAIN
@@ -80,17 +76,8 @@ def record(
         return run(func, args, kwargs)
     if traits.is_collective:  # may wait for another thread
         return _record_collective(func, traits, args, kwargs, run, mode_mark)
-    if _holds_lock():
+    with _lock:  # not holding(): no interrupt comes between this and the block, and it costs less
         return _record(func, traits, args, kwargs, run, mode_mark)
-    try:
-        _acquire()  # not holding(): that takes as long as much of the rest
-        result = _record(func, traits, args, kwargs, run, mode_mark)
-        _release()
-        return result
-    except BaseException:
-        if _holds_lock():
-            _release()
-        raise
 
 
 def _record_collective(

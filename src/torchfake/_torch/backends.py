@@ -225,10 +225,12 @@ def _set_deterministic(options: Deterministic | None) -> None:
 
 def default_generator_of(device: torch.device) -> torch.Generator:
     """The generator of random operators on `device` that are given none."""
+    if device.type == "cpu":
+        return torch.default_generator
     if device.type == "mps":
         return torch.mps._get_default_mps_generator()
     module = getattr(torch, device.type, None)
-    generators = getattr(module, "default_generators", None) if device.type != "cpu" else None
+    generators = getattr(module, "default_generators", None)
     return generators[device.index or 0] if generators else torch.default_generator
 
 

@@ -139,3 +139,20 @@ def test_a_layer_that_asks_runs_as_fast_from_the_cache() -> None:
         for _ in range(3):
             found = unknown(4, 5).isinf()[1].any()
             assert found.item() is False
+
+
+INFINITE: dict[str, Callable[[], Tensor]] = {
+    "full": lambda: torch.full((200, 200), float("-inf")),
+    "of NaN": lambda: torch.full((200, 200), float("nan")),
+    "a row": lambda: torch.full((200, 200), float("inf"))[0],
+    "masked": lambda: unknown(6).masked_fill(unknown(6) > 0, float("-inf")),
+    "computed": lambda: (torch.full((200, 200), float("inf")) * 2).clone().double(),
+}
+
+
+@pytest.mark.parametrize("name", INFINITE)
+def test_what_was_filled_with_infinity_is_not_assumed_to_be_finite(name: str) -> None:
+    for ask in (torch.isinf, torch.isnan, torch.isfinite):
+        for _ in range(2):
+            with fake_mode(), pytest.raises(UnknownValueError):
+                bool(ask(INFINITE[name]()).any())

@@ -8,6 +8,7 @@ assumed value is never a known one: no shape and no other value depends on it. C
 
 from __future__ import annotations
 
+import cmath
 import math
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torchfake._answers import asking
 from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata
-from torchfake._core.storage import AssumedFill, ConstantFill, Storage, UpperBound
+from torchfake._core.storage import AssumedFill, ConstantFill, MaybeNotFinite, Storage, UpperBound
 from torchfake._torch import dispatcher
 
 _ASSUMED_OF_UNKNOWN = {
@@ -103,6 +104,25 @@ def fill_of_unknown(packet: str, argument: Metadata, result: Metadata) -> Assume
     return None
 
 
+_FILLS = frozenset({"aten::full", "aten::full_like", "aten::new_full", "aten::masked_fill"})
+"""Operators that write a number: where that is infinite or NaN, the result is not finite."""
+
+
+def fill_with_number(packet: str, args: Any, result: Metadata) -> MaybeNotFinite | None:
+    """The mark of what is filled, wholly or in part, with a number that is infinite or NaN."""
+    if packet not in _FILLS or not (result.dtype.is_floating_point or result.dtype.is_complex):
+        return None
+    number = next((a for a in args if isinstance(a, (float, complex))), 0)
+    is_finite = cmath.isfinite(number)
+    return None if is_finite else MaybeNotFinite(number, result.dtype, result.num_bytes)
+
+
+def may_be_infinite(tensor: Any) -> bool:
+    """Whether a number that is infinite or NaN went into `tensor`."""
+    storage = getattr(tensor, "_fake_storage", None)
+    return storage is not None and type(storage.value) is MaybeNotFinite
+
+
 def assume(fake: Any, number: bool) -> None:
     """Assume that all elements of `fake` are `number`, if they are unknown."""
     storage: Storage = fake._fake_storage
@@ -120,11 +140,17 @@ def follow(call: Any, result: Any) -> bool:
     if not _is_whole(result):
         return False
     source = getattr(call.tensors[0], "_fake_storage", None) if call.tensors else None
-    fill: ConstantFill | None = None
-    if source is not None and source.value is None and not call.traits.mutated_names:
+    fill: ConstantFill | None = fill_with_number(packet, call.args, result._fake_meta)
+    if (
+        fill is None
+        and source is not None
+        and source.value is None
+        and not call.traits.mutated_names
+    ):
         fill = fill_of_unknown(packet, call.tensors[0]._fake_meta, result._fake_meta)
     if fill is None and packet in _FOLLOWED:
         fill = _absorbed(call, packet, result) or _followed(call, packet, result)
+        fill = fill or _marked(call, result._fake_meta)
     if fill is not None:
         result._fake_storage.value = fill
     return fill is not None
@@ -150,7 +176,8 @@ def _found_no_overflow(call: Any) -> bool:
 def _followed(call: Any, packet: str, result: Any) -> AssumedFill | None:
     """The value of an operator on arguments that are assumed or filled with one number each."""
     values = [getattr(getattr(t, "_fake_storage", None), "value", None) for t in call.tensors]
-    if None in values or not any(isinstance(value, AssumedFill) for value in values):
+    is_marked = any(type(value) is MaybeNotFinite for value in values)
+    if is_marked or None in values or not any(isinstance(value, AssumedFill) for value in values):
         return None
     is_bound = any(type(value) is UpperBound for value in values)
     if is_bound and packet not in _MONOTONE:
@@ -160,6 +187,14 @@ def _followed(call: Any, packet: str, result: Any) -> AssumedFill | None:
         return None
     kind = UpperBound if is_bound else AssumedFill
     return kind(number, result.dtype, result._fake_storage.num_bytes)
+
+
+def _marked(call: Any, result: Metadata) -> MaybeNotFinite | None:
+    """The mark of what is computed from something marked."""
+    is_float = result.dtype.is_floating_point or result.dtype.is_complex
+    if is_float and any(map(may_be_infinite, call.tensors)):
+        return MaybeNotFinite(math.inf, result.dtype, result.num_bytes)
+    return None
 
 
 def _number_of(call: Any, packet: str, result: Any) -> Any:

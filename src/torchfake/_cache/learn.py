@@ -80,7 +80,7 @@ def learn_recipe(
         return None
     new_bytes = tuple(storage.num_bytes for storage in reader.new_storages)
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
-    assumed = _assumed_fill(traits, before, outcome, new_bytes)
+    assumed = _assumed_fill(traits, args, before, outcome, new_bytes)
     is_promoted = _promotes_from_floats(traits, before)
     return Recipe(
         outcome=outcome,
@@ -230,10 +230,20 @@ def _fill_of(
 
 
 def _assumed_fill(
-    traits: OpTraits, before: list[ArgumentSnapshot], outcome: Any, new_bytes: tuple[int, ...]
+    traits: OpTraits,
+    args: Args,
+    before: list[ArgumentSnapshot],
+    outcome: Any,
+    new_bytes: tuple[int, ...],
 ) -> ConstantFill | None:
     """What is assumed of the result where no argument has a value: that numbers are finite."""
-    if not isinstance(outcome, NewResult) or any(b.is_known or b.record.mark for b in before):
+    if not isinstance(outcome, NewResult) or any(b.record.mark for b in before):
+        return None
+    if new_bytes[outcome.storage_index] == outcome.record.num_bytes:
+        marked = assumptions.fill_with_number(traits.packet, args, outcome.record)
+        if marked is not None:
+            return marked
+    if any(b.is_known for b in before):
         return None
     if len(before) != 1 or new_bytes[outcome.storage_index] != outcome.record.num_bytes:
         return None

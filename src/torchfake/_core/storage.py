@@ -78,6 +78,14 @@ class UpperBound(AssumedFill):
     __slots__ = ()
 
 
+class MaybeNotFinite(UpperBound):
+    """The mark of an unknown value into which a number went that is infinite or NaN: what it gives
+    is not assumed to be finite.
+    """
+
+    __slots__ = ()
+
+
 KnownValue = torch.UntypedStorage | SharedBytes | ConstantFill
 """The known value of a storage: bytes of its own, shared bytes, or a constant."""
 
@@ -168,7 +176,7 @@ class Storage:
     @property
     def is_unknown(self) -> bool:
         """Whether nothing is known of the value, or a bound alone."""
-        return self.value is None or type(self.value) is UpperBound
+        return self.value is None or isinstance(self.value, UpperBound)
 
     def num_known_bytes(self) -> int:
         """The size of the known value. Bytes behind it, of a resize, were never written."""

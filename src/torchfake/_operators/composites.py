@@ -40,7 +40,7 @@ def tensor_split(
 def isfinite(redispatch: Callable[..., Any], tensor: torch.Tensor) -> Any:
     """C++ compares the tensor with itself and with infinity: of unknown values, all are finite."""
     result = redispatch(tensor)
-    if isinstance(result, FakeTensor):
+    if isinstance(result, FakeTensor) and not assumptions.may_be_infinite(tensor):
         assumptions.assume(result, True)
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,7 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from torchfake import deferred_mode, fake_mode, is_deferred, is_fake, materialize_tensor
+from torchfake import (
+    deferred_mode,
+    fake_like,
+    fake_mode,
+    is_deferred,
+    is_fake,
+    materialize_tensor,
+)
 
 
 class Plain(nn.Parameter):
@@ -86,7 +94,7 @@ _LAZY_CALLS = ("of nothing", "deep copy", "shallow copy")
 def described(tensor: Any) -> Any:
     classes = [cls for cls in (nn.Parameter, nn.Buffer, Plain, Scaled, Quantized)
                if isinstance(tensor, cls)]  # fmt: skip
-    attributes = sorted(k for k in tensor.__dict__ if not k.startswith("_fake"))
+    attributes = sorted(tensor.__dict__)
     if nn.parameter.is_lazy(tensor):
         return classes, tensor.requires_grad
     grad = None if tensor.grad is None else described(tensor.grad)
@@ -147,3 +155,87 @@ def test_detached_parameters_are_plain_tensors(mode: Any) -> None:
         weight = nn.Parameter(torch.ones(3))
     for result in (weight.detach(), weight.data, weight * 2, weight[1:], weight.clone()):
         assert not isinstance(result, nn.Parameter)
+
+
+# The dict of attributes.
+
+
+def _attributes(tensor: Any) -> list[Any]:
+    """What a program does with ``__dict__``, on a tensor with attributes."""
+    tensor.tag, tensor.list = "a", [1]
+    updated: Any = torch.zeros(5, 2)
+    updated.__dict__.update(tensor.__dict__)
+    copied: Any = torch.zeros(4)
+    for name, value in vars(tensor).items():
+        setattr(copied, name, value)
+    replaced: Any = torch.zeros(7)
+    replaced.other = 1
+    replaced.__dict__ = tensor.__dict__
+    seen = [dict(vars(t)) for t in (torch.ones(2), tensor, updated, copied, replaced)]
+    shapes = [t.shape for t in (tensor, updated, copied, replaced)]
+    attributes = vars(tensor)
+    tensor.late = 3
+    seen += [{**attributes}, dict(attributes), copy.copy(attributes), attributes | {"x": 1}]
+    seen += [
+        pickle.loads(pickle.dumps(attributes)),
+        attributes.pop("late"),
+        hasattr(tensor, "late"),
+    ]
+    replaced.__dict__ = {}
+    attributes.clear()
+    seen += [hasattr(tensor, "tag"), tensor.shape, vars(replaced), isinstance(attributes, dict)]
+    attributes |= {"k": 1}
+    seen += [tensor.k, repr(attributes), copy.deepcopy(updated).list, vars(copy.copy(updated))]
+    one, two = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3, 3))
+    one.m = 1  # type: ignore[attr-defined]
+    torch.utils.swap_tensors(one, two)
+    seen += [one.shape, two.shape, dict(vars(one)), dict(vars(two)), one.sum().item()]
+    with pytest.raises(TypeError):
+        tensor.__dict__ = 3
+    return seen + shapes
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", ["parameter", "tensor", "buffer", "scaled"])
+def test_attributes_of_a_fake_are_those_of_the_program(name: str, mode: Any) -> None:
+    torch.manual_seed(0)
+    wanted = _attributes(TENSORS[name]())
+    with mode():
+        assert _attributes(TENSORS[name]()) == wanted
+
+
+def test_a_fake_and_a_real_tensor_are_swapped_with_their_attributes() -> None:
+    one: Any = fake_like(torch.ones(2))
+    other: Any = torch.zeros(3)
+    one.of_fake, other.of_real = 1, 2
+    torch.utils.swap_tensors(one, other)
+    assert (is_fake(one), is_fake(other)) == (False, True)
+    assert (vars(one), vars(other)) == ({"of_real": 2}, {"of_fake": 1})
+    assert (one.shape, other.shape, other.device.type) == ((3,), (2,), "cpu")
+    real: Any = torch.zeros(4)
+    real.__dict__ = other.__dict__
+    assert (vars(real), real.of_fake, real.tolist()) == ({"of_fake": 1}, 1, [0.0] * 4)
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("cls", [nn.Parameter, Plain, Scaled, Quantized])
+def test_parameters_of_integers_are_refused_as_in_eager(cls: Any, mode: Any) -> None:
+    with pytest.raises(RuntimeError) as eager:
+        cls(torch.arange(3), requires_grad=True)
+    with mode(), pytest.raises(RuntimeError) as of_fake:
+        cls(torch.arange(3), requires_grad=True)
+    assert str(of_fake.value) == str(eager.value)
+    with mode():
+        assert not cls(torch.arange(3), requires_grad=False).requires_grad
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_as_subclass_names_the_remedy(mode: Any) -> None:
+    class Tagged(torch.Tensor): ...
+
+    with mode():
+        tensor = torch.ones(2)
+        with pytest.raises(RuntimeError, match=r"_make_subclass\(Tagged, tensor\)"):
+            tensor.as_subclass(Tagged)
+        assert isinstance(torch.Tensor._make_subclass(Tagged, tensor), Tagged)
+    assert isinstance(fake_like(torch.ones(2).as_subclass(Tagged)), Tagged)

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import weakref
+from typing import Any
 
 import torch
 
@@ -225,3 +226,37 @@ def test_a_wrapper_is_made_that_requires_grad_inside_of_a_transform() -> None:
         torch.vmap(lambda row: made.append(torch.nn.Parameter(weight)) or row)(x)
     assert made[0].requires_grad
     assert made[0].is_leaf
+
+
+def test_all_attributes() -> None:
+    fake: Any = fake_like(torch.ones(2))
+    fake.tag = 1
+    every = subclass.all_attributes(fake)
+    assert set(every) == {"_fake_meta", "_fake_storage", "tag"}
+    assert vars(fake) == {"tag": 1}
+    subclass.set_all_attributes(fake, {**every, "tag": 2})
+    assert fake.tag == 2
+    assert fake.shape == (2,)
+    assert subclass.dict_property(frozenset()).fget(fake).keys() == every.keys()
+    assert isinstance(vars(fake), subclass.ShownAttributes)
+
+
+def test_swap_tensors_of_torch_exchanges_dicts_in_code_that_we_know() -> None:
+    seen = []
+
+    class Watched(torch.Tensor):
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            seen.append(sys._getframe(1).f_code)
+            return subclass.all_attributes(self)
+
+        @__dict__.setter
+        def __dict__(self, new: Any) -> None:
+            seen.append(sys._getframe(1).f_code)
+            subclass.set_all_attributes(self, new)
+
+    one, other = (torch.ones(n).as_subclass(Watched) for n in (1, 2))
+    seen.clear()
+    torch.utils.swap_tensors(one, other)
+    assert len(seen) >= 4
+    assert set(seen) <= subclass._swaps_attributes

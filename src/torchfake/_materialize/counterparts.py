@@ -20,9 +20,8 @@ from torchfake._torch import autograd, subclass
 
 def real_tensor(fake: FakeTensor) -> torch.Tensor:
     """The real tensor that `fake` stands for, on the real storage of its own."""
-    made: torch.Tensor | None = fake.__dict__.pop(
-        REAL_COUNTERPART, None
-    )  # made as the base of a view
+    own = subclass.all_attributes(fake)
+    made: torch.Tensor | None = own.pop(REAL_COUNTERPART, None)  # made as the base of a view
     recorded: Any = fake._fake_storage.deferred
     geometry = memory.view_of(recorded.real, fake._fake_meta)
     if made is None or isinstance(made, FakeTensor):
@@ -33,7 +32,7 @@ def real_tensor(fake: FakeTensor) -> torch.Tensor:
 
 def remember(base: torch.Tensor, counterpart: torch.Tensor) -> None:
     """Keep what views of `base` are views of when they become real, as long as there are any."""
-    base.__dict__[REAL_COUNTERPART] = counterpart
+    subclass.all_attributes(base)[REAL_COUNTERPART] = counterpart
 
 
 def _new(fake: FakeTensor, geometry: torch.Tensor) -> torch.Tensor:
@@ -54,7 +53,7 @@ def _new(fake: FakeTensor, geometry: torch.Tensor) -> torch.Tensor:
 
 def _base_of_views(fake: FakeTensor) -> torch.Tensor:
     """The real tensor of a fake that is still one, or was one, and of which there are views."""
-    made: torch.Tensor | None = fake.__dict__.get(REAL_COUNTERPART)
+    made: torch.Tensor | None = subclass.all_attributes(fake).get(REAL_COUNTERPART)
     if isinstance(made, FakeTensor):  # real for a while, and deferred again
         return _base_of_views(made)
     if made is None:

@@ -160,7 +160,7 @@ def _exchange(real: torch.Tensor, storage: Storage) -> None:
     """Make a real tensor a fake on `storage` again, in place."""
     record = metadata_of(real, storage.device)
     fake = new_fake(record, storage, fake_class(type(real)))
-    fake.__dict__.update({k: v for k, v in real.__dict__.items() if k not in fake.__dict__})
+    subclass.all_attributes(fake).update(real.__dict__)
     fake.requires_grad_(real.requires_grad)
     subclass.move_hooks(real, fake)
     subclass.swap_tensors(real, fake)

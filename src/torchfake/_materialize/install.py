@@ -11,10 +11,8 @@ import torch
 
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize import counterparts
-from torchfake._tensor.fake_tensor import REAL_COUNTERPART, FakeTensor
+from torchfake._tensor.fake_tensor import FakeTensor, user_attributes
 from torchfake._torch import autograd, dispatcher, subclass
-
-_OF_FAKES = ("_fake_meta", "_fake_storage", REAL_COUNTERPART)
 
 
 def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None) -> None:
@@ -27,8 +25,7 @@ def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None
             real.requires_grad_(requires_grad)
         if grad is not None and not isinstance(grad, FakeTensor):
             _set_gradient(real, grad)
-    own = fake.__dict__
-    real.__dict__.update({key: own[key] for key in own if key not in _OF_FAKES})
+    real.__dict__.update(user_attributes(fake))
     subclass.move_hooks(fake, real)
     subclass.swap_tensors(fake, real)
     counterparts.remember(real, fake)  # which are exchanged: views of the fake are views of it

@@ -75,7 +75,7 @@ def release_histories(attributes: Iterable[Attribute]) -> None:
                 stacklevel=4,
             )
         leaf = new_fake(fake._fake_meta, fake._fake_storage, type(fake))
-        leaf.__dict__.update(fake.__dict__)
+        subclass.all_attributes(leaf).update(subclass.all_attributes(fake))
         subclass.swap_tensors(fake, leaf)
 
 
@@ -83,7 +83,7 @@ def rebind_as_view(fake: FakeTensor) -> None:
     """Let a view that autograd refuses to use let go of the graph; it is refused as before."""
     view: Any = autograd.view_like(fake._base, fake)  # type: ignore[arg-type]
     rebind(view, fake._fake_meta, fake._fake_storage)
-    view.__dict__.update(fake.__dict__)
+    subclass.all_attributes(view).update(subclass.all_attributes(fake))
     subclass.swap_tensors(fake, view)
 
 

@@ -47,8 +47,7 @@ def _become_real(fake: FakeTensor) -> None:
     """Exchange a tensor that was broadcast for the real one, if a module and autograd know nothing
     of it. What comes next may be C++ that cannot use fakes: a list of them is not dispatched.
     """
-    attributes = fake.__dict__.keys() - {"_fake_meta", "_fake_storage"}
-    if type(fake) is FakeTensor and not attributes and not fake.requires_grad:
+    if type(fake) is FakeTensor and not vars(fake) and not fake.requires_grad:
         real: Any = with_real_tensors(fake)
         subclass.swap_tensors(fake, real)
 

@@ -24,7 +24,6 @@ from torch.utils.hooks import warn_if_has_hooks
 from torchfake._core import modes
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import (
-    OWN_ATTRIBUTES,
     FakeTensor,
     is_deferred_fake,
     new_fake,
@@ -54,7 +53,6 @@ class FakeParameter(FakeTensor, torch.nn.Parameter):
     _is_param = property(lambda _fake: True, lambda _fake, _value: None)
 
     def __new__(cls, data: Any = None, requires_grad: bool = True, **kwargs: Any) -> Any:
-        kwargs = _without_own_attributes(kwargs)
         data = torch.empty(0) if data is None else data
         if cls is FakeParameter or kwargs:
             return torch.nn.Parameter(data, requires_grad, **kwargs)  # raises for what is unknown
@@ -83,8 +81,18 @@ def _detach(fake: FakeTensor) -> torch.Tensor:
 
 def make_subclass(cls: type, data: FakeTensor, requires_grad: bool = False) -> FakeTensor:
     """A fake on the storage of `data` that stands for a tensor of class `cls`."""
+    if requires_grad:
+        refuse_integers(data)
     storage, made_class = data._fake_storage, fake_class(cls)
     return new_fake(data._fake_meta, storage, made_class, requires_grad=requires_grad)
+
+
+def refuse_integers(data: FakeTensor) -> None:
+    """Raise what torch's C++ raises for a parameter that cannot require a gradient."""
+    dtype = data._fake_meta.dtype
+    if not dtype.is_floating_point and not dtype.is_complex:
+        with known_values.without_fake_mode():
+            subclass.make_subclass(torch.nn.Parameter, torch.empty(0, dtype=dtype), True)
 
 
 def fake_class(cls: type) -> type[FakeTensor]:
@@ -121,7 +129,6 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
 
 def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
     """``__new__`` of a combined class: the user's, inside a mode if there are no real tensors."""
-    kwargs = _without_own_attributes(kwargs)
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
     if tensors and not any(isinstance(t, FakeTensor) for t in tensors):
         return combined._fake_of(*args, **kwargs)
@@ -134,15 +141,8 @@ def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """``FakeTensor.__new__``: the constructor of ``torch.Tensor``, as ``type(buffer)(data)``."""
-    made = torch.Tensor(*args, **_without_own_attributes(kwargs))
+    made = torch.Tensor(*args, **kwargs)
     return made if cls is FakeTensor or type(made) is not FakeTensor else make_subclass(cls, made)
-
-
-def _without_own_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Programs pass on the ``__dict__`` of a tensor, which of a fake has its own parts too."""
-    if not attributes:
-        return attributes
-    return {name: value for name, value in attributes.items() if name not in OWN_ATTRIBUTES}
 
 
 def _inner_names(fake: FakeTensor) -> tuple[list[str], None]:
@@ -169,14 +169,14 @@ def _with_same_bytes(fake: FakeTensor) -> torch.Tensor:
 
 
 def _is_parameter(fake: FakeTensor) -> bool:
-    return bool(fake.__dict__.get("_is_param", False))
+    return bool(subclass.all_attributes(fake).get("_is_param", False))
 
 
 def _mark_parameter(fake: FakeTensor, is_parameter: bool) -> None:
     if type(fake) is FakeTensor and is_parameter:
         fake.__class__ = FakeParameter
     else:
-        fake.__dict__["_is_param"] = is_parameter
+        subclass.all_attributes(fake)["_is_param"] = is_parameter
 
 
 # Copies.
@@ -205,8 +205,9 @@ def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
         if fake.grad is not None:
             copied.grad = copy.deepcopy(fake.grad, memo)
     memo[id(fake)] = copied
+    attributes = subclass.all_attributes(copied)
     for name, value in user_attributes(fake).items():
-        copied.__dict__[name] = copy.deepcopy(value, memo)
+        attributes[name] = copy.deepcopy(value, memo)
     return copied
 
 
@@ -220,7 +221,7 @@ def _shallow_copy(fake: FakeTensor) -> FakeTensor:
     copied = new_fake(fake._fake_meta, fake._fake_storage, cls)
     with subclass.no_subclass_functions():
         copied.requires_grad_(fake.requires_grad)
-    copied.__dict__.update(user_attributes(fake))
+    subclass.all_attributes(copied).update(user_attributes(fake))
     return copied
 
 

@@ -65,6 +65,8 @@ class FakeTensor(torch.Tensor):
             "torchfake's dispatcher is not loaded: import torchfake, not its parts"
         )
 
+    __dict__ = subclass.dict_property(OWN_ATTRIBUTES)
+
     # What differs from what C++ reports of the wrapper.
 
     @property
@@ -170,6 +172,17 @@ class FakeTensor(torch.Tensor):
         target = self.device if device is None else devices.resolve(device)
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake
+
+    def as_subclass(self, cls: Any) -> Any:
+        try:
+            return _Super.as_subclass(self, cls)
+        except RuntimeError as error:
+            name = cls.__name__
+            raise RuntimeError(
+                f"as_subclass: C++ cannot make a fake an instance of {name}. In a mode use "
+                f"torch.Tensor._make_subclass({name}, tensor), which is outside the graph; "
+                f"or make a real {name} outside of it, and torchfake.fake_like(that)"
+            ) from error
 
     __getitem__ = conversions.get_item
     __setitem__ = conversions.set_item
@@ -288,7 +301,9 @@ def fake_copy(
 
 
 def user_attributes(fake: torch.Tensor) -> dict[str, Any]:
-    return {name: value for name, value in fake.__dict__.items() if name not in OWN_ATTRIBUTES}
+    """What the program has set on a fake: it is in one dict with the parts of the fake."""
+    every = subclass.all_attributes(fake)
+    return {name: value for name, value in every.items() if name not in OWN_ATTRIBUTES}
 
 
 def fake_repr(fake: Any) -> str:

@@ -69,7 +69,7 @@ def load_fake(
         fake.requires_grad_(requires_grad)
     is_parameter = issubclass(cls, torch.nn.Parameter)
     own = {k: v for k, v in attributes.items() if k != "_is_param" or not is_parameter}
-    fake.__dict__.update(own)
+    subclass.all_attributes(fake).update(own)
     return fake
 
 

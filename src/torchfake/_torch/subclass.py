@@ -9,6 +9,7 @@ operator, except the reads of ``inner_tensors`` by the subclass itself. Called b
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -22,6 +23,26 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 
 disabled_torch_dispatch = torch._C._disabled_torch_dispatch_impl
 """The ``__torch_dispatch__`` of plain tensors and parameters; DTensor and the like have another."""
+
+
+_dict_of_tensors: Any = torch.Tensor.__dict__["__dict__"]  # in 2.11, 2.13, 2.15
+
+
+def all_attributes(tensor: torch.Tensor) -> dict[str, Any]:
+    """The dict that holds the attributes of `tensor`, whatever its class shows as ``__dict__``."""
+    return _dict_of_tensors.__get__(tensor)  # type: ignore[no-any-return]
+
+
+def set_all_attributes(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:
+    """Make `attributes` the dict that holds the attributes of `tensor`."""
+    _dict_of_tensors.__set__(tensor, attributes)
+
+
+_swaps_attributes = {
+    code for code in torch.utils.swap_tensors.__code__.co_consts if hasattr(code, "co_code")
+}
+"""The code in ``torch.utils.swap_tensors`` that exchanges attributes, such as ``__dict__``, of two
+tensors: it exchanges all that is in C++ too. In 2.11, 2.13, 2.15."""
 
 
 def no_subclass_functions() -> Guards:
@@ -98,9 +119,9 @@ def move_hooks(source: torch.Tensor, target: torch.Tensor) -> None:
             setattr(target, name, hooks)
 
 
-def make_subclass(cls: Any, data: torch.Tensor) -> torch.Tensor:
+def make_subclass(cls: Any, data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
     """A tensor of class `cls` on the memory of `data`; the constructor of `cls` does not run."""
-    tensor: torch.Tensor = torch.Tensor._make_subclass(cls, data)
+    tensor: torch.Tensor = torch.Tensor._make_subclass(cls, data, requires_grad)
     return tensor
 
 
@@ -116,8 +137,8 @@ def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
         [
             partial(setattr, one, "__class__", other.__class__),
             partial(setattr, other, "__class__", one.__class__),
-            partial(setattr, one, "__dict__", other.__dict__),
-            partial(setattr, other, "__dict__", one.__dict__),
+            partial(set_all_attributes, one, all_attributes(other)),
+            partial(set_all_attributes, other, all_attributes(one)),
             partial(torch._C._swap_tensor_impl, one, other),
         ]
     )
@@ -189,3 +210,97 @@ def rewrapped(tensor: Any, exchange: Callable[[torch.Tensor], torch.Tensor]) -> 
         inner, context, tensor.shape, tensor.stride()
     )
     return made
+
+
+# The attributes of a tensor whose class keeps some for itself.
+
+
+class ShownAttributes(dict[str, Any]):
+    """The attributes of a tensor without the `hidden` ones. What is written to it is set on the
+    tensor. It is a dict, as ``tensor.__dict__ = ...`` wants one, and reads the tensor each time.
+    """
+
+    def __init__(self, every: dict[str, Any], hidden: frozenset[str]) -> None:
+        self._every, self._hidden = every, hidden
+        self._refresh()
+
+    def _refresh(self) -> None:
+        dict.clear(self)
+        dict.update(self, {k: v for k, v in self._every.items() if k not in self._hidden})
+
+    def _write(self) -> None:
+        for name in self._every.keys() - dict.keys(self) - self._hidden:
+            del self._every[name]
+        self._every.update({k: v for k, v in dict.items(self) if k not in self._hidden})
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (self.copy(),)
+
+
+def _reading(method: Callable[..., Any]) -> Callable[..., Any]:
+    def read(self: ShownAttributes, *args: Any) -> Any:
+        self._refresh()
+        return method(self, *args)
+
+    return read
+
+
+def _writing(method: Callable[..., Any]) -> Callable[..., Any]:
+    def write(self: ShownAttributes, *args: Any, **kwargs: Any) -> Any:
+        self._refresh()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self._write()
+
+    return write
+
+
+for _name in [
+    "__getitem__",
+    "__iter__",
+    "__len__",
+    "__contains__",
+    "__eq__",
+    "__ne__",
+    "__repr__",
+    "__or__",
+    "__ror__",
+    "__reversed__",
+    "get",
+    "keys",
+    "values",
+    "items",
+    "copy",
+]:
+    setattr(ShownAttributes, _name, _reading(getattr(dict, _name)))
+for _name in [
+    "__setitem__",
+    "__delitem__",
+    "__ior__",
+    "update",
+    "setdefault",
+    "pop",
+    "popitem",
+    "clear",
+]:
+    setattr(ShownAttributes, _name, _writing(getattr(dict, _name)))
+
+
+def dict_property(hidden: frozenset[str]) -> Any:
+    """A ``__dict__`` for a tensor class that shows, and lets programs replace, all attributes but
+    the `hidden` ones. Attributes themselves are found without it, in :func:`all_attributes`.
+    """
+
+    def show(tensor: torch.Tensor) -> dict[str, Any]:
+        every = all_attributes(tensor)
+        is_swap = sys._getframe(1).f_code in _swaps_attributes
+        return every if is_swap else ShownAttributes(every, hidden)
+
+    def replace(tensor: torch.Tensor, new: dict[str, Any]) -> None:
+        if sys._getframe(1).f_code not in _swaps_attributes and isinstance(new, dict):
+            every = all_attributes(tensor)
+            new = {**new, **{name: every[name] for name in hidden if name in every}}
+        set_all_attributes(tensor, new)  # raises what torch raises for what is no dict
+
+    return property(show, replace)

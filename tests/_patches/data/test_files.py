@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from torchfake import (
     deferred_mode,
@@ -23,6 +24,8 @@ from torchfake import (
 )
 from torchfake._graph.file_slices import FileSlice
 from torchfake.errors import ReplayError
+
+from ...quantized_tensor import Quantized
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -233,3 +236,31 @@ def test_a_meta_location_is_meta(tmp_path: Path) -> None:
     torch.save(saved_state(), tmp_path / "state.pt")
     with deferred_mode():
         assert torch.load(tmp_path / "state.pt", map_location="meta")["weight"].is_meta
+
+
+@pytest.mark.parametrize(
+    "location", [None, "cpu", {"cpu": "meta"}, "meta", lambda storage, _: storage]
+)
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_wrapper_subclasses_are_loaded_where_eager_loads_them(
+    mode: Any, location: Any, tmp_path: Path
+) -> None:
+    weight = nn.Parameter(Quantized.of(torch.randn(3, 4)), requires_grad=False)
+    torch.save({"weight": weight}, tmp_path / "file")
+
+    def load() -> Any:
+        try:
+            loaded = torch.load(tmp_path / "file", map_location=location, weights_only=False)
+        except RuntimeError as error:
+            return str(error), None
+        w = loaded["weight"]
+        return (type(w), w.device, w.dtype, w.shape, w.codes.device, w.codes.dtype), w
+
+    wanted, _ = load()
+    with mode():
+        found, fake = load()
+    assert found == wanted
+    if mode is deferred_mode and location in (None, "cpu"):
+        assert is_deferred(fake.codes)
+        real = materialize_tensor(fake.codes)
+        assert torch.equal(real, weight.codes)  # type: ignore[attr-defined]

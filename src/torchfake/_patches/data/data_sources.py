@@ -16,7 +16,7 @@ from torchfake._patches.patch import Patch
 from torchfake._random import streams
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
-from torchfake._tensor.classes import make_subclass
+from torchfake._tensor.classes import FAKE_TYPES, make_subclass, refuse_integers
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
 from torchfake._torch import autograd, backends
@@ -148,6 +148,8 @@ def _new_parameter(original: Any) -> Any:
 
     @functools.wraps(function)
     def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if requires_grad and type(data) in FAKE_TYPES:
+            refuse_integers(data)
         is_plain = cls is torch.nn.Parameter and not autograd.are_transforms_running()
         if is_plain or not isinstance(data, FakeTensor):
             return function(cls, data, requires_grad)

@@ -119,7 +119,7 @@ _NUM_STATE_BYTES = torch.Generator().get_state().numel()
 
 def _load_fake(original: Any, f: Any, map_location: Any, args: Any, kwargs: Any) -> Any:
     """Nothing of a file is read but states of generators, which are set from it."""
-    locate = _fake_map_location(map_location)
+    locate = functools.partial(_locate_fake, map_location)
     path = _path_of(f)
     if path is not None and _is_zip(path):
         return original(path, locate, *args, **{**kwargs, "mmap": True})
@@ -133,7 +133,8 @@ def _load_deferred(
     path = _path_of(f)
     if path is not None and _is_zip(path):
         f, kwargs = path, {**kwargs, "mmap": True}
-    return original(f, _deferring_map_location(map_location, state), *args, **kwargs)
+    locate = functools.partial(_locate_deferred, map_location, state.mark)
+    return original(f, locate, *args, **kwargs)
 
 
 def _path_of(f: Any) -> str | None:
@@ -166,40 +167,49 @@ def _located(map_location: Any, storage: Any, location: str) -> Any:
     return location if map_location is None else map_location
 
 
-def _fake_map_location(map_location: Any) -> Any:
-    """A ``map_location`` that gives each storage its device, and bytes only to what has the size of
-    the state of a generator.
+def _locate_fake(map_location: Any, storage: Any, location: str) -> Any:
+    """A ``map_location``, after its first argument, that gives each storage its device, and bytes
+    only to what has the size of the state of a generator.
     """
-
-    def locate(storage: torch.UntypedStorage, location: str) -> Any:
-        is_mapped = isinstance(storage, FakeUntypedStorage)
-        fake = storage if is_mapped else Storage(storage.nbytes(), devices.CPU).untyped
-        target = _located(map_location, fake, location)
-        if isinstance(target, _STORAGES):
-            return target
-        if is_mapped and storage.nbytes() == _NUM_STATE_BYTES:
-            device = devices.resolve(target)
-            return fake if fake.device == device else fake.to(device=device)
-        return Storage(storage.nbytes(), devices.resolve(target)).untyped
-
-    return locate
+    is_mapped = isinstance(storage, FakeUntypedStorage)
+    fake = storage if is_mapped else Storage(storage.nbytes(), devices.CPU).untyped
+    target = _located(map_location, fake, location)
+    if isinstance(target, _STORAGES):
+        return target
+    device = devices.resolve(target)
+    if is_mapped and storage.nbytes() == _NUM_STATE_BYTES:
+        return fake if fake.device == device else fake.to(device=device)
+    return Storage(storage.nbytes(), device).untyped
 
 
-def _deferring_map_location(map_location: Any, state: ModeState) -> Any:
-    """A ``map_location`` for storages whose bytes are read later: slices of a mapped file, memory
-    that a file of the old format fills when all storages are there, or memory that has values.
+def _locate_deferred(map_location: Any, mark: int, storage: Any, location: str) -> Any:
+    """The same for storages whose bytes are read later: slices of a mapped file, memory that a file
+    of the old format fills when all storages are there, or memory that has values.
     """
+    if not isinstance(storage, FakeUntypedStorage):
+        storage = _deferred_storage(storage, mark)
+    target = _located(map_location, storage, location)
+    if isinstance(target, _STORAGES):
+        return target
+    device = devices.resolve(target)
+    return storage if storage.device == device else storage.to(device=device)
 
-    def locate(storage: Any, location: str) -> Any:
-        if not isinstance(storage, FakeUntypedStorage):
-            storage = _deferred_storage(storage, state.mark)
-        target = _located(map_location, storage, location)
-        if isinstance(target, _STORAGES):
-            return target
-        device = devices.resolve(target)
-        return storage if storage.device == device else storage.to(device=device)
 
-    return locate
+def _location_of_wrapper(original: Any) -> Any:
+    """The device of a wrapper subclass, for which torch refuses a function as ``map_location``."""
+
+    def replacement(device: Any) -> Any:
+        loading = torch.serialization._serialization_tls
+        ours: Any = loading.map_location
+        if getattr(ours, "func", None) not in (_locate_fake, _locate_deferred):
+            return original(device)
+        loading.map_location = ours.args[0]
+        try:
+            return original(device)
+        finally:
+            loading.map_location = ours
+
+    return functools.wraps(original)(replacement)
 
 
 def _deferred_storage(real: torch.UntypedStorage, mark: int) -> FakeUntypedStorage:
@@ -335,4 +345,5 @@ def safetensors_patches() -> list[Patch]:
 PATCHES = [
     Patch(torch.UntypedStorage, "from_file", _map_without_data),
     Patch(torch, "load", _load_without_data),
+    Patch(torch._utils, "_get_restore_location", _location_of_wrapper),
 ]

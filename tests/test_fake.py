@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 
 
 def test_generator_functions_are_refused():
@@ -12,6 +12,19 @@ def test_generator_functions_are_refused():
 
     with pytest.raises(TypeError, match="generator function numbers"):
         fake_mode()(numbers)
+
+
+def test_async_functions_are_refused():
+    async def coroutine():
+        return torch.ones(1)
+
+    async def numbers():
+        yield torch.ones(1)
+
+    for function in (coroutine, numbers):
+        for mode in (fake_mode(), deferred_mode()):
+            with pytest.raises(TypeError, match=rf"async function {function.__name__}.*_mode"):
+                mode(function)
 
 
 @pytest.mark.parametrize("value", [1.5, None, [1]])

@@ -105,11 +105,14 @@ class fake_mode:
         return self._answerer.answers
 
     def __call__(self, function: _F) -> _F:
-        if inspect.isgeneratorfunction(function):
+        kinds = (inspect.isgeneratorfunction, "generator"), (inspect.isasyncgenfunction, "async")
+        kinds = (*kinds, (inspect.iscoroutinefunction, "async"))
+        kind = next((kind for is_kind, kind in kinds if is_kind(function)), None)
+        if kind is not None:
+            name = type(self).__name__
             raise TypeError(
-                f"{type(self).__name__} cannot decorate the generator function "
-                f"{function.__name__}: its body runs after the call has "
-                "returned. Enter the mode inside it"
+                f"{name} cannot decorate the {kind} function {function.__name__}: its body runs "
+                f"after the call has returned. Enter the mode inside it, `with {name}():`"
             )
 
         @functools.wraps(function)

@@ -8,5 +8,6 @@ Its files, in reading order:
 
     kernels         the kernel that each operator has for fakes
     flex_attention  attention with functions for scores and masks: outputs, gradients
+    structures      trees of operands and results; transforms of torch.func
     captured        the tensors that a function refers to
 """

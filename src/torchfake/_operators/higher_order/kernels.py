@@ -19,11 +19,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchfake._core import modes
-from torchfake._operators.higher_order import flex_attention
+from torchfake._operators.higher_order import flex_attention, structures
 from torchfake._operators.higher_order.captured import captured_tensors
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import dispatcher
+from torchfake._torch import autograd, dispatcher
 from torchfake._torch.compiler import higher_order
 from torchfake.errors import UnsupportedOpError
 
@@ -75,7 +75,11 @@ def _run_as_it_is(op: Any, *args: Any, **kwargs: Any) -> Any:
             f"torch.ops.higher_order.{name} cannot run on fakes: {reason}. Call what it stands "
             "for, or skip it for fakes with torchfake.is_fake(tensor)"
         )
-    return kernel(*args, **kwargs)
+    structured = _STRUCTURED.get(name)
+    return kernel(*args, **kwargs) if structured is None else structured(kernel, *args, **kwargs)
+
+
+_STRUCTURED: dict[str, Any] = {"scan": structures.scan, "while_loop": structures.while_loop}
 
 
 _LOOPS = frozenset(
@@ -132,6 +136,27 @@ def register_kernels() -> None:
         higher_order.add_kernel(op, dispatcher.WRAPPER_KEY.key, above)
         for cls in (FakeTensor, FakeParameter):
             higher_order.add_class(op, cls, partial(_run_for_class, op))
+        higher_order.add_transforms(op, _is_for_fakes, partial(_transformed, op))
+    higher_order.add_trees_to_cond(_is_for_fakes)
+
+
+def _is_for_fakes(args: tuple[Any, ...]) -> bool:
+    return modes.current() is not None or any(map(_is_fake_inside, _tensors_in(args)))
+
+
+def _tensors_in(args: tuple[Any, ...]) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_fake_inside(tensor: torch.Tensor) -> bool:
+    return isinstance(autograd.without_levels(tensor), FakeTensor)
+
+
+def _transformed(op: Any, transform: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result of `op` in a transform of torch.func."""
+    if transform == "Vmap" and op.name() == "cond":
+        return structures.cond_in_vmap(autograd.is_mapped, *args[1:])
+    return structures.refuse(op, transform) if original is None else original(*args, **kwargs)
 
 
 def _run_for_class(op: Any, *args: Any, **kwargs: Any) -> Any:

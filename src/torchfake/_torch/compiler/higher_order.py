@@ -86,6 +86,55 @@ def kernel_for_tensors(op: Any) -> Callable[..., Any] | None:
     return with_globals(found, {**found.__globals__, **names})
 
 
+def add_transforms(
+    op: Any, is_exempt: Callable[[tuple[Any, ...]], bool], rule: Callable[..., Any]
+) -> None:
+    """Run ``rule(transform, original, interpreter, *args)`` for `op` in vmap, grad and jvp where
+    ``is_exempt(args)``; `original` is None where torch has no rule.
+    """
+    for name in ("Vmap", "Grad", "Jvp"):
+        key = getattr(torch._C._functorch.TransformType, name)
+        original = op.functorch_table.get(key)
+        if not hasattr(original, "is_of_fakes"):
+            op.functorch_table[key] = _transform(key, original, is_exempt, partial(rule, name))
+
+
+def _transform(key: Any, original: Any, is_exempt: Any, rule: Callable[..., Any]) -> Any:
+    def transform(interpreter: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_exempt(args):
+            return rule(original, interpreter, *args, **kwargs)
+        if original is None:
+            raise KeyError(key)  # as without an entry in the table
+        return original(interpreter, *args, **kwargs)
+
+    transform.is_of_fakes = True  # type: ignore[attr-defined]
+    return transform
+
+
+def add_trees_to_cond(is_exempt: Callable[[tuple[Any, ...]], bool]) -> None:
+    """Flatten operands of ``cond`` in containers, which the operator refuses, where
+    ``is_exempt(args)``: torch.compile does so elsewhere.
+    """
+    cls = type(torch.ops.higher_order.cond)
+    original = cls.__call__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def call(self: Any, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+        has_tree = any(isinstance(operand, (dict, list, tuple)) for operand in operands)
+        if not has_tree or not is_exempt((pred, operands)):
+            return original(self, pred, true_fn, false_fn, operands)
+        leaves, spec = torch.utils._pytree.tree_flatten(tuple(operands))
+        on_leaves = [
+            lambda *flat, branch=branch: branch(*torch.utils._pytree.tree_unflatten(flat, spec))
+            for branch in (true_fn, false_fn)
+        ]
+        return original(self, pred, *on_leaves, tuple(leaves))
+
+    cls.__call__ = call
+
+
 class mode_put_back(Restoring):
     """Context: `mode` is in its slot again while it handles an operator, for which it was taken
     out. None: nothing changes.

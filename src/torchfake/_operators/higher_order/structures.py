@@ -37,7 +37,7 @@ def scan(kernel: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -
 
 
 def while_loop(kernel: Callable[..., Any], cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-    """The last result of `body`; where it never runs, once for its structure, as torch traces it."""
+    """The last result of `body`; where it never runs, it does once for its structure."""
     flat = _Flat(body)
     leaves = kernel(cond, flat, *args, **kwargs)
     if flat.spec is None:

@@ -105,10 +105,9 @@ class fake_mode:
         return self._answerer.answers
 
     def __call__(self, function: _F) -> _F:
-        kinds = (inspect.isgeneratorfunction, "generator"), (inspect.isasyncgenfunction, "async")
-        kinds = (*kinds, (inspect.iscoroutinefunction, "async"))
-        kind = next((kind for is_kind, kind in kinds if is_kind(function)), None)
-        if kind is not None:
+        is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        if is_async or inspect.isgeneratorfunction(function):
+            kind = "async" if is_async else "generator"
             name = type(self).__name__
             raise TypeError(
                 f"{name} cannot decorate the {kind} function {function.__name__}: its body runs "

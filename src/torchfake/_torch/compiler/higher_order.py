@@ -115,8 +115,8 @@ def add_trees_to_cond(is_exempt: Callable[[tuple[Any, ...]], bool]) -> None:
     """Flatten operands of ``cond`` in containers, which the operator refuses, where
     ``is_exempt(args)``: torch.compile does so elsewhere.
     """
-    cls = type(torch.ops.higher_order.cond)
-    original = cls.__call__
+    cls: Any = type(torch.ops.higher_order.cond)
+    original: Any = cls.__call__
     if hasattr(original, "__wrapped__"):
         return
 

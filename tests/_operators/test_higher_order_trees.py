@@ -102,6 +102,11 @@ def test_transforms_without_a_rule_are_refused(mode: Any) -> None:
             torch.func.jvp(by_sum, (x,), (x,))
 
 
+def test_scan_without_an_output_is_refused() -> None:
+    with fake_mode(), pytest.raises(RuntimeError, match="a carry and an output"):
+        scan(lambda c, y: c + y, zeros(), rows())
+
+
 def test_real_tensors_are_treated_as_before() -> None:
     with pytest.raises(AssertionError, match="can only be of"):
         torch.ops.higher_order.cond(torch.tensor(True), len, len, ({"a": rows()},))

@@ -33,6 +33,8 @@ def scan(kernel: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -
     """The last carry and the stacked outputs, as `function` structures them."""
     flat = _Flat(function)
     leaves = kernel(flat, *args, **kwargs)
+    if flat.spec.is_leaf():  # the caller would take its rows for the two
+        raise RuntimeError("combine_fn of scan must return a carry and an output, not one value")
     return pytree.tree_unflatten(leaves, flat.spec)
 
 

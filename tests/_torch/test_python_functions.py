@@ -77,21 +77,3 @@ def test_to_empty_asks_for_memory_in_code_of_its_own() -> None:
         torch.nn.Linear(2, 2, bias=False).to_empty(device="cpu")
     assert seen
     assert set(seen) == set(python_functions.code_of_to_empty())
-
-
-class Derived(torch.Generator):
-    pass
-
-
-def test_set_method_of_c_type() -> None:
-    original = vars(torch.Generator)["initial_seed"]
-    own, derived = torch.Generator(), Derived()
-    try:
-        python_functions.set_method_of_c_type(
-            torch.Generator, "initial_seed", lambda generator: "replaced"
-        )
-        assert [own.initial_seed(), derived.initial_seed()] == ["replaced"] * 2
-    finally:
-        python_functions.set_method_of_c_type(torch.Generator, "initial_seed", original)
-    assert vars(torch.Generator)["initial_seed"] is original
-    assert own.manual_seed(3).initial_seed() == 3

@@ -27,10 +27,6 @@ from torchfake._random import mt19937
 MAX_RESOLVED_ELEMENTS = 1_000_000
 """Uncounted draws of up to so many elements are replayed only to move a generator."""
 
-_set_state = (
-    torch.Generator.set_state
-)  # the original: a program that sets a state resets the stream
-
 lock = threading.RLock()
 """Held while a stream is read or changed."""
 
@@ -154,7 +150,7 @@ class Stream:
         self.anchor, self.offset_words, self._num_unresolved_elements = state, 0, 0
 
     def _move(self, generator: torch.Generator, state: torch.Tensor) -> None:
-        _set_state(generator, state)
+        generator.set_state(state)
         self._seen, self.is_synchronized = state_bytes(state), True
 
 

@@ -20,7 +20,6 @@ from torchfake._contexts import Restoring, Setting, Together, holding
 from torchfake._torch import dispatcher
 
 bindings = torch._C
-_set_generator_state = torch.Generator.set_state  # the original
 nn_functions = torch._C._nn
 function_transforms: Any = torch._functorch.eager_transforms  # what torch.func.grad and jvp call
 cudnn_functions: Any = vars(torch.backends.cudnn)["m"]  # torch wraps it in a module of flags
@@ -173,7 +172,7 @@ class keeping_state(Restoring):
 
     def restore(self) -> None:
         if self._before is not None:
-            _set_generator_state(self._generator, self._before)
+            self._generator.set_state(self._before)
 
 
 def has_onednn_lstm(dtype: torch.dtype) -> bool:

@@ -8,8 +8,6 @@ by: ``_tensor/torch_function``, ``_operators/special_operators``, ``_recording/r
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import types
 from collections.abc import Callable
 from functools import lru_cache
@@ -113,11 +111,3 @@ def code_of_to_empty() -> frozenset[int]:
     """Identities of the code in which ``nn.Module.to_empty`` asks for empty memory."""
     constants = torch.nn.Module.to_empty.__code__.co_consts
     return frozenset(id(code) for code in constants if isinstance(code, types.CodeType))
-
-
-def set_method_of_c_type(cls: type, name: str, method: Any) -> None:
-    """Set a method of a static type of C++: through its dict, which ``cls.__dict__`` is a view of.
-    Python does not let it be set. Checked on torch 2.13 and 2.15.
-    """
-    gc.get_referents(vars(cls))[0][name] = method
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))

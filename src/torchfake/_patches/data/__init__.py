@@ -9,5 +9,4 @@ Its files, in reading order:
     files         torch.load and safetensors: what is in a file is not read
     offloading    weights that accelerate writes to the disk
     copies        copy.copy and copy.deepcopy of real tensors and generators
-    generators    states of generators that are fakes of known value
 """

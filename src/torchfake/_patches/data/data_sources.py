@@ -180,17 +180,28 @@ def _list_to_tensor(value: Any) -> Any:
 
 def _resetting_draws(original: Any) -> Any:
     """Functions that set the seed or the state of the global generator: known draws start again
-    from there. To compare states is not enough: the same state may be set again.
+    from there. To compare states is not enough: the same state may be set again. A state may be a
+    fake of known value, whose memory C++ would read without a dispatch.
     """
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+        named = {name: _readable(arg, original) for name, arg in kwargs.items()}
+        result = original(*(_readable(arg, original) for arg in args), **named)
         modes.reset_forked_generator()
         streams.reset(torch.default_generator)
         return result
 
     return replacement
+
+
+def _readable(state: Any, function: Any) -> Any:
+    """The real tensor of a fake that C++ would accept; anything else as it is."""
+    if not isinstance(state, FakeTensor):
+        return state
+    if state.device.type != "cpu" or state.dtype != torch.uint8:
+        return state
+    return known_values.read_value(state, f"{function.__name__}()")
 
 
 def _settling_draws(original: Any) -> Any:

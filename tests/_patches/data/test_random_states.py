@@ -13,7 +13,6 @@ from tests.conftest import unknown
 from torchfake import deferred_mode, fake_mode
 from torchfake.errors import UnknownValueError
 
-_OUTSIDE = torch.Generator()
 STATE = torch.Generator().manual_seed(5).get_state()
 
 
@@ -27,25 +26,11 @@ def _set_from_file(folder: Path) -> list[float]:
     return torch.rand(3).tolist()
 
 
-def _set_of_generator(folder: Path) -> list[float]:
-    other = torch.Generator()
-    other.set_state(STATE.clone())
-    _OUTSIDE.set_state(other.get_state().clone())
-    return [*torch.rand(2, generator=other).tolist(), torch.rand(1, generator=_OUTSIDE).item()]
-
-
 def _fork(folder: Path) -> list[float]:
     with torch.random.fork_rng():
         torch.random.set_rng_state(STATE.clone())
         forked = torch.rand(2).tolist()
     return [*forked, *torch.rand(2).tolist()]
-
-
-def _set_again(folder: Path) -> list[float]:
-    state = torch.default_generator.get_state()
-    first = torch.rand(2).tolist()
-    torch.default_generator.set_state(state)
-    return [*first, *torch.rand(2).tolist()]
 
 
 def _seed(folder: Path) -> list[float]:
@@ -54,9 +39,7 @@ def _seed(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
-@pytest.mark.parametrize(
-    "draw", [_set_copy, _set_from_file, _set_of_generator, _fork, _set_again, _seed]
-)
+@pytest.mark.parametrize("draw", [_set_copy, _set_from_file, _fork, _seed])
 def test_draws_are_those_of_eager(
     draw: Callable[[Path], Any], mode: Callable[[], Any], tmp_path: Path
 ) -> None:
@@ -80,22 +63,10 @@ def test_on_fake_cuda() -> None:
             torch.cuda.set_rng_state((unknown(16) > 0).to(torch.uint8))
 
 
-def _set_of_new(state: torch.Tensor) -> None:
-    torch.Generator().set_state(state)
-
-
-@pytest.mark.parametrize("set_state", [torch.set_rng_state, _set_of_new])
-def test_what_is_not_a_known_state_is_refused(set_state: Callable[[Any], Any]) -> None:
+def test_what_is_not_a_known_state_is_refused() -> None:
     with fake_mode(fake_cuda=True):
-        with pytest.raises(UnknownValueError, match=r"Generator.set_state\(\) needs the value"):
-            set_state((unknown(STATE.numel()) > 0).to(torch.uint8))
+        with pytest.raises(UnknownValueError, match=r"set_rng_state\(\) needs the value"):
+            torch.set_rng_state((unknown(STATE.numel()) > 0).to(torch.uint8))
         for wrong in (STATE.clone().float(), STATE.clone().cuda()):
             with pytest.raises(TypeError, match="must be a torch"):
-                set_state(wrong)
-
-
-def test_the_method_is_torchs_own_outside_of_modes() -> None:
-    original = vars(type(_OUTSIDE))["set_state"]
-    with fake_mode():
-        assert vars(type(_OUTSIDE))["set_state"] is not original
-    assert vars(type(_OUTSIDE))["set_state"] is original
+                torch.set_rng_state(wrong)

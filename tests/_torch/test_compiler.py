@@ -143,3 +143,29 @@ def test_attention_and_its_warning(recwarn: Any) -> None:
     finally:
         attention_module._warn_once = kept
         attention_module._WARNINGS_SHOWN.discard("test_of_another_warning")
+
+
+def test_operands_of_cond_in_containers() -> None:
+    """Flattened where that is asked for; with real tensors, torch's own operator refuses them."""
+    higher_order.add_trees_to_cond(lambda args: False)  # nothing more: it has been called
+    cond = torch.ops.higher_order.cond
+    assert hasattr(type(cond).__call__, "__wrapped__")
+    x = torch.ones(2)
+    assert cond(True, torch.sin, torch.cos, (x,)).equal(x.sin())
+    with pytest.raises(Exception, match=r"Tensor|tensor"):
+        cond(True, lambda d: d["a"], lambda d: d["a"], ({"a": x},))
+
+
+def test_transforms_of_an_operator() -> None:
+    """A rule for some arguments; others find what torch has, or the lack of it."""
+    op = types.SimpleNamespace(functorch_table={})
+    higher_order.add_transforms(
+        op, lambda args: args == ("exempt",), lambda name, original, *args: (name, original)
+    )
+    key = torch._C._functorch.TransformType.Vmap
+    assert op.functorch_table[key](None, "exempt") == ("Vmap", None)
+    with pytest.raises(KeyError):
+        op.functorch_table[key](None, "other")
+    before = dict(op.functorch_table)
+    higher_order.add_transforms(op, lambda args: True, lambda *args: None)
+    assert op.functorch_table == before  # once is enough

@@ -60,13 +60,17 @@ def test_products(kind: str) -> None:
 
 
 def test_the_precision_of_all_backends_is_that_of_each_kind() -> None:
-    kept = numerics.current_for_products("matmul")
-    torch._C._set_fp32_precision_setter("mkldnn", "all", "bf16")
+    previous = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
     try:
+        kept = numerics.current_for_products("matmul")
+        torch._C._set_fp32_precision_setter("mkldnn", "all", "bf16")
         assert numerics.current_for_products("matmul") != kept
+        torch._C._set_fp32_precision_setter("mkldnn", "all", "none")
+        assert numerics.current_for_products("matmul") is kept
     finally:
         torch._C._set_fp32_precision_setter("mkldnn", "all", "none")
-    assert numerics.current_for_products("matmul") is kept
+        torch.backends.mkldnn.matmul.fp32_precision = previous
 
 
 def test_recurrent_layers_know_the_grad_mode() -> None:

@@ -179,12 +179,17 @@ def test_help_says_that_code_runs(run: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def _noticing_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_real_processes(folder: Any) -> None:
     """Closed streams, and an interrupt while torch is imported."""
     module = [sys.executable, "-m", "torchfake", "inspect", "nowhere:f"]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     closed = subprocess.Popen(["bash", "-c", f"{' '.join(module)} <&- >&-"], **pipes)
-    interrupted = subprocess.Popen(module, **pipes)
+    # A shell that runs the tests in the background has interrupts ignored, here and below.
+    interrupted = subprocess.Popen(module, preexec_fn=_noticing_interrupts, **pipes)
     while b"libtorch" not in Path(f"/proc/{interrupted.pid}/maps").read_bytes():
         time.sleep(0.01)
     interrupted.send_signal(signal.SIGINT)

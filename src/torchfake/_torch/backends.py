@@ -274,6 +274,7 @@ def caches_of_functions() -> list[Any]:
     a cache, of the modules that are imported.
     """
     found = [vars(torch.overrides).get(name) for name in _LISTS_OF_FUNCTIONS]
-    triton: Any = sys.modules.get("torch.utils._triton")
-    found += vars(triton).values() if triton is not None else []
+    for name in ("torch.utils._triton", "torch._dynamo.trace_rules"):
+        module: Any = sys.modules.get(name)
+        found += vars(module).values() if module is not None else []
     return [function for function in found if hasattr(function, "cache_clear")]

@@ -58,6 +58,7 @@ _MONOTONE = frozenset(
     f"aten::{name}"
     for name in (
         "max", "min", "amax", "amin", "sum", "mul", "add", "clone", "_to_copy", "cat", "stack",
+        "mul_", "add_",
     )
 )  # fmt: skip
 """Operators of those that give a bound where their arguments have one and are not negative."""

@@ -22,15 +22,18 @@ MAX_TIMES = 10_000
 _POSITIONS = ("argmax", "argmin", "argsort", "sort", "topk", "max.dim", "min.dim", "multinomial")
 """Parts of the names of operators that give positions: the first one always exists."""
 
-_CHECKS = ("aten.all.", "aten.allclose", "aten._is_all_true")
-"""Operators that ask whether all is as it should be."""
+_CHECKS = (
+    "aten.all.", "aten.allclose", "aten._is_all_true", "aten.bitwise_and.", "aten.logical_and.",
+)  # fmt: skip
+"""Operators that ask whether all is as it should be. Of two, that is ``&``: the conditions under
+which a search by beams goes on."""
 
 
 class Typical:
     """Answers as a healthy run would: checks pass, loops go on, selections keep everything.
 
-    What counts rows of a selection has counted all; other numbers are 1, positions 0; a comparison
-    does not hold. Of integers, two are different.
+    What counts rows of a selection has counted all; other numbers are 1, positions 0; ``all()`` and
+    ``&`` hold, other comparisons do not. Of integers, two are different.
     """
 
     def __init__(self) -> None:

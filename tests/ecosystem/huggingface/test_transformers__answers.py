@@ -17,6 +17,8 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
     WhisperConfig,
@@ -72,10 +74,40 @@ def test_generate_ends_at_the_length_that_is_asked_for(make: Callable[[], Any], 
     assert mode.answers
 
 
-def test_whisper_generates() -> None:
+def t5() -> Any:
+    sizes = {"vocab_size": 320, "d_model": 64, "d_ff": 64, "d_kv": 16, "num_layers": 1}
+    return T5ForConditionalGeneration(T5Config(**sizes, **TOKENS, decoder_start_token_id=3))
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"early_stopping": True}])
+def test_a_search_by_beams_takes_all_its_steps(options: dict[str, Any]) -> None:
+    """Unless a row ends early, and of weights that do not exist none does."""
+    passes = []
     with fake_mode(answer="typical"):
-        found = whisper().eval().generate(torch.randn(2, 80, 3000), max_new_tokens=5)
-    assert found.shape[0] == 2
+        model = t5().eval()
+        model.register_forward_hook(lambda *args: passes.append(1))
+        found = model.generate(torch.ones(2, 7).long(), max_new_tokens=5, num_beams=3, **options)
+    assert found.shape == (2, 6)
+    assert len(passes) == 5
+
+
+WHISPER: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "times of tokens": {"num_beams": 2, "return_timestamps": True, "return_token_timestamps": True},
+}
+
+
+@pytest.mark.parametrize("way", WHISPER)
+def test_whisper_generates(way: str) -> None:
+    with fake_mode(answer="typical"):
+        model = whisper().eval()
+        model.generation_config.no_timestamps_token_id = 300
+        model.generation_config.alignment_heads = [[0, 0], [0, 1]]
+        sound = torch.randn(2, 80, 3000)
+        found = model.generate(sound, max_new_tokens=5, **WHISPER[way])
+    rows = found["token_timestamps"] if way == "times of tokens" else found
+    assert rows.shape[0] == 2
 
 
 def test_the_trainer_trains_logs_and_evaluates(tmp_path: Path) -> None:

@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from tests._patches.conftest import CUDA, no_gpu
-from torchfake import errors, fake_mode, profiles
+from torchfake import (
+    deferred_init,
+    deferred_mode,
+    errors,
+    fake_mode,
+    materialize_module,
+    profiles,
+)
+from torchfake._torch import dispatcher
 
 
 def test_current_device() -> None:
@@ -166,3 +174,24 @@ def test_streams() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError):
             torch.cuda.Stream()
+
+
+@no_gpu
+def test_a_real_tensor_that_cuda_refuses_does_not_initialise_it() -> None:
+    """C++ remembers that the lazy initialisation has succeeded, for the process."""
+
+    def refusal() -> tuple[type[BaseException], str]:
+        with pytest.raises((RuntimeError, AssertionError)) as info:
+            torch.empty(2, device="cuda")
+        return info.type, str(info.value)
+
+    expected = refusal()
+    layer = deferred_init(nn.Linear, 3, 4)
+    with deferred_mode(fake_cuda=1), pytest.raises(errors.DeviceError, match="does not have"):
+        materialize_module(layer, device="cuda")
+    with fake_mode(fake_cuda=1):
+        with dispatcher.as_eager():
+            assert refusal() == expected
+        with torch.device("cuda"):
+            assert torch.tensor([1.0]).device == torch.device("cuda", 0)
+    assert refusal() == expected

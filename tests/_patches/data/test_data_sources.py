@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from tests.conftest import all_fake, describe
 from torchfake import fake_mode, is_fake
-from torchfake._torch import dispatcher
 from torchfake.errors import UnknownValueError
 
 SOURCES: dict[str, Callable[[], Any]] = {
@@ -268,13 +267,3 @@ def test_state_dicts_round_trip(tmp_path: Path) -> None:
         layer.load_state_dict(torch.load(path))
         layer.load_state_dict(torch.load(path), assign=True)
     assert all_fake(layer)
-
-
-def test_data_reaches_a_fake_device_whatever_torch_has_switched_off() -> None:
-    """torch's tracers restore the setting when they are finalized, which may be inside a mode."""
-    before = dispatcher.only_lift_cpu()
-    with fake_mode(fake_cuda=1), torch.device("cuda"):
-        dispatcher.set_only_lift_cpu(False)
-        assert torch.tensor([]).device.type == "cuda"
-        assert torch.tensor([1.0], device="cuda").tolist() == [1.0]
-    assert dispatcher.only_lift_cpu() is before

@@ -17,6 +17,7 @@ from torchfake._core import modes
 from torchfake._core.modes import FakeAccelerator
 from torchfake._patches.accelerators.class_stand_ins import never, stand_in
 from torchfake._patches.patch import Patch
+from torchfake._torch import dispatcher
 from torchfake.errors import UnsupportedOpError
 
 Answer = Callable[..., Any]
@@ -46,12 +47,16 @@ class Table(NamedTuple):
 
 
 def fake_machine(device_type: str | None) -> FakeAccelerator | None:
-    """The fake machine of this thread's mode, if its devices are of that type."""
+    """The fake machine of this thread's mode, if its devices are of that type.
+
+    None while the mode is suspended: what is computed then is real, and if torch's lazy
+    initialisation were answered, C++ would take the devices for initialised for good.
+    """
     state = modes.current()
     machine = None if state is None else state.accelerator
     if machine is None or device_type not in (None, machine.device_type):
         return None
-    return machine
+    return None if dispatcher.current_fake_mode() is None else machine
 
 
 def patches_of(table: Table) -> list[Patch]:

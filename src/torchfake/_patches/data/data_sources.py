@@ -19,7 +19,7 @@ from torchfake._tensor import known_values
 from torchfake._tensor.classes import FAKE_TYPES, make_subclass, refuse_integers
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
-from torchfake._torch import autograd, backends, dispatcher
+from torchfake._torch import autograd, backends
 
 
 def _with_fake_result(original: Any) -> Any:
@@ -72,11 +72,7 @@ def _with_real_items(original: Any) -> Any:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        state = modes.current()
-        if state is not None:
-            if state.accelerator is not None and not dispatcher.only_lift_cpu():
-                # a context of torch's that was left suspended has been finalized inside the mode
-                dispatcher.set_only_lift_cpu(True)
+        if modes.current() is not None:
             if args and isinstance(args[0], (list, tuple)):
                 args = (known_values.with_real_items(args[0]), *args[1:])
             for name in {"data", "obj"} & kwargs.keys():

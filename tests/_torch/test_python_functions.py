@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchfake import fake_mode
 from torchfake._torch import python_functions
@@ -77,3 +78,13 @@ def test_to_empty_asks_for_memory_in_code_of_its_own() -> None:
         torch.nn.Linear(2, 2, bias=False).to_empty(device="cpu")
     assert seen
     assert set(seen) == set(python_functions.code_of_to_empty())
+
+
+def test_lines_that_ask_for_overrides() -> None:
+    for layer in (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention):
+        code = inspect.unwrap(layer.forward).__code__
+        assert python_functions.asks_for_overrides(code)
+        lines, start = inspect.getsourcelines(code)
+        asking = {start + i for i, line in enumerate(lines) if "has_torch_function(" in line}
+        assert python_functions.lines_that_ask(code) == asking
+    assert not python_functions.asks_for_overrides(torch.nn.functional.relu.__code__)

@@ -49,8 +49,9 @@ def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
     masks are not left-aligned. The masks of deferred tensors are read.
     """
     raise UnsupportedOpError(
-        f"{func} makes a nested tensor, which cannot be recorded or fake. nn.TransformerEncoder "
-        "(and nn.Transformer) asks for it in eval() with a src_key_padding_mask. Make the encoder "
+        f"{func} makes or takes a nested tensor, which cannot be recorded or fake. "
+        "nn.TransformerEncoder (and nn.Transformer) asks for it in eval() with a "
+        "src_key_padding_mask. Make the encoder "
         "with enable_nested_tensor=False, set encoder.use_nested_tensor = False, or call train(); "
         "or do this after materialize_module"
     )

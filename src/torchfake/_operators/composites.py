@@ -192,6 +192,32 @@ def max_pool1d(
     return redispatch(tensor, *window, **named)
 
 
+def transformer_encoder_layer(
+    redispatch: Callable[..., Any], src: torch.Tensor, dim: int, num_heads: int, *args: Any
+) -> Any:
+    """aten/src/ATen/native/transformers/transformer.cpp: the fused kernel of
+    ``nn.TransformerEncoderLayer``. Under autocast, which leaves the kernel alone but casts what it
+    calls: that is what has to be seen.
+    """
+    if src.is_nested or not src.numel() or not torch.is_autocast_enabled(src.device.type):
+        return redispatch(src, dim, num_heads, *args)
+    projections, (use_gelu, norm_first, eps, *weights), mask = args[:4], args[4:15], args[15:]
+    mask, mask_type = (*mask, None, None)[:2]
+
+    def norm(x: torch.Tensor, i: int) -> torch.Tensor:
+        return torch.layer_norm(x, (dim,), weights[i], weights[i + 1], eps)
+
+    x = norm(src, 0) if norm_first else src
+    attend = torch._native_multi_head_attention
+    x = attend(x, x, x, dim, num_heads, *projections, mask, False, True, mask_type)[0].add_(src)
+    x = x if norm_first else norm(x, 0)
+    rows = (norm(x, 2) if norm_first else x).reshape(-1, dim)
+    hidden = torch._addmm_activation(weights[5], rows, weights[4].t(), use_gelu=use_gelu)
+    hidden = hidden.view(*x.shape[:-1], -1)
+    result = torch.nn.functional.linear(hidden, weights[6], weights[7]).add_(x)
+    return result if norm_first else norm(result, 2)
+
+
 def set_to_source(
     redispatch: Callable[..., Any],
     tensor: torch.Tensor,
@@ -203,6 +229,9 @@ def set_to_source(
     return tensor.set_(source.untyped_storage(), *view, **named)
 
 
+dispatcher.WRAPPER_KEY.register(
+    aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer
+)
 dispatcher.WRAPPER_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_source)
 dispatcher.WRAPPER_KEY.register(
     aten.scaled_dot_product_attention.default, scaled_dot_product_attention

@@ -344,6 +344,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.embedding_bag.padding_idx: embedding_bag,
     aten.group_norm.default: composites.group_norm,
     aten.native_group_norm_backward.default: composites.native_group_norm_backward,
+    aten._transformer_encoder_layer_fwd.default: composites.transformer_encoder_layer,
     aten.mish_backward.default: mish_backward,
     aten.prod.default: prod,
     aten.prod.dim_int: prod,

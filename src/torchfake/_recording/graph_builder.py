@@ -22,6 +22,7 @@ from torchfake._core.storage import Storage
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Contents, Op, Output, Read
+from torchfake._operators.argument_checks import refuse_nested
 from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs, mutated_arguments
 from torchfake._random import draw_sizes
 from torchfake._recording import generator_sync
@@ -69,6 +70,8 @@ def recorded_arg(func: Any, arg: Any) -> Any:
     if isinstance(arg, torch.Tensor):
         if zero_tensors.is_zero_tensor(arg):  # it has no memory, and is all in its metadata
             return Read(Contents(Cell(0, arg.device)), metadata_of(arg, arg.device))
+        if arg.is_nested:
+            refuse_nested(func, (), {})
         return External(arg)
     if isinstance(arg, (list, tuple)):
         return [recorded_arg(func, item) for item in arg]

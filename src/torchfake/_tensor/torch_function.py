@@ -40,6 +40,15 @@ def _may_need_override(code: types.CodeType) -> bool:
 
 
 _needs_override = CodePredicate(_may_need_override)
+_may_only_ask = CodePredicate(python_functions.asks_for_overrides)
+
+
+def _only_asks(frame: types.FrameType) -> bool:
+    """Whether torch's layers of attention ask, to use their fused kernels if nothing is overridden:
+    they are operators like others, and their result has other bits.
+    """
+    code = frame.f_code
+    return _may_only_ask(code) and frame.f_lineno in python_functions.lines_that_ask(code)
 
 
 def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -71,16 +80,18 @@ def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 class _OverrideWhereNeeded:
-    """``__torch_function__`` on a thread outside all modes: on while autocast is, and in code that
-    names one of the factories above. There C++ would start CUDA for ``torch.empty_like(fake,
-    device="cuda")`` before any dispatch, which is what ``nn.Module.to_empty`` calls.
+    """``__torch_function__`` on a thread outside all modes, and wherever autocast is on: it is on
+    then, and in code that names one of the factories above. There C++ would start CUDA for
+    ``torch.empty_like(fake, device="cuda")`` before any dispatch, as ``nn.Module.to_empty`` does.
     """
 
     def __get__(self, thread: Any, owner: Any = None) -> Any:
         try:
             is_unwatched = modes.recording.is_used and dispatcher.current_fake_mode() is None
+            frame = sys._getframe(1)
             needed = is_unwatched or dispatcher.any_autocast()
-            needed = needed or _needs_override(sys._getframe(1).f_code)
+            needed = needed or (modes.current() is None and _needs_override(frame.f_code))
+            needed = needed and not _only_asks(frame)
             return override if needed else subclass.disabled_torch_function
         except BaseException as error:  # Ctrl-C, which torch would suppress here
             modes.thread.interrupt = error
@@ -91,19 +102,16 @@ type(modes.thread).torch_function = _OverrideWhereNeeded()
 
 
 def update_override() -> None:
-    """Set what ``__torch_function__`` is on this thread: in a mode, it is on while autocast is."""
-    if modes.current() is None:
+    """Set what ``__torch_function__`` is on this thread: in a mode without autocast, it is off."""
+    if modes.current() is None or dispatcher.any_autocast():
         vars(modes.thread).pop("torch_function", None)
-    elif dispatcher.any_autocast():
-        modes.thread.torch_function = override
     else:
         modes.thread.torch_function = subclass.disabled_torch_function
 
 
 def expect_autocast() -> None:
     """Autocast is about to be switched on."""
-    if modes.current() is not None:
-        modes.thread.torch_function = override
+    vars(modes.thread).pop("torch_function", None)
 
 
 class OverrideSwitch(property):

@@ -8,6 +8,7 @@ by: ``_tensor/torch_function``, ``_operators/special_operators``, ``_recording/r
 
 from __future__ import annotations
 
+import dis
 import types
 from collections.abc import Callable
 from functools import lru_cache
@@ -35,6 +36,21 @@ def with_globals(function: types.FunctionType, names: dict[str, Any]) -> types.F
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def asks_for_overrides(code: types.CodeType) -> bool:
+    """Whether `code` asks if an argument overrides torch's functions, and does something else then,
+    where others hand the call to the override: the attention and encoder layers of ``torch.nn``.
+    """
+    return "has_torch_function" in code.co_names and "handle_torch_function" not in code.co_names
+
+
+@lru_cache(maxsize=64)
+def lines_that_ask(code: types.CodeType) -> frozenset[int]:
+    """The lines of such code in which it asks."""
+    asks = [i.offset for i in dis.get_instructions(code) if i.argval == "has_torch_function"]
+    ranges = [each for each in code.co_lines() if each[2] is not None]
+    return frozenset(n for start, end, n in ranges if any(start <= at < end for at in asks))
 
 
 def _no_override(*_args: object) -> bool:

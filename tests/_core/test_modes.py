@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import torch
-
 from torchfake import deferred_mode, fake_mode
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED
@@ -42,21 +40,3 @@ def test_modes_are_of_one_thread() -> None:
             thread.start()
         thread.join()
     assert seen == [None]
-
-
-def test_a_mode_discards_the_forked_generator() -> None:
-    with fake_mode():
-        torch.randperm(4)
-        forked = modes.forked_generator()
-        assert forked.generator is not None
-        with fake_mode():
-            assert modes.forked_generator() is not forked
-            assert modes.forked_generator().generator is None
-
-
-def test_a_seed_discards_the_forked_generator() -> None:
-    with fake_mode():
-        torch.randperm(4)
-        assert modes.forked_generator().generator is not None
-        torch.manual_seed(3)
-        assert modes.forked_generator().generator is None

@@ -23,7 +23,7 @@ from torchfake._cache.recipes import (
 )
 from torchfake._core import devices, source_location
 from torchfake._core.storage import ConstantFill, Storage
-from torchfake._operators import constant_propagation
+from torchfake._operators import constant_propagation, random_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, increment_versions, output_device
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, rebind
 
@@ -37,7 +37,9 @@ def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
         new = [Storage(num_bytes, device, func, location) for num_bytes in recipe.new_storage_bytes]
     result = _build(recipe.outcome, new, args, kwargs)
     is_filled = recipe.fill is not None and apply_fill(recipe.fill, result)
-    if recipe.propagates_values and not is_filled:
+    if recipe.words_to_pass is not None:
+        random_values.pass_words(recipe.words_to_pass)
+    elif recipe.propagates_values and not is_filled:
         call = Call(func, args, kwargs)
         call.device = output_device(call)
         constant_propagation.propagate_values(call, result)

@@ -82,18 +82,30 @@ def learn_recipe(
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
     assumed = _assumed_fill(traits, args, before, outcome, new_bytes)
     is_promoted = _promotes_from_floats(traits, before)
+    draws = traits.is_random and not any(b.record.mark for b in before)
     return Recipe(
         outcome=outcome,
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
-        propagates_values=propagates or assumed is not None,
+        propagates_values=propagates or draws or assumed is not None,
         increments_versions=traits.is_foreach and bool(traits.mutated_names),
         guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
         is_recorded=_is_recorded(traits, before, new_bytes),
+        words_to_pass=_words_to_pass(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),
         fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
     )
+
+
+def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> int | None:
+    """The words that a draw takes which keeps no values, if each such call takes as many."""
+    first = flatten_outcome(outcome)[0]
+    if isinstance(first, NewResult):
+        return random_values.words_to_pass(func, args, kwargs, first.record)
+    if isinstance(first, ArgumentResult) and traits_of(func).overwrites_first:
+        return random_values.words_to_pass(func, args, kwargs, args[0]._fake_meta)
+    return None
 
 
 def _is_recorded(

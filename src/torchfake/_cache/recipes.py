@@ -82,6 +82,7 @@ class Recipe:
     guard_default_dtype: torch.dtype | None = None  # holds only while this is torch's default
     guard_devices: Any = None  # holds only while current_devices() is this
     is_recorded: bool = False  # makes or writes deferred storages: see _recording/record
+    words_to_pass: int | None = None  # of a draw without values, in the private stream
     has_plain_arguments: bool = True  # fakes that are not deferred, whose values it may overwrite
 
     fast: FastRecipe | None = field(default=None, compare=False)  # the same for the hot path
@@ -92,7 +93,10 @@ class Recipe:
     def __post_init__(self) -> None:
         self._derive_fast_path()
         self.unrecorded = self.fast, self.returned_argument
-        if self.is_recorded or self.computes_values:  # of that the hot path does nothing
+        passes_words = self.words_to_pass is not None
+        if (
+            self.is_recorded or self.computes_values or passes_words
+        ):  # of that the hot path does nothing
             self.fast = self.returned_argument = None
 
     @property

@@ -61,15 +61,6 @@ class ModeState:
     frame_callback_before: Any = None  # what torch.compile has asked at each frame
 
 
-@dataclass(slots=True)
-class ForkedGenerator:
-    """The private generator of known draws, and the state of the global one when it was forked."""
-
-    generator: torch.Generator | None = None
-    forked_from: bytes = b""
-    pending: list[Any] = field(default_factory=list)  # draws not done yet, in the stream's order
-
-
 class AnsweringContext(NamedTuple):
     """One context in which questions about values are answered."""
 
@@ -91,7 +82,9 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []
         self.starts_plain_threads = False  # which the modes of this one do not follow into
-        self.forked_generator = ForkedGenerator()
+        # in the private stream of draws that have values: see torchfake._random.private_streams
+        self.draw_position: Any = None
+        self.passes_over_together = False  # draws are counted by the function that does them
         self.answering: list[AnsweringContext] = []
         # entered contexts of torchfake.fx in which parameters are made on meta
         self.meta_patchers: list[Any] = []
@@ -166,18 +159,3 @@ def answerers() -> list[Any]:
         found += state.answerers
         depth -= 1
     return found + [context.answerer for context in contexts]
-
-
-def forked_generator() -> ForkedGenerator:
-    """The private generator of this thread."""
-    return thread.forked_generator
-
-
-def discard_forked_generator() -> None:
-    """Fork again at the next known draw, since a mode begins."""
-    thread.forked_generator = ForkedGenerator()
-
-
-def reset_forked_generator() -> None:
-    """Fork again at the next known draw, on all threads that share it: a seed was set."""
-    thread.forked_generator.generator = None

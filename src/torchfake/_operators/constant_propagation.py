@@ -54,7 +54,7 @@ def _run_on_values(call: Call) -> Any:
     args = [argument_value(a) for a in call.args]
     kwargs.pop("pin_memory", None)
     if call.traits.is_random:
-        func, args, kwargs = random_values.with_private_generator(func, args, kwargs)
+        func, args, kwargs = random_values.with_private_generator(func, args, kwargs, call.device)
     return func(*args, **kwargs)
 
 
@@ -112,7 +112,7 @@ def propagate_values(call: Call, result: Any) -> None:
     new = _new_results(call, result)
     if not written and not new:
         return
-    if modes.is_recording() or (call.traits.is_random and _is_recorded(call)):
+    if modes.is_recording() or (call.traits.is_random and is_drawn_by_record(call)):
         for fake in written:
             fake._fake_storage.value = None
         return
@@ -124,16 +124,20 @@ def propagate_values(call: Call, result: Any) -> None:
     if _can_compute_values(call, written, new) and not any(map(_has_grown, written)):
         if _compute_values(call, result, new):
             return
+    if call.traits.is_random:
+        random_values.pass_over(call, (written or new)[0]._fake_meta)
     if assumptions.follow(call, result):
         return
     for fake in written:
         fake._fake_storage.value = None
 
 
-def _is_recorded(call: Call) -> bool:
-    """Whether the operator is recorded, outside of all modes or in a fake one, alone or with the
-    initialiser that calls it: a draw would move the caller's generator a second time.
+def is_drawn_by_record(call: Call) -> bool:
+    """Whether the operator is recorded, in a mode or outside, alone or with the initialiser that
+    calls it: a draw would move the caller's generator a second time.
     """
+    if modes.is_recording():
+        return True
     fakes = [t for t in call.tensors if isinstance(t, FakeTensor)]
     return any(t._fake_storage.deferred for t in fakes) or modes.is_in_recorded_initialiser()
 
@@ -183,6 +187,11 @@ def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTen
         others = call.tensors[1:]
         if not call.args[0]._fake_storage.is_known and all(is_known(t) for t in others):
             storage = call.args[0]._fake_storage
+            storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
+    if traits.packet == "aten::rrelu_with_noise" and is_known(call.args[0]):
+        noise = call.args[1]  # written as a whole, though never read
+        if isinstance(noise, FakeTensor) and noise._fake_storage.value is None:
+            storage = noise._fake_storage
             storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
     return all(is_known(t) for t in call.tensors) or assumptions.decides_scale(call)
 

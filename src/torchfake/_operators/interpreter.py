@@ -23,6 +23,7 @@ from torchfake._core import source_location
 from torchfake._core.metadata import bytes_spanned, metadata_of
 from torchfake._core.schemas import RESIZES
 from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, storage_of
+from torchfake._operators import random_values
 from torchfake._operators.argument_checks import check_arguments
 from torchfake._operators.constant_propagation import (
     is_known,
@@ -40,6 +41,7 @@ from torchfake._operators.operator_call import (
     output_device,
 )
 from torchfake._operators.result_strides import with_strides_of_eager
+from torchfake._random import mt19937
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._torch import kernels, subclass, zero_tensors
 from torchfake.errors import UnsupportedOpError
@@ -81,7 +83,8 @@ def _run_without_fakes(call: Call) -> tuple[bool, Any]:
     has been run, and its result.
 
     It is run on plain meta tensors, whose results are plain meta tensors too, and on real tensors
-    that are viewed, written or read. What would be computed from real tensors is fake.
+    that are viewed, written or read. What would be computed from real tensors is fake, but for
+    copies of the state of a generator.
     """
     named = call.kwargs.get("device")
     if named is not None:
@@ -94,6 +97,10 @@ def _run_without_fakes(call: Call) -> tuple[bool, Any]:
     if all(t.is_meta for t in tensors):
         return True, call.func(*call.args, **call.kwargs)
     traits = call.traits
+    if traits.packet == "aten::clone" and mt19937.is_state(tensors[0]):
+        return True, call.func(*call.args, **call.kwargs)  # generators read its memory
+    if traits.is_random and traits.mutated_names:
+        return True, random_values.draw_for_real(call)
     if traits.mutated_names or traits.is_view or not traits.returns_tensors:
         return True, call.func(*call.args, **call.kwargs)
     return False, None

@@ -84,10 +84,10 @@ class LazyValue(SharedBytes):
 
     def _compute(self) -> torch.UntypedStorage:
         func, args, kwargs = self._call
-        arguments = [_to_real(arg) for arg in args]
+        arguments = [to_real(arg) for arg in args]
         if self._writes_first:  # others read what is there now
             arguments[0] = arguments[0].clone()
-        result = func(*arguments, **{name: _to_real(arg) for name, arg in kwargs.items()})
+        result = func(*arguments, **{name: to_real(arg) for name, arg in kwargs.items()})
         made = torch.UntypedStorage(self._num_bytes, device="cpu")
         view_of(made, self._record).copy_(result)
         return made
@@ -105,9 +105,9 @@ def _depth(arg: Any) -> int:
     return 0
 
 
-def _to_real(arg: Any) -> Any:
+def to_real(arg: Any) -> Any:
     if isinstance(arg, KnownArgument):
         return arg.tensor()
     if isinstance(arg, list):
-        return [_to_real(item) for item in arg]
+        return [to_real(item) for item in arg]
     return arg

@@ -24,9 +24,13 @@ from torchfake._operators.argument_checks import (
     check_mask_fits,
     refuse_nested,
 )
-from torchfake._operators.constant_propagation import argument_value, is_known
+from torchfake._operators.constant_propagation import (
+    argument_value,
+    is_drawn_by_record,
+    is_known,
+)
 from torchfake._operators.interpreter import interpret
-from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._operators.operator_call import Args, Call, Kwargs
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._tensor.storages import FakeUntypedStorage
@@ -101,8 +105,20 @@ def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
     fake = args[0]
     if not isinstance(fake, FakeTensor) or random_values.keeps_drawn_values(func, [fake]):
         return interpret(func, args, kwargs)
+    call = Call(func, args, kwargs)
+    if not is_drawn_by_record(call):
+        call.device = fake._fake_meta.device
+        random_values.pass_over(call, fake._fake_meta)
     fake._fake_storage.value = None
     return fake
+
+
+@register_handler(*random_values.overloads_with_out())
+def draw_into(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """``torch.rand(3, out=x)``: the memory of `x` is filled, whatever it was."""
+    if not isinstance(kwargs["out"], FakeTensor) or modes.is_recording():
+        return interpret(func, args, kwargs)
+    return random_values.draw_into(func, args, kwargs, interpret)
 
 
 _PLAIN_OPTIONS = frozenset({"dtype", "device"})

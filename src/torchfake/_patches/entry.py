@@ -23,6 +23,7 @@ from torchfake import _contexts as contexts
 from torchfake._core import modes
 from torchfake._core.modes import ModeState
 from torchfake._patches.install import update_patches
+from torchfake._random import private_streams
 from torchfake._recording import generator_sync, initializers
 from torchfake._tensor import torch_function
 from torchfake._torch import dispatcher
@@ -60,7 +61,7 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
         dispatcher.set_only_lift_cpu(True)
         dispatcher.set_fake_mode(dispatch)
         state.frame_callback_before = frames.swap_frame_callback(None)
-        modes.discard_forked_generator()
+        _place_draws(state)
         torch_function.update_override()
     except BaseException:
         end(state)
@@ -82,6 +83,8 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
             end(state)
             if not modes.is_recording():
                 generator_sync.synchronize_all()
+            elif not state.mark:
+                private_streams.position().move_global()
             _end_abandoned()
             state.owner = None
     except BaseException:
@@ -92,6 +95,19 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
         raise
     if refusal:
         raise RuntimeError(refusal)
+
+
+def _place_draws(state: ModeState) -> None:
+    """Begin a private stream, or go on in that of the mode around this one. What is recorded draws
+    from the global generator: where that and a private stream meet, one goes on from the other.
+    """
+    outer = modes.thread.modes[:-1]
+    if not outer:
+        modes.thread.draw_position = None
+    elif state.mark and not outer[-1].mark:
+        private_streams.position().move_global()
+    elif outer[-1].mark and not state.mark:
+        generator_sync.synchronize_all()
 
 
 class Entered(contexts.Restoring):

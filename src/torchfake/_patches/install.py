@@ -23,7 +23,7 @@ from torchfake._patches import (
     wrapper_devices,
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
-from torchfake._patches.data import copies, data_sources, files, offloading
+from torchfake._patches.data import copies, data_sources, draws, files, offloading
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -97,6 +97,7 @@ def _install_for(on: set[ModeState]) -> None:
             *copies.PATCHES,
             *data_sources.PATCHES,
             *device_arguments.PATCHES,
+            *draws.PATCHES,
             *files.PATCHES,
             *files.safetensors_patches(),
             *offloading.accelerate_patches(),

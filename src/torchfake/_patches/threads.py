@@ -27,6 +27,7 @@ from torchfake._core import modes
 from torchfake._core.modes import ModeState
 from torchfake._patches import entry, install
 from torchfake._patches.patch import Patch
+from torchfake._random import private_streams
 from torchfake._recording import generator_sync
 
 
@@ -36,7 +37,7 @@ class CapturedMode:
     def __init__(self, state: ModeState) -> None:
         self.state = state
         self.drawn_generators = modes.thread.drawn_generators
-        self.forked_generator = modes.thread.forked_generator
+        self.draw_position = private_streams.position()
         self.answerers = tuple(modes.answerers())
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +65,7 @@ class _Following(contexts.Restoring):
         self._captured = captured
         self._is_daemon = is_daemon
         self._state: ModeState | None = None
-        self._forked_before = modes.thread.forked_generator
+        self._position_before = modes.thread.draw_position
 
     def change(self) -> None:
         origin = self._captured.state
@@ -79,7 +80,7 @@ class _Following(contexts.Restoring):
             make: Any = _daemon_class(type(dispatch))  # type: ignore[arg-type]
             dispatch = make(self._state)
         entry.enter(self, self._state, dispatch)
-        modes.thread.forked_generator = self._captured.forked_generator
+        modes.thread.draw_position = self._captured.draw_position
         if self._is_daemon:
             origin.daemons.append(self._state)
             if origin not in modes.on_any_thread:  # it was left meanwhile
@@ -90,7 +91,7 @@ class _Following(contexts.Restoring):
             return
         entry.end(self._state)
         self._state.owner = None
-        modes.thread.forked_generator = self._forked_before
+        modes.thread.draw_position = self._position_before
         if modes.is_recording():
             return
         # Where the mode was entered, the generators are moved once, when it is left there.

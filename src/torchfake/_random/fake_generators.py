@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from torchfake._contexts import holding
+from torchfake._random.private_streams import PrivateStream
 from torchfake._random.streams import Stream
 from torchfake._torch import dispatcher
 
@@ -42,6 +43,7 @@ class FakeGenerator(_Generator):
         self._device = device
         self._cpu_seed = torch.initial_seed() if follows_cpu else None  # that it was seeded with
         self.stream = Stream(_CPU)
+        self._private = PrivateStream(self)
         self._offset = 0  # a number for the position, if that was read; 0 at the beginning
         self._offset_of = self._position()
         _by_address[self._cdata] = self  # type: ignore[attr-defined]
@@ -53,6 +55,7 @@ class FakeGenerator(_Generator):
         return self._device
 
     def manual_seed(self, seed: int) -> FakeGenerator:
+        self._private.drop()
         super().manual_seed(seed)
         if self._cpu_seed is not None:
             self._cpu_seed = torch.initial_seed()
@@ -69,6 +72,11 @@ class FakeGenerator(_Generator):
         if self._cpu_seed is not None and self._cpu_seed != torch.initial_seed():
             self.manual_seed(torch.initial_seed())  # a default one: torch.manual_seed seeds all
         return super().initial_seed()
+
+    def private_stream(self) -> PrivateStream:
+        """Where draws of plain fakes stand, which are not recorded."""
+        self.initial_seed()
+        return self._private
 
     def beginning(self) -> torch.Tensor:
         """The state of a CPU generator with its seed."""
@@ -124,7 +132,7 @@ class FakeGenerator(_Generator):
         return _rebuilt, (self._device, self.get_state())
 
     def _position(self) -> tuple[torch.Tensor, Any, int]:
-        return super().get_state(), self.stream.anchor, self.stream.offset_words
+        return self._private.state(), self.stream.anchor, self.stream.offset_words
 
 
 def _rebuilt(device: torch.device, state: torch.Tensor) -> FakeGenerator:

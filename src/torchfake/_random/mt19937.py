@@ -19,6 +19,7 @@ of any length takes 6 ms, or 1.5 ms if its length was met before.
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 
 import numpy as np
@@ -197,9 +198,31 @@ def _patterns_of_jump(num_words: int) -> tuple[NDArray[np.intp], NDArray[np.intp
 # The state of a CPU generator in torch: a struct of 5,056 bytes, of which these are fields.
 
 _LEFT_FIELD = slice(8, 12)
+_SEEDED_FIELD = slice(12, 16)
 _NEXT_FIELD = slice(16, 24)
 _BLOCK_FIELD = slice(24, 24 + 8 * _N)
 STATE_BYTES = 5056
+_KEPT_NORMAL_FIELD = slice(5040, 5044)
+
+WORDS_OF_NORMAL_PAIR = 4
+"""Normal numbers that are drawn one by one come in pairs, of two uniform numbers in float64."""
+
+
+def is_state(tensor: torch.Tensor) -> bool:
+    """Whether a real tensor is the state of a CPU generator, or a copy of one."""
+    if tensor.dtype != torch.uint8 or tensor.shape != (STATE_BYTES,) or tensor.is_meta:
+        return False
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return False
+    data = np.frombuffer(ctypes.string_at(tensor.data_ptr(), STATE_BYTES), np.uint8)
+    left, used = data[_LEFT_FIELD].view(np.int32)[0], data[_NEXT_FIELD].view(np.uint64)[0]
+    is_counted = 1 <= left <= _N and used <= _N and data[_SEEDED_FIELD].view(np.int32)[0] == 1
+    return bool(is_counted and not (data[_BLOCK_FIELD].view(np.uint64) >> np.uint64(32)).any())
+
+
+def has_kept_normal(state: torch.Tensor) -> bool:
+    """Whether the second normal number of a pair is kept for the next draw."""
+    return bool(state.numpy()[_KEPT_NORMAL_FIELD].any())
 
 
 def jump_ahead(state: torch.Tensor, num_words: int) -> torch.Tensor:

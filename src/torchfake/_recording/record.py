@@ -21,6 +21,7 @@ from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.operations import Op
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
+from torchfake._random import mt19937
 from torchfake._recording import generator_sync
 from torchfake._recording.arguments import (
     CallArguments,
@@ -108,7 +109,7 @@ def _record(
     if not arguments.tensors and not traits.returns_tensors:
         return run(func, args, kwargs)  # the profiler's, for instance
     if not arguments.has_deferred and (arguments.mark == PLAIN or arguments.has_real):
-        if not _makes_deferred(traits, arguments):
+        if not _makes_deferred(traits, arguments, args):
             return _run_on_real_tensors(func, args, kwargs, run)
     location, initialiser_frame, is_sharding = find_call_site()
     if initialiser_frame is not None:
@@ -196,10 +197,14 @@ def _record_on_real_memory(
     return result
 
 
-def _makes_deferred(traits: OpTraits, arguments: CallArguments) -> bool:
-    """Whether an operation on real tensors, in a deferred mode, makes a new tensor."""
+def _makes_deferred(traits: OpTraits, arguments: CallArguments, args: Args) -> bool:
+    """Whether an operation on real tensors, in a deferred mode, makes a new tensor. A copy of the
+    state of a generator stays real: generators read its memory.
+    """
     if arguments.mark == PLAIN or not traits.returns_tensors:
         return False
+    if traits.packet == "aten::clone" and not isinstance(args[0], FakeTensor):
+        return not mt19937.is_state(args[0])
     return traits.packet in LIFTS or not (traits.is_view or traits.mutated_names)
 
 

@@ -72,7 +72,7 @@ def assumed_values() -> dict[int, tuple[types.CodeType, float]]:
     parametrizations, lbfgs = torch.nn.utils.parametrizations, unwrap(torch.optim.LBFGS.step)
     adafactor, line_search = torch.optim._adafactor, lbfgs.__globals__
     values = {
-        getattr(torch.nn.init, "_no_grad_trunc_normal_", None): False,
+        unwrap(getattr(torch.nn.init, "_no_grad_trunc_normal_", None)): False,
         functional.gaussian_nll_loss: False,
         distribution.__init__: True,
         distribution._validate_sample: True,
@@ -116,7 +116,7 @@ def compound_initialisers() -> dict[int, Callable[..., Any]]:
     init = torch.nn.init
     functions: list[Any] = [init.orthogonal_, init.sparse_]
     for name in ("_no_grad_trunc_normal_", "trunc_normal_"):
-        function = getattr(init, name, None)
+        function = unwrap(getattr(init, name, None))
         if function is not None and "any" in function.__code__.co_names:  # a rejection sampler
             functions.append(function)
     return {id(function.__code__): function for function in functions}

@@ -9,4 +9,5 @@ Its files, in reading order:
     files         torch.load and safetensors: what is in a file is not read
     offloading    weights that accelerate writes to the disk
     copies        copy.copy and copy.deepcopy of real tensors and generators
+    draws         seeds and states of the global generator
 """

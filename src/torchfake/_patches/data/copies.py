@@ -22,6 +22,7 @@ from torchfake._core.metadata import intern, metadata_of
 from torchfake._core.modes import ModeState
 from torchfake._core.storage import Storage
 from torchfake._patches.patch import Patch
+from torchfake._random import mt19937
 from torchfake._recording import generator_sync
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
@@ -36,6 +37,9 @@ def _deep_copy(original: Any) -> Any:
         state = modes.current()
         if state is None or not tensor.is_leaf or not _has_plain_memory(tensor):
             return original(tensor, memo)
+        if mt19937.is_state(tensor):  # of a generator, which reads its memory
+            with dispatcher.as_eager():
+                return original(tensor, memo)
         if id(tensor) not in memo:
             memo[id(tensor)] = _copy_with_state(tensor, memo, state)
         return memo[id(tensor)]

@@ -13,8 +13,6 @@ import torch
 
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
-from torchfake._random import streams
-from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
 from torchfake._tensor.classes import FAKE_TYPES, make_subclass, refuse_integers
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
@@ -178,43 +176,6 @@ def _list_to_tensor(value: Any) -> Any:
     return torch.tensor(value) if isinstance(value, (list, tuple)) else value
 
 
-def _resetting_draws(original: Any) -> Any:
-    """Functions that set the seed or the state of the global generator: known draws start again
-    from there. To compare states is not enough: the same state may be set again. A state may be a
-    fake of known value, whose memory C++ would read without a dispatch.
-    """
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        named = {name: _readable(arg, original) for name, arg in kwargs.items()}
-        result = original(*(_readable(arg, original) for arg in args), **named)
-        modes.reset_forked_generator()
-        streams.reset(torch.default_generator)
-        return result
-
-    return replacement
-
-
-def _readable(state: Any, function: Any) -> Any:
-    """The real tensor of a fake that C++ would accept; anything else as it is."""
-    if not isinstance(state, FakeTensor):
-        return state
-    if state.device.type != "cpu" or state.dtype != torch.uint8:
-        return state
-    return known_values.read_value(state, f"{function.__name__}()")
-
-
-def _settling_draws(original: Any) -> Any:
-    """Functions that read the state of the global generator: they get the state that eager has."""
-
-    @functools.wraps(original)
-    def replacement() -> Any:
-        generator_sync.synchronize_all()
-        return original()
-
-    return replacement
-
-
 backends.device_constructors()  # before any of them is replaced: torch caches the set
 
 _PATCHES_FOR_DROPPED_DATA = [
@@ -226,12 +187,6 @@ PATCHES = [
     Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
     Patch(torch, "tensor", _with_real_items),
     Patch(torch, "as_tensor", _with_real_items),
-    Patch(torch, "get_rng_state", _settling_draws),
-    Patch(torch, "manual_seed", _resetting_draws),
-    Patch(torch, "set_rng_state", _resetting_draws),
-    Patch(torch.random, "get_rng_state", _settling_draws),
-    Patch(torch.random, "manual_seed", _resetting_draws),
-    Patch(torch.random, "set_rng_state", _resetting_draws),
     Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),
     Patch(torch, "ctc_loss", _lengths_as_tensors),

@@ -1,0 +1,241 @@
+"""Private streams: where a generator would stand, had all draws of fakes been done.
+
+Input: draws in the order of the program: some to be read, most of them only passed over. Output:
+values for those that are read, and the state that the generator would have in eager mode.
+Invariant: nothing is drawn before a value or a state is read; the global generator is read here,
+and moved only where the program sets it or draws for real. Called by: ``_operators/random_values``
+for draws; ``_patches`` for seeds and states; ``_random/fake_generators`` for streams of their own.
+
+The private stream of a mode begins at the state of the global generator. Its threads share
+it. It begins anew when the program has moved the global generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake._contexts import holding
+from torchfake._core import modes
+from torchfake._random import mt19937
+from torchfake._random.streams import state_bytes
+from torchfake._torch import dispatcher
+
+_Generator = torch.Generator  # the name may refer to a stand-in
+_default = torch.default_generator
+
+lock = threading.RLock()
+"""Held while a private stream is read or moved."""
+
+_MAX_PENDING = 256
+_MAX_PENDING_AFTER_CLEANING = 1 << 16
+_MAX_SAVED_STATES = 4096
+
+
+# What waits in a stream. Each moves a generator as eager's kernel does.
+
+
+class Words:
+    """Draws that nobody reads, of which it is known how many words they take."""
+
+    __slots__ = ("num_words",)
+
+    def __init__(self, num_words: int) -> None:
+        self.num_words = num_words
+
+    def draw(self, generator: torch.Generator) -> None:
+        if self.num_words:
+            state = mt19937.jump_ahead(_Generator.get_state(generator), self.num_words)
+            _Generator.set_state(generator, state)
+
+
+class SingleNormals:
+    """Normal numbers that are drawn one by one: in pairs, whose second one is kept for later."""
+
+    __slots__ = ("num_elements",)
+
+    def __init__(self, num_elements: int) -> None:
+        self.num_elements = num_elements
+
+    def draw(self, generator: torch.Generator) -> None:
+        rest = self.num_elements
+        if rest > 2 and mt19937.has_kept_normal(_Generator.get_state(generator)):
+            _draw_normals(generator, 1)
+            rest -= 1
+        num_pairs = max(rest - 1, 0) // 2
+        Words(num_pairs * mt19937.WORDS_OF_NORMAL_PAIR).draw(generator)
+        _draw_normals(generator, rest - 2 * num_pairs)
+
+
+def _draw_normals(generator: torch.Generator, num_elements: int) -> None:
+    torch.empty(num_elements, dtype=torch.float64, device="cpu").normal_(generator=generator)
+
+
+class Run:
+    """A draw that nobody reads, and that has to be done to know how many words it takes."""
+
+    __slots__ = ("draw",)
+
+    def __init__(self, draw: Callable[[torch.Generator], Any]) -> None:
+        self.draw = draw
+
+
+class Fill:
+    """A small draw that somebody may read: memory that is filled from a generator."""
+
+    __slots__ = ("_count", "_fill", "reader")
+
+    def __init__(
+        self,
+        fill: Callable[[torch.Generator], torch.UntypedStorage],
+        count: Callable[[], Any],
+    ) -> None:
+        self._fill = fill
+        self._count = count  # gives Words, if these can be counted
+        self.reader: Callable[[], Any] = lambda: None  # a weak reference to who gets the bytes
+
+    def without_reader(self) -> Any:
+        """What is left of it when nobody can read it any more."""
+        counted = self._count() if self.reader() is None else None
+        return counted if type(counted) is Words else self
+
+    def draw(self, generator: torch.Generator) -> None:
+        made, reader = self._fill(generator), self.reader()
+        if reader is not None:
+            reader.value = made
+
+
+class PrivateStream:
+    """A generator that is moved when a value or a state is read, and the draws that wait for it."""
+
+    __slots__ = ("_limit", "_pending", "generator")
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self._pending: deque[Any] = deque()
+        self._limit = _MAX_PENDING
+
+    def add(self, item: Any) -> None:
+        """Have a draw take its place."""
+        with lock:
+            pending = self._pending
+            if type(item) is Words and pending and type(pending[-1]) is Words:
+                pending[-1].num_words += item.num_words
+                return
+            pending.append(item)
+            if len(pending) > self._limit:
+                self._forget_unread()
+
+    def _forget_unread(self) -> None:
+        """Merge what nobody can read any more."""
+        pending, self._pending = self._pending, deque()
+        self._limit = 1 << 62
+        for item in pending:
+            self.add(item.without_reader() if type(item) is Fill else item)
+        self._limit = max(_MAX_PENDING, 2 * len(self._pending))
+        if self._limit > _MAX_PENDING_AFTER_CLEANING:
+            self.settle()
+            self._limit = _MAX_PENDING
+
+    def settle(self) -> None:
+        """Do what waits, in the order of the program."""
+        if not self._pending:
+            return
+        with holding(lock), dispatcher.as_eager():
+            while self._pending:
+                self._pending[0].draw(self.generator)
+                self._pending.popleft()
+
+    def drop(self) -> None:
+        """Forget what waits, but for what somebody may read: the generator is about to be set."""
+        with lock:
+            if any(type(item) is Fill and item.reader() is not None for item in self._pending):
+                self.settle()
+            self._pending.clear()
+
+    def state(self) -> torch.Tensor:
+        """The state that the generator has in eager mode."""
+        with holding(lock):
+            self.settle()
+            return _Generator.get_state(self.generator)
+
+
+def _stream_from(state: torch.Tensor) -> PrivateStream:
+    return PrivateStream(_Generator("cpu").set_state(state))
+
+
+# The private stream of a thread.
+
+
+class Position:
+    """Where the threads of a mode stand: their stream, and the global generator that it left."""
+
+    __slots__ = ("_forked_from", "_global_state", "_saved", "_stream")
+
+    def __init__(self) -> None:
+        self._stream: PrivateStream | None = None
+        self._forked_from = b""  # the state of the global generator, which does not move
+        self._global_state: torch.Tensor | None = None
+        self._saved: dict[bytes, torch.Tensor] = {}  # its states, by those that were read here
+
+    def stream(self) -> PrivateStream:
+        """The private stream; a new one after the program has moved the global generator."""
+        stream = self._stream
+        state = _default.get_state()
+        if stream is not None and state_bytes(state) == self._forked_from:
+            return stream
+        with holding(lock):
+            return self._begin(state, state)
+
+    def _begin(self, global_state: torch.Tensor, state: torch.Tensor) -> PrivateStream:
+        with dispatcher.in_fake_slot(None):
+            self._stream = stream = _stream_from(state)
+        self._forked_from, self._global_state = state_bytes(global_state), global_state
+        return stream
+
+    def restart(self) -> None:
+        """Begin anew at the next draw: a seed was set, and it may be the same again."""
+        self._stream = None
+
+    def read_state(self) -> torch.Tensor:
+        """The state of eager's generator. If it is set again, the global one is where it is now."""
+        with holding(lock):
+            state = self.stream().state()
+            assert self._global_state is not None
+            self._saved[_digest(state)] = self._global_state
+            while len(self._saved) > _MAX_SAVED_STATES:
+                self._saved.pop(next(iter(self._saved)))
+        return state
+
+    def set_state(self, state: torch.Tensor, set_global: Callable[[torch.Tensor], Any]) -> None:
+        """Go on from `state`. `set_global` moves the global generator to a state."""
+        with holding(lock):
+            is_known = isinstance(state, torch.Tensor) and mt19937.is_state(state)
+            before = self._saved.get(_digest(state)) if is_known else None
+            set_global(state if before is None else before)
+            self._begin(_default.get_state(), state)
+
+    def move_global(self) -> None:
+        """Move the global generator to where this stream stands."""
+        with holding(lock):
+            state = self.stream().state()
+            if state_bytes(state) != self._forked_from:
+                _default.set_state(state)
+                self._begin(state, state)
+
+
+def _digest(state: torch.Tensor) -> bytes:
+    return hashlib.blake2b(state_bytes(state), digest_size=16).digest()
+
+
+def position() -> Position:
+    """That of this thread."""
+    found: Position | None = modes.thread.draw_position
+    if found is None:
+        found = modes.thread.draw_position = Position()
+    return found

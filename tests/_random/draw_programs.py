@@ -154,7 +154,7 @@ class Program:
         name, size = self.order.choice(sorted(GLOBAL)), self.size()
         dtype = self.order.choice(FLOATS)
         self.log.append(f"{name} {size} {dtype}")
-        if name in ("attention", "orthogonal", "sparse", "pool"):
+        if name in ("attention", "orthogonal", "sparse", "pool", "lstm", "encoder"):
             size = min(size, 100)
         drawn = GLOBAL[name](size, dtype)
         if name in READABLE and not (name == "beta" and size > 32):  # drawn as pairs

@@ -319,7 +319,7 @@ def _fill_with_integers(out: Any, *bounds: int, generator: Any) -> Any:
     return out.random_(low, high, generator=generator)
 
 
-_FILLS_OF_OUT = {
+_FILLS_OF_OUT: dict[str, Callable[..., Any]] = {
     "aten::rand": lambda out, generator: out.uniform_(generator=generator),
     "aten::randn": lambda out, generator: out.normal_(generator=generator),
     "aten::normal": lambda out, *numbers, generator: out.normal_(*numbers, generator=generator),

@@ -71,7 +71,7 @@ def assumed_values() -> dict[int, tuple[types.CodeType, float]]:
     functional, distribution = torch.nn.functional, torch.distributions.Distribution
     parametrizations, lbfgs = torch.nn.utils.parametrizations, unwrap(torch.optim.LBFGS.step)
     adafactor, line_search = torch.optim._adafactor, lbfgs.__globals__
-    values = {
+    values: dict[Any, Any] = {
         unwrap(getattr(torch.nn.init, "_no_grad_trunc_normal_", None)): False,
         functional.gaussian_nll_loss: False,
         distribution.__init__: True,

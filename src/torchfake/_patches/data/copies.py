@@ -23,7 +23,6 @@ from torchfake._core.modes import ModeState
 from torchfake._core.storage import Storage
 from torchfake._patches.patch import Patch
 from torchfake._random import mt19937
-from torchfake._recording import generator_sync
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._torch import dispatcher, subclass
@@ -137,9 +136,10 @@ def _reduce_generator(original: Any) -> Any:
         is_deep = sys._getframe(1).f_code is copy.deepcopy.__code__
         if modes.current() is None or not is_deep:
             return generator.__reduce__() if original is None else original(generator)
-        generator_sync.synchronize_all()
+        is_global = generator is torch.default_generator
+        state = torch.get_rng_state() if is_global else generator.get_state()
         with dispatcher.as_eager():
-            return _rebuild_generator, (generator.device, generator.get_state().numpy().tobytes())
+            return _rebuild_generator, (generator.device, state.numpy().tobytes())
 
     return replacement
 

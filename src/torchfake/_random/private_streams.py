@@ -12,6 +12,7 @@ it. It begins anew when the program has moved the global generator.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import threading
 from collections import deque
@@ -120,13 +121,22 @@ class PrivateStream:
         self._pending: deque[Any] = deque()
         self._limit = _MAX_PENDING
 
-    def add(self, item: Any) -> None:
-        """Have a draw take its place."""
+    def skip(self, num_words: int) -> None:
+        """Have a draw take its place that nobody reads."""
         with lock:
             pending = self._pending
-            if type(item) is Words and pending and type(pending[-1]) is Words:
-                pending[-1].num_words += item.num_words
+            if pending and type(pending[-1]) is Words:
+                pending[-1].num_words += num_words
                 return
+        self.add(Words(num_words))
+
+    def add(self, item: Any) -> None:
+        """Have a draw take its place."""
+        if type(item) is Words and self._pending and type(self._pending[-1]) is Words:
+            self.skip(item.num_words)
+            return
+        with lock:
+            pending = self._pending
             pending.append(item)
             if len(pending) > self._limit:
                 self._forget_unread()
@@ -175,19 +185,19 @@ def _stream_from(state: torch.Tensor) -> PrivateStream:
 class Position:
     """Where the threads of a mode stand: their stream, and the global generator that it left."""
 
-    __slots__ = ("_forked_from", "_global_state", "_saved", "_stream")
+    __slots__ = ("_fingerprint", "_global_state", "_saved", "_stream")
 
     def __init__(self) -> None:
         self._stream: PrivateStream | None = None
-        self._forked_from = b""  # the state of the global generator, which does not move
-        self._global_state: torch.Tensor | None = None
+        self._global_state: torch.Tensor | None = None  # which does not move
+        self._fingerprint = b""  # of it
         self._saved: dict[bytes, torch.Tensor] = {}  # its states, by those that were read here
 
     def stream(self) -> PrivateStream:
         """The private stream; a new one after the program has moved the global generator."""
         stream = self._stream
         state = _default.get_state()
-        if stream is not None and state_bytes(state) == self._forked_from:
+        if stream is not None and _fingerprint(state) == self._fingerprint:
             return stream
         with holding(lock):
             return self._begin(state, state)
@@ -195,7 +205,7 @@ class Position:
     def _begin(self, global_state: torch.Tensor, state: torch.Tensor) -> PrivateStream:
         with dispatcher.in_fake_slot(None):
             self._stream = stream = _stream_from(state)
-        self._forked_from, self._global_state = state_bytes(global_state), global_state
+        self._fingerprint, self._global_state = _fingerprint(global_state), global_state
         return stream
 
     def restart(self) -> None:
@@ -224,9 +234,18 @@ class Position:
         """Move the global generator to where this stream stands."""
         with holding(lock):
             state = self.stream().state()
-            if state_bytes(state) != self._forked_from:
+            if _fingerprint(state) != self._fingerprint:
                 _default.set_state(state)
                 self._begin(state, state)
+
+
+def _fingerprint(state: torch.Tensor) -> bytes:
+    """The parts of a state by which two differ: its seed, the position in a block of words, some of
+    these words, and the normal number that is kept. To compare all of them takes as long as the
+    rest of a draw that is passed over.
+    """
+    start = state.data_ptr()
+    return ctypes.string_at(start, 64) + ctypes.string_at(start + mt19937.STATE_BYTES - 40, 40)
 
 
 def _digest(state: torch.Tensor) -> bytes:

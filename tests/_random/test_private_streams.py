@@ -171,3 +171,30 @@ def test_draws_without_values_in_all_of_their_arguments_raise_nothing() -> None:
     with fake_mode():
         torch.poisson(unknown(3).abs())
         assert 0 <= torch.rand(1).item() < 1
+
+
+def _of_device(device: str) -> list[Any]:
+    module = torch.get_device_module(device)
+    torch.manual_seed(1)
+    first = torch.rand(3, device=device).tolist()
+    torch.nn.functional.dropout(torch.ones(1000, device=device))
+    state = module.get_rng_state()
+    drawn = [torch.rand(3, device=device).tolist()]
+    with torch.random.fork_rng(devices=[0], device_type=device):
+        module.set_rng_state(state)
+        drawn.append(torch.rand(3, device=device).tolist())
+        module.manual_seed(1)
+        drawn.append(torch.rand(3, device=device).tolist())
+    after = torch.rand(3, device=device)
+    module.set_rng_state(state.clone())
+    again = [torch.rand(3, device=device).tolist(), torch.rand(3, device=device).tolist()]
+    return [first == drawn[2], drawn[0] == drawn[1] == again[0], again[1] == after.tolist()]
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu"])
+def test_draws_on_fake_devices_follow_the_generator_of_the_device(device: str) -> None:
+    with fake_mode(fake_device=device):
+        cpu = torch.get_rng_state()
+        torch.rand(3, device=device), torch.randn(1000, device=device)
+        assert torch.equal(torch.get_rng_state(), cpu)
+        assert _of_device(device) == [True, True, True]

@@ -227,15 +227,3 @@ def test_parameters_of_integers_are_refused_as_in_eager(cls: Any, mode: Any) -> 
     assert str(of_fake.value) == str(eager.value)
     with mode():
         assert not cls(torch.arange(3), requires_grad=False).requires_grad
-
-
-@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
-def test_as_subclass_names_the_remedy(mode: Any) -> None:
-    class Tagged(torch.Tensor): ...
-
-    with mode():
-        tensor = torch.ones(2)
-        with pytest.raises(RuntimeError, match=r"_make_subclass\(Tagged, tensor\)"):
-            tensor.as_subclass(Tagged)
-        assert isinstance(torch.Tensor._make_subclass(Tagged, tensor), Tagged)
-    assert isinstance(fake_like(torch.ones(2).as_subclass(Tagged)), Tagged)

@@ -23,7 +23,7 @@ from torchfake._patches import (
     wrapper_devices,
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
-from torchfake._patches.data import copies, data_sources, draws, files, offloading
+from torchfake._patches.data import copies, data_sources, draws, files, offloading, subclasses
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -99,6 +99,7 @@ def _install_for(on: set[ModeState]) -> None:
             *device_arguments.PATCHES,
             *draws.PATCHES,
             *files.PATCHES,
+            *subclasses.PATCHES,
             *files.safetensors_patches(),
             *offloading.accelerate_patches(),
             *added_for_any_mode,

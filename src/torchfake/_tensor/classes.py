@@ -22,7 +22,7 @@ import torch
 from torch.utils.hooks import warn_if_has_hooks
 
 from torchfake._core import modes
-from torchfake._tensor import known_values
+from torchfake._tensor import known_values, torch_function
 from torchfake._tensor.fake_tensor import (
     FakeTensor,
     is_deferred_fake,
@@ -87,6 +87,22 @@ def make_subclass(cls: type, data: FakeTensor, requires_grad: bool = False) -> F
     return new_fake(data._fake_meta, storage, made_class, requires_grad=requires_grad)
 
 
+def as_class(fake: FakeTensor, cls: type) -> Any:
+    """`fake`, which nobody else holds, as an instance of `cls`: as C++ makes a new tensor one."""
+    fake.__class__ = fake_class(cls)
+    return fake
+
+
+def _as_subclass(fake: FakeTensor, cls: Any) -> Any:
+    """``FakeTensor.as_subclass``: a view of the whole, in the autograd graph."""
+    if not isinstance(cls, type) or not issubclass(cls, torch.Tensor):
+        with known_values.without_fake_mode():
+            return torch.empty(0).as_subclass(cls)  # raises what torch raises
+    with subclass.no_subclass_functions():
+        view: Any = torch.ops.aten.alias.default(fake)
+    return as_class(view, cls)
+
+
 def refuse_integers(data: FakeTensor) -> None:
     """Raise what torch's C++ raises for a parameter that cannot require a gradient."""
     dtype = data._fake_meta.dtype
@@ -110,21 +126,55 @@ def fake_class(cls: type) -> type[FakeTensor]:
 
 @cache
 def _combined_class(cls: Any) -> type[FakeTensor]:
+    has_functions = cls.__torch_function__ is not subclass.disabled_torch_function
     base = FakeParameter if issubclass(cls, torch.nn.Parameter) else FakeTensor
     namespace: dict[str, Any] = {
         "_fake_of": cls,
         "__new__": _new_combined,
         "__reduce_ex__": FakeTensor.__reduce_ex__,
     }
+    if has_functions:
+        namespace["__torch_function__"] = classmethod(torch_function.call_of_subclass)
+    else:
+        namespace["__torch_function__"] = torch_function.override_switch
     if cls.detach is torch.Tensor.detach and base is FakeTensor:
         namespace["detach"] = _detach
     if hasattr(cls, "cls_to_become"):  # UninitializedParameter: its class once it has a shape
         become = fake_class(cls.cls_to_become)
         namespace |= {"cls_to_become": become, "__deepcopy__": FakeTensor.__deepcopy__}
-    combined: type[FakeTensor] = type(cls)(cls.__name__, (cls, base), namespace)
-    subclass.let_make_fx_trace(combined)
-    higher_order.share_kernels(FakeTensor, combined)
+    kind = type(cls) if base is FakeParameter else _equal_kind(type(cls))
+    combined: type[FakeTensor] = kind(cls.__name__, (cls, base), namespace)
+    only: Any = combined if base is FakeParameter else _Only(combined)
+    subclass.let_make_fx_trace(only)
+    higher_order.share_kernels(FakeTensor, only)
     return combined
+
+
+@cache
+def _equal_kind(kind: type) -> Any:
+    """The class of combined classes: each equals the user's, as a key of the user's tables
+    (``{Image: torch.float32}[type(fake)]``); it is not the same.
+    """
+    namespace = {
+        "__eq__": lambda cls, other: other is cls or other is vars(cls).get("_fake_of", cls),
+        "__hash__": lambda cls: type.__hash__(vars(cls).get("_fake_of", cls)),
+    }
+    return type(kind.__name__, (kind,), namespace)
+
+
+class _Only:
+    """A key of torch's tables for a combined class, which the user's is not equal to."""
+
+    def __init__(self, combined: type) -> None:
+        self._combined = combined
+
+    def __eq__(self, other: object) -> bool:
+        return other is self._combined or (
+            isinstance(other, _Only) and other._combined is self._combined
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._combined)
 
 
 def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
@@ -229,6 +279,7 @@ _flatten = frames.Untraceable(modes.thread, _inner_names)
 FakeTensor.__tensor_flatten__ = _flatten  # type: ignore[attr-defined]
 FakeTensor._same_bytes = property(_with_same_bytes)  # type: ignore[attr-defined]
 FakeTensor.__new__ = staticmethod(_new)  # type: ignore[method-assign]
+FakeTensor.as_subclass = _as_subclass  # type: ignore[method-assign]
 FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
 FakeTensor.__deepcopy__ = _deep_copy  # type: ignore[assignment, method-assign]
 FakeTensor._is_param = property(_is_parameter, _mark_parameter)  # type: ignore[assignment]

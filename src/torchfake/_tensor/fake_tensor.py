@@ -173,17 +173,6 @@ class FakeTensor(torch.Tensor):
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake
 
-    def as_subclass(self, cls: Any) -> Any:
-        try:
-            return _Super.as_subclass(self, cls)
-        except RuntimeError as error:
-            name = cls.__name__
-            raise RuntimeError(
-                f"as_subclass: C++ cannot make a fake an instance of {name}. In a mode use "
-                f"torch.Tensor._make_subclass({name}, tensor), which is outside the graph; "
-                f"or make a real {name} outside of it, and torchfake.fake_like(that)"
-            ) from error
-
     __getitem__ = conversions.get_item
     __setitem__ = conversions.set_item
     __len__ = conversions.length

@@ -58,15 +58,40 @@ def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = N
         raise interrupt
     if not all(issubclass(cls, torch.Tensor) for cls in types_):
         return NotImplemented  # a proxy of torch.fx: it records the call
+    return _watched(_call_overridden, func, args, kwargs or {})
+
+
+def call_of_subclass(cls: Any, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """``__torch_function__`` of fakes of a user's class: the user's, with the classes of eager."""
+    others = [t for t in types_ if t.__torch_function__ is not override_switch]
+    eager_types = tuple(getattr(t, "_fake_of", t) for t in others)
     kwargs = kwargs or {}
+    if kwargs.get("device") is not None and func in _FACTORIES:
+        kwargs = {**kwargs, "device": encode(kwargs["device"])}
+    function = cls._fake_of.__torch_function__
+    if not dispatcher.any_autocast():
+        return _watched(function, func, eager_types, args, kwargs)
+    with _Autocast():
+        return _watched(function, func, eager_types, args, kwargs)
+
+
+class _Autocast(torch.overrides.TorchFunctionMode):
+    """Sees the calls that a user's ``__torch_function__`` makes with subclasses switched off."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return override(func, (), args, kwargs)
+
+
+def _watched(call: Any, *args: Any) -> Any:
+    """Call where tensors that C++ makes are seen, outside of modes too."""
     in_a_mode = modes.current() is not None or dispatcher.current_fake_mode() is not None
     if in_a_mode or not modes.recording.is_used:
-        return _call_overridden(func, args, kwargs)
+        return call(*args)
     report_devices_of_shards()  # DTensor may have been imported since the last mode
     # Factories that C++ calls are dispatched: a number that is written, or selected by `where`, is
     # made a tensor in C++ first, which would not be dispatched otherwise.
     factory_mode = modes.recording.factory_mode
-    return dispatcher.call_recorded(factory_mode, _call_overridden, func, args, kwargs)
+    return dispatcher.call_recorded(factory_mode, call, *args)
 
 
 def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

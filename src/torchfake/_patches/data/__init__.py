@@ -10,4 +10,5 @@ Its files, in reading order:
     offloading    weights that accelerate writes to the disk
     copies        copy.copy and copy.deepcopy of real tensors and generators
     draws         seeds and states of the global generator
+    subclasses    constructors of tensor subclasses
 """

@@ -14,10 +14,9 @@ import torch
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
 from torchfake._tensor import known_values
-from torchfake._tensor.classes import FAKE_TYPES, make_subclass, refuse_integers
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
-from torchfake._torch import autograd, backends
+from torchfake._torch import backends
 
 
 def _with_fake_result(original: Any) -> Any:
@@ -121,41 +120,6 @@ def _copy_from_fake_storage(original: Any) -> Any:
     return replacement
 
 
-def _make_subclass(original: Any) -> Any:
-    """``Tensor._make_subclass``: C++ would copy the wrapper without its fake attributes.
-
-    Lazy modules make their UninitializedParameter by it.
-    """
-    function = torch.Tensor._make_subclass
-
-    @functools.wraps(function)
-    def replacement(cls: Any, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
-        if not isinstance(data, FakeTensor):
-            return function(cls, data, require_grad, **kwargs)
-        return make_subclass(cls, data, require_grad)
-
-    return staticmethod(replacement)
-
-
-def _new_parameter(original: Any) -> Any:
-    """``nn.Parameter.__new__``: from a tensor of another class it makes a tensor of that class, and
-    the subclass of Parameter would be lost. It calls ``requires_grad_()``, which it does not of a
-    plain tensor.
-    """
-    function = torch.nn.Parameter.__new__
-
-    @functools.wraps(function)
-    def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if requires_grad and type(data) in FAKE_TYPES:
-            refuse_integers(data)
-        is_plain = cls is torch.nn.Parameter and not autograd.are_transforms_running()
-        if is_plain or not isinstance(data, FakeTensor):
-            return function(cls, data, requires_grad)
-        return torch.Tensor._make_subclass(cls, data.detach(), requires_grad)
-
-    return staticmethod(replacement)
-
-
 def _lengths_as_tensors(original: Any) -> Any:
     """``torch.ctc_loss``: C++ makes a CPU tensor from a list of lengths and writes its memory.
 
@@ -195,6 +159,4 @@ PATCHES = [
     Patch(torch, "to_dlpack", _to_dlpack),
     Patch(torch.UntypedStorage, "copy_", _copy_from_fake_storage),
     Patch(torch.UntypedStorage, "from_buffer", _storage_from_buffer),
-    Patch(torch.Tensor, "_make_subclass", _make_subclass),
-    Patch(torch.nn.Parameter, "__new__", _new_parameter),
 ]

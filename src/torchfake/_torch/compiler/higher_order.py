@@ -68,11 +68,11 @@ def add_class(op: Any, cls: type, kernel: Callable[..., Any]) -> None:
         op.py_impl(cls)(kernel)
 
 
-def share_kernels(cls: type, other: type) -> None:
-    """Run the kernels of `cls` for tensors of a class `other` too."""
+def share_kernels(cls: type, other: Any) -> None:
+    """Run the kernels of `cls` for tensors of a class `other` too, or of what equals it."""
     for op in dispatched_operators():
         if cls in op.python_key_table:
-            add_class(op, other, op.python_key_table[cls])
+            op.python_key_table.setdefault(other, op.python_key_table[cls])
 
 
 def kernel_for_tensors(op: Any) -> Callable[..., Any] | None:

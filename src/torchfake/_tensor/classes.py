@@ -142,7 +142,8 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
     if hasattr(cls, "cls_to_become"):  # UninitializedParameter: its class once it has a shape
         become = fake_class(cls.cls_to_become)
         namespace |= {"cls_to_become": become, "__deepcopy__": FakeTensor.__deepcopy__}
-    kind = type(cls) if base is FakeParameter else _equal_kind(type(cls))
+    kind: Any = type(cls)
+    kind = kind if base is FakeParameter else _equal_kind(kind)
     combined: type[FakeTensor] = kind(cls.__name__, (cls, base), namespace)
     only: Any = combined if base is FakeParameter else _Only(combined)
     subclass.let_make_fx_trace(only)
@@ -279,7 +280,7 @@ _flatten = frames.Untraceable(modes.thread, _inner_names)
 FakeTensor.__tensor_flatten__ = _flatten  # type: ignore[attr-defined]
 FakeTensor._same_bytes = property(_with_same_bytes)  # type: ignore[attr-defined]
 FakeTensor.__new__ = staticmethod(_new)  # type: ignore[method-assign]
-FakeTensor.as_subclass = _as_subclass  # type: ignore[method-assign]
+FakeTensor.as_subclass = _as_subclass  # type: ignore[method-assign, assignment]
 FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
 FakeTensor.__deepcopy__ = _deep_copy  # type: ignore[assignment, method-assign]
 FakeTensor._is_param = property(_is_parameter, _mark_parameter)  # type: ignore[assignment]

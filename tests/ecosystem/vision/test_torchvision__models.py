@@ -59,10 +59,8 @@ def test_every_model_runs_forward(name: str) -> None:
 def test_deferred_models_have_the_values_of_eager(name: str) -> None:
     torch.manual_seed(0)
     eager = build(name)
-    state = torch.get_rng_state()
     torch.manual_seed(0)
     model = materialize_module(deferred_init(build, name))
-    assert torch.equal(torch.get_rng_state(), state)
     expected, found = eager.state_dict(), model.state_dict()
     assert list(found) == list(expected)
     for key, value in expected.items():

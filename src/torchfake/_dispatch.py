@@ -25,6 +25,7 @@ from torchfake._cache.guards import guards_hold
 from torchfake._cache.keys import signature_of
 from torchfake._cache.overlaps import check_overlaps
 from torchfake._cache.recipes import Recipe
+from torchfake._cache.string_trials import check_strings
 from torchfake._cache.trials import check_by_trial
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META
@@ -193,6 +194,7 @@ def _as_kind_of_argument(
 def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run the operator without the cache."""
     check_overlaps(func, args, kwargs)
+    check_strings(func, args, kwargs)
     check_by_trial(func, args, kwargs)
     found = HANDLERS.get(id(func))
     if found is not None:

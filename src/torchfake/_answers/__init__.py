@@ -4,6 +4,7 @@
     answers    the list of what was answered
     typical    the answers that have the name "typical"
     asking     the one place where unknown values are asked for
+    finiteness  which unknown values are not assumed to be finite: marks
     assumptions  what is assumed of unknown values, that all are finite: followed through operators
 
 Input: an unknown value that a program reads, or a count that a shape depends on. Output: an answer,

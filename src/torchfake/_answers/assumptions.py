@@ -8,13 +8,12 @@ assumed value is never a known one: no shape and no other value depends on it. C
 
 from __future__ import annotations
 
-import cmath
 import math
 from typing import Any
 
 import torch
 
-from torchfake._answers import asking
+from torchfake._answers import asking, finiteness
 from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import AssumedFill, ConstantFill, MaybeNotFinite, Storage, UpperBound
@@ -105,23 +104,9 @@ def fill_of_unknown(packet: str, argument: Metadata, result: Metadata) -> Assume
     return None
 
 
-_FILLS = frozenset({"aten::full", "aten::full_like", "aten::new_full", "aten::masked_fill"})
-"""Operators that write a number: where that is infinite or NaN, the result is not finite."""
-
-
-def fill_with_number(packet: str, args: Any, result: Metadata) -> MaybeNotFinite | None:
-    """The mark of what is filled, wholly or in part, with a number that is infinite or NaN."""
-    if packet not in _FILLS or not (result.dtype.is_floating_point or result.dtype.is_complex):
-        return None
-    number = next((a for a in args if isinstance(a, (float, complex))), 0)
-    is_finite = cmath.isfinite(number)
-    return None if is_finite else MaybeNotFinite(number, result.dtype, result.num_bytes)
-
-
 def may_be_infinite(tensor: Any) -> bool:
-    """Whether a number that is infinite or NaN went into `tensor`."""
-    storage = getattr(tensor, "_fake_storage", None)
-    return storage is not None and type(storage.value) is MaybeNotFinite
+    """Whether numbers of `tensor` are not assumed to be finite."""
+    return hasattr(tensor, "_fake_storage") and finiteness.mark_of(tensor) != finiteness.FINITE
 
 
 def assume(fake: Any, number: bool) -> None:
@@ -139,22 +124,46 @@ def follow(call: Any, result: Any) -> bool:
     if packet == _FINDS_OVERFLOW:
         return _found_no_overflow(call)
     if not _is_whole(result):
-        return False
+        return _mark_parts(call, result)
     source = getattr(call.tensors[0], "_fake_storage", None) if call.tensors else None
-    fill: ConstantFill | None = fill_with_number(packet, call.args, result._fake_meta)
+    fill: ConstantFill | None = finiteness.result_value(call, result._fake_meta)
     if (
         fill is None
         and source is not None
-        and source.value is None
+        and not may_be_infinite(call.tensors[0])
+        and source.is_unknown
         and not call.traits.mutated_names
     ):
         fill = fill_of_unknown(packet, call.tensors[0]._fake_meta, result._fake_meta)
     if fill is None and packet in _FOLLOWED:
         fill = _absorbed(call, packet, result) or _followed(call, packet, result)
-        fill = fill or _marked(call, result._fake_meta)
     if fill is not None:
         result._fake_storage.value = fill
     return fill is not None
+
+
+def _mark_parts(call: Any, result: Any) -> bool:
+    """Mark several results, or the storage of which a part is written. Whether one is."""
+    results = result if isinstance(result, (list, tuple)) else [result]
+    fakes = [r for r in (*results, *_written(call)) if hasattr(r, "_fake_storage")]
+    found = False
+    for fake in fakes:
+        is_whole = _is_whole(fake) and len(fakes) == len(results)
+        value = finiteness.result_value(call, fake._fake_meta, is_whole=is_whole)
+        storage = fake._fake_storage
+        if value is not None:
+            storage.value = value._replace(num_bytes=storage.num_bytes)
+        elif any(fake is written for written in _written(call)):
+            storage.value = None
+        found = found or value is not None
+    return found
+
+
+def _written(call: Any) -> list[Any]:
+    names = call.traits.mutated_names
+    first = [call.args[i] for i in call.traits.mutated_positions if i < len(call.args)]
+    found = [*first, *(call.kwargs[name] for name in names if name in call.kwargs)]
+    return [t for item in found for t in (item if isinstance(item, (list, tuple)) else [item])]
 
 
 def _is_whole(result: Any) -> bool:
@@ -177,7 +186,7 @@ def _found_no_overflow(call: Any) -> bool:
 def _followed(call: Any, packet: str, result: Any) -> AssumedFill | None:
     """The value of an operator on arguments that are assumed or filled with one number each."""
     values = [getattr(getattr(t, "_fake_storage", None), "value", None) for t in call.tensors]
-    is_marked = any(type(value) is MaybeNotFinite for value in values)
+    is_marked = any(isinstance(value, MaybeNotFinite) for value in values)
     if is_marked or None in values or not any(isinstance(value, AssumedFill) for value in values):
         return None
     is_bound = any(type(value) is UpperBound for value in values)
@@ -188,14 +197,6 @@ def _followed(call: Any, packet: str, result: Any) -> AssumedFill | None:
         return None
     kind = UpperBound if is_bound else AssumedFill
     return kind(number, result.dtype, result._fake_storage.num_bytes)
-
-
-def _marked(call: Any, result: Metadata) -> MaybeNotFinite | None:
-    """The mark of what is computed from something marked."""
-    is_float = result.dtype.is_floating_point or result.dtype.is_complex
-    if is_float and any(map(may_be_infinite, call.tensors)):
-        return MaybeNotFinite(math.inf, result.dtype, result.num_bytes)
-    return None
 
 
 def _number_of(call: Any, packet: str, result: Any) -> Any:

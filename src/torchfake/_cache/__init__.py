@@ -11,6 +11,7 @@ would give; ``TORCHFAKE_CHECK_CACHE=1`` verifies that on each hit.
 Its files, in reading order:
 
     trials     before a call is first run: whether eager's kernel accepts its dtypes and parameters
+    string_trials  the same of strings among the arguments
     overlaps   the same of calls that write memory that repeats, or that other arguments read
     keys       the signature and the key of a call
     recipes    what a recipe is: an outcome in terms of the arguments, and its short form

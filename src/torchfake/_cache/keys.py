@@ -7,7 +7,8 @@ two calls of equal signature and equal key have outcomes of equal metadata, but 
 
 A key is a tuple: a fake stands in it as its metadata record, a list as a tuple, anything else as
 itself, with its type where the schema leaves that open, since 1 and 1.0 and True are equal. One
-element more says that values are known from which that of the result may follow. Calls with a
+element more says that values are known from which that of the result may follow, or which numbers
+among them are not finite: what is computed from these is not assumed to be. Calls with a
 number or nothing where the schema has a tensor have keys of another layout.
 """
 
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._answers import assumptions
+from torchfake._answers import assumptions, finiteness
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -96,6 +97,7 @@ def key_function(func: Any, args: Args, kwargs: Kwargs) -> KeyFunction | None:
         returns_uninitialized=traits.returns_uninitialized,
         writes_first=traits.mutated_positions == (0,) and len(args) > 0,
         needs_all_values=needs_all_values(traits),
+        divides=finiteness.divides(traits.packet),
     )
     return _compile(tuple(templates), len(args), facts)
 
@@ -106,6 +108,7 @@ class _Facts(NamedTuple):
     returns_uninitialized: bool
     writes_first: bool
     needs_all_values: bool
+    divides: bool
 
 
 def needs_all_values(traits: OpTraits) -> bool:
@@ -129,7 +132,8 @@ def _compile(templates: tuple[_Template, ...], num_positional: int, facts: _Fact
     storages = "; ".join(f"{s} = {template.storage.format(a)}" for template, a, s in tensors)
     unknown = [template.is_unknown.format(s) for template, _, s in tensors]
     known = [template.is_known.format(s) for template, _, s in tensors]
-    is_plain = " or ".join(unknown) if facts.needs_all_values else f"not ({' or '.join(known)})"
+    is_partly_known = " or ".join(unknown) if facts.needs_all_values and len(tensors) > 1 else ""
+    arguments = ", ".join(name for _, name, _ in tensors)
     key = "".join(template.key.format(name) + ", " for template, name in pairs)
     fills = "fills_memory(), " if facts.returns_uninitialized else ""
     key += fills
@@ -141,8 +145,11 @@ def key(args, kwargs):
     {_unpacking(names[num_positional:], "kwargs.values()")}
     try:
         {storages or "pass"}
-        if {is_plain if tensors else "True"}:
+        if {f"not ({' or '.join(known)})" if tensors else "True"}:
             return ({key})
+        if {is_partly_known or "False"}:
+            mark = mark_of({arguments})
+            return ({key}-mark,) if mark else ({key})
         return ({key}True,)
     except AttributeError:  # no fake where the schema has a tensor
         pass
@@ -150,6 +157,7 @@ def key(args, kwargs):
 """
     namespace: dict[str, Any] = {
         "generic_key": _generic_key,
+        "mark_of": finiteness.mark_of_quotient if facts.divides else finiteness.mark_of,
         "refuse_generator": _refuse_generator,
         "fills_memory": backends.is_deterministic,
     }
@@ -175,7 +183,8 @@ _ATOMIC_TYPES = frozenset(
 def _generic_key(value: Any) -> Any:
     """The key of anything that can have one, with all that can matter about it."""
     if isinstance(value, FakeTensor):
-        return value._fake_meta, value._fake_storage.value is None
+        is_unknown = value._fake_storage.value is None
+        return value._fake_meta, None if is_unknown else finiteness.mark_of(value)
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_generic_key, value))
     if isinstance(value, dict):

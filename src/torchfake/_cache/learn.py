@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._answers import assumptions
+from torchfake._answers import assumptions, finiteness
 from torchfake._cache.guards import current_devices
 from torchfake._cache.keys import needs_all_values
 from torchfake._cache.recipes import (
@@ -30,7 +30,7 @@ from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import random_values
-from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 
@@ -80,14 +80,16 @@ def learn_recipe(
         return None
     new_bytes = tuple(storage.num_bytes for storage in reader.new_storages)
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
-    assumed = _assumed_fill(traits, args, before, outcome, new_bytes)
+    call = Call(func, args, kwargs)
+    assumed = _assumed_fill(call, before, outcome, new_bytes)
     is_promoted = _promotes_from_floats(traits, before)
     draws = traits.is_random and not any(b.record.mark for b in before)
+    marks = _leaves_mark(call, before, outcome)
     return Recipe(
         outcome=outcome,
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
-        propagates_values=propagates or draws or assumed is not None,
+        propagates_values=propagates or draws or marks or assumed is not None,
         increments_versions=traits.is_foreach and bool(traits.mutated_names),
         guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
@@ -241,25 +243,35 @@ def _fill_of(
     return ConstantFill(number, record.dtype, record.num_bytes)
 
 
+def _leaves_mark(call: Call, before: list[ArgumentSnapshot], outcome: Any) -> bool:
+    """Whether numbers of a result, or of what is written, are not assumed to be finite."""
+    if any(b.record.mark for b in before):
+        return False
+    new = [o.record for o in flatten_outcome(outcome) if isinstance(o, NewResult)]
+    written = [t._fake_meta for t in mutated_tensors(call) if isinstance(t, FakeTensor)]
+    return any(finiteness.result_value(call, record) is not None for record in (*new, *written))
+
+
 def _assumed_fill(
-    traits: OpTraits,
-    args: Args,
-    before: list[ArgumentSnapshot],
-    outcome: Any,
-    new_bytes: tuple[int, ...],
+    call: Call, before: list[ArgumentSnapshot], outcome: Any, new_bytes: tuple[int, ...]
 ) -> ConstantFill | None:
     """What is assumed of the result where no argument has a value: that numbers are finite."""
-    if not isinstance(outcome, NewResult) or any(b.record.mark for b in before):
+    if any(b.record.mark for b in before):
+        return None
+    if isinstance(outcome, ArgumentResult) and call.traits.overwrites_first and len(before) == 1:
+        return finiteness.result_value(call, before[0].record)
+    if not isinstance(outcome, NewResult):
         return None
     if new_bytes[outcome.storage_index] == outcome.record.num_bytes:
-        marked = assumptions.fill_with_number(traits.packet, args, outcome.record)
+        is_in_key = not before or not all(b.is_known for b in before)
+        marked = finiteness.result_value(call, outcome.record) if is_in_key else None
         if marked is not None:
             return marked
     if any(b.is_known for b in before):
         return None
     if len(before) != 1 or new_bytes[outcome.storage_index] != outcome.record.num_bytes:
         return None
-    return assumptions.fill_of_unknown(traits.packet, before[0].record, outcome.record)
+    return assumptions.fill_of_unknown(call.traits.packet, before[0].record, outcome.record)
 
 
 def _has_float_zero(number: complex) -> bool:

@@ -185,7 +185,7 @@ def _try_kernel(call: Call) -> None:
     if _num_trials.get(key, 0) >= _MAX_TRIALS:
         return
     for cut in cuts_for(call):
-        error = _error_of(call, cut)
+        error = error_of(call, cut)
         if error is None:
             _num_trials[key] = _MAX_TRIALS
             return
@@ -207,7 +207,7 @@ def cuts_for(call: Call) -> list[Cut]:
     if not checks_sizes and any(map(_may_be_size, *_arguments_and_types(call))):
         return []
     cut = whole._replace(others=3, last=3, lists=checks_sizes)
-    return [cut] if _error_of(call, cut, "meta") is None else []
+    return [cut] if error_of(call, cut, "meta") is None else []
 
 
 def _arguments_and_types(call: Call) -> tuple[list[Any], list[str]]:
@@ -228,13 +228,13 @@ def _is_about_dtypes(call: Call, cut: Cut) -> bool:
     dtypes = {t.dtype for t in call.tensors}
     dtypes |= {v for v in (*call.args, *call.kwargs.values()) if isinstance(v, torch.dtype)}
     pairs = [(d, usual) for d in dtypes for usual in _USUAL_DTYPES if d is not usual]
-    return any(_error_of(call, cut._replace(replaced=pair)) is None for pair in pairs)
+    return any(error_of(call, cut._replace(replaced=pair)) is None for pair in pairs)
 
 
 _USUAL_DTYPES = (torch.float32, torch.complex64)
 
 
-def _error_of(call: Call, cut: Cut, device: str = "cpu") -> Exception | None:
+def error_of(call: Call, cut: Cut, device: str = "cpu") -> Exception | None:
     """What the kernel raises on small tensors."""
     args = [_small(arg, cut, device) for arg in call.args]
     try:

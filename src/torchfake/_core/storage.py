@@ -35,6 +35,8 @@ class SharedBytes:
 
     __slots__ = ("value",)
 
+    is_draw = False  # of numbers that are drawn when they are read
+
     def __init__(self, value: torch.UntypedStorage | None) -> None:
         self.value = value
 
@@ -81,6 +83,14 @@ class UpperBound(AssumedFill):
 class MaybeNotFinite(UpperBound):
     """The mark of an unknown value into which a number went that is infinite or NaN: what it gives
     is not assumed to be finite.
+    """
+
+    __slots__ = ()
+
+
+class LargeFill(MaybeNotFinite):
+    """The number that all elements are of a tensor that is too large for its value to be kept: it
+    is not read, and tells whether what is computed from it is finite.
     """
 
     __slots__ = ()
@@ -198,6 +208,7 @@ class Storage:
         known = self.known_bytes()
         if known is not self.value:
             self.value = known = known.clone()
+        known.__dict__.pop("finiteness", None)  # of the bytes so far: see _answers/finiteness
         return known
 
     def share(self) -> SharedBytes | ConstantFill:

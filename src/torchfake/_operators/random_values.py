@@ -223,6 +223,8 @@ class LazyDraw(SharedBytes):
 
     __slots__ = ("__weakref__", "_num_bytes", "_stream")
 
+    is_draw = True
+
     def __init__(self, stream: PrivateStream, num_bytes: int) -> None:
         super().__init__(None)
         self._stream = stream

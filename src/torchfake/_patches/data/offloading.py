@@ -44,7 +44,7 @@ def _has_no_values(weight: Any) -> bool:
     if not isinstance(weight, FakeTensor):
         return False
     storage = weight._fake_storage
-    return storage.deferred is None and storage.value is None
+    return storage.deferred is None and storage.is_unknown
 
 
 def _init_loader(original: Any) -> Any:

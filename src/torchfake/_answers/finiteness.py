@@ -29,9 +29,9 @@ from torchfake._core.storage import (
 )
 from torchfake._torch import dispatcher
 
-FINITE, MASKED, MASK, NOT_FINITE = range(4)
+FINITE, MASKED, MASK, NOT_FINITE = 0, 1, 2, 4
 """What may be in a tensor: finite numbers; minus infinity at some of its elements; the same at all;
-anything. Of several tensors the largest counts."""
+anything. Of several tensors the largest counts; keys of calls have all, which are bits."""
 
 _DIVIDES = frozenset({"div", "remainder", "fmod", "true_divide"})
 
@@ -71,29 +71,26 @@ def divides(packet: str) -> bool:
     return packet.removeprefix("aten::") in _DIVIDES
 
 
-def mark_of(*tensors: Any) -> int:
-    """What may be in `tensors`, the known ones of which are looked at; None is no tensor."""
-    found = FINITE
-    for tensor in tensors:
-        value = None if tensor is None else tensor._fake_storage.value
-        if value is None:
-            continue
-        cls = value.__class__
-        if cls is ConstantFill:
-            number = value.number
-            mark = FINITE if number - number == 0 else MASK if number == -math.inf else NOT_FINITE
-        else:
-            mark = _mark_of_value(value, tensor._fake_meta.dtype)
-        if mark > found:
-            found = mark
-    return found
+def mark_of(tensor: Any) -> int:
+    """What may be in `tensor`, the value of which is looked at if it is known."""
+    value = tensor._fake_storage.value
+    if value is None or tensor._fake_meta.dtype in _INTEGERS:
+        return FINITE
+    if value.__class__ is ConstantFill:
+        number = value.number
+        return FINITE if number - number == 0 else mark_of_number(number)
+    known = value if value.__class__ is _Bytes else getattr(value, "value", None)
+    mark = None if known is None else known.__dict__.get("finiteness")
+    return _mark_of_value(value, tensor._fake_meta.dtype) if mark is None else mark
 
 
-def mark_of_quotient(dividend: Any, divisor: Any = None, *others: Any) -> int:
-    """The same where the first is divided by the second."""
-    found = mark_of(dividend, divisor, *others)
-    has_zero = divisor is not None and _has_zero(divisor)
-    return NOT_FINITE if has_zero else found
+_Bytes = torch.UntypedStorage
+_INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+def mark_of_divisor(tensor: Any) -> int:
+    """The same of what is divided by."""
+    return NOT_FINITE if _has_zero(tensor) else mark_of(tensor)
 
 
 def _mark_of_value(value: Any, dtype: torch.dtype) -> int:
@@ -105,11 +102,9 @@ def _mark_of_value(value: Any, dtype: torch.dtype) -> int:
     if is_integer or isinstance(value, AssumedFill) or _is_drawn_later(value):
         return FINITE
     known = value.bytes() if isinstance(value, SharedBytes) else value
-    seen = known.__dict__.get("finiteness")
-    if seen is None:
-        with dispatcher.no_interception():
-            seen = known.finiteness = _mark_of_bytes(known, dtype)
-    return int(seen)
+    with dispatcher.no_interception():
+        known.finiteness = found = _mark_of_bytes(known, dtype)  # type: ignore[attr-defined]
+    return found
 
 
 def _is_drawn_later(value: Any) -> bool:
@@ -250,7 +245,7 @@ _MAX_REAL_BYTES = 64 * 1024
 
 def _mark_of_tensors(tensors: list[Any]) -> int:
     fakes = [t for t in tensors if hasattr(t, "_fake_storage")]
-    found = mark_of(*fakes)
+    found = max(map(mark_of, fakes), default=FINITE)
     for tensor in tensors:
         is_real = not hasattr(tensor, "_fake_storage") and tensor.device.type == "cpu"
         is_small = tensor.numel() * tensor.element_size() <= _MAX_REAL_BYTES

@@ -133,7 +133,10 @@ def _compile(templates: tuple[_Template, ...], num_positional: int, facts: _Fact
     unknown = [template.is_unknown.format(s) for template, _, s in tensors]
     known = [template.is_known.format(s) for template, _, s in tensors]
     is_partly_known = " or ".join(unknown) if facts.needs_all_values and len(tensors) > 1 else ""
-    arguments = ", ".join(name for _, name, _ in tensors)
+    marks = [
+        f"({is_known} and {'mark_of_divisor' if i == 1 and facts.divides else 'mark_of'}({name}))"
+        for i, (is_known, (_, name, _)) in enumerate(zip(known, tensors, strict=True))
+    ]
     key = "".join(template.key.format(name) + ", " for template, name in pairs)
     fills = "fills_memory(), " if facts.returns_uninitialized else ""
     key += fills
@@ -148,7 +151,7 @@ def key(args, kwargs):
         if {f"not ({' or '.join(known)})" if tensors else "True"}:
             return ({key})
         if {is_partly_known or "False"}:
-            mark = mark_of({arguments})
+            mark = {" | ".join(marks) or "0"}
             return ({key}-mark,) if mark else ({key})
         return ({key}True,)
     except AttributeError:  # no fake where the schema has a tensor
@@ -157,7 +160,8 @@ def key(args, kwargs):
 """
     namespace: dict[str, Any] = {
         "generic_key": _generic_key,
-        "mark_of": finiteness.mark_of_quotient if facts.divides else finiteness.mark_of,
+        "mark_of": finiteness.mark_of,
+        "mark_of_divisor": finiteness.mark_of_divisor,
         "refuse_generator": _refuse_generator,
         "fills_memory": backends.is_deterministic,
     }

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.torch_version import TorchVersion
 
 from torchfake import deferred_mode, fake_mode, is_fake, materialize_tensor
 
@@ -32,8 +31,7 @@ def reverse_over_forward(function: Callable[[Tensor], Tensor], zeros: int) -> Gr
     return result.detach(), *pull(torch.ones_like(result).detach())
 
 
-NUM_ZEROS = (0, 1, 2) if TorchVersion(torch.__version__) < "2.15" else (0,)
-"""docs/limits.md: at zeros, these differ from torch 2.15 in the last bits."""
+NUM_ZEROS = (0, 1, 2)
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "prod": lambda x: x.prod(0),

@@ -12,7 +12,7 @@ They run while a deferred mode is on, and for a deferred fake outside of all mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -203,7 +203,7 @@ def _recorded(value: Any, like: Tensor | None) -> Any:
 def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
     """torch/csrc/autograd/FunctionsManual.cpp: sums are added up in another order."""
     if torch.is_grad_enabled() and not _are_in_transform(args):  # it may be differentiated again
-        return _cumprod_gradient(*args) if _has_no_zeros(args[1]) else redispatch(*args)
+        return _cumprod_gradient(redispatch, *args)
     recorded = _recorded_arguments(aten.cumprod_backward.default, args)
     result: Tensor = redispatch(*args)
     if recorded is not None:
@@ -211,12 +211,33 @@ def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
     return result
 
 
-def _cumprod_gradient(grad: Tensor, tensor: Tensor, dim: int, output: Tensor) -> Tensor:
-    """The formula of plain tensors without zeros."""
+def _cumprod_gradient(
+    redispatch: Redispatch, grad: Tensor, tensor: Tensor, dim: int, output: Tensor
+) -> Tensor:
+    """The formulas of plain tensors, without zeros and with some: read as in eager."""
+    if not _is_known(tensor):
+        return redispatch(grad, tensor, dim, output)  # type: ignore[no-any-return]
     if tensor.numel() <= 1 or tensor.shape[dim] == 1:
         return grad
-    weights = output.conj() * grad
-    return weights.flip(dim).cumsum(dim).flip(dim).div(tensor.conj())
+    if _has_no_zeros(tensor):
+        weights = output.conj() * grad
+        return weights.flip(dim).cumsum(dim).flip(dim).div(tensor.conj())
+    products = _products_of_others(tensor.conj(), dim)
+    sums = [(grad.narrow(dim, i, p.shape[dim]) * p).sum(dim) for i, p in enumerate(products)]
+    return torch.stack(sums, dim)
+
+
+def _products_of_others(tensor: Tensor, dim: int) -> Iterator[Tensor]:
+    """Of each element and those behind it: its product with all before, but for the element."""
+    last = tensor.shape[dim] - 1
+    before = tensor.new_ones(()).expand_as(tensor.narrow(dim, 0, 1))
+    for i in range(last):
+        after = tensor.narrow(dim, i + 1, last - i).cumprod(dim)
+        if i:
+            before = tensor.narrow(dim, 0, i).prod(dim, keepdim=True)
+            after = before.expand_as(after) * after
+        yield torch.cat((before, after), dim)
+    yield tensor.narrow(dim, 0, last).prod(dim, keepdim=True)
 
 
 def _write_cumprod_backward(target: Tensor, *args: Any) -> None:
@@ -290,12 +311,14 @@ def _are_in_transform(args: Sequence[Any]) -> bool:
     return any(isinstance(arg, Tensor) and autograd.is_in_transform(arg) for arg in args)
 
 
+def _is_known(tensor: Tensor) -> bool:
+    return not has_unknown_value(autograd.without_levels(tensor))
+
+
 def _has_no_zeros(tensor: Tensor) -> bool:
     """Whether no element is known to be zero: read as eager reads it."""
     with autograd.no_grad():
-        if has_unknown_value(autograd.without_levels(tensor)):
-            return False
-        return not (tensor == 0).any().item()
+        return _is_known(tensor) and not (tensor == 0).any().item()
 
 
 def _write_prod_backward(target: Tensor, op: Any, grad: Tensor, args: Any, **options: Any) -> None:

@@ -229,9 +229,38 @@ def set_to_source(
     return tensor.set_(source.untyped_storage(), *view, **named)
 
 
+def _on_values(operator: Any) -> Callable[..., Any]:
+    """An operator whose kernel reads and writes memory by its address, on values: they are integers
+    that a ``SobolEngine`` has made, which all have one.
+    """
+    writes_first = operator._schema.arguments[0].alias_info is not None
+
+    def kernel(redispatch: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        values = [
+            known_values.read_value(arg, str(operator)) if isinstance(arg, FakeTensor) else arg
+            for arg in args
+        ]
+        with dispatcher.as_eager():
+            if writes_first:
+                values[0] = values[0].clone()
+            results = operator(*values, **named)
+        if writes_first:
+            return args[0].copy_(results)
+        if any(isinstance(arg, FakeTensor) and arg._fake_storage.deferred for arg in args):
+            return tuple(result.clone() for result in results)
+        return tuple(fake_copy(result, known=True) for result in results)
+
+    return kernel
+
+
 dispatcher.WRAPPER_KEY.register(
     aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer
 )
+for _operator in (
+    aten._sobol_engine_draw.default, aten._sobol_engine_ff_.default,
+    aten._sobol_engine_scramble_.default, aten._sobol_engine_initialize_state_.default,
+):  # fmt: skip
+    dispatcher.WRAPPER_KEY.register(_operator, _on_values(_operator))
 dispatcher.WRAPPER_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_source)
 dispatcher.WRAPPER_KEY.register(
     aten.scaled_dot_product_attention.default, scaled_dot_product_attention

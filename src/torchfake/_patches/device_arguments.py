@@ -47,9 +47,22 @@ def _factory(original: Any) -> Any:
     def replacement(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
             kwargs["device"] = _with_index(kwargs["device"])
+            if isinstance(kwargs.get("out"), FakeTensor):
+                _drop_device_of_out(kwargs)
         return original(*args, **kwargs)
 
     return replacement
+
+
+def _drop_device_of_out(kwargs: dict[str, Any]) -> None:
+    """Leave out a device that ``out=`` is on: C++ would compare it with that of the wrapper."""
+    device, own = kwargs["device"], kwargs["out"].device
+    if device is not None and _device(device).type != own.type:
+        raise RuntimeError(
+            f"device type {_device(device).type} does not match device type of out parameter "
+            f"({own.type})"
+        )
+    del kwargs["device"]
 
 
 def _to(original: Any) -> Any:

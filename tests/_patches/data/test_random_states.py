@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tests.conftest import unknown
 from torchfake import deferred_mode, fake_mode
 from torchfake.errors import UnknownValueError
 
+_ENGINE = torch.quasirandom.SobolEngine(3)
 STATE = torch.Generator().manual_seed(5).get_state()
 
 
@@ -33,13 +36,46 @@ def _fork(folder: Path) -> list[float]:
     return [*forked, *torch.rand(2).tolist()]
 
 
+def _set_of_generators(folder: Path) -> list[Any]:
+    """Copies of a generator and of its state, however they are made."""
+    first = torch.Generator()
+    first.set_state(STATE.clone())
+    others = [first.clone_state(), copy.deepcopy(first), pickle.loads(pickle.dumps(first))]
+    torch.rand(100, generator=first)
+    drawn = [torch.rand(2, generator=generator).tolist() for generator in others]
+    first.set_state(copy.deepcopy(pickle.loads(pickle.dumps(STATE))))
+    return [*drawn, torch.rand(2, generator=first).tolist()]
+
+
+def _copy_of_global(folder: Path) -> list[Any]:
+    torch.rand(100)
+    drawn = torch.rand(2, generator=copy.deepcopy(torch.default_generator))
+    return [drawn.tolist(), torch.rand(2).tolist()]
+
+
+def _sobol(folder: Path) -> list[Any]:
+    engine = torch.quasirandom.SobolEngine(3, scramble=True, seed=4)
+    out = torch.zeros(0)
+    drawn = [engine.draw(1), engine.draw(5), engine.fast_forward(4).draw(3, out=out), out]
+    return [
+        d.tolist()
+        for d in [*drawn, engine.reset().draw(2, dtype=torch.float64), _drawn_from_outside(2)]
+    ]
+
+
+def _drawn_from_outside(n: int) -> torch.Tensor:
+    return _ENGINE.reset().draw(n)
+
+
 def _seed(folder: Path) -> list[float]:
     torch.manual_seed(torch.tensor(7).item())
     return torch.rand(2).tolist()
 
 
 @pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
-@pytest.mark.parametrize("draw", [_set_copy, _set_from_file, _fork, _seed])
+@pytest.mark.parametrize(
+    "draw", [_set_copy, _set_from_file, _set_of_generators, _copy_of_global, _fork, _seed, _sobol]
+)
 def test_draws_are_those_of_eager(
     draw: Callable[[Path], Any], mode: Callable[[], Any], tmp_path: Path
 ) -> None:
@@ -70,3 +106,11 @@ def test_what_is_not_a_known_state_is_refused() -> None:
         for wrong in (STATE.clone().float(), STATE.clone().cuda()):
             with pytest.raises(TypeError, match="must be a torch"):
                 torch.set_rng_state(wrong)
+
+
+def test_out_on_a_fake_device_that_is_named() -> None:
+    with fake_mode(fake_cuda=True):
+        out = torch.zeros(5, device="cuda")
+        assert torch.randn(5, out=out, device="cuda") is out
+        with pytest.raises(RuntimeError, match=r"cpu does not match device type of out.*cuda"):
+            torch.randn(5, out=out, device="cpu")

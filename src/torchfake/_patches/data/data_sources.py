@@ -16,7 +16,7 @@ from torchfake._patches.patch import Patch
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
-from torchfake._torch import backends
+from torchfake._torch import backends, dispatcher
 
 
 def _with_fake_result(original: Any) -> Any:
@@ -140,6 +140,23 @@ def _list_to_tensor(value: Any) -> Any:
     return torch.tensor(value) if isinstance(value, (list, tuple)) else value
 
 
+def _sobol_draw(original: Any) -> Any:
+    """``torch._sobol_engine_draw`` of an engine that was made outside: C++ writes the memory of its
+    results, which are fake in a mode.
+    """
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        state = modes.current()
+        if state is None or any(isinstance(arg, FakeTensor) for arg in args):
+            return original(*args, **kwargs)
+        with dispatcher.as_eager():
+            drawn, quasi = original(*args, **kwargs)
+        return drawn.clone() if state.mark else fake_copy(drawn, known=True), quasi
+
+    return replacement
+
+
 backends.device_constructors()  # before any of them is replaced: torch caches the set
 
 _PATCHES_FOR_DROPPED_DATA = [
@@ -154,6 +171,7 @@ PATCHES = [
     Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),
     Patch(torch, "ctc_loss", _lengths_as_tensors),
+    Patch(torch, "_sobol_engine_draw", _sobol_draw),
     Patch(torch, "frombuffer", _with_fake_result),
     Patch(torch, "from_dlpack", _with_fake_result),
     Patch(torch, "to_dlpack", _to_dlpack),

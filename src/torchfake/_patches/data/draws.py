@@ -15,10 +15,11 @@ import torch
 from torchfake._core import modes
 from torchfake._operators import random_values
 from torchfake._patches.patch import Patch
-from torchfake._random import private_streams, streams
+from torchfake._random import mt19937, private_streams, streams
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
+from torchfake._torch import dispatcher
 
 
 def _seeding_draws(original: Any) -> Any:
@@ -108,6 +109,49 @@ def _never_rejects(mean: float, std: float, a: float, b: float) -> bool:
     return std > 0 and mean - a > _MAX_NORMAL * std and b - mean > _MAX_NORMAL * std
 
 
+# Generators that are pickled: the state is a tensor that C++ reads.
+
+_MAX_PICKLED_BYTES = 1 << 13
+
+
+def _load_small(original: Any) -> Any:
+    """How ``pickle`` loads a storage: a small one with its bytes."""
+
+    @functools.wraps(original)
+    def replacement(data: bytes) -> Any:
+        state = modes.current()
+        if state is None or state.is_loading or len(data) > _MAX_PICKLED_BYTES:
+            return original(data)
+        state.is_loading = True
+        try:
+            with dispatcher.as_eager():
+                return original(data)
+        finally:
+            state.is_loading = False
+
+    return replacement
+
+
+def _rebuilding_states(original: Any) -> Any:
+    """How a tensor is made of a pickled storage: the state of a generator is real."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        rebuilt = original(*args, **kwargs)
+        if not isinstance(rebuilt, FakeTensor) or modes.current() is None:
+            return rebuilt
+        if rebuilt.dtype != torch.uint8 or rebuilt.shape != (mt19937.STATE_BYTES,):
+            return rebuilt
+        storage = rebuilt._fake_storage
+        if rebuilt.device.type != "cpu" or not (storage.is_known or storage.deferred):
+            return rebuilt
+        with dispatcher.as_eager():
+            real = known_values.read_value(rebuilt, "a generator").clone()
+        return real if mt19937.is_state(real) else rebuilt
+
+    return replacement
+
+
 def _patches_for_rejection() -> list[Patch]:
     name = "_no_grad_trunc_normal_"
     return [Patch(torch.nn.init, name, _rejecting)] if hasattr(torch.nn.init, name) else []
@@ -121,4 +165,6 @@ PATCHES = [
     Patch(torch.random, "manual_seed", _seeding_draws),
     Patch(torch.random, "set_rng_state", _setting_draws),
     *_patches_for_rejection(),
+    Patch(torch.storage, "_load_from_bytes", _load_small),
+    Patch(torch._utils, "_rebuild_tensor_v2", _rebuilding_states),
 ]

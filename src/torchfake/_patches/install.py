@@ -23,7 +23,15 @@ from torchfake._patches import (
     wrapper_devices,
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
-from torchfake._patches.data import copies, data_sources, draws, files, offloading, subclasses
+from torchfake._patches.data import (
+    copies,
+    data_sources,
+    draws,
+    files,
+    offloading,
+    safetensors_files,
+    subclasses,
+)
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -100,7 +108,7 @@ def _install_for(on: set[ModeState]) -> None:
             *draws.PATCHES,
             *files.PATCHES,
             *subclasses.PATCHES,
-            *files.safetensors_patches(),
+            *safetensors_files.safetensors_patches(),
             *offloading.accelerate_patches(),
             *added_for_any_mode,
         ]

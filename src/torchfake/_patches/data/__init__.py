@@ -6,7 +6,8 @@ of it inside a mode. Invariant: outside a mode, or on another thread, each is th
 Its files, in reading order:
 
     data_sources  functions that bring data into torch: asarray, from_dlpack, seeds
-    files         torch.load and safetensors: what is in a file is not read
+    files         torch.load and files that are mapped: what is in a file is not read
+    safetensors_files  the same of safetensors
     offloading    weights that accelerate writes to the disk
     copies        copy.copy and copy.deepcopy of real tensors and generators
     draws         seeds and states of the global generator

@@ -1,6 +1,6 @@
 """Files of tensors, opened inside a mode: no values are read.
 
-Input: what ``torch.load``, ``UntypedStorage.from_file`` and safetensors' ``safe_open`` are given.
+Input: what ``torch.load`` and ``UntypedStorage.from_file``, which safetensors calls, are given.
 Output: fakes; deferred ones refer to their bytes in the file, which are read when they are
 materialized. Invariant: outside a mode, or on another thread, each is the original; values that are
 read later are those that the file had when it was opened, or an error. Called by:
@@ -14,8 +14,8 @@ fakes.
 from __future__ import annotations
 
 import functools
+import io
 import os
-import sys
 import weakref
 from typing import Any
 
@@ -101,7 +101,8 @@ def _load_without_data(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         state = modes.current()
-        if state is None or state.is_loading or _is_meta(map_location):
+        is_refused = kwargs.get("mmap") and not isinstance(f, (str, os.PathLike))
+        if state is None or state.is_loading or is_refused or _is_meta(map_location):
             return original(f, map_location, *args, **kwargs)
         state.is_loading = True
         try:
@@ -114,15 +115,15 @@ def _load_without_data(original: Any) -> Any:
     return replacement
 
 
-_NUM_STATE_BYTES = torch.Generator().get_state().numel()
-
-
 def _load_fake(original: Any, f: Any, map_location: Any, args: Any, kwargs: Any) -> Any:
-    """Nothing of a file is read but states of generators, which are set from it."""
-    locate = functools.partial(_locate_fake, map_location)
+    """Nothing of a file is read now; small tensors know where their values are in it."""
+    locate: Any = functools.partial(_locate_fake, map_location)
     path = _path_of(f)
     if path is not None and _is_zip(path):
         return original(path, locate, *args, **{**kwargs, "mmap": True})
+    if isinstance(f, io.BytesIO) and f.getbuffer()[f.tell() :][:4] == b"PK\x03\x04":
+        locate = functools.partial(locate, is_read=True)  # it is in memory already
+        return original(f, locate, *args, **kwargs)
     with torch.serialization.skip_data():
         return original(f, locate, *args, **kwargs)
 
@@ -167,19 +168,23 @@ def _located(map_location: Any, storage: Any, location: str) -> Any:
     return location if map_location is None else map_location
 
 
-def _locate_fake(map_location: Any, storage: Any, location: str) -> Any:
-    """A ``map_location``, after its first argument, that gives each storage its device, and bytes
-    only to what has the size of the state of a generator.
+def _locate_fake(map_location: Any, storage: Any, location: str, *, is_read: bool = False) -> Any:
+    """A ``map_location``, after its first argument, that gives each storage its device, and values
+    only to small ones.
     """
-    is_mapped = isinstance(storage, FakeUntypedStorage)
-    fake = storage if is_mapped else Storage(storage.nbytes(), devices.CPU).untyped
+    fake = storage
+    if not isinstance(storage, FakeUntypedStorage):
+        known = Storage(storage.nbytes(), devices.CPU)
+        if is_read:
+            known_values.store_value(known, storage, torch.uint8)
+        fake = known.untyped
     target = _located(map_location, fake, location)
     if isinstance(target, _STORAGES):
         return target
     device = devices.resolve(target)
-    if is_mapped and storage.nbytes() == _NUM_STATE_BYTES:
-        return fake if fake.device == device else fake.to(device=device)
-    return Storage(storage.nbytes(), device).untyped
+    if fake._fake_storage.value is None:
+        return Storage(storage.nbytes(), device).untyped
+    return fake if fake.device == device else fake.to(device=device)
 
 
 def _locate_deferred(map_location: Any, mark: int, storage: Any, location: str) -> Any:
@@ -267,79 +272,6 @@ def _unread_storage(num_bytes: int, device: torch.device, mark: int) -> _UnreadS
     handle._fake_storage = storage
     storage.meta.handle = weakref.ref(handle)
     return handle
-
-
-# safetensors.
-
-
-class _OnDevice:
-    """A file of safetensors that was opened for another device than the CPU: the library would
-    copy from it into pinned memory.
-    """
-
-    def __init__(self, file: Any, device: Any) -> None:
-        self._file = file
-        self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _OnDevice:
-        self._file.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._file.__exit__(*error)
-
-    def get_tensor(self, name: str) -> Any:
-        return self._file.get_tensor(name).to(self._device)
-
-    def get_tensors(self) -> dict[str, Any]:
-        return {name: value.to(self._device) for name, value in self._file.get_tensors().items()}
-
-    def get_slice(self, name: str) -> Any:
-        return _SliceOnDevice(self._file.get_slice(name), self._device)
-
-
-class _SliceOnDevice:
-    def __init__(self, slice_: Any, device: Any) -> None:
-        self._slice = slice_
-        self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._slice, name)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._slice[index].to(self._device)
-
-
-def _open_without_data(original: Any) -> Any:
-    """``safetensors.safe_open``: the file is mapped, on the CPU, however it was to be read."""
-
-    @functools.wraps(original, updated=())
-    def replacement(filename: Any, framework: Any, device: Any = "cpu", **options: Any) -> Any:
-        if modes.current() is None or framework not in ("pt", "torch", "pytorch"):
-            return original(filename, framework, device, **options)
-        file = original(filename, framework, "cpu")
-        return file if str(device) == "cpu" else _OnDevice(file, device)
-
-    return replacement
-
-
-_HOLDERS = (
-    "safetensors", "safetensors.torch", "accelerate.utils.modeling", "accelerate.utils.offload",
-    "transformers.integrations.accelerate", "transformers.modeling_layers",
-    "transformers.modeling_utils",
-)  # fmt: skip
-"""Modules with a name ``safe_open`` of their own. Where there is another, the file is read: for the
-CPU it is mapped in any case."""
-
-
-def safetensors_patches() -> list[Patch]:
-    """The patches of safetensors, where that is imported."""
-    loaded = (sys.modules.get(name) for name in _HOLDERS)
-    holders = [module for module in loaded if hasattr(module, "safe_open")]
-    return [Patch(module, "safe_open", _open_without_data) for module in holders]
 
 
 PATCHES = [

@@ -144,9 +144,12 @@ def layouts(session: nox.Session) -> None:
 
 @nox.session
 def draws(session: nox.Session) -> None:
-    """Every random operator and initialiser, dtype and shape, with good and bad arguments."""
+    """Every random operator and initialiser, dtype and shape, with good and bad arguments; programs
+    that draw, seed, save and restore, in fake and in deferred modes.
+    """
     install(session, CHECKED_TORCH)
     session.run("python", "-m", "tests._recording.draw_oracle", *session.posargs)
+    session.run("python", "-m", "tests._random.draw_programs", "2000")
 
 
 @nox.session

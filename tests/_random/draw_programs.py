@@ -10,6 +10,7 @@ import copy
 import hashlib
 import pickle
 import random
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from torchfake import deferred_mode, fake_mode
 
 Mode = Callable[[], AbstractContextManager[Any]]
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -269,3 +272,17 @@ def run_program(seed: int, mode: Mode = nullcontext, num_steps: int = 25) -> Pro
         program.run(num_steps)
         program.finish()
     return program
+
+
+def _run_many(num_programs: int) -> None:
+    """Exit with an error after the first program that reads something else in a mode."""
+    for seed in range(num_programs):
+        expected = run_program(seed).read
+        for mode in (fake_mode, deferred_mode):
+            ours = run_program(seed, mode)
+            if repr(ours.read) != repr(expected):
+                raise SystemExit(f"program {seed} in {mode.__name__}: {ours.log}")
+
+
+if __name__ == "__main__":
+    _run_many(int(sys.argv[1]))

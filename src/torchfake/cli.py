@@ -93,6 +93,10 @@ Profiles = Annotated[
     Path | None,
     typer.Option("--profiles", metavar="FILE", help="A TOML file with GPUs of your own."),
 ]
+AnswerName = Annotated[
+    str | None,
+    typer.Option("--answer", help="Answers what it asks of values that do not exist: typical."),
+]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write one page with figures as well.")
 ]
@@ -140,6 +144,7 @@ def inspect_command(
     decode: Decode = None,
     gpu: Gpu = None,
     profiles_file: Profiles = None,
+    answer: AnswerName = None,
     html: Html = None,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
@@ -166,6 +171,7 @@ def inspect_command(
                 autocast,
                 _parse_decode(decode),
                 _parse_gpus(gpu, profiles_file),
+                answer=answer,
             ),
         )
         if html is not None:
@@ -187,6 +193,7 @@ def fit_command(
     decode: Decode = None,
     gpu: Gpu = None,
     profiles_file: Profiles = None,
+    answer: AnswerName = None,
     vary: Annotated[str, typer.Option(help="Find the largest that fits: batch, seq, none.")] = (
         "batch"
     ),
@@ -212,6 +219,7 @@ def fit_command(
                 _parse_decode(decode),
                 _parse_gpus(gpu, profiles_file) or (),
                 None if vary == "none" else vary,
+                answer,
             ),
         )
         if html is not None:

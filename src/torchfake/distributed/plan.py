@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchfake._answers.asking import Answerer, AnswerFunction
 from torchfake._arguments import is_whole_number
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
@@ -145,6 +146,7 @@ def plan(
     reserved_bytes: int = RESERVED_BYTES,
     round_to: int | None = None,
     workspace_bytes: int | None = None,
+    answer: str | AnswerFunction | None = None,
 ) -> Plan:
     """The memory and the communication of a step on every rank of a mesh, without the devices.
 
@@ -177,6 +179,9 @@ def plan(
         reserved_bytes: of the GPU's memory, not for tensors.
         round_to: the bytes to whose multiple allocations are rounded up; 512 on CUDA, else 1.
         workspace_bytes: of cuBLAS; not given: what torch uses on that GPU.
+        answer: who answers questions about values that do not exist: ``"typical"``, or a function,
+            as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers`` of each
+            rank's estimate.
 
     Returns:
         The plan. Bytes are a rank's own; see :class:`Plan`.
@@ -202,6 +207,7 @@ def plan(
     ('all_gather', 'dp', 4194304)
     """
     check_no_process_group()
+    Answerer(answer)  # refuses what is none
     layout = layout_of(mesh_shape, mesh_dim_names)
     _check_functions(module_fn, parallelize, reserved_bytes)
     _check_inputs(inputs)
@@ -209,7 +215,7 @@ def plan(
     profile = None if gpu is None else gpu_profiles.profile(gpu)
     empty = Workload(nn.Module(), device=on, gpu=profile)
     step = step_of(empty, mode, optimizer, loss, autocast, None, round_to, workspace_bytes)
-    job = Job(module_fn, parallelize, inputs, step, layout, on, profile)
+    job = Job(module_fn, parallelize, inputs, step, layout, on, profile, answer)
     plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
     first = plans[0].estimate
     return Plan(

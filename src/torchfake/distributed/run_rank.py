@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchfake._answers.asking import Answerer, AnswerFunction
 from torchfake._contexts import interrupt_behind
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._fake_copies import FakeCopies
@@ -50,11 +51,12 @@ class Job:
     layout: Layout
     device: torch.device
     gpu: CudaProfile | None  # of the device; None: torchfake's default
+    answer: str | AnswerFunction | None = None  # of questions about values that do not exist
 
     @property
     def workload(self) -> Workload:
         """The device and its profile, for the mode that a rank runs in."""
-        return Workload(nn.Module(), device=self.device, gpu=self.gpu)
+        return Workload(nn.Module(), device=self.device, gpu=self.gpu, answer=self.answer)
 
 
 class RankRun(NamedTuple):
@@ -73,17 +75,18 @@ def run_rank(job: Job, rank: int) -> RankRun:
     Raises:
         InputsError: naming the function that fails, and the rank.
     """
-    with simulated_rank(rank, job.layout.num_ranks), job.workload.mode(), dtensors_of_fakes():
-        return _Rank(job, rank).run()
+    answerer, ranks = Answerer(job.answer), job.layout.num_ranks
+    with simulated_rank(rank, ranks), job.workload.mode(answerer), dtensors_of_fakes():
+        return _Rank(job, rank, answerer).run()
 
 
 class _Rank:
     """A rank that is being run."""
 
-    def __init__(self, job: Job, rank: int) -> None:
+    def __init__(self, job: Job, rank: int, answerer: Answerer) -> None:
         from torch.distributed.device_mesh import init_device_mesh
 
-        self.job, self.rank = job, rank
+        self.job, self.rank, self.answerer = job, rank, answerer
         with self._errors_named("the mesh"):
             self.mesh = init_device_mesh(
                 job.device.type, job.layout.shape, mesh_dim_names=job.layout.axes
@@ -101,7 +104,7 @@ class _Rank:
         uneven.register(module.parameters())
         uneven.register(module.buffers())
         tracker = RankTracker(ModuleTracker(module), uneven, self._axis_of)
-        fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {})
+        fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", tracker.modules):
             run_step(self.job.step, fake_copy, tracker)
         return self._result(class_name, tracker)
@@ -176,6 +179,7 @@ class _Rank:
             device=job.device,
             workload=job.workload,
             step=job.step,
+            answers=tuple(self.answerer.answers),
         )
         roles = roles[lifetimes.on_device(job.device)]
         return RankRun(self.rank, estimate, roles, tracker.traffic, tracker.uneven.shape_ids)

@@ -17,11 +17,14 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from torchfake import _arguments
+from torchfake._answers.answers import Answer
+from torchfake._answers.asking import AnswerFunction
 from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._torch import autograd
 from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.base_record import Record
+from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
 from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.execution import default_loss, run_backward
@@ -36,6 +39,7 @@ class Checked(Record):
     class_name: str
     inputs: Any  # as to_specs() has it: specs in place of tensors
     output: Any
+    answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, ready for JSON."""
@@ -43,6 +47,7 @@ class Checked(Record):
             "class_name": self.class_name,
             "inputs": to_json(self.inputs),
             "output": to_json(self.output),
+            **answers_to_dict(self.answers),
         }
 
 
@@ -52,6 +57,7 @@ def check(
     backward: bool = False,
     device: torch.device | str | None = None,
     gpu: str | None = None,
+    answer: str | AnswerFunction | None = None,
 ) -> Checked:
     """Run `module` on fakes of `inputs`, and return the structure of its output.
 
@@ -61,6 +67,8 @@ def check(
         backward: run the backward pass too.
         device: where it is to run; where it is, if not given.
         gpu: a profile's name; means ``device="cuda"``.
+        answer: who answers questions about values that do not exist: ``"typical"``, or a function,
+            as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
 
     Returns:
         The structure of the output: the same containers, with shape, dtype and device in place of
@@ -74,7 +82,7 @@ def check(
     input 0  float32[2, 3] on cpu
     output   float32[2, 4] on cpu
     """
-    workload = workload_of(module, inputs, device=device, gpu=gpu)
+    workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     _arguments.check_flag(backward, "backward")
     fake_copy = workload.fake_copy()
     run = _Run(workload, ModuleTracker(fake_copy.module), _FunctionWatch(), _OperatorWatch())
@@ -86,7 +94,8 @@ def check(
         raise type(error)(f"in {where}: {error}") from error
     except Exception as error:
         raise run.check_error(error) from error
-    return Checked(type(module).__name__, to_specs(fake_copy.inputs), to_specs(output))
+    name, answers = type(module).__name__, fake_copy.answers
+    return Checked(name, to_specs(fake_copy.inputs), to_specs(output), answers)
 
 
 def _run(fake_copy: FakeCopy, backward: bool) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.errors import CheckpointError, InputsError, TorchFakeError
+from torchfake.errors import CheckpointError, InputsError, TorchFakeError, UnknownValueError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.check import check
 from torchfake.inspect.describe.messages import one_line
@@ -90,11 +90,13 @@ class Question:
     decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
     gpus: tuple[str | CudaProfile, ...] | None = None  # whether it fits on these; () for all
     vary: str | None = None  # find the largest "batch" or "seq" that fits on them
+    answer: str | None = None  # of questions about values that do not exist, by name
 
     @property
     def runs(self) -> bool:
         """Whether the model has to be run to answer it."""
-        given = (self.batch, self.seq, self.optimizer, self.autocast, self.decode, self.gpus)
+        options = (self.batch, self.seq, self.optimizer, self.autocast, self.decode)
+        given = (*options, self.gpus, self.answer)
         return self.train or any(option is not None for option in given)
 
 
@@ -135,7 +137,7 @@ def inspect_target(
     module, notes = built.module, target.notes
     if target.saved is not None and not overrides and dtype is None:
         module, notes = _as_saved(target, module, question)
-    answers = _answer(module, question) if question.runs else {"summary": summary(module)}
+    answers = _answer_or_advise(module, question) if question.runs else {"summary": summary(module)}
     return Inspection(
         target=text,
         resolve_seconds=resolve_seconds,
@@ -162,15 +164,24 @@ def _as_saved(
     return found, (f"as saved: {len(tensors):,} tensors, from the headers of its files", *notes)
 
 
+def _answer_or_advise(module: nn.Module, question: Question) -> dict[str, Any]:
+    try:
+        return _answer(module, question)
+    except UnknownValueError as error:
+        if question.answer is not None:
+            raise
+        raise UnknownValueError(f"{error}, on the command line --answer typical") from error
+
+
 def _answer(module: nn.Module, question: Question) -> dict[str, Any]:
     """Make inputs, check that the module runs on them, then run the step and the summary."""
     trains = question.train or question.optimizer is not None
     inputs = example_inputs(module, batch=question.batch or 1, seq=question.seq, labels=trains)
-    check(module, inputs)
+    check(module, inputs, answer=question.answer)
     found = _estimate(module, inputs, question, trains=trains)
     gpus = question.gpus
     return {
-        "summary": summary(module, inputs),
+        "summary": summary(module, inputs, answer=question.answer),
         "estimate": found,
         "fits": None if gpus is None else fit(found, *gpus, vary=question.vary),
     }
@@ -189,6 +200,7 @@ def _estimate(
             autocast=question.autocast,
             decode=question.decode,
             gpu=gpus[0] if gpus else None,
+            answer=question.answer,
         )
     except TorchFakeError:
         raise

@@ -21,9 +21,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchfake._answers.answers import Answer
+from torchfake._answers.asking import AnswerFunction
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import SourceLocation
 from torchfake.inspect.base_record import Record, data_frame
+from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.run import cuda_memory
 from torchfake.inspect.run.execution import run_step
 from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
@@ -82,6 +85,8 @@ class Estimate(Record):
     lives: Lifetimes = field(compare=False)  # of the storages on `device`
     subject: Workload = field(compare=False)  # what was run
     step: Step = field(compare=False)  # and how
+    answers: tuple[Answer, ...] = field(default=(), compare=False)
+    """To questions about values that do not exist."""
 
     @property
     def peak_bytes(self) -> int:
@@ -190,6 +195,7 @@ class Estimate(Record):
             "round_to": self.round_to,
             "workspace_bytes": self.workspace_bytes,
             "elsewhere": self.elsewhere,
+            **answers_to_dict(self.answers),
         }
 
     def to_pandas(self) -> Any:
@@ -224,6 +230,7 @@ def estimate(
     gpu: str | CudaProfile | None = None,
     round_to: int | None = None,
     workspace_bytes: int | None = None,
+    answer: str | AnswerFunction | None = None,
 ) -> Estimate:
     """The memory that a step of `module` takes, run on fakes: forward, backward, optimizer.
 
@@ -250,6 +257,8 @@ def estimate(
         round_to: bytes that an allocation is rounded up to; 512 on CUDA, 1 elsewhere.
         workspace_bytes: of cuBLAS; not given: as torch has it on that GPU, one for the forward and
             one for the backward pass.
+        answer: who answers questions about values that do not exist: ``"typical"``, or a function,
+            as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
 
     Returns:
         The estimate, for the device that most of the parameters are on.
@@ -268,7 +277,7 @@ def estimate(
     >>> found.peak.phase, found.peak.by_category["optimizer state"]
     ('optimizer', 8388612)
     """
-    workload = workload_of(module, inputs, device=device, gpu=gpu)
+    workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     step = step_of(workload, mode, optimizer, loss, autocast, decode, round_to, workspace_bytes)
     return measure(workload, step)
 
@@ -286,6 +295,7 @@ def measure(workload: Workload, step: Step) -> Estimate:
         device=main_device(fake_copy.module),
         workload=workload,
         step=step,
+        answers=fake_copy.answers,
     )
 
 
@@ -297,6 +307,7 @@ def account(
     device: torch.device,
     workload: Workload,
     step: Step,
+    answers: tuple[Answer, ...] = (),
 ) -> Estimate:
     """The memory of a step that was run.
 
@@ -307,6 +318,7 @@ def account(
         device: that the estimate is of; for others only peaks are kept.
         workload: what was run.
         step: and how.
+        answers: to what it asked.
     """
     profile = workload.profile if device.type == "cuda" else None
     return Estimate(
@@ -320,6 +332,7 @@ def account(
         lives=lives.rows(lives.on_device(device)),
         subject=workload,
         step=step,
+        answers=answers,
     )
 
 

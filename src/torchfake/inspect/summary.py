@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchfake._answers.answers import Answer
+from torchfake._answers.asking import AnswerFunction
 from torchfake.inspect.base_record import Record, data_frame
+from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import to_json, to_specs
 from torchfake.inspect.flops import Flops, count_flops
@@ -32,6 +35,7 @@ class Summary(Record):
     inputs: Any = None  # as to_specs() returns them: specs in place of tensors
     outputs: dict[str, Any] = field(default_factory=dict)  # by full name, of its first call
     flops: dict[str, Flops] = field(default_factory=dict)  # by full name, of its descendants too
+    answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
 
     @cached_property
     def by_dtype(self) -> dict[str, tuple[int, int]]:
@@ -61,6 +65,7 @@ class Summary(Record):
             found["inputs"] = to_json(self.inputs)
             found["outputs"] = {name: to_json(out) for name, out in self.outputs.items()}
             found["flops"] = {name: flops._asdict() for name, flops in self.flops.items()}
+            found.update(answers_to_dict(self.answers))
         return found
 
     def to_pandas(self) -> Any:
@@ -95,6 +100,7 @@ def summary(
     *inputs: Any,
     device: torch.device | str | None = None,
     gpu: str | None = None,
+    answer: str | AnswerFunction | None = None,
 ) -> Summary:
     """The tree of `module`: classes, shapes, counts, bytes, dtypes, devices; equal blocks folded.
 
@@ -108,6 +114,8 @@ def summary(
             :func:`example_inputs`.
         device: where it is to run; where it is, if not given.
         gpu: a profile's name; means ``device="cuda"``.
+        answer: who answers questions about values that do not exist: ``"typical"``, or a function,
+            as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
 
     Raises:
         TypeError: if `module` is not a module.
@@ -117,7 +125,7 @@ def summary(
     >>> found.tree.size.num_parameters, found.flops[""]
     (16, Flops(forward=48, backward=48))
     """
-    workload = workload_of(module, inputs, device=device, gpu=gpu)
+    workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     tree = read_module(module)
     if not inputs:
         return Summary(tree)
@@ -126,7 +134,7 @@ def summary(
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
     flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
-    return Summary(tree, to_specs(fake_copy.inputs), outputs, flops)
+    return Summary(tree, to_specs(fake_copy.inputs), outputs, flops, fake_copy.answers)
 
 
 def _record_output(

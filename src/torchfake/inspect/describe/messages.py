@@ -1,15 +1,17 @@
-"""Parts of error messages: another error on one line, and the names that may have been meant.
+"""Parts of messages: an error on one line, names that may have been meant, what was answered.
 
-Input: an error; a name that is not known, and those that are. Output: text to put into a message.
-Invariant: the text has no line break, and a bounded length. Called by: everything in inspect that
-reports an error, and ``distributed/run_rank``.
+Input: an error; a name that is not known, and those that are; answers. Output: text to put into a
+message. Invariant: the text has no line break, and a bounded length. Called by: everything in
+inspect that reports an error or what was answered, and ``distributed/run_rank``.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from torchfake._answers.answers import Answer
 from torchfake._escapes import printable
 
 _MAX_NAME = 200
@@ -33,3 +35,13 @@ def did_you_mean(unknown: str, known: Iterable[str]) -> str:
     names = [by_lower[name] for name in close]
     listed = ", ".join(names[:-1]) + f" or {names[-1]}" if names[1:] else "".join(names)
     return f"; did you mean {listed}?" if names else ""
+
+
+def answers_to_dict(answers: Sequence[Answer]) -> dict[str, Any]:
+    """What was answered, ready for JSON: a line each. Nothing if nothing was."""
+    return {"answers": list(map(str, answers))} if answers else {}
+
+
+def answer_lines(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+    """The same as lines of a name and a text each."""
+    return [("" if i else "answered", str(answer)) for i, answer in enumerate(answers)]

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchfake._answers.answers import Answer
+from torchfake._answers.asking import Answerer, AnswerFunction, answering_by
 from torchfake._contexts import Together
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
@@ -38,6 +40,7 @@ class Workload:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     device: torch.device | None = None  # where all tensors are to be; where they are, if None
     gpu: CudaProfile | None = None  # what a CUDA device is; torchfake's default, if None
+    answer: str | AnswerFunction | None = None  # of questions about values that do not exist
 
     def fake_copy(self) -> FakeCopy:
         """A fake copy of the module and of the inputs; small inputs and buffers keep their values.
@@ -66,18 +69,20 @@ class Workload:
 
             args = pytree.tree_map(copied, self.args)
             kwargs = {name: pytree.tree_map(copied, value) for name, value in self.kwargs.items()}
-        return FakeCopy(module, args, kwargs, self, copies.by_tensor)
+        answerer = Answerer(self.answer)
+        return FakeCopy(module, args, kwargs, self, copies.by_tensor, answerer)
 
     def fake_cuda(self) -> FakeAccelerator | bool:
         """The argument of ``fake_mode`` for a machine that has all devices of the workload."""
         num_devices = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
         return FakeAccelerator("cuda", num_devices, self.profile) if num_devices else False
 
-    def mode(self) -> Together:
+    def mode(self, answerer: Answerer | None = None) -> Together:
         """A fake mode in which autograd is on and autocast off, whatever the caller has set."""
         return Together(
             dispatcher.torch_modes_kept(),
             Entered(fake_mode(fake_cuda=self.fake_cuda())),
+            answering_by(answerer or Answerer(self.answer)),
             autograd.inference_mode(False),
             autograd.enable_grad(),
             *map(backends.autocast_off, ("cpu", "cuda")),
@@ -106,6 +111,7 @@ class FakeCopy:
     kwargs: dict[str, Any]
     workload: Workload  # that it is a copy of
     by_tensor: dict[int, Any]  # the copy of each original, by the original's id
+    answerer: Answerer  # of what it asks
 
     @property
     def inputs(self) -> list[Any] | dict[str, Any]:
@@ -114,7 +120,12 @@ class FakeCopy:
 
     def mode(self) -> Together:
         """The mode to run it in."""
-        return self.workload.mode()
+        return self.workload.mode(self.answerer)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The questions about values that do not exist which were answered so far."""
+        return tuple(self.answerer.answers)
 
     def __call__(self) -> Any:
         """The output of the module for the inputs."""
@@ -127,6 +138,7 @@ def workload_of(
     *,
     device: torch.device | str | int | None = None,
     gpu: str | CudaProfile | None = None,
+    answer: str | AnswerFunction | None = None,
 ) -> Workload:
     """The workload that the arguments of a public function describe.
 
@@ -136,11 +148,14 @@ def workload_of(
             as the output of a tokenizer.
         device: where it is to run.
         gpu: a profile of that device, or its name; means ``device="cuda"`` if none is given.
+        answer: who answers questions about values that do not exist.
 
     Raises:
-        TypeError: if `module` is not a module.
+        TypeError: if `module` is not a module, or `answer` no function.
+        ValueError: if `answer` is a text and no name of answers.
         DeviceError: if there is no such profile, or fakes cannot be on `device`.
     """
+    Answerer(answer)  # refuses what is none
     if not isinstance(module, nn.Module):
         raise TypeError(f"a torch.nn.Module is needed, not {_kind(module)}")
     if gpu is not None:
@@ -148,8 +163,8 @@ def workload_of(
     profile = None if gpu is None else gpu_profiles.profile(gpu)
     target = None if device is None else _checked_device(device)
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-        return Workload(module, kwargs=inputs[0], device=target, gpu=profile)
-    return Workload(module, args=inputs, device=target, gpu=profile)
+        return Workload(module, (), inputs[0], target, profile, answer)
+    return Workload(module, inputs, {}, target, profile, answer)
 
 
 def _kind(value: Any) -> str:

@@ -30,7 +30,7 @@ def _(found: Record, console: Console, *, depth: int | None = None) -> Iterator[
 @renderables.register
 def _(found: Summary, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
     yield from _tree(found, console, depth)
-    yield _lines(text.totals(found))
+    yield _lines(text.summary_lines(found))
 
 
 @renderables.register

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from torchfake._escapes import printable
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.check import Checked
+from torchfake.inspect.describe.messages import answer_lines
 from torchfake.inspect.describe.tensor_specs import to_lines
 from torchfake.inspect.describe.units import bytes_text, count_text, flops_text
 from torchfake.inspect.diff import Diff
@@ -44,6 +45,11 @@ def totals(summary: Summary) -> list[tuple[str, str]]:
         backward = f", {flops_text(flops.backward)} backward" if flops.backward else ""
         lines.append(("operations", f"{flops_text(flops.forward)} forward{backward}"))
     return lines
+
+
+def summary_lines(summary: Summary) -> list[tuple[str, str]]:
+    """These lines, and what was answered."""
+    return totals(summary) + answer_lines(summary.answers)
 
 
 def costs(inspection: Inspection) -> list[tuple[str, str]]:
@@ -80,7 +86,7 @@ def _memory_text(found: Inspection) -> str:
 
 @plain_text.register
 def _(found: Summary, *, depth: int | None = None) -> str:
-    return f"{_plain_tree(found, depth)}\n\n{plain_lines(totals(found))}"
+    return f"{_plain_tree(found, depth)}\n\n{plain_lines(summary_lines(found))}"
 
 
 @plain_text.register
@@ -138,7 +144,7 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     if estimate.first_step_peak_bytes < estimate.peak_bytes:
         lines.append(("first step", bytes_text(estimate.first_step_peak_bytes)))
     lines += [(f"on {name}", bytes_text(n)) for name, n in estimate.elsewhere.items() if n]
-    return lines
+    return lines + answer_lines(estimate.answers)
 
 
 def _peak_text(estimate: Estimate) -> str:
@@ -183,7 +189,8 @@ def reserved_note(fits: Fits) -> str:
 def checked_lines(checked: Checked) -> list[tuple[str, str]]:
     """The lines of a check, each a name and a text."""
     inputs = [(f"input {name}".rstrip(), text) for name, text in to_lines(checked.inputs)]
-    return inputs + [(f"output {name}".rstrip(), text) for name, text in to_lines(checked.output)]
+    outputs = [(f"output {name}".rstrip(), text) for name, text in to_lines(checked.output)]
+    return inputs + outputs + answer_lines(checked.answers)
 
 
 def padded(table: list[tuple[str, ...]], left: tuple[str, ...]) -> Iterator[str]:

@@ -139,7 +139,9 @@ def test_real_tensors_in_a_mode() -> None:
 def test_fakes_on_cuda() -> None:
     with fake_mode(fake_cuda=True), torch.device("cuda"):
         carry, ys = scan(lambda c, x: (c + x, c * x), torch.zeros(3), torch.randn(5, 3))
-        steps, _ = while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x), (torch.tensor(0), carry))
+        steps, _ = while_loop(
+            lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), carry)
+        )
     assert ys.device.type == "cuda"
     assert steps.tolist() == 3
 

@@ -79,7 +79,12 @@ def _run_as_it_is(op: Any, *args: Any, **kwargs: Any) -> Any:
     return kernel(*args, **kwargs) if structured is None else structured(kernel, *args, **kwargs)
 
 
-_STRUCTURED: dict[str, Any] = {"scan": structures.scan, "while_loop": structures.while_loop}
+_STRUCTURED: dict[str, Any] = {
+    "scan": structures.scan,
+    "while_loop": structures.while_loop,
+    "cond": structures.branches,
+    "map_impl": structures.map_rows,
+}
 
 
 _LOOPS = frozenset(

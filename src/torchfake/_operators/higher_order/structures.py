@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchfake._operators.higher_order.captured import captured_tensors
+from torchfake._torch.compiler import higher_order
 from torchfake.errors import UnsupportedOpError
 
 
@@ -29,18 +31,112 @@ class _Flat:
         return tuple(leaves)
 
 
-def scan(kernel: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """The last carry and the stacked outputs, as `function` structures them."""
-    flat = _Flat(function)
-    leaves = kernel(flat, *args, **kwargs)
-    if flat.spec.is_leaf():  # the caller would take its rows for the two
-        raise RuntimeError("combine_fn of scan must return a carry and an output, not one value")
-    return pytree.tree_unflatten(leaves, flat.spec)
+class _Pure:
+    """A function that neither writes nor gives back what it gets: eager refuses the others."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name, self.function = name, function
+        self.captured = captured_tensors(function)
+
+    def __call__(self, *args: Any) -> Any:
+        tensors = [*_tensors_in(args), *self.captured]
+        versions = [_version_of(tensor) for tensor in tensors]
+        result = self.function(*args)
+        if [_version_of(tensor) for tensor in tensors] != versions:
+            raise self._error("writes to its input in place: return a new tensor")
+        seen = {id(storage) for storage in map(_storage_of, tensors) if storage is not None}
+        for tensor in _tensors_in(result):
+            storage = _storage_of(tensor)
+            if storage is not None and id(storage) in seen:
+                raise self._error("returns its input, a view of it, or one tensor twice: clone it")
+            seen.add(id(storage))
+        return result
+
+    def _error(self, what: str) -> Exception:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return higher_order.uncaptured_error(f"a function of torch's {self.name}, {name}, {what}")
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _storage_of(tensor: torch.Tensor) -> Any:
+    return getattr(tensor, "_fake_storage", None)
+
+
+def _check_carried(name: str, before: Any, after: Any) -> None:
+    """What is carried on keeps its structure, shapes, dtypes, strides and devices."""
+    given, found = pytree.tree_leaves(before), pytree.tree_leaves(after)
+    pairs = list(zip(given, found, strict=False))
+    different = [
+        i for i, (a, b) in enumerate(pairs) if isinstance(a, torch.Tensor) and _kind(a) != _kind(b)
+    ]
+    if len(given) != len(found) or different:
+        text = f"{len(given)} tensors, then {len(found)}"
+        if different:
+            old, new = pairs[different[0]]
+            text = f"{_kind(old)}, then {_kind(new)}"
+        raise higher_order.uncaptured_error(
+            f"what {name} carries from one step to the next changes: {text}"
+        )
+
+
+def _kind(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return tuple(value.shape), value.dtype, value.stride(), value.device
+
+
+def scan(kernel: Any, function: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+    """The last carry and the stacked outputs, as `function` structures them. Torch's kernel writes
+    the rows into memory that it makes, and that would not be fake after a mode.
+    """
+    pure = _Pure("scan", function)
+    carry, rows, spec = list(init), [], None
+    for row in range(len(xs[0]) if xs else 0):
+        inputs = [x.select(0, row) for x in xs]
+        leaves, spec = pytree.tree_flatten(pure(*carry, *inputs, *additional_inputs))
+        if spec.is_leaf():  # the caller would take its rows for the two
+            raise higher_order.uncaptured_error(
+                "combine_fn of scan must return a carry and an output, not one value"
+            )
+        _check_carried("scan", carry, leaves[: len(carry)])
+        carry, out = leaves[: len(carry)], leaves[len(carry) :]
+        rows.append(out)
+    if spec is None:
+        return kernel(function, init, xs, additional_inputs)
+    stacked = [
+        torch.stack(column) if isinstance(column[0], torch.Tensor) else None
+        for column in zip(*rows, strict=True)
+    ]
+    return pytree.tree_unflatten([*carry, *stacked], spec)
+
+
+def branches(kernel: Callable[..., Any], predicate: Any, true: Any, false: Any, *args: Any) -> Any:
+    """``cond`` with the branches of the user."""
+    return kernel(predicate, _Pure("cond", true), _Pure("cond", false), *args)
+
+
+def map_rows(kernel: Callable[..., Any], function: Any, *args: Any) -> Any:
+    """``map`` with the function of the user."""
+    return kernel(_Pure("map", function), *args)
 
 
 def while_loop(kernel: Callable[..., Any], cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
     """The last result of `body`; where it never runs, it does once for its structure."""
-    flat = _Flat(body)
+    pure = _Pure("while_loop", body)
+
+    def step(*operands: Any) -> Any:
+        result = pure(*operands)
+        _check_carried("while_loop", operands[: len(args[0])], result)
+        return result
+
+    cond, flat = _Pure("while_loop", cond), _Flat(step)
     leaves = kernel(cond, flat, *args, **kwargs)
     if flat.spec is None:
         carried, additional = args[:2]

@@ -135,6 +135,14 @@ def add_trees_to_cond(is_exempt: Callable[[tuple[Any, ...]], bool]) -> None:
     cls.__call__ = call
 
 
+def uncaptured_error(message: str) -> Exception:
+    """What eager raises where a function cannot be traced: a RuntimeError."""
+    from torch._dynamo.exc import UncapturedHigherOrderOpError
+
+    error: Exception = UncapturedHigherOrderOpError(message)
+    return error
+
+
 class mode_put_back(Restoring):
     """Context: `mode` is in its slot again while it handles an operator, for which it was taken
     out. None: nothing changes.

@@ -7,6 +7,7 @@ and narrow layers, as far as the architecture takes that.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -40,9 +41,34 @@ def _shrink(config: Any, limits: dict[str, int]) -> None:
             setattr(config, name, value[: limits.get("layers", num_layers)])
         if isinstance(value, transformers.PretrainedConfig):
             _shrink(value, limits)
-        elif type(value) is int:
+        elif name == "per_layer_config" and isinstance(value, dict):
+            last = limits.get("layers", num_layers)
+            setattr(config, name, {k: v for k, v in value.items() if int(k) < last})
+        elif type(value) is int and "kernel" not in name:
             limit = min((n for part, n in limits.items() if part in name), default=value)
             setattr(config, name, min(value, limit))
+
+
+def _complete(config: Any) -> None:
+    """Sizes that have no default, or that do not agree any more with those that were reduced."""
+    for value in list(vars(config).values()):
+        if isinstance(value, transformers.PretrainedConfig):
+            _complete(value)
+    own = vars(config)
+    hidden, heads = own.get("hidden_size"), own.get("num_attention_heads")
+    wanted = {
+        "vocab_size": 300, "prediction_length": 4, "context_length": 4,
+        "num_key_value_heads": heads, "pad_token_id": 1,
+        "head_dim": hidden // heads if hidden and heads else None,
+    }  # fmt: skip
+    for name, value in wanted.items():
+        if name in own and own[name] is None:
+            setattr(config, name, value)
+    if "attn_layer_offset" in own:
+        config.attn_layer_offset, config.attn_layer_period = 1, 2
+    if own.get("stage_names") and "num_hidden_layers" in own:
+        config.stage_names = ["stem", *(f"stage{i + 1}" for i in range(config.num_hidden_layers))]
+        config._out_features, config._out_indices = config.stage_names[-1:], [-1]
 
 
 @cache
@@ -50,10 +76,12 @@ def small_config(name: str, max_parameters: int = MAX_PARAMETERS, *, saved: bool
     """None if none of the sizes above is small enough and taken; by the model that is built from
     it, and if `saved` by what reads the configuration from a file, which checks more.
     """
-    for limits in _TIERS:
-        config = transformers.AutoConfig.for_model(name)
+    for is_completed, limits in itertools.product((False, True), _TIERS):
         try:
+            config = transformers.AutoConfig.for_model(name)
             _shrink(config, limits)
+            if is_completed:
+                _complete(config)
             if saved:
                 type(config).from_dict(config.to_dict())
             with fake_mode():

@@ -109,8 +109,8 @@ def test_what_is_not_a_known_state_is_refused() -> None:
 
 
 def test_out_on_a_fake_device_that_is_named() -> None:
-    with fake_mode(fake_cuda=True):
-        out = torch.zeros(5, device="cuda")
-        assert torch.randn(5, out=out, device="cuda") is out
-        with pytest.raises(RuntimeError, match=r"cpu does not match device type of out.*cuda"):
+    with fake_mode(fake_device="xpu"):
+        out = torch.zeros(5, device="xpu")
+        assert torch.randn(5, out=out, device="xpu") is out
+        with pytest.raises(RuntimeError, match=r"cpu does not match device type of out.*xpu"):
             torch.randn(5, out=out, device="cpu")

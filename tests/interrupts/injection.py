@@ -53,12 +53,21 @@ def is_own(code: types.CodeType) -> bool:
     return code.co_filename.startswith(OWN)
 
 
-def _ends_the_process(frame: types.FrameType) -> bool:
+def _is_lost_in_torch(frame: types.FrameType) -> bool:
+    """Whether torch itself does not bear an interrupt here, without fakes either."""
     at: types.FrameType | None = frame
+    in_stance = False
     while at is not None:
-        is_mode = at.f_code.co_filename == MODES_OF_EXPORT
+        name, path = at.f_code.co_name, at.f_code.co_filename
+        is_mode = path == MODES_OF_EXPORT
         if is_mode and at.f_locals.get("func") is torch.ops.prim.device.default:
             return True
+        if path == contextlib.__file__ and at.f_back is not None:
+            if at.f_back.f_code.co_filename == torch.overrides.__file__:
+                return True  # a mode of torch functions is put aside, and not put back
+        in_stance = in_stance or name == "callback_from_stance"
+        if in_stance and name == "proxy_call":
+            return True  # what asks the stance here was called by C++, which ends the process
         at = at.f_back
     return False
 
@@ -99,7 +108,7 @@ class Injector:
     def _event(self, frame: types.FrameType, event: str, arg: Any = None) -> Any:
         if event in self.events:
             self.num_events += 1
-            if self.num_events - 1 == self.at and not _ends_the_process(frame):
+            if self.num_events - 1 == self.at and not _is_lost_in_torch(frame):
                 code = frame.f_code
                 name = os.path.basename(code.co_filename)
                 self.point = f"{name}:{frame.f_lineno} {code.co_name}+{frame.f_lasti} ({event})"

@@ -208,7 +208,7 @@ def transformer_encoder_layer(
         return torch.layer_norm(x, (dim,), weights[i], weights[i + 1], eps)
 
     x = norm(src, 0) if norm_first else src
-    attend = torch._native_multi_head_attention
+    attend: Callable[..., Any] = torch._native_multi_head_attention
     x = attend(x, x, x, dim, num_heads, *projections, mask, False, True, mask_type)[0].add_(src)
     x = x if norm_first else norm(x, 0)
     rows = (norm(x, 2) if norm_first else x).reshape(-1, dim)

@@ -49,8 +49,8 @@ def asks_for_overrides(code: types.CodeType) -> bool:
 def lines_that_ask(code: types.CodeType) -> frozenset[int]:
     """The lines of such code in which it asks."""
     asks = [i.offset for i in dis.get_instructions(code) if i.argval == "has_torch_function"]
-    ranges = [each for each in code.co_lines() if each[2] is not None]
-    return frozenset(n for start, end, n in ranges if any(start <= at < end for at in asks))
+    lines = [n for start, end, n in code.co_lines() if any(start <= at < end for at in asks)]
+    return frozenset(n for n in lines if n is not None)
 
 
 def _no_override(*_args: object) -> bool:

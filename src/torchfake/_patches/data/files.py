@@ -121,7 +121,7 @@ def _load_fake(original: Any, f: Any, map_location: Any, args: Any, kwargs: Any)
     path = _path_of(f)
     if path is not None and _is_zip(path):
         return original(path, locate, *args, **{**kwargs, "mmap": True})
-    if isinstance(f, io.BytesIO) and f.getbuffer()[f.tell() :][:4] == b"PK\x03\x04":
+    if isinstance(f, io.BytesIO) and bytes(f.getbuffer()[f.tell() :][:4]) == b"PK\x03\x04":
         locate = functools.partial(locate, is_read=True)  # it is in memory already
         return original(f, locate, *args, **kwargs)
     with torch.serialization.skip_data():

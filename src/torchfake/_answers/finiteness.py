@@ -103,7 +103,7 @@ def _mark_of_value(value: Any, dtype: torch.dtype) -> int:
         return FINITE
     known = value.bytes() if isinstance(value, SharedBytes) else value
     with dispatcher.no_interception():
-        known.finiteness = found = _mark_of_bytes(known, dtype)  # type: ignore[attr-defined]
+        found = known.__dict__["finiteness"] = _mark_of_bytes(known, dtype)
     return found
 
 
@@ -136,8 +136,10 @@ def _has_zero(divisor: Any) -> bool:
     if isinstance(divisor, (bool, int, float, complex)):
         return not divisor
     storage = getattr(divisor, "_fake_storage", None)
-    value = None if storage is None else storage.value
-    if value is None or (isinstance(value, AssumedFill) and not isinstance(value, LargeFill)):
+    if storage is None or storage.value is None:
+        return False
+    value = storage.value
+    if isinstance(value, AssumedFill) and not isinstance(value, LargeFill):
         return False
     if isinstance(value, ConstantFill):
         return not value.number

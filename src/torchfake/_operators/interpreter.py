@@ -72,7 +72,10 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
             return result
     if needs_values:
         return run_on_known_values(call)
-    result = wrap(call, with_strides_of_eager(call, run_on_meta(call)))
+    try:
+        result = wrap(call, with_strides_of_eager(call, run_on_meta(call)))
+    except _NeedsValuesError:
+        return run_on_known_values(call)
     propagate_values(call, result)  # reads the arguments' old metadata
     _update_mutated_fakes(call)
     return result
@@ -137,6 +140,10 @@ def run_on_meta(call: Call) -> Any:
     if "device" in kwargs:
         kwargs["device"] = _META
     replacement = replacement_for(call.func, call.device.type)
+    if call.func.namespace not in _BUILTIN:
+        result = kernels.run_fake_impl(call.func, _Sizes(call), args, kwargs)
+        if result is not NotImplemented:
+            return result
     try:
         return (replacement or call.func)(*args, **kwargs)
     except NotImplementedError as error:
@@ -144,6 +151,30 @@ def run_on_meta(call: Call) -> Any:
         if decomposition is None:
             raise _unsupported(call) from error
         return decomposition(*args, **kwargs)
+
+
+_BUILTIN = ("aten", "prims")
+
+
+class _NeedsValuesError(Exception):
+    """The size of a result depends on values, and nobody says how large it is."""
+
+
+class _Sizes:
+    """``torch.library.get_ctx()`` of a custom operator whose results' sizes depend on values."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
+        fakes = [t for t in self._call.tensors if isinstance(t, FakeTensor) and not is_known(t)]
+        name = self._call.traits.name
+        count = asking.count_of(fakes[0], name, min, max) if fakes else None
+        if count is None:
+            raise _NeedsValuesError
+        return count
+
+    create_unbacked_symint = new_dynamic_size
 
 
 _NEEDS_MEMORY = {

@@ -16,6 +16,7 @@ Its files, in reading order:
     autocast          the functions that switch autocast on and off
     threads           modes that follow into threads, and into work for executors
     entry             a mode entered and left, wherever an interrupt arrives
+    libraries         exact classes that libraries compare, and devices that they remember
     compiled          torch.compile: compiled functions run uncompiled in a mode and on fakes
 
 and the subpackages `data`: memory, files and copies of real tensors, of which fakes are made; and

@@ -216,6 +216,18 @@ would be replacements, which it would not know again, in the mode or after it.
 """
 
 
+def _known_constructors(original: Any) -> Any:
+    """``torch.device`` as a context asks for them again when torch's cache was cleared."""
+
+    @functools.wraps(original)
+    def replacement() -> set[Any]:
+        return _constructors
+
+    replacement.cache_clear = original.cache_clear  # type: ignore[attr-defined]
+    replacement.cache_info = original.cache_info  # type: ignore[attr-defined]
+    return replacement
+
+
 def _factory_patches() -> list[Patch]:
     """Patches of what takes ``device=``, if C++ takes an ordinal for another device than the mode.
 
@@ -241,6 +253,7 @@ PATCHES = [
     Patch(backends.bindings, "_is_alias_of", _is_alias_of),
     Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
     Patch(backends.function_transforms, "_wrap_for_grad", _wrap_for_grad),
+    Patch(backends.device_contexts, "_device_constructors", _known_constructors),
 ]
 PATCHES_FOR_NAMED_DEVICES = [
     Patch(torch, "as_tensor", _as_tensor),

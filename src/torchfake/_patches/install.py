@@ -20,6 +20,7 @@ from torchfake._patches import (
     autocast,
     compiled,
     device_arguments,
+    libraries,
     wrapper_devices,
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
@@ -86,12 +87,16 @@ def _update() -> None:
         _install_for(modes.on_any_thread.copy())
 
 
+_remembered = libraries.RememberedDevices()
+
+
 def _install_for(on: set[ModeState]) -> None:
     """Install the patches that the modes `on` need, and remove all others."""
     types = {state.accelerator.device_type for state in on if state.accelerator is not None}
     any_named = bool(types) or any(state.mark == DEFERRED_AS_META for state in on)
     misread = any_named and (types or {"cuda"}) != {backends.own_accelerator_type()}
     _remove_unneeded(types, any_named, misread)
+    _remembered.update(types)
     if not on:
         if _for_any_mode.is_installed:
             _forget_lists_of_functions()
@@ -109,6 +114,7 @@ def _install_for(on: set[ModeState]) -> None:
             *files.PATCHES,
             *subclasses.PATCHES,
             *safetensors_files.safetensors_patches(),
+            *libraries.PATCHES,
             *offloading.accelerate_patches(),
             *added_for_any_mode,
         ]

@@ -8,6 +8,7 @@ beyond the context managers here. Called by: ``_core/devices``, ``_patches/devic
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from functools import cache
@@ -24,6 +25,9 @@ nn_functions = torch._C._nn
 function_transforms: Any = torch._functorch.eager_transforms  # what torch.func.grad and jvp call
 cudnn_functions: Any = vars(torch.backends.cudnn)["m"]  # torch wraps it in a module of flags
 """Modules of C++ functions, of which _patches replaces some while a mode is on."""
+
+device_contexts: Any = importlib.import_module("torch.utils._device")
+"""Where ``with torch.device(...)`` looks for the factory functions; torch 2.11 to 2.15."""
 
 
 def device_constructors() -> set[Any]:

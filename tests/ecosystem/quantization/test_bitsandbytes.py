@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.ecosystem.quantization import memory
 from torchfake import deferred_init, estimate, fake_like, fake_mode, materialize_module, summary
 from torchfake._fake_copies import held_tensors
-from torchfake._torch import subclass
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KINDS = ("nf4", "fp4", "int8")
@@ -28,8 +28,7 @@ def build(kind: str, device: str = "cpu") -> Any:
 
 
 def memory_of(module: nn.Module) -> int:
-    storages = [t.untyped_storage() for p in module.parameters() for t in held_tensors(p)]
-    return sum({subclass.storage_key(s): s.nbytes() for s in storages}.values())
+    return memory.bytes_of(t for p in module.parameters() for t in held_tensors(p))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,5 +70,4 @@ def test_the_state_of_optimizers(name: str) -> None:
     net(torch.ones(4, 256)).sum().backward()
     optimizer.step()
     held = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
-    storages = {subclass.storage_key(t.untyped_storage()): t.untyped_storage() for t in held}
-    assert step.peak.by_category["optimizer state"] == sum(s.nbytes() for s in storages.values())
+    assert step.peak.by_category["optimizer state"] == memory.bytes_of(held)

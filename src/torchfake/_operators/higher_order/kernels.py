@@ -40,7 +40,7 @@ REFUSED = {
 }
 """Operators that have no meaning for fakes, and why. Users meet them in compiled graphs alone."""
 
-_NUM_BEFORE_OPERANDS = {
+NUM_BEFORE_OPERANDS = {
     "invoke_subgraph": 2,
     "invoke_quant": 1,
     "invoke_quant_packed": 1,
@@ -56,16 +56,9 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _run_as_it_is(op, *args, **kwargs) if own is None else own(*args, **kwargs)
 
 
-def can_run(op: Any) -> bool:
-    """Whether there is something to run for `op`."""
-    name = op.name()
-    has_kernel = higher_order.kernel_for_tensors(op) is not None
-    return name not in REFUSED and (name in _NUM_BEFORE_OPERANDS or has_kernel)
-
-
 def _run_as_it_is(op: Any, *args: Any, **kwargs: Any) -> Any:
     name = op.name()
-    before = _NUM_BEFORE_OPERANDS.get(name)
+    before = NUM_BEFORE_OPERANDS.get(name)
     if before is not None:
         return args[0](*args[before:])
     kernel = None if name in REFUSED else higher_order.kernel_for_tensors(op)

@@ -27,8 +27,6 @@ _NO_MEMORY = "they have no memory"
 _NO_PROFILE = "there are profiles of CUDA devices alone"
 _NO_CAPTURE = "no kernel runs there that could be captured; run the function itself"
 
-_HOOKS = "attach_out_of_memory_observer"
-
 
 def _empty_stats(machine: FakeAccelerator, device: Any = None) -> dict[str, Any]:
     """Nothing is counted, and which counters there are is known of CUDA alone."""

@@ -1,0 +1,99 @@
+"""What other libraries ask that neither a mode nor a replaced function of torch can answer.
+
+Some compare the exact class of a tensor; some ask once whether there is a device, and remember the
+answer for the whole process.
+
+Input: the libraries that are imported. Output: answers about fakes as about real tensors, and
+caches that are emptied. Invariant: no library is imported here; for what is not fake, each gives
+what it gave. Called by: ``_patches/install``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+
+from torchfake._core import modes
+from torchfake._patches.patch import Patch
+from torchfake._tensor.fake_tensor import FakeTensor
+
+_PACKAGE = "optimum.quanto.tensor."
+
+_COMPARE_CLASSES = (
+    "qtensor",
+    "activations.qbytes_ops",
+    "weights.qbits",
+    "weights.awq.qbits",
+    "weights.marlin.int4.qbits",
+    "weights.tinygemm.qbits",
+)
+"""Modules (optimum-quanto 0.2.7) that pack data only if ``type(data) is torch.Tensor``: a fake
+would be kept unpacked, with two or four times the bytes, in silence."""
+
+
+def _make_wrapper_subclass(original: Any) -> Any:
+    """Each such class is made of data that the module then looks at."""
+    function = getattr(original, "__func__", original)
+
+    @functools.wraps(function)
+    def replacement(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith(_PACKAGE) and modes.current() is not None:
+            _show_classes_of_originals()
+        return function(cls, *args, **kwargs)
+
+    return staticmethod(replacement)
+
+
+def _show_classes_of_originals() -> None:
+    """Give the imported modules a ``type`` that tells the class eager would have, once and for all:
+    fakes outlive the mode. For anything but a fake it is the builtin.
+    """
+    for name in _COMPARE_CLASSES:
+        module = sys.modules.get(_PACKAGE + name)
+        if module is not None:
+            vars(module).setdefault("type", _class_of_original)
+
+
+@functools.wraps(type, updated=())
+def _class_of_original(obj: Any) -> Any:
+    cls = type(obj)
+    if not issubclass(cls, FakeTensor):
+        return cls
+    return torch.Tensor if cls is FakeTensor else getattr(cls, "_fake_of", cls)
+
+
+PATCHES = [Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass)]
+
+
+_REMEMBER_DEVICES = ("accelerate.utils.imports", "transformers.utils.import_utils")
+
+_WORDS = ("cuda", "mps", "xpu", "hpu", "mtia", "xla", "bf16", "fp16", "tf32", "gaudi", "rocm")
+
+
+def forget_devices() -> None:
+    """Have libraries ask again which devices there are: of functions named by devices, drop what
+    they remember.
+    """
+    for name in _REMEMBER_DEVICES:
+        module = sys.modules.get(name)
+        for function_name, function in [] if module is None else list(vars(module).items()):
+            if any(word in function_name for word in _WORDS):
+                clear = getattr(function, "cache_clear", None)
+                if clear is not None:
+                    clear()
+
+
+class RememberedDevices:
+    """What libraries remember, for the fake devices that are there."""
+
+    def __init__(self) -> None:
+        self._types: set[str] = set()
+
+    def update(self, types: set[str]) -> None:
+        """Called before and after `types` of fake devices come or go."""
+        if types != self._types:
+            forget_devices()
+            self._types = set(types)

@@ -1,0 +1,30 @@
+"""torchao by transformers' TorchAoConfig."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torchao.quantization as quantization
+from transformers import TorchAoConfig
+
+from tests.ecosystem.quantization import quantized_models as models
+from torchfake import fake_mode
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+NAMES = (
+    "Int8WeightOnlyConfig",
+    "Float8WeightOnlyConfig",
+    "Int8DynamicActivationInt8WeightConfig",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models(name: str, tmp_path: Path) -> None:
+    folder = models.save_model(tmp_path)
+    make = getattr(quantization, name)
+    models.assert_loads_as_eager(folder, lambda: TorchAoConfig(make()))
+    with fake_mode(fake_cuda="h100-80gb"):
+        net = models.load(folder, TorchAoConfig(make()), device_map="cuda")
+        assert net(models.TOKENS.cuda()).logits.is_cuda

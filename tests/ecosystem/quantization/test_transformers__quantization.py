@@ -1,0 +1,61 @@
+"""Quantization of transformers that needs no other library, and what it refuses without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import FineGrainedFP8Config, HiggsConfig, Mxfp4Config
+
+from tests.ecosystem.quantization import quantized_models as models
+from torchfake import fake_mode
+from torchfake.inspect import summary
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+QUANTIZED: dict[str, dict[str, Any]] = {
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "mxfp4": {"quant_method": "mxfp4"},
+    "bitnet": {
+        "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_a_configuration_that_says_that_it_is_quantized(name: str, tmp_path: Path) -> None:
+    folder = models.save_model(tmp_path)
+    file = folder / "config.json"
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), "quantization_config": QUANTIZED[name]})
+    )
+    models.assert_loads_as_eager(folder, lambda: None)
+
+
+@pytest.mark.parametrize("make", [FineGrainedFP8Config, HiggsConfig])
+def test_what_eager_refuses_without_a_gpu(make: Any, tmp_path: Path) -> None:
+    folder = models.save_model(tmp_path)
+    expected = models.error_of(folder, make())
+    with fake_mode():
+        assert models.error_of(folder, make()) == expected
+
+
+def test_fp8_on_fake_cuda(tmp_path: Path) -> None:
+    """In the process in which eager found no GPU."""
+    folder = models.save_model(tmp_path)
+    models.error_of(folder, FineGrainedFP8Config())
+    with fake_mode(fake_cuda="h100-80gb"):
+        net = models.load(folder, FineGrainedFP8Config(), device_map="cuda")
+        weight = net.model.layers[0].self_attn.q_proj.weight
+        assert (weight.dtype, weight.device.type) == (torch.float8_e4m3fn, "cuda")
+        assert summary(net).tree.size.parameter_bytes == models.bytes_of(
+            [held for p in net.parameters() for held in models.held_tensors(p)]
+        )
+
+
+def test_mxfp4_where_it_is_dequantized(tmp_path: Path) -> None:
+    folder = models.save_model(tmp_path)
+    models.assert_loads_as_eager(folder, lambda: Mxfp4Config(dequantize=True))

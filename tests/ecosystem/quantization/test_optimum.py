@@ -11,7 +11,7 @@ from torch import nn
 from transformers import QuantoConfig
 
 from tests.ecosystem.quantization import quantized_models as models
-from torchfake import deferred_init, fake_like, fake_mode, materialize_module, summary
+from torchfake import fake_like, fake_mode, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -40,9 +40,6 @@ def test_layers(name: str) -> None:
     for net in (real, fake, fake_like(real)):
         size = summary(net).tree.size
         assert size.parameter_bytes + size.buffer_bytes == models.bytes_of(models.all_held(real))
-    deferred = materialize_module(deferred_init(build, name))
-    assert torch.equal(deferred(x), real(x))
-    assert type(deferred[0].weight) is type(real[0].weight)  # type: ignore[index]
     assert fake(fake_like(x)).shape == (3, 32)
 
 

@@ -29,7 +29,7 @@ from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.diff import diff
 from torchfake.inspect.gpu_files import read_profiles
-from torchfake.inspect.inspection import Question, inspect_target
+from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
 from torchfake.inspect.show.report import report
 from torchfake.inspect.targets.initialize import init_target
 
@@ -178,6 +178,8 @@ def inspect_command(
             report(found, html)
     with _errors_on_one_line(show_traceback):
         _print_record(found, as_json, depth)
+    if any(note.startswith(SIZES_OF_CONFIG) for note in found.notes):
+        raise typer.Exit(1)  # the checkpoint cannot be read
 
 
 @app.command("fit")

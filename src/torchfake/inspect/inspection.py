@@ -30,6 +30,9 @@ from torchfake.inspect.targets.saved_tensors import module_of_saved
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.tree import ModuleNode
 
+SIZES_OF_CONFIG = "sizes are those of its config: "
+"""The beginning of a note on a checkpoint that cannot be read."""
+
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Record):
@@ -159,7 +162,7 @@ def _as_saved(
     try:
         tensors = target.saved()
     except CheckpointError as error:
-        return module, (*target.notes, f"sizes are those of its config: {error}")
+        return module, (*target.notes, f"{SIZES_OF_CONFIG}{error}")
     found, notes = module_of_saved(tensors, module if type(module) is not nn.Module else None)
     return found, (f"as saved: {len(tensors):,} tensors, from the headers of its files", *notes)
 

@@ -18,7 +18,7 @@ from torchfake._core.gpu_profiles import profiles as profiles
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
 from torchfake._operators.higher_order import kernels as _higher_order  # noqa: F401  the same
 from torchfake._patches import threads as _threads  # noqa: F401  adds its patches
-from torchfake._recording import eager_composites as _eager  # noqa: F401  registers its kernels
+from torchfake._recording.eager import register as _eager  # noqa: F401  registers kernels
 from torchfake._recording.graph_text import graph as graph
 from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pickles
 from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor

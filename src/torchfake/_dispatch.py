@@ -22,13 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchfake._cache import cache
 from torchfake._cache.apply import apply_fill, apply_recipe
 from torchfake._cache.guards import guards_hold
-from torchfake._cache.keys import signature_of
 from torchfake._cache.overlaps import check_overlaps
 from torchfake._cache.recipes import Recipe
 from torchfake._cache.string_trials import check_strings
 from torchfake._cache.trials import check_by_trial
-from torchfake._core import devices, modes, source_location
-from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META
+from torchfake._core import devices, modes, schemas, source_location
+from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import READS_BY_OTHERS, OpTraits, traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators import random_values
@@ -37,16 +36,18 @@ from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._operators.special_operators import HANDLERS
 from torchfake._recording.arguments import has_deferred_arguments
+from torchfake._recording.hits import NOT_RECORDED, record_hit
 from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, with_version_counter
 from torchfake._torch import autograd, dispatcher, kernels, subclass
 from torchfake._torch.compiler import higher_order
 
 _tables = cache.tables
+_traits = schemas.known_traits
 _make_wrapper = subclass.make_wrapper
 _default_dtype = torch.get_default_dtype
 _in_inference_mode = torch.is_inference_mode_enabled
-is_recording = modes.is_recording
+_is_recording = modes.is_recording
 _getframe = sys._getframe
 _caller_location = source_location.caller_location
 _is_library_code = source_location.is_library_code.cached
@@ -112,6 +113,10 @@ def _slow_hit(
     if recipe is _NO_RECIPE or not guards_hold(recipe):
         return _miss(func, types, args, kwargs, owner)
     if recipe.is_recorded:
+        if recipe.recording is not None:
+            result = record_hit(recipe.recording, func, args, kwargs, PLAIN)
+            if result is not NOT_RECORDED:
+                return result
         return record(func, traits_of(func), args, kwargs, _run_unrecorded)
     returned = recipe.unrecorded[1]
     if recipe.words_to_pass is not None and returned is not None:  # a weight is filled
@@ -209,14 +214,21 @@ def dispatch_deferred(
     owner: Any, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
 ) -> Any:
     """The same in a deferred mode, where every operation that makes a tensor is recorded."""
-    traits = traits_of(func)
+    found = _traits.get(id(func))
+    traits = traits_of(func) if found is None else found[1]
     if traits.is_metadata_only:
         return dispatch(owner, func, types, args, kwargs)
+    mode = modes.thread.modes[-1]
+    if traits.is_recorded_plainly:
+        recording = _recipe_for(func, args, kwargs).recording
+        if recording is not None:
+            result = record_hit(recording, func, args, kwargs or {}, mode.mark)
+            if result is not NOT_RECORDED:
+                return result
     if _has_foreign_class(types):
         return NotImplemented
     if _is_done_in_parts(traits):
         return func.decompose(*args, **(kwargs or {}))
-    mode = modes.thread.modes[-1]
     kwargs = kwargs or {}
     if mode.mark == DEFERRED_AS_META and kwargs.get("device") == devices.META:
         # a fake that reports meta was asked for its device
@@ -224,19 +236,23 @@ def dispatch_deferred(
     return record(func, traits, args, kwargs, _run_unrecorded, mode.mark)
 
 
+def _recipe_for(func: Any, args: Args, kwargs: Kwargs | None) -> Recipe:
+    try:
+        table = _tables[id(func)][(len(args), *kwargs) if kwargs else len(args)]
+        return table.recipes[table.key_of(args, kwargs)]
+    except (KeyError, TypeError):
+        return _NO_RECIPE
+
+
 def _run_unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of an operation, from a recipe where there is one; nothing is recorded."""
-    try:
-        key_of, recipes, _ = _tables[id(func)][signature_of(args, kwargs)]
-        recipe = recipes[key_of(args, kwargs)]
-    except (KeyError, TypeError):
-        recipe = _NO_RECIPE
+    recipe = _recipe_for(func, args, kwargs)
     if recipe is _NO_RECIPE or not guards_hold(recipe):
         return _run_and_cache(func, args, kwargs)
     fast, returned = recipe.unrecorded
     if returned is not None and not (recipe.has_plain_arguments and recipe.computes_values):
         return args[returned]
-    if fast is None or fast.base is not None or (recipe.computes_values and not is_recording()):
+    if fast is None or fast.base is not None or (recipe.computes_values and not _is_recording()):
         return _apply(recipe, func, args, kwargs)
     inference.seen = inference.seen or _in_inference_mode()
     fake = _make_wrapper(*fast.wrapper)

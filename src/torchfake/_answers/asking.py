@@ -112,9 +112,11 @@ def _ask(fake: Any, asked_by: str, asked: Any, check: Any, bounds: Any = None) -
 
 
 def note(fake: Any, asked_by: str, answer: Any, answered_by: str) -> None:
-    """Note in the innermost mode what was answered without asking anybody."""
+    """Note in the innermost mode what was answered without asking anybody. What an initialiser asks
+    whose call is recorded is answered anew when it is replayed.
+    """
     answerers = modes.answerers()
-    if answerers:
+    if answerers and not modes.is_in_recorded_initialiser():
         answerers[0].answers.add(_question(fake, asked_by, None, None), answer, answered_by)
 
 

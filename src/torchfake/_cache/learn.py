@@ -25,6 +25,7 @@ from torchfake._cache.recipes import (
     Recipe,
     ViewResult,
     flatten_outcome,
+    recording_recipe,
 )
 from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
@@ -85,7 +86,7 @@ def learn_recipe(
     is_promoted = _promotes_from_floats(traits, before)
     draws = traits.is_random and not any(b.record.mark for b in before)
     marks = _leaves_mark(call, before, outcome)
-    return Recipe(
+    recipe = Recipe(
         outcome=outcome,
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
@@ -98,6 +99,9 @@ def learn_recipe(
         has_plain_arguments=not all(b.record.mark for b in before),
         fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
     )
+    if all(b.path.is_position for b in before):
+        recipe.recording = recording_recipe(recipe, traits)
+    return recipe
 
 
 def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> int | None:
@@ -262,14 +266,13 @@ def _assumed_fill(
         return finiteness.result_value(call, before[0].record)
     if not isinstance(outcome, NewResult):
         return None
-    if new_bytes[outcome.storage_index] == outcome.record.num_bytes:
-        is_in_key = not before or not all(b.is_known for b in before)
-        marked = finiteness.result_value(call, outcome.record) if is_in_key else None
-        if marked is not None:
-            return marked
-    if any(b.is_known for b in before):
+    if new_bytes[outcome.storage_index] != outcome.record.num_bytes:
         return None
-    if len(before) != 1 or new_bytes[outcome.storage_index] != outcome.record.num_bytes:
+    is_in_key = not before or not all(b.is_known for b in before)
+    marked = finiteness.result_value(call, outcome.record) if is_in_key else None
+    if marked is not None:
+        return marked
+    if len(before) != 1 or before[0].is_known:
         return None
     return assumptions.fill_of_unknown(call.traits.packet, before[0].record, outcome.record)
 

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._core.metadata import Metadata
+from torchfake._core import devices
+from torchfake._core.metadata import MARKS, Metadata, with_mark
+from torchfake._core.schemas import OpTraits
 from torchfake._core.storage import ConstantFill
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor.fake_tensor import wrapper_arguments
@@ -90,13 +92,14 @@ class Recipe:
     # The same where it is recorded, for which values do not matter:
     unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
 
+    # The same with what is recorded, if that takes nothing else:
+    recording: RecordingRecipe | None = field(default=None, compare=False)
+
     def __post_init__(self) -> None:
         self._derive_fast_path()
         self.unrecorded = self.fast, self.returned_argument
         passes_words = self.words_to_pass is not None
-        if (
-            self.is_recorded or self.computes_values or passes_words
-        ):  # of that the hot path does nothing
+        if self.is_recorded or self.computes_values or passes_words:  # of that it does nothing
             self.fast = self.returned_argument = None
 
     @property
@@ -135,3 +138,37 @@ def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | No
     num_bytes = recipe.new_storage_bytes[0] if recipe.new_storage_bytes else 0
     tensor = (record, record.device, wrapper_arguments(record), base)
     return FastRecipe(*tensor, recipe.guard_default_dtype, num_bytes, recipe.fill)
+
+
+class RecordingRecipe(NamedTuple):
+    """A recipe for one new wrapper, or for the first argument, and what is recorded of the call."""
+
+    wrapper: tuple[Any, ...] | None  # the arguments of make_wrapper; None: the first argument
+    records: tuple[Metadata, ...]  # of the result, by the mark of a deferred fake
+    device: torch.device
+    num_bytes: int
+    guard_default_dtype: torch.dtype | None
+    is_empty: bool  # memory that nobody has written: no operation
+    overwrites_first: bool
+    is_random: bool
+    product_kind: str | None
+    needs_mode: bool  # outside of modes, the result has a value
+
+
+def recording_recipe(recipe: Recipe, traits: OpTraits) -> RecordingRecipe | None:
+    """How to record a call of `recipe`, of which all tensors are arguments by position; None if it
+    takes more than that.
+    """
+    fast, returned = recipe.unrecorded
+    if not traits.is_recorded_plainly or (fast is None) is (returned is None):
+        return None
+    facts = traits.is_empty_factory, traits.overwrites_first, traits.is_random, traits.product_kind
+    if fast is None:
+        has_value = recipe.has_plain_arguments and recipe.computes_values
+        is_first = returned == 0 and traits.mutated_names and not has_value
+        return RecordingRecipe(None, (), devices.CPU, 0, None, *facts, False) if is_first else None
+    if fast.base is not None or traits.mutated_names:
+        return None
+    records = tuple(with_mark(fast.record, mark) for mark in MARKS)
+    place = fast.wrapper, records, fast.device, fast.num_bytes, fast.guard_default_dtype
+    return RecordingRecipe(*place, *facts, recipe.computes_values)

@@ -25,6 +25,8 @@ from torchfake._core.modes import DEFERRED_AS_META as DEFERRED_AS_META
 from torchfake._core.modes import PLAIN as PLAIN
 from torchfake._torch import zero_tensors
 
+MARKS = (PLAIN, DEFERRED, DEFERRED_AS_META)
+
 Ints = tuple[int, ...]
 
 

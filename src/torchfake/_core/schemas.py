@@ -44,6 +44,7 @@ class OpTraits(NamedTuple):
     is_collective: bool  # exchanges values between ranks
     product_kind: str | None  # matmul, conv or rnn: its bits depend on torch.backends' settings
     checks_parameters: bool  # draws, and raises for values of tensors, as a negative deviation
+    is_recorded_plainly: bool  # if all it reads is deferred, a recipe is enough to record it
 
 
 _MIXES_DEVICES = {
@@ -183,7 +184,8 @@ _TAKES_FUNCTIONS = OpTraits(
 """Of a higher-order operator: its functions call operators that have traits of their own."""
 
 
-_traits: dict[int, tuple[Any, OpTraits]] = {}
+known_traits: dict[int, tuple[Any, OpTraits]] = {}
+"""What :func:`traits_of` has read; hot paths look it up themselves."""
 
 
 def traits_of(func: Any) -> OpTraits:
@@ -192,9 +194,9 @@ def traits_of(func: Any) -> OpTraits:
     Cached by the identity of the operator, and the operator is kept alive with it: its own hash is
     a Python call.
     """
-    cached = _traits.get(id(func))
+    cached = known_traits.get(id(func))
     if cached is None:
-        cached = _traits[id(func)] = func, _read_schema(func)
+        cached = known_traits[id(func)] = func, _read_schema(func)
     return cached[1]
 
 
@@ -205,7 +207,7 @@ def _read_schema(func: Any) -> OpTraits:
     packet = schema.name
     arguments = schema.arguments
     is_view = func.is_view or packet in {"aten::detach", "aten::alias"}
-    return OpTraits(
+    traits = OpTraits(
         name=str(func),
         packet=packet,
         mutated_positions=tuple(
@@ -230,7 +232,25 @@ def _read_schema(func: Any) -> OpTraits:
         is_collective=packet.startswith(_COLLECTIVE),
         product_kind=next((k for k, p in _PRODUCTS.items() if any(n in packet for n in p)), None),
         checks_parameters=str(func).removesuffix(".out").removesuffix("_out") in _CHECKS_PARAMETERS,
+        is_recorded_plainly=False,
     )
+    return traits._replace(is_recorded_plainly=_is_recorded_plainly(traits, arguments))
+
+
+def _is_recorded_plainly(traits: OpTraits, arguments: Any) -> bool:
+    """Whether nothing is special about recording it; it makes a tensor or writes its first."""
+    if traits.is_metadata_only or traits.is_view or traits.is_collective or traits.is_foreach:
+        return False
+    if traits.reads_values or traits.checks_parameters or not traits.returns_tensors:
+        return False
+    if any("Tensor" in str(a.type) and "List" in str(a.type) for a in arguments):
+        return False
+    if traits.packet in LIFTS or traits.packet in RESIZES or traits.packet == "aten::to":
+        return False
+    if traits.returns_uninitialized:
+        return traits.is_empty_factory
+    writes_first = traits.mutated_positions == (0,) and len(traits.mutated_names) == 1
+    return not traits.mutated_names or (writes_first and traits.mutates_if_position is None)
 
 
 def _is_metadata_only(func: Any, packet: str, arguments: Any) -> bool:

@@ -66,6 +66,10 @@ def _digest(tensor: torch.Tensor) -> int:
     of integers: words that are exchanged within one row of ``_WORDS_PER_SUM`` are not detected
     there; an odd length of it makes rows of tensors not fit into it.
     """
+    num_bytes = tensor.numel() * tensor.element_size()
+    is_plain = tensor.is_cpu and tensor.layout is torch.strided
+    if is_plain and num_bytes <= MAX_COPIED_BYTES and tensor.is_contiguous():
+        return hash(ctypes.string_at(tensor.data_ptr(), num_bytes))  # as below, by a shorter way
     flat = _memory_of(tensor)
     num_bytes = flat.numel()
     if num_bytes <= MAX_COPIED_BYTES:

@@ -7,13 +7,14 @@ mode is refused, when it is recorded or when it is replayed; it never gives othe
 Files in reading order:
 
     record             the entry: an operation is run on fakes and added to the graph
+    hits               the same in one piece, where the outcome is cached
     arguments          which kinds of tensors are among the arguments of a call
     graph_builder      new operations of the graph, and the contents that they leave in storages
     initializers       functions of torch.nn.init that are recorded as one operation
     value_reads        operations whose outcome depends on values: executed while recording
-    eager_composites   composites that C++ would decompose otherwise than for plain tensors
-    recurrent_layers   LSTM, GRU and RNN, likewise
     generator_sync     stream positions of draws, and generators moved as eager mode moves them
     local_collectives  collectives as copies on this rank
     graph_text         the graph behind a tensor as text, for users
+
+The subpackage ``eager`` has the operators that C++ computes otherwise for tensor subclasses.
 """

@@ -9,7 +9,6 @@ Called by: ``_dispatch``, for each operation that the cache does not answer by i
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -38,6 +37,7 @@ from torchfake._recording.graph_builder import (
     defer,
     defer_outputs,
     new_op,
+    recording_lock,
 )
 from torchfake._recording.initializers import (
     find_call_site,
@@ -60,11 +60,6 @@ _TO_COPY = torch.ops.aten._to_copy.default
 _FILL = torch.ops.aten.fill_.Scalar
 
 
-_lock = threading.RLock()
-"""Held while an operation is recorded: what it reads, and what is then in what it writes, belong
-together, and threads that a mode has followed into may write parts of one storage."""
-
-
 def record(
     func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int = PLAIN
 ) -> Any:
@@ -77,7 +72,7 @@ def record(
         return run(func, args, kwargs)
     if traits.is_collective:  # may wait for another thread
         return _record_collective(func, traits, args, kwargs, run, mode_mark)
-    with _lock:  # not holding(): no interrupt comes between this and the block, and it costs less
+    with recording_lock:
         return _record(func, traits, args, kwargs, run, mode_mark)
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 from torchfake._contexts import (
@@ -72,6 +73,22 @@ class UnusedDispatchKey:
 
             return kernel(continue_below, *args, **kwargs)
 
+        self._register(op, with_keyset)
+
+    def register_frequent(self, op: Any, make_kernel: Callable[..., Any]) -> None:
+        """The same for what is called often: ``make_kernel(redispatch)`` makes the kernel, which is
+        given the keys of the call first, and gives them to ``redispatch``.
+        """
+        redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
+        self._register(op, make_kernel(lambda keys, *args: redispatch(keys & lower_keys, *args)))
+
+    def has_kernel(self, op: Any) -> bool:
+        """Whether a kernel is registered for `op`."""
+        name = torch._C.DispatchKey.__str__(self.key).removeprefix("DispatchKey.")
+        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), name)
+        return found
+
+    def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:
         if not self._libraries:
             fallbacks = torch.library.Library("_", "IMPL", self._name)
             fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
@@ -205,8 +222,21 @@ def set_fake_mode(mode: Any) -> None:
     if mode is not None:
         torch._C._set_dispatch_mode(mode)
     records = getattr(mode, "is_recording", False)
+    if records and forward_ad._current_level >= 0:
+        expect_tangents()
     if records is not torch._C._dispatch_tls_is_dispatch_key_included(RECORDING_KEY.key):
         RECORDING_KEY.set_included(records)
+
+
+before_tangents: list[Callable[[], None]] = []
+"""To be called once, before operations on tensors with tangents of forward AD are recorded: kernels
+for these would cost all other calls of their operators a call of Python."""
+
+
+def expect_tangents() -> None:
+    """From now on there may be tangents while operations are recorded."""
+    for prepare in list(before_tangents):
+        prepare()
 
 
 _unset_mode, _set_mode = torch._C._unset_dispatch_mode, torch._C._set_dispatch_mode
@@ -221,6 +251,8 @@ def call_recorded(mode: Any, run: Callable[..., Any], *args: Any) -> Any:
     The same as :class:`in_fake_slot`, for calls by the thousand: a context costs 2 us.
     """
     was_included = _is_included(_RECORDING)  # inside an operation that is being recorded
+    if forward_ad._current_level >= 0:
+        expect_tangents()
     try:
         _set_mode(mode)
         _set_included(_RECORDING, True)

@@ -5,7 +5,7 @@ result, from the operators that eager mode would run. Invariant: the operators, 
 their order are those of C++ for CPU tensors (aten/src/ATen/native/RNN.cpp and mkldnn/RNN.cpp): an
 LSTM is oneDNN's where eager takes that, else all steps of an input are multiplied at once. Of a
 fake, whose C++ device is another, C++ would do neither. Called by: torch's dispatcher, which the
-kernels are registered with when this file is imported (by ``_recording/eager_composites``).
+kernels are registered with by ``_recording/eager/register``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,185 @@
+"""Composites that C++ decomposes otherwise for tensor subclasses, or for another device than the
+fake's: decomposed as for plain tensors.
+
+Input: a call of one of these operators while operations are recorded, with fakes or real tensors.
+Output: its result, from the operators that eager mode would run. Invariant: a composite that eager
+mode decomposes alike for all tensors is not here; tests/opinfo compares all of torch's database,
+recorded, with eager. Called by: torch's dispatcher (see ``_recording/eager/register``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._core import modes
+from torchfake._operators.operator_call import tensors_in
+from torchfake._recording.arguments import deferred_fakes, have_values
+from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
+from torchfake._torch import autograd
+from torchfake.errors import UnknownValueError
+
+aten = torch.ops.aten
+Redispatch = Callable[..., Any]
+
+
+def _computes_vectors(matrix: Tensor) -> bool:
+    """Whether eager computes vectors, too: for derivatives, and for the tensors of ``vmap``."""
+    return autograd.needs_gradient(matrix) or autograd.is_mapped(matrix)
+
+
+def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -> Tensor:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp: for a subclass, C++ asks for vectors too."""
+    if matrix.dim() >= 2 and not _computes_vectors(matrix):
+        run = aten._linalg_svd.default
+        values: Tensor = run(_autocast(matrix), False, False, driver=driver)[1]
+        return values
+    return redispatch(matrix, driver=driver)  # type: ignore[no-any-return]
+
+
+def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
+    """The same."""
+    if matrix.dim() >= 2 and not _computes_vectors(matrix):
+        values: Tensor = aten._linalg_eigh.default(_autocast(matrix), uplo, False)[0]
+        return values
+    return redispatch(matrix, uplo)  # type: ignore[no-any-return]
+
+
+def matmul(redispatch: Redispatch) -> Callable[[Any, Tensor, Tensor], Tensor]:
+    """aten/src/ATen/native/LinearAlgebra.cpp: batches of one matrix are multiplied as a matrix if
+    that needs a gradient, or is a subclass; else they are expanded.
+    """
+
+    def kernel(keys: Any, a: Tensor, b: Tensor) -> Tensor:
+        num_dims = a.dim(), b.dim()
+        if num_dims == (2, 2):  # the most frequent, by the shortest way
+            return a.mm(b)
+        if num_dims == (3, 3) and a.shape[0] != b.shape[0]:
+            if a.shape[0] == 1 and not a.requires_grad:
+                a = a.expand(b.shape[0], -1, -1)
+            elif b.shape[0] == 1 and not b.requires_grad:
+                b = b.expand(a.shape[0], -1, -1)
+        return redispatch(keys, a, b)  # type: ignore[no-any-return]
+
+    return kernel
+
+
+_NO_REDUCTION, _MEAN = 0, 1  # c10: Reduction.h
+
+
+def ctc_loss(
+    redispatch: Redispatch,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """aten/src/ATen/native/LossCTC.cpp: of plain tensors the lengths are read, which decide the
+    size of a table that is kept for the backward pass.
+    """
+    lengths = [_read_integers(n) for n in (input_lengths, target_lengths)]
+    if None in lengths or log_probs.device.type != "cpu":
+        args = log_probs, targets, input_lengths, target_lengths
+        return redispatch(*args, blank, reduction, zero_infinity)  # type: ignore[no-any-return]
+    kept = _NO_REDUCTION if reduction == _MEAN else reduction
+    targets = _recorded(targets, log_probs if is_deferred_fake(log_probs) else None)
+    loss: Tensor = aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, kept, zero_infinity)
+    if reduction == _MEAN:  # C++ would write the lengths to memory of the carrier device
+        divisors = torch.tensor(lengths[1], dtype=loss.dtype, device="cpu").clamp_min(1)
+        return (loss.reshape(-1) / divisors).mean()
+    return loss
+
+
+def _read_integers(tensor: Tensor) -> list[int] | None:
+    """The integers in a tensor, or None if their values are not known."""
+    if tensor.is_floating_point() or tensor.is_meta:
+        return None
+    try:
+        return tensor.reshape(-1).tolist()
+    except UnknownValueError:
+        return None
+
+
+def cross_entropy_loss(
+    redispatch: Redispatch,
+    scores: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """aten/src/ATen/native/LossNLL.cpp: of plain tensors, the weights of the targets that are not
+    ignored are selected and summed; of others, those of all, some of them set to zero.
+    """
+    selects = label_smoothing > 0 and reduction == _MEAN and target.shape != scores.shape
+    if weight is None or not selects or not have_values((scores, target, weight)):
+        options = reduction, ignore_index, label_smoothing
+        return redispatch(scores, target, weight, *options)  # type: ignore[no-any-return]
+    scores, weight = _autocast(scores), _autocast(weight)
+    dim = 0 if scores.dim() == 1 else 1
+    log_probs = torch.log_softmax(scores, dim, dtype=scores.dtype)
+    loss: Tensor = aten.nll_loss_nd.default(log_probs, target, weight, reduction, ignore_index)
+    shape = [-1 if i == dim else 1 for i in range(scores.dim())]
+    is_ignored = target == ignore_index
+    smooth = (-(log_probs * weight.view(shape)).sum(dim)).masked_fill_(is_ignored, 0.0)
+    kept = weight.gather(0, target.masked_select(~is_ignored).flatten())
+    smooth = smooth.sum() / kept.sum()
+    return loss * (1 - label_smoothing) + smooth * (label_smoothing / scores.shape[dim])
+
+
+def embedding_bag(
+    redispatch: Redispatch, weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any
+) -> Any:
+    """aten/src/ATen/native/EmbeddingBag.cpp. In inference mode C++ does not decompose it before it
+    is dispatched, and would on meta tensors, for which the results have other shapes.
+    """
+    if not torch.is_inference_mode_enabled() or weight.requires_grad:
+        return redispatch(weight, indices, offsets, *args)
+    defaults: tuple[Any, ...] = (False, 0, False, None, False, None)
+    *options, padding = (*args, *defaults[len(args) :])
+    padding = -1 if padding is None else padding % weight.shape[0]
+    forward = aten._embedding_bag_forward_only.default
+    return forward(weight, indices.contiguous(), offsets.contiguous(), *options, padding)
+
+
+def mish_backward(redispatch: Redispatch, grad: Tensor, tensor: Tensor) -> Tensor:
+    """A composite that is one kernel on the CPU: recorded as that."""
+    is_deferred = is_deferred_fake(tensor) or is_deferred_fake(grad)
+    if not is_deferred or tensor.device.type != "cpu" or torch.is_grad_enabled():
+        return redispatch(grad, tensor)  # type: ignore[no-any-return]
+    op = aten.mish_backward.default
+    return FakeTensor.__torch_dispatch__(op, (), (grad, tensor))  # type: ignore[no-any-return]
+
+
+def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -> Any:
+    """Composites that make a tensor on the device of their arguments, and compare the devices of
+    both. What they make is a fake: so must the arguments be.
+    """
+    fakes = deferred_fakes(tensors_in(args, kwargs))
+    like = fakes[0] if fakes else None
+    recorded = {name: _recorded(value, like) for name, value in kwargs.items()}
+    return redispatch(*(_recorded(value, like) for value in args), **recorded)
+
+
+def _autocast(matrix: Tensor) -> Tensor:
+    """The argument as autocast on the CPU would give it to the composite: in float32."""
+    is_lower = matrix.dtype in (torch.bfloat16, torch.float16)
+    if is_lower and matrix.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        return matrix.float()
+    return matrix
+
+
+def _recorded(value: Any, like: Tensor | None) -> Any:
+    """A real tensor as a deferred one: in a mode, or beside `like`, which is one."""
+    if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.is_meta:
+        return value
+    if modes.current() is not None:
+        return value.clone()
+    return value if like is None else like.new_empty(value.shape, dtype=value.dtype).copy_(value)

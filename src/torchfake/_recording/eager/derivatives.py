@@ -1,0 +1,191 @@
+"""Derivatives that C++ computes by another formula for tensor subclasses.
+
+Input: a call of a backward operator, or of one whose gradient or tangent is another, while
+operations are recorded. Output: its result. Invariant: what is recorded last for such a derivative
+is the call itself, done as eager mode does it, or the formula that eager mode takes.
+Called by: torch's dispatcher (see ``_recording/eager/register``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._core import source_location
+from torchfake._core.schemas import traits_of
+from torchfake._graph.operations import Op, Read
+from torchfake._operators.operator_call import mutated_arguments
+from torchfake._recording.arguments import (
+    has_unknown_value,
+    is_materialized,
+    is_real,
+    with_real_tensors,
+)
+from torchfake._recording.graph_builder import add_write, contents_before_write, recorded_arg
+from torchfake._tensor.fake_tensor import is_deferred_fake
+from torchfake._torch import autograd, dispatcher
+
+aten = torch.ops.aten
+Redispatch = Callable[..., Any]
+
+
+def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
+    """torch/csrc/autograd/FunctionsManual.cpp: sums are added up in another order."""
+    if torch.is_grad_enabled() and not _are_in_transform(args):  # it may be differentiated again
+        return _cumprod_gradient(redispatch, *args)
+    recorded = _recorded_arguments(aten.cumprod_backward.default, args)
+    result: Tensor = redispatch(*args)
+    if recorded is not None:
+        _overwrite(result, _write_cumprod_backward, recorded, {})
+    return result
+
+
+def _cumprod_gradient(
+    redispatch: Redispatch, grad: Tensor, tensor: Tensor, dim: int, output: Tensor
+) -> Tensor:
+    """The formulas of plain tensors, without zeros and with some: read as in eager."""
+    if not _is_known(tensor):
+        return redispatch(grad, tensor, dim, output)  # type: ignore[no-any-return]
+    if tensor.numel() <= 1 or tensor.shape[dim] == 1:
+        return grad
+    if _has_no_zeros(tensor):
+        weights = output.conj() * grad
+        return weights.flip(dim).cumsum(dim).flip(dim).div(tensor.conj())
+    products = _products_of_others(tensor.conj(), dim)
+    sums = [(grad.narrow(dim, i, p.shape[dim]) * p).sum(dim) for i, p in enumerate(products)]
+    return torch.stack(sums, dim)
+
+
+def _products_of_others(tensor: Tensor, dim: int) -> Iterator[Tensor]:
+    """Of each element and those behind it: its product with all before, but for the element."""
+    last = tensor.shape[dim] - 1
+    before = tensor.new_ones(()).expand_as(tensor.narrow(dim, 0, 1))
+    for i in range(last):
+        after = tensor.narrow(dim, i + 1, last - i).cumprod(dim)
+        if i:
+            before = tensor.narrow(dim, 0, i).prod(dim, keepdim=True)
+            after = before.expand_as(after) * after
+        yield torch.cat((before, after), dim)
+    yield tensor.narrow(dim, 0, last).prod(dim, keepdim=True)
+
+
+def _write_cumprod_backward(target: Tensor, *args: Any) -> None:
+    target.copy_(aten.cumprod_backward.default(*args))
+
+
+def with_tangents_of_eager(op: Any) -> Callable[..., Any]:
+    """A kernel for an operator whose tangents, in a dual level, C++ computes by another formula."""
+
+    def write_tangent(target: Tensor, at: int, args: Any, tangents: Any, **options: Any) -> None:
+        target.copy_(autograd.tangent_of_result(op, at, args, tangents, options))
+
+    def kernel(redispatch: Redispatch, *args: Any, **options: Any) -> Any:
+        tangents = [autograd.tangent_of(arg) for arg in args]
+        recorded = None
+        if any(tangent is not None for tangent in tangents):
+            recorded = _recorded_arguments(op, args, tangents)
+        result = redispatch(*args, **options)
+        if recorded is not None:
+            split = recorded[: len(args)], recorded[len(args) :]
+            for i, part in enumerate((result,) if isinstance(result, Tensor) else result):
+                _overwrite(autograd.tangent_of(part), write_tangent, (i, *split), options)
+        return result
+
+    write_tangent.__qualname__ = f"tangent of {op}"
+    return kernel
+
+
+_prods = {op: with_tangents_of_eager(op) for op in (aten.prod.default, aten.prod.dim_int)}
+
+
+def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
+    """torch/csrc/autograd/FunctionsManual.cpp: where there are no zeros, the gradient is a quotient
+    by the tensor; of subclasses it is always a product of the others.
+    """
+    overload = aten.prod.dim_int if len(args) > 1 else aten.prod.default
+    result: Tensor = _prods[overload](redispatch, *args, **options)
+    node = result.grad_fn
+    if node is None or autograd.is_mapped(args[0]):
+        return result
+    recorded = _recorded_arguments(overload, args)
+
+    def overwrite(gradients: tuple[Any, ...], incoming: tuple[Any, ...]) -> Any:
+        if gradients[0] is None:
+            return None
+        if torch.is_grad_enabled():  # it may be differentiated again
+            return _prod_gradient(gradients[0], incoming[0], *args[1:]), *gradients[1:]
+        rest = _recorded_arguments(overload, (incoming[0],))
+        if recorded is not None and rest is not None:
+            call = overload, rest[0], recorded
+            _overwrite(gradients[0], _write_prod_backward, call, options)
+        return None
+
+    if not has_unknown_value(autograd.without_levels(args[0])):
+        args = (None, *args[1:])  # the node, which holds the hook, has saved the tensor itself
+        node.register_hook(overwrite)
+    return result
+
+
+def _prod_gradient(
+    of_subclasses: Tensor, grad: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor:
+    """The formula of plain tensors, which depends on whether there are zeros: read as in eager."""
+    tensor, result = autograd.saved_by_running_node("self", "result")
+    tensor = tensor.to(grad.dtype)
+    if not tensor.dim() or autograd.is_in_transform(tensor) or not _has_no_zeros(tensor):
+        return of_subclasses
+    if dim is not None and not keepdim:
+        grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
+    return grad * (result / tensor).conj()
+
+
+def _are_in_transform(args: Sequence[Any]) -> bool:
+    return any(isinstance(arg, Tensor) and autograd.is_in_transform(arg) for arg in args)
+
+
+def _is_known(tensor: Tensor) -> bool:
+    return not has_unknown_value(autograd.without_levels(tensor))
+
+
+def _has_no_zeros(tensor: Tensor) -> bool:
+    """Whether no element is known to be zero: read as eager reads it."""
+    with autograd.no_grad():
+        return _is_known(tensor) and not (tensor == 0).any().item()
+
+
+def _write_prod_backward(target: Tensor, op: Any, grad: Tensor, args: Any, **options: Any) -> None:
+    with torch.enable_grad():
+        leaf = args[0].detach().requires_grad_()
+        product = op(leaf, *args[1:], **options)
+    target.copy_(torch.autograd.grad(product, leaf, grad)[0])
+
+
+def _recorded_arguments(op: Any, args: Any, tangents: Sequence[Any] = ()) -> list[Any] | None:
+    """The arguments as they are recorded, before the call; None if not all of them can be."""
+    every = [with_real_tensors(arg) for arg in (*args, *tangents)]
+    if any(isinstance(arg, Tensor) and _cannot_be_recorded(arg) for arg in every):
+        return None
+    for i, arg in enumerate(every):
+        if any(arg is t for t in mutated_arguments(traits_of(op), args, {})) and is_real(arg):
+            with dispatcher.as_eager():
+                every[i] = arg.clone()  # running statistics outside of the mode
+    return [recorded_arg(op, arg) for arg in every]
+
+
+def _cannot_be_recorded(tensor: Tensor) -> bool:
+    """Whether it has no value, or is a tensor of a transform of ``torch.func``, in which C++ takes
+    all tensors for subclasses anyway.
+    """
+    return has_unknown_value(tensor) or autograd.is_transformed(tensor)
+
+
+def _overwrite(result: Any, function: Any, args: Any, options: Any) -> None:
+    """Record that `function` writes the values of `result`, which no other tensor views."""
+    if not is_deferred_fake(result) or is_materialized(result) or result._fake_meta.zero:
+        return
+    target = Read(contents_before_write(result), result._fake_meta)
+    op = Op(function, (target, *args), dict(options), source_location.caller_location(3))
+    add_write(op, result._fake_storage)

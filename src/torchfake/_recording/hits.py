@@ -1,0 +1,118 @@
+"""Recording of an operation whose outcome is cached, in one piece.
+
+Input: a recipe of the dispatch cache with what it takes to record it, and the arguments of a call
+of its key. Output: the result, recorded. Invariant: what is recorded is what ``_recording/record``
+would record of the call; whatever is special about it (tensors that are not deferred or are
+materialized by now, inference mode) is left to that. Called by: ``_dispatch``, for most operations
+that are recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchfake._cache.recipes import RecordingRecipe
+from torchfake._core import modes
+from torchfake._core.metadata import DEFERRED_AS_META, PLAIN
+from torchfake._core.source_location import RawLocation
+from torchfake._core.storage import Storage
+from torchfake._graph.deferred_storage import DeferredState
+from torchfake._graph.operations import Cell, Contents, Op, Output, Read
+from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs
+from torchfake._random import draw_sizes
+from torchfake._recording import generator_sync
+from torchfake._recording.graph_builder import (
+    add_write,
+    contents_before_write,
+    recorded_arg,
+    recording_lock,
+)
+from torchfake._recording.initializers import find_call_site
+from torchfake._tensor.classes import FAKE_TYPES
+from torchfake._torch import numerics, subclass
+
+NOT_RECORDED: Any = object()
+"""What :func:`record_hit` returns for a call that it does not record."""
+
+_make_wrapper = subclass.make_wrapper
+_default_dtype = torch.get_default_dtype
+_in_inference_mode = torch.is_inference_mode_enabled
+_new = tuple.__new__
+
+
+def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, mark: int) -> Any:
+    """Make the result of a call from `recipe`, and add it to the graph; or return
+    :data:`NOT_RECORDED`, and nothing has happened. `mark` is that of the mode.
+
+    A hot path, in one piece as that of ``_dispatch``.
+    """
+    default_dtype = recipe.guard_default_dtype
+    if default_dtype is not None and default_dtype is not _default_dtype():
+        return NOT_RECORDED
+    if mark == PLAIN and (recipe.needs_mode or recipe.is_empty):
+        return NOT_RECORDED
+    if _in_inference_mode() or (kwargs and mark == DEFERRED_AS_META):
+        return NOT_RECORDED
+    if recipe.is_empty:
+        return _new_fake(recipe, func, None, find_call_site()[0], mark)
+    with recording_lock:
+        recorded: list[Any] = []
+        for arg in args:
+            kind = type(arg)
+            if kind in NON_TENSOR_TYPES:
+                recorded.append(arg)
+            elif kind in FAKE_TYPES:
+                deferred = arg._fake_storage.deferred
+                if deferred is None or deferred.real is not None:
+                    return NOT_RECORDED
+                if deferred.mark > mark:
+                    mark = deferred.mark
+                recorded.append(_new(Read, (deferred.contents, arg._fake_meta)))
+            elif kind is list:  # of numbers
+                recorded.append(arg.copy())
+            elif isinstance(arg, torch.Tensor):
+                return NOT_RECORDED
+            else:
+                recorded.append(recorded_arg(func, arg))
+        if mark == PLAIN:
+            return NOT_RECORDED
+        location, initialiser, is_sharding = find_call_site()
+        if initialiser is not None:
+            return NOT_RECORDED
+        modes.thread.initialiser_frame = None
+        if recipe.overwrites_first:
+            recorded[0] = Read(contents_before_write(args[0]), args[0]._fake_meta)
+        named = {}
+        if kwargs:
+            named = {n: recorded_arg(func, a) for n, a in kwargs.items() if n != "generator"}
+        op = Op(func, tuple(recorded), named, location)
+        if recipe.product_kind is not None:
+            op.product_settings = numerics.current_for_products(recipe.product_kind)
+        if is_sharding:
+            op.is_sharding = True
+        writes_first = recipe.wrapper is None
+        result = args[0] if writes_first else _new_fake(recipe, func, op, location, mark)
+        if recipe.is_random:
+            meta = result._fake_meta
+            num_words = draw_sizes.num_words_drawn(func, args, meta)
+            generator_sync.record_draws(op, None, meta, num_words)
+        if writes_first:
+            add_write(op, result._fake_storage)
+        return result
+
+
+def _new_fake(
+    recipe: RecordingRecipe, func: Any, op: Op | None, location: RawLocation | None, mark: int
+) -> Any:
+    """The result of `op` with a new storage; of uninitialised memory, if that is None."""
+    fake = _make_wrapper(*recipe.wrapper)  # type: ignore[misc]
+    fake._fake_meta = record = recipe.records[mark]
+    num_bytes, device = recipe.num_bytes, recipe.device
+    fake._fake_storage = storage = Storage(num_bytes, device, func, location)
+    cell = Cell(num_bytes, device)
+    storage.deferred = DeferredState(Contents(cell, op), mark)
+    if op is not None:
+        op.outputs = (_new(Output, (None, cell, record)),)
+    return fake

@@ -84,8 +84,7 @@ class UnusedDispatchKey:
 
     def has_kernel(self, op: Any) -> bool:
         """Whether a kernel is registered for `op`."""
-        name = torch._C.DispatchKey.__str__(self.key).removeprefix("DispatchKey.")
-        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), name)
+        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), self._name)
         return found
 
     def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:

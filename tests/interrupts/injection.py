@@ -91,6 +91,9 @@ class Injector:
         self.at, self.events, self.where, self.error = at, events, where, error
         self.num_events = 0
         self.point = ""  # where it was raised
+        self.is_dropped = (
+            False  # by Python, as it closes a generator that nobody has run to its end
+        )
         self._is_own: dict[types.CodeType, bool] = {}
 
     def __call__(self, frame: types.FrameType, event: str, arg: Any) -> Any:
@@ -127,7 +130,8 @@ class Injector:
 
     def run(self, program: Callable[[], Any]) -> BaseException | None:
         """Run `program`; what came out of it."""
-        before = sys.gettrace()
+        before, hook = sys.gettrace(), sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         sys.settrace(self)
         try:
             program()
@@ -136,7 +140,14 @@ class Injector:
             return error.with_traceback(None)
         finally:
             sys.settrace(before)
+            sys.unraisablehook = hook
         return None
+
+    def _unraisable(self, dropped: Any) -> None:
+        if dropped.exc_type is self.error and isinstance(dropped.object, types.GeneratorType):
+            self.is_dropped = True
+        else:
+            sys.__unraisablehook__(dropped)
 
 
 def run_in_thread(function: Callable[[], Any]) -> Any:

@@ -44,7 +44,8 @@ def outcome_at(
     if not injector.point:
         return Outcome("", [], False)
     kind, error = type(error), None
-    failures = [] if kind is KeyboardInterrupt else [f"{kind.__name__} came out"]
+    came_out = kind is KeyboardInterrupt or (kind is type(None) and injector.is_dropped)
+    failures = [] if came_out else [f"{kind.__name__} came out"]
     is_late = bool(torch_state.differences(before))
     if is_late:
         gc.collect()

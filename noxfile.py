@@ -15,9 +15,12 @@ CACHED = ("tests/_cache", "tests/_core", "tests/_operators", "tests/_patches", "
           "tests/behaviour", "tests/property")  # fmt: skip
 """What runs operations of all kinds, again and again: what the cache could get wrong."""
 
-SMOKE = ("tests/_patches", "tests/_torch", "tests/_core/test_devices.py",
-         "tests/_random/test_fake_generators.py", "tests/test_meta_init.py")  # fmt: skip
-"""What asks torch for devices, and private APIs: for other builds of it than the checked one."""
+BUILT_FOR_CUDA = (
+    "tests/_torch",
+    "tests/_random/test_fake_generators.py",
+    "tests/test_meta_init.py",
+)
+"""With those of CACHED, what differs in a build of torch with CUDA: devices, private APIs."""
 
 DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_files",
             "tests/test_checkpoint.py", "tests/test_deferred.py",
@@ -60,13 +63,6 @@ def tests_newest(session: nox.Session) -> None:
 
 
 @nox.session
-def smoke_newest(session: nox.Session) -> None:
-    """What differs in a build of torch with CUDA: devices and modules of them, in a minute."""
-    install(session, "torch")
-    run_pytest(session, *SMOKE)
-
-
-@nox.session
 def tests_oldest(session: nox.Session) -> None:
     """The suite on the oldest torch that pyproject.toml admits."""
     install(session, OLDEST_TORCH)
@@ -99,9 +95,11 @@ def hostile(session: nox.Session) -> None:
 
 @nox.session
 def checked(session: nox.Session) -> None:
-    """What depends on cached outcomes, with every one of them compared with its kernel."""
-    install(session, CHECKED_TORCH)
-    run_pytest(session, *CACHED, TORCHFAKE_CHECK_CACHE="1")
+    """What depends on cached outcomes, with every one of them compared with its kernel: on the
+    newest torch of the registry, a build with CUDA that mostly runs where there is no GPU.
+    """
+    install(session, "torch")
+    run_pytest(session, *CACHED, *BUILT_FOR_CUDA, TORCHFAKE_CHECK_CACHE="1")
 
 
 @nox.session

@@ -16,6 +16,7 @@ from torchfake import (
     deferred_init,
     deferred_mode,
     errors,
+    fake_like,
     fake_mode,
     is_deferred,
     is_fake,
@@ -190,3 +191,46 @@ def test_data_that_is_set_to_a_real_tensor() -> None:
     layer.weight.data = real
     materialize_module(layer)
     assert layer.weight.data_ptr() == real.data_ptr()
+
+
+LIKE_A_TENSOR = {
+    "ones_like": lambda t: torch.ones_like(t, device="cpu"),
+    "zeros_like": lambda t: torch.zeros_like(t, device="cpu", dtype=torch.int64),
+    "full_like": lambda t: torch.full_like(t, 2.5, device="cpu"),
+    "rand_like": lambda t: torch.rand_like(t, device="cpu"),
+    "randn_like": lambda t: torch.randn_like(t, device="cpu"),
+    "randint_like": lambda t: torch.randint_like(t, 9, device="cpu"),
+    "new_ones": lambda t: t.new_ones(2, 3, device="cpu"),
+    "new_zeros": lambda t: t.new_zeros((2,), device="cpu"),
+    "new_full": lambda t: t.new_full((2, 2), 1.5, device="cpu"),
+}
+WITHOUT_VALUES = {
+    "meta": lambda: torch.ones(5, 3, 4, device="meta").transpose(0, 1),
+    "plain fake": lambda: fake_like(torch.ones(5, 3, 4)).transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", LIKE_A_TENSOR)
+@pytest.mark.parametrize("kind", WITHOUT_VALUES)
+def test_what_is_like_a_tensor_without_values_is_recorded(name: str, kind: str) -> None:
+    """Such operators read the size, strides and dtype of their argument, and no values."""
+    make, like = WITHOUT_VALUES[kind], LIKE_A_TENSOR[name]
+    torch.manual_seed(0)
+    expected = [like(torch.ones(5, 3, 4).transpose(0, 1)) + i for i in range(3)]
+    torch.manual_seed(0)
+    with deferred_mode():
+        given = make()
+        recorded = [like(given) + i for i in range(3)]
+    for result, eager in zip(map(materialize_tensor, recorded), expected, strict=True):
+        assert torch.equal(result, eager)
+        assert result.stride() == eager.stride()
+        assert result.dtype == eager.dtype
+
+
+def test_to_empty_of_a_meta_tensor_is_recorded() -> None:
+    with deferred_mode():
+        module = nn.Linear(3, 4, device="meta").to_empty(device="cpu")
+        nn.init.ones_(module.weight), nn.init.zeros_(module.bias)
+    materialize_module(module)
+    assert module.weight.tolist() == [[1.0] * 3] * 4
+    assert module.bias.tolist() == [0.0] * 4

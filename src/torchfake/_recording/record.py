@@ -51,13 +51,19 @@ from torchfake._recording.local_collectives import (
 )
 from torchfake._recording.value_reads import needs_values, run_draw, run_on_values
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, new_fake
+from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake
 from torchfake._torch import backends
 
 _COPY = torch.ops.aten.copy_.default
 _EMPTY_LIKE = torch.ops.aten.empty_like.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _FILL = torch.ops.aten.fill_.Scalar
+_LIKE_FIRST = frozenset(
+    {"aten::full_like", "aten::ones_like", "aten::zeros_like", "aten::rand_like",
+     "aten::randn_like", "aten::randint_like", "aten::new_full", "aten::new_ones",
+     "aten::new_zeros"}
+)  # fmt: skip
+"""Operators that read no values of their first argument, only what kind of tensor it is."""
 
 
 def record(
@@ -111,13 +117,16 @@ def _record(
         return run_in_initialiser(initialiser_frame, func, args, kwargs, run)
     modes.thread.initialiser_frame = None
     if traits.returns_uninitialized and not traits.mutated_names:
-        if func is _EMPTY_LIKE and is_called_by_to_empty() and not backends.fills_empty_memory():
+        is_kept = arguments.has_deferred and not backends.fills_empty_memory()
+        if func is _EMPTY_LIKE and is_kept and is_called_by_to_empty():
             return _kept(args, kwargs, run, mode_mark)
         result = run(func, args, kwargs)
         defer_outputs(result, None, arguments, location)  # no operation to replay
         _fill_if_deterministic(result, 0, run)
         return result
-    if arguments.has_unknown_values:
+    if arguments.has_unknown_values and traits.packet in _LIKE_FIRST:
+        args = (_memory_like(args[0], kwargs, run, arguments.mark), *args[1:])
+    elif arguments.has_unknown_values:
         result = run(func, args, kwargs)
         return _poison(func, result, mutated_arguments(traits, args, kwargs), location)
     if needs_values(func, traits, args, arguments):
@@ -133,6 +142,19 @@ def _record(
     if old_bytes is not None:
         result._fake_storage.deferred.num_bytes = None  # a resize does not make a storage smaller
         _fill_if_deterministic(result, old_bytes, run)
+    return result
+
+
+def _memory_like(tensor: torch.Tensor, kwargs: Kwargs, run: RunOnFakes, mark: int) -> torch.Tensor:
+    """A deferred tensor, for an operator that reads the metadata of `tensor` alone: a replay has
+    nothing that stands for a meta tensor, or for a plain fake.
+    """
+    if is_deferred_fake(tensor):
+        return tensor
+    device = {"device": kwargs.get("device") or tensor.device}
+    result: torch.Tensor = _record(
+        _EMPTY_LIKE, traits_of(_EMPTY_LIKE), (tensor,), device, run, mark
+    )
     return result
 
 

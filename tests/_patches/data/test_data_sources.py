@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import all_fake, describe
-from torchfake import fake_mode, is_fake
+from torchfake import deferred_mode, fake_mode, is_fake
 from torchfake.errors import UnknownValueError
 
 SOURCES: dict[str, Callable[[], Any]] = {
@@ -270,3 +270,11 @@ def test_state_dicts_round_trip(tmp_path: Path) -> None:
         layer.load_state_dict(torch.load(path))
         layer.load_state_dict(torch.load(path), assign=True)
     assert all_fake(layer)
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode, lambda: fake_mode(fake_cuda=1)])
+def test_meta_as_the_device_of_a_context(mode: Any) -> None:
+    sources = [[1.0], torch.ones(2), np.ones(2)]
+    with mode(), torch.device("meta"):
+        for bring in (torch.asarray, torch.as_tensor):
+            assert all(bring(data).is_meta for data in sources)

@@ -28,7 +28,9 @@ def _with_fake_result(original: Any) -> Any:
             return _as_tensor(*args, **kwargs)
         result = original(*args, **kwargs)
         state = modes.current()
-        if state is None or state.mark or isinstance(result, FakeTensor):
+        if isinstance(result, FakeTensor) or result.is_meta:
+            return result
+        if state is None or state.mark:
             return result  # a deferred mode records real tensors as they are
         return fake_copy(result, known=True).requires_grad_(result.requires_grad)
 

@@ -24,6 +24,12 @@ def test_device_contexts() -> None:
         assert backends.context_device() == torch.device("meta")
 
 
+def test_a_context_looks_for_factories_where_they_are_replaced() -> None:
+    context = backends.device_contexts.DeviceContext
+    assert "_device_constructors" in context.__torch_function__.__code__.co_names
+    assert callable(vars(backends.device_contexts)["_device_constructors"])
+
+
 def test_data_on_meta() -> None:
     """What the probe tells is what a mode sees of a tensor on the device of a fake's wrapper."""
     seen = []

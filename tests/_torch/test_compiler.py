@@ -169,3 +169,12 @@ def test_transforms_of_an_operator() -> None:
     before = dict(op.functorch_table)
     higher_order.add_transforms(op, lambda args: True, lambda *args: None)
     assert op.functorch_table == before  # once is enough
+
+
+def test_the_error_of_functions_that_cannot_be_traced() -> None:
+    """The class that torch raises for an operator whose function gives back its input."""
+    ours = higher_order.uncaptured_error("a reason")
+    assert str(ours).startswith("a reason")
+    with pytest.raises(type(ours)):
+        torch.cond(torch.tensor(True), lambda x: x, lambda x: x, (torch.ones(2),))
+    assert isinstance(ours, RuntimeError)

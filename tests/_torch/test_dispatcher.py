@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import BaseTorchFunctionMode
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
 from torch.utils import _python_dispatch
@@ -239,3 +240,18 @@ def test_autocast_of_any_type() -> None:
             assert dispatcher.any_or_mps_autocast()
         finally:
             torch.set_autocast_enabled(device_type, False)
+
+
+def test_tangents_are_expected_where_they_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected: list[str] = []
+    monkeypatch.setattr(dispatcher, "before_tangents", [lambda: expected.append("called")])
+    with deferred_mode():
+        torch.ones(2)
+    assert len(dispatcher.before_tangents) == 1
+    assert not expected
+    with forward_ad.dual_level(), deferred_mode():
+        pass
+    assert expected
+    expected.clear()
+    dispatcher.expect_tangents()
+    assert expected == ["called"]

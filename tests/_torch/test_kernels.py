@@ -69,3 +69,25 @@ def test_functions_that_take_a_device() -> None:
                 (torch.Tensor, "to"), (torch.Tensor, "new_tensor")}  # fmt: skip
     assert expected <= set(found)
     assert all(hasattr(owner, name) for owner, name in found)
+
+
+@torch.library.custom_op("torchfake_kernels::some_of", mutates_args=())
+def some_of(x: torch.Tensor) -> torch.Tensor:
+    return x[:2].clone()
+
+
+@some_of.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+class ThreeElements:
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
+        return 3
+
+
+def test_sizes_of_custom_operators_that_depend_on_values() -> None:
+    op = torch.ops.torchfake_kernels.some_of.default
+    result = kernels.run_fake_impl(op, ThreeElements(), (torch.ones(5, device="meta"),), {})
+    assert (result.shape, result.is_meta) == ((3,), True)
+    assert kernels.run_fake_impl(aten.add.Tensor, None, (), {}) is NotImplemented

@@ -227,6 +227,13 @@ def test_what_is_like_a_tensor_without_values_is_recorded(name: str, kind: str) 
         assert result.dtype == eager.dtype
 
 
+def test_what_is_like_a_meta_tensor_on_meta_has_no_record() -> None:
+    with deferred_mode():
+        meta = torch.ones(3, device="meta")
+        made = torch.zeros_like(meta), torch.rand_like(meta), meta.new_ones(2)
+    assert all(t.is_meta and not is_deferred(t) for t in made)
+
+
 def test_to_empty_of_a_meta_tensor_is_recorded() -> None:
     with deferred_mode():
         module = nn.Linear(3, 4, device="meta").to_empty(device="cpu")

@@ -124,7 +124,7 @@ def _record(
         defer_outputs(result, None, arguments, location)  # no operation to replay
         _fill_if_deterministic(result, 0, run)
         return result
-    if arguments.has_unknown_values and traits.packet in _LIKE_FIRST:
+    if arguments.has_unknown_values and _is_made_like_first(traits, args, kwargs):
         args = (_memory_like(args[0], kwargs, run, arguments.mark), *args[1:])
     elif arguments.has_unknown_values:
         result = run(func, args, kwargs)
@@ -143,6 +143,14 @@ def _record(
         result._fake_storage.deferred.num_bytes = None  # a resize does not make a storage smaller
         _fill_if_deterministic(result, old_bytes, run)
     return result
+
+
+def _is_made_like_first(traits: OpTraits, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the result has values, and is like the first argument, whose values are not read."""
+    if traits.packet not in _LIKE_FIRST:
+        return False
+    device: torch.device = kwargs.get("device") or args[0].device
+    return device.type != "meta"
 
 
 def _memory_like(tensor: torch.Tensor, kwargs: Kwargs, run: RunOnFakes, mark: int) -> torch.Tensor:

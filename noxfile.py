@@ -13,8 +13,8 @@ OLDEST_TORCH = "torch==2.11.0"
 SWEEPS = ("tests/opinfo", "tests/behaviour")
 """Torch's databases of operators and modules, and other people's models."""
 
-CACHED = ("tests/_cache", "tests/_core", "tests/_operators", "tests/_patches", "tests/_tensor",
-          "tests/behaviour", "tests/property")  # fmt: skip
+CACHED = ("tests/_cache", "tests/_core/test_devices.py", "tests/_operators", "tests/_patches",
+          "tests/_tensor", "tests/behaviour", "tests/property")  # fmt: skip
 """What runs operations of all kinds, again and again: what the cache could get wrong."""
 
 BUILT_FOR_CUDA = (

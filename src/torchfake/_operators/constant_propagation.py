@@ -112,7 +112,7 @@ def propagate_values(call: Call, result: Any) -> None:
     new = _new_results(call, result)
     if not written and not new:
         return
-    if modes.is_recording() or (call.traits.is_random and is_drawn_by_record(call)):
+    if modes.is_recording() or (call.traits.is_random and is_recorded(call)):
         for fake in written:
             fake._fake_storage.value = None
         return
@@ -126,15 +126,16 @@ def propagate_values(call: Call, result: Any) -> None:
             return
     if call.traits.is_random:
         random_values.pass_over(call, (written or new)[0]._fake_meta)
-    if assumptions.follow(call, result):
+    if not is_recorded(call) and assumptions.follow(call, result):
         return
     for fake in written:
         fake._fake_storage.value = None
 
 
-def is_drawn_by_record(call: Call) -> bool:
+def is_recorded(call: Call) -> bool:
     """Whether the operator is recorded, in a mode or outside, alone or with the initialiser that
-    calls it: a draw would move the caller's generator a second time.
+    calls it: its values are those of the record, and a draw would move the caller's generator a
+    second time.
     """
     if modes.is_recording():
         return True

@@ -26,8 +26,8 @@ from torchfake._operators.argument_checks import (
 )
 from torchfake._operators.constant_propagation import (
     argument_value,
-    is_drawn_by_record,
     is_known,
+    is_recorded,
 )
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Call, Kwargs
@@ -106,7 +106,7 @@ def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if not isinstance(fake, FakeTensor) or random_values.keeps_drawn_values(func, [fake]):
         return interpret(func, args, kwargs)
     call = Call(func, args, kwargs)
-    if not is_drawn_by_record(call):
+    if not is_recorded(call):
         call.device = fake._fake_meta.device
         random_values.pass_over(call, fake._fake_meta)
     fake._fake_storage.value = None

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import QuantoConfig
 
 from tests.ecosystem.quantization import quantized_models as models
-from torchfake import fake_like, fake_mode, summary
+from torchfake import deferred_init, fake_like, fake_mode, materialize_module, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -42,6 +42,9 @@ def test_layers(name: str) -> None:
         assert size.parameter_bytes + size.buffer_bytes == models.bytes_of(models.all_held(real))
     with fake_mode():  # qint4 makes new tensors while it runs
         assert fake(x).shape == (3, 32)
+    deferred = materialize_module(deferred_init(build, name))
+    assert [type(p) for p in deferred.parameters()] == [type(p) for p in real.parameters()]
+    assert torch.equal(deferred(x), real(x))
 
 
 def test_on_fake_cuda(tmp_path: Path) -> None:

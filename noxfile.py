@@ -17,12 +17,10 @@ CACHED = ("tests/_cache", "tests/_core/test_devices.py", "tests/_operators", "te
           "tests/_tensor", "tests/behaviour", "tests/property")  # fmt: skip
 """What runs operations of all kinds, again and again: what the cache could get wrong."""
 
-BUILT_FOR_CUDA = (
-    "tests/_torch",
-    "tests/_random/test_fake_generators.py",
-    "tests/test_meta_init.py",
-)
-"""With those of CACHED, what differs in a build of torch with CUDA: devices, private APIs."""
+SMOKE = ("tests/_cache", "tests/_core/test_devices.py", "tests/_patches",
+         "tests/_random/test_fake_generators.py", "tests/_tensor", "tests/_torch",
+         "tests/test_meta_init.py")  # fmt: skip
+"""What differs in a build of torch with CUDA: what is asked for devices, and private APIs."""
 
 DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_files",
             "tests/test_checkpoint.py", "tests/test_deferred.py",
@@ -97,11 +95,18 @@ def hostile(session: nox.Session) -> None:
 
 @nox.session
 def checked(session: nox.Session) -> None:
-    """What depends on cached outcomes, with every one of them compared with its kernel: on the
-    newest torch of the registry, a build with CUDA that mostly runs where there is no GPU.
+    """What depends on cached outcomes, with every one of them compared with its kernel."""
+    install(session, CHECKED_TORCH)
+    run_pytest(session, *CACHED, TORCHFAKE_CHECK_CACHE="1")
+
+
+@nox.session
+def smoke_newest(session: nox.Session) -> None:
+    """A part of the suite on the newest torch of the registry, a build with CUDA that mostly runs
+    where there is no GPU; every cached outcome is compared with its kernel.
     """
     install(session, "torch")
-    run_pytest(session, *CACHED, *BUILT_FOR_CUDA, TORCHFAKE_CHECK_CACHE="1")
+    run_pytest(session, *SMOKE, TORCHFAKE_CHECK_CACHE="1")
 
 
 @nox.session

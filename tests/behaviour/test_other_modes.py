@@ -96,13 +96,6 @@ FLOP_PROGRAMS: dict[str, Callable[[], Any]] = {
 }
 
 
-FLOP_SHORTFALLS: dict[str, Callable[[], bool]] = {
-    # torch 2.15 runs the fused CPU kernel for three dims too, fakes the math path: the count is
-    # the same and stands under bmm.
-    "sdpa_3d": lambda: torch._fused_sdp_choice(*[torch.ones(2, 3, 4)] * 3) != 0,
-}
-
-
 @pytest.mark.parametrize("order", ["above", "below"])
 @pytest.mark.parametrize("name", FLOP_PROGRAMS)
 def test_flops_equal_eagers(name: str, order: str) -> None:
@@ -115,8 +108,7 @@ def test_flops_equal_eagers(name: str, order: str) -> None:
         FLOP_PROGRAMS[name]()
     assert counter.get_total_flops() == expected.get_total_flops()
     assert name == "sdpa" or expected.get_total_flops() > 0  # the CPU's flash is not counted
-    same = counter.get_flop_counts() == expected.get_flop_counts()
-    assert same is not (name in FLOP_SHORTFALLS and FLOP_SHORTFALLS[name]())
+    assert counter.get_flop_counts() == expected.get_flop_counts()
 
 
 def test_flops_after_the_mode() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,9 +183,19 @@ MODES: dict[str, Callable[[], Any]] = {
 }
 
 
+def cases() -> list[Any]:
+    """Each program in one of the modes; in its own session in all of them."""
+    everything = "ECOSYSTEM" in os.environ
+    return [
+        pytest.param(program, mode, id=f"{program.__name__}-{mode}")
+        for i, program in enumerate(PROGRAMS)
+        for j, mode in enumerate(MODES)
+        if everything or i % len(MODES) == j
+    ]
+
+
 @pytest.mark.filterwarnings("ignore")  # accelerate's, of eager programs too
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize(("program", "mode"), cases())
 def test_as_in_eager(program: Program, mode: str, checkpoint: Path) -> None:
     torch.manual_seed(0)
     eager, expected = program(checkpoint)

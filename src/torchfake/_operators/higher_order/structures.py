@@ -122,9 +122,9 @@ def branches(kernel: Callable[..., Any], predicate: Any, true: Any, false: Any, 
     return kernel(predicate, _Pure("cond", true), _Pure("cond", false), *args)
 
 
-def map_rows(kernel: Callable[..., Any], function: Any, *args: Any) -> Any:
-    """``map`` with the function of the user."""
-    return kernel(_Pure("map", function), *args)
+def map_rows(kernel: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``map`` with the function of the user. torch 2.15 has more arguments than 2.13."""
+    return kernel(_Pure("map", function), *args, **kwargs)
 
 
 def while_loop(kernel: Callable[..., Any], cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:

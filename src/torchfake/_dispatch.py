@@ -110,6 +110,11 @@ def _slow_hit(
     recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None
 ) -> Any:
     """A hit that takes more than one new wrapper, or a miss."""
+    if recipe.filled_argument is not None:  # a weight, by a draw that is passed over
+        random_values.pass_words(recipe.words_to_pass)
+        filled = args[recipe.filled_argument]
+        filled._fake_storage.value = None
+        return filled
     if recipe is _NO_RECIPE or not guards_hold(recipe):
         return _miss(func, types, args, kwargs, owner)
     if recipe.is_recorded:
@@ -118,11 +123,6 @@ def _slow_hit(
             if result is not NOT_RECORDED:
                 return result
         return record(func, traits_of(func), args, kwargs, _run_unrecorded)
-    returned = recipe.unrecorded[1]
-    if recipe.words_to_pass is not None and returned is not None:  # a weight is filled
-        random_values.pass_words(recipe.words_to_pass)
-        args[returned]._fake_storage.value = None
-        return args[returned]
     return _apply(recipe, func, args, kwargs)
 
 

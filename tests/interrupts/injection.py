@@ -7,9 +7,12 @@ has run. A trace function reaches every such point, and more: some bytecodes nev
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
+import re
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,6 +47,18 @@ torch's own modes too."""
 EVENTS = frozenset({"call", "line", "opcode", "return"})
 
 
+_TAKES_LOCK = re.compile(r"\s*with \w*lock:")
+
+
+def _is_between_lock_and_block(frame: types.FrameType) -> bool:
+    """Whether a lock is being acquired or released by a ``with`` statement of its own. Python looks
+    for signals after a call, and then the lock is held in the block, or is released. To raise
+    earlier would leave it held: this thread would not notice, and all others would wait.
+    """
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return _TAKES_LOCK.match(line) is not None
+
+
 def is_own(code: types.CodeType) -> bool:
     """Whether an interrupt may arrive in `code`. Imports are Python's, and done once."""
     if code.co_name == "<module>" or (code.co_filename == LOST[0] and code.co_name == LOST[1]):
@@ -70,6 +85,10 @@ def _is_lost_in_torch(frame: types.FrameType) -> bool:
             return True  # what asks the stance here was called by C++, which ends the process
         at = at.f_back
     return False
+
+
+def _is_never_reached(frame: types.FrameType) -> bool:
+    return _is_between_lock_and_block(frame) or _is_lost_in_torch(frame)
 
 
 def is_anywhere(code: types.CodeType) -> bool:
@@ -111,7 +130,7 @@ class Injector:
     def _event(self, frame: types.FrameType, event: str, arg: Any = None) -> Any:
         if event in self.events:
             self.num_events += 1
-            if self.num_events - 1 == self.at and not _is_lost_in_torch(frame):
+            if self.num_events - 1 == self.at and not _is_never_reached(frame):
                 code = frame.f_code
                 name = os.path.basename(code.co_filename)
                 self.point = f"{name}:{frame.f_lineno} {code.co_name}+{frame.f_lasti} ({event})"
@@ -156,4 +175,6 @@ def run_in_thread(function: Callable[[], Any]) -> Any:
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
     thread.join(60)
+    frame = sys._current_frames().get(thread.ident or 0) if thread.is_alive() else None
+    assert frame is None, "".join(traceback.format_stack(frame))
     return results[0]

@@ -11,6 +11,9 @@ from torch.utils import _python_dispatch
 
 from torchfake import deferred_init, fake_mode, is_fake, materialize_module
 from torchfake._core import modes
+from torchfake._materialize import pipeline
+from torchfake._random import private_streams, streams
+from torchfake._recording.graph_builder import recording_lock
 from torchfake._torch import dispatcher
 
 _KEPT_MODULES = (
@@ -71,8 +74,12 @@ def _thread_state() -> dict[str, Any]:
         "our override": vars(modes.thread).get("torch_function"),
         "our initialiser": modes.thread.initialiser_frame,
         "our meta patchers": list(modes.thread.meta_patchers),
+        "our locks": [lock._is_owned() for lock in _LOCKS],
     }  # fmt: skip
 
+
+_LOCKS: tuple[Any, ...] = (recording_lock, streams.lock, private_streams.lock, pipeline.lock)
+"""Locks that a thread may take again while it holds them: only others would notice."""
 
 _KEYS = [getattr(torch._C._TorchDispatchModeKey, n) for n in ("FAKE", "PROXY", "FUNCTIONAL")]
 

@@ -66,7 +66,6 @@ SHORTFALLS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("__getitem__", "masked_select", "narrow", "repeat_interleave"), VALUES),
         **dict.fromkeys(("index_fill", "index_put", "tensor_split"), VALUES),
         "nn.functional.unfold": "col2im of an empty batch: the decomposition keeps its padding",
-        "nn.functional.scaled_dot_product_attention": "torch 2.14 and later fuse three dims on CPU",
         "ormqr": "the gradient of a column-major argument is column-major in eager alone",
         "prod": EMPTY,
         "sparse.mm.reduce": SPARSE,
@@ -90,9 +89,7 @@ SHORTFALLS: dict[str, dict[str, str]] = {
     },
 }
 
-SINCE: dict[tuple[str, str], str] = {
-    ("backward-float32", "nn.functional.scaled_dot_product_attention"): "2.14",
-}
+SINCE: dict[tuple[str, str], str] = {}
 UNTIL: dict[tuple[str, str], str] = {}
 
 RECORDED: dict[str, str] = {

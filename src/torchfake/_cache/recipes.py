@@ -89,6 +89,8 @@ class Recipe:
 
     fast: FastRecipe | None = field(default=None, compare=False)  # the same for the hot path
     returned_argument: int | None = field(default=None, compare=False)  # position of the result
+    # The same, of a draw that is passed over:
+    filled_argument: int | None = field(default=None, compare=False)
     # The same where it is recorded, for which values do not matter:
     unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
 
@@ -98,9 +100,10 @@ class Recipe:
     def __post_init__(self) -> None:
         self._derive_fast_path()
         self.unrecorded = self.fast, self.returned_argument
-        passes_words = self.words_to_pass is not None
-        if self.is_recorded or self.computes_values or passes_words:  # of that it does nothing
-            self.fast = self.returned_argument = None
+        if self.words_to_pass is not None:
+            self.filled_argument = self.returned_argument
+        if self.is_recorded or self.computes_values or self.words_to_pass is not None:
+            self.fast = self.returned_argument = None  # of that, the hot path does nothing
 
     @property
     def computes_values(self) -> bool:

@@ -117,8 +117,9 @@ def _stream_of(given: torch.Generator | None, device: torch.device) -> tuple[Pri
 
 def pass_words(num_words: int) -> None:
     """Let a large draw take so many words of the private stream."""
-    if not modes.is_recording() and not modes.thread.passes_over_together:
-        private_streams.position().stream().skip(num_words)
+    thread = modes.thread
+    if not thread.passes_over_together and not modes.is_recording():
+        (thread.draw_position or private_streams.position()).stream().skip(num_words)
 
 
 def words_to_pass(func: Any, args: Args, kwargs: Kwargs, record: Metadata) -> int | None:

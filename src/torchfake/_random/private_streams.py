@@ -190,7 +190,7 @@ class Position:
     def __init__(self) -> None:
         self._stream: PrivateStream | None = None
         self._global_state: torch.Tensor | None = None  # which does not move
-        self._fingerprint = b""  # of it
+        self._fingerprint = b"", b""  # of it
         self._saved: dict[bytes, torch.Tensor] = {}  # its states, by those that were read here
 
     def stream(self) -> PrivateStream:
@@ -239,13 +239,18 @@ class Position:
                 self._begin(state, state)
 
 
-def _fingerprint(state: torch.Tensor) -> bytes:
+def _fingerprint(state: torch.Tensor) -> tuple[bytes, bytes]:
     """The parts of a state by which two differ: its seed, the position in a block of words, some of
     these words, and the normal number that is kept. To compare all of them takes as long as the
     rest of a draw that is passed over.
     """
     start = state.data_ptr()
-    return ctypes.string_at(start, 64) + ctypes.string_at(start + mt19937.STATE_BYTES - 40, 40)
+    return _head_at(start).raw, _tail_at(start + _TAIL_OFFSET).raw
+
+
+_head_at = (ctypes.c_char * 64).from_address
+_tail_at = (ctypes.c_char * 40).from_address
+_TAIL_OFFSET = mt19937.STATE_BYTES - 40
 
 
 def _digest(state: torch.Tensor) -> bytes:

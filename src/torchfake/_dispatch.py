@@ -110,9 +110,10 @@ def _slow_hit(
     recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None
 ) -> Any:
     """A hit that takes more than one new wrapper, or a miss."""
-    if recipe.filled_argument is not None:  # a weight, by a draw that is passed over
-        random_values.pass_words(recipe.words_to_pass)
-        filled = args[recipe.filled_argument]
+    fills, num_words = recipe.filled_argument, recipe.words_to_pass
+    if fills is not None and num_words is not None:  # a weight, by a draw that is passed over
+        random_values.pass_words(num_words)
+        filled = args[fills]
         filled._fake_storage.value = None
         return filled
     if recipe is _NO_RECIPE or not guards_hold(recipe):

@@ -185,7 +185,7 @@ def _as_kind_of_argument(
     it, where that is one. A view is an inference tensor if and only if its base is.
     """
     traits, is_inference = traits_of(func), _in_inference_mode()
-    if not traits.keeps_inference:
+    if not traits.keeps_inference or not isinstance(args[0], FakeTensor):
         return run(func, args, kwargs)
     if is_inference and traits.is_view and kernels.is_noted_in_parts(func):
         with dispatcher.views_noted():  # which are not yet: it has come here in one piece

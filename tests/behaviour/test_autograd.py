@@ -15,7 +15,7 @@ from tests.conftest import (
     assert_outlives,
     describe,
 )
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 
 
 def test_backward() -> None:
@@ -130,3 +130,22 @@ def test_inference_tensors_refuse_what_eager_refuses() -> None:
     for tensor in (real, fake):
         with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
             tensor.add_(1)
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("outside", [False, True])
+def test_views_of_real_tensors_are_of_eagers_kind(mode: Any, inside: bool, outside: bool) -> None:
+    """Tensors made in inference mode, or not, are viewed in a mode, in inference mode or not."""
+    views = (torch.detach, torch.t, lambda t: t.view(-1), lambda t: t[0], lambda t: t.data)
+
+    def kinds(tensor: torch.Tensor) -> list[Any]:
+        with torch.inference_mode(inside):
+            found = [view(tensor) for view in views]
+            return [(v.is_inference(), v.shape, v.requires_grad, type(v)) for v in found]
+
+    with torch.inference_mode(outside):
+        real = torch.ones(2, 2)
+    expected = kinds(real)
+    with mode():
+        assert kinds(real) == expected

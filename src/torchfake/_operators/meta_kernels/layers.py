@@ -142,7 +142,62 @@ def sdpa_backward(
 
 
 @register_meta_kernel(aten.convolution.default, devices=("cpu",))
-def convolution(
+def convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *sizes: Any) -> Tensor:
+    """aten/src/ATen/native/ConvUtils.h, mkldnn_conv_use_channels_last: the memory format of the
+    input or of the weight decides.
+    """
+    if weight.dim() == input.dim() == 3:
+        return _convolution_of_rows(convolution, input, weight, bias, *sizes)
+    output: Tensor = aten.convolution.default(input, weight, bias, *sizes)
+    formats = {kernels.memory_format_of(t) for t in (input, weight)}
+    if torch.channels_last in formats:
+        return output.to(memory_format=torch.channels_last)
+    stride, _, _, transposed, output_padding, groups = sizes
+    is_refused = transposed and _transposed_without_mkldnn(input, stride, output_padding, groups)
+    if (
+        torch.channels_last_3d in formats
+        and _takes_mkldnn(input, weight, groups)
+        and not is_refused
+    ):
+        return output.to(memory_format=torch.channels_last_3d)
+    return output
+
+
+@register_meta_kernel(aten.convolution.default, devices=("cuda",))
+def cudnn_convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *sizes: Any) -> Tensor:
+    """The same for cuDNN. Torch's meta kernel lays all results out contiguously."""
+    if weight.dim() == input.dim() == 3:
+        return _convolution_of_rows(cudnn_convolution, input, weight, bias, *sizes)
+    output: Tensor = aten.convolution.default(input, weight, bias, *sizes)
+    return output.to(memory_format=_cudnn_format(input, weight))
+
+
+@register_meta_kernel(aten.convolution_backward.default, devices=("cuda",))
+def cudnn_convolution_backward(
+    grad_output: Tensor, input: Tensor, weight: Tensor, _bias_sizes: list[int] | None, *rest: Any
+) -> tuple[Tensor | None, ...]:
+    """aten/src/ATen/native/Convolution.cpp: both gradients have the format of the convolution."""
+    output_mask = rest[-1]
+    last = _cudnn_format(input, weight)
+    grads = [
+        t.new_empty(t.shape).to(memory_format=last) if wanted else None
+        for t, wanted in zip((input, weight), output_mask, strict=False)
+    ]
+    return (*grads, grad_output.new_empty(grad_output.shape[1]) if output_mask[2] else None)
+
+
+def _cudnn_format(input: Tensor, weight: Tensor) -> torch.memory_format:
+    """aten/src/ATen/native/ConvUtils.h, cudnn_conv_suggest_memory_format."""
+    is_empty = 0 in input.shape[:2]  # computed without cuDNN
+    if is_empty or torch.float64 in (input.dtype, weight.dtype):
+        return torch.contiguous_format
+    formats = {kernels.memory_format_of(t) for t in (input, weight)}
+    formats.discard(torch.contiguous_format)
+    return formats.pop() if formats else torch.contiguous_format
+
+
+def _convolution_of_rows(
+    kernel: MetaKernel,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -153,36 +208,11 @@ def convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """aten/src/ATen/native/ConvUtils.h, mkldnn_conv_use_channels_last: the memory format of the
-    input or of the weight decides. One dim is computed as two of a contiguous
-    input (Convolution.cpp, view1d_as_2d).
-    """
-    sizes = stride, padding, dilation, transposed, output_padding, groups
-    if weight.dim() == input.dim() == 3:
-        sizes = (
-            [1, *stride],
-            [0, *padding],
-            [1, *dilation],
-            transposed,
-            [0, *output_padding],
-            groups,
-        )
-        image: Tensor = convolution(
-            input.contiguous().unsqueeze(2), weight.unsqueeze(2), bias, *sizes
-        )
-        return image.squeeze(2)
-    output: Tensor = aten.convolution.default(input, weight, bias, *sizes)
-    formats = {kernels.memory_format_of(t) for t in (input, weight)}
-    if torch.channels_last in formats:
-        return output.to(memory_format=torch.channels_last)
-    is_refused = transposed and _transposed_without_mkldnn(input, stride, output_padding, groups)
-    if (
-        torch.channels_last_3d in formats
-        and _takes_mkldnn(input, weight, groups)
-        and not is_refused
-    ):
-        return output.to(memory_format=torch.channels_last_3d)
-    return output
+    """One dim is computed as two of a contiguous input (Convolution.cpp, view1d_as_2d)."""
+    sizes = [1, *stride], [0, *padding], [1, *dilation], transposed, [0, *output_padding], groups
+    images = input.contiguous().unsqueeze(2), weight.unsqueeze(2)
+    output: Tensor = kernel(*images, bias, *sizes)
+    return output.squeeze(2)
 
 
 def _takes_mkldnn(input: Tensor, weight: Tensor, groups: int) -> bool:

@@ -77,8 +77,7 @@ def training_peaks(
 
     def step() -> None:
         model.zero_grad()
-        context = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
-        with context:
+        with _autocast(autocast):
             output = model(**inputs)
             loss = loss_of(output)
         loss.backward()
@@ -92,10 +91,16 @@ def training_peaks(
     return first, max(counter.peak_bytes, counter.num_bytes)
 
 
-def forward_peak(model: nn.Module, inputs: dict[str, Any], *, grad: bool) -> int:
+def _autocast(dtype: torch.dtype | None) -> Any:
+    return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
+
+
+def forward_peak(
+    model: nn.Module, inputs: dict[str, Any], *, grad: bool, autocast: torch.dtype | None = None
+) -> int:
     """The peak of one pass, its graph kept if `grad`."""
     counter = StorageCounter([*model.parameters(), *model.buffers(), *inputs.values()])
-    with counter, torch.set_grad_enabled(grad):
+    with counter, torch.set_grad_enabled(grad), _autocast(autocast):
         output = model(**inputs)
     del output
     return counter.peak_bytes

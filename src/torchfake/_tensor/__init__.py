@@ -12,8 +12,8 @@ Its files, in reading order:
     conversions      the arguments of Tensor.to, Tensor.type and Tensor.new, and indices
     known_values     small host tensors whose values are kept: limits, reading, the error otherwise
     torch_function   __torch_function__ of fakes: off, but where C++ decides before any dispatch
-    autocast         autocast for fakes: casts as C++ autocast makes them on the reported device
-    autocast_lists   which operators autocast treats in which way
     attention        which kernel of scaled_dot_product_attention the reported device runs
     pickling         the names by which pickles refer to fakes
+
+The subpackage ``autocast`` makes the casts that C++ autocast makes on the reported device.
 """

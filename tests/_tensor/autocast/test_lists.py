@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tests._tensor.conftest import F16, F32, HALVES, fake_copies, outcome
 from torchfake import fake_mode
-from torchfake._tensor.autocast_lists import POLICIES
+from torchfake._tensor.autocast.lists import POLICIES
 from torchfake._torch import dispatcher
 from torchfake.errors import UnsupportedOpError
 

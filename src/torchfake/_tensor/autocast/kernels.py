@@ -1,0 +1,132 @@
+"""autocast for fakes: the casts that C++ autocast makes for a real tensor on the fake's device.
+
+Input: a call of a torch function while autocast is on for some device type. Output: its result,
+with the casts made. Invariant: torch's dispatcher is changed only while :func:`run_with_autocast`
+runs. Called by: ``_tensor/torch_function``.
+
+C++ autocast looks at the C++ device, which is meta, so it never casts a fake. To cast at the level
+of torch functions alone is not enough: what autocast lists are operators, and most of them are
+called from inside others (``torch.einsum`` on CPU calls ``bmm``, ``nn.LSTM`` calls ``linear``). So
+the casts are made where torch makes them: in kernels for an autocast dispatch key, above autograd.
+The key is the one that torch reserves for Graphcore's IPU, whose backend was never in torch itself
+and is no longer developed. No tensor carries it; :func:`run_with_autocast` puts it into the
+thread's set of included keys while one torch function runs. The kernels are registered when
+autocast first meets a fake, not at import.
+
+Two cases differ from eager. Inside ``torch.vmap``, an operation whose arguments are all batched
+reaches no torch function of ours and is not cast. And where eager runs a fused CPU kernel, fakes
+run its composite: a CPU ``nn.LSTM`` under autocast has the dtypes of torch without oneDNN.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchfake._contexts import Setting, holding
+from torchfake._tensor.autocast.lists import COMPOSED_OF_LISTED, OTHERS, POLICIES
+from torchfake._tensor.autocast.policies import (
+    POLICY_NAMED,
+    Args,
+    Kwargs,
+    Policy,
+    cast_result,
+    metadata_record,
+    tensors_in,
+)
+from torchfake._torch import dispatcher, subclass
+
+
+def run_with_autocast(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run a torch function with autocast for the devices that fakes report."""
+    if getattr(func, "__name__", None) == "__get__":  # x.shape, x.grad: nothing to cast
+        with subclass.no_subclass_functions():
+            return func(*args, **kwargs)
+    _register()
+    with (
+        _autocast_key_enabled(),
+        dispatcher.AUTOCAST_KEY.included(),
+        subclass.no_subclass_functions(),
+    ):
+        return func(*args, **kwargs)
+
+
+def _autocast_key_enabled() -> Setting:
+    """Context: kernels of our autocast key run, if it is included."""
+    device_type = dispatcher.AUTOCAST_KEY_DEVICE_TYPE
+    return Setting(
+        partial(torch.is_autocast_enabled, device_type),
+        partial(torch.set_autocast_enabled, device_type),
+        True,
+    )
+
+
+# The kernels.
+
+_registering = threading.Lock()
+_registered = threading.Event()
+
+
+def _register() -> None:
+    """Register a kernel for each operator that autocast lists, at the first call."""
+    if _registered.is_set():
+        return
+    with holding(_registering):
+        if not _registered.is_set():
+            for name, policies in _policies_by_operator().items():
+                op = _operator(name)
+                dispatcher.AUTOCAST_KEY.register(op, _kernel(op, policies))
+            _registered.set()
+
+
+def _policies_by_operator() -> dict[str, dict[str, Policy]]:
+    """For each operator that the installed torch autocasts: its policy on each device type."""
+    found: dict[str, dict[str, Policy]] = {}
+    for device_type, table in POLICIES.items():
+        for name in table.keys() & dispatcher.autocast_operators(device_type):
+            found.setdefault(name, {})[device_type] = POLICY_NAMED[table[name]]
+    for name in COMPOSED_OF_LISTED:
+        found[name] = dict.fromkeys(POLICIES, cast_result)
+    return found
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _kernel(op: Any, policies: dict[str, Policy]) -> Callable[..., Any]:
+    """The kernel of `op`: applies the policies of the device types that are on, then runs `op`."""
+
+    def kernel(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        applicable = [
+            device_type
+            for device_type in _device_types(args, kwargs)
+            if _list_of(device_type) in policies and torch.is_autocast_enabled(device_type)
+        ]
+        if not applicable:
+            return redispatch(*args, **kwargs)
+        target = op
+        for device_type in applicable:
+            target, args, kwargs = policies[_list_of(device_type)](
+                target, args, kwargs, device_type
+            )
+        with dispatcher.AUTOCAST_KEY.excluded():  # as in C++: what `op` calls is not cast
+            return target(*args, **kwargs)
+
+    return kernel
+
+
+def _list_of(device_type: str) -> str:
+    """The device type whose list of operators holds for `device_type`."""
+    return device_type if device_type in POLICIES else OTHERS
+
+
+def _device_types(args: Args, kwargs: Kwargs) -> list[str]:
+    """The device types that the fakes among the arguments report, each once."""
+    records = (metadata_record(tensor) for tensor in tensors_in(args, kwargs))
+    return list(dict.fromkeys(record.device.type for record in records if record is not None))

@@ -1,0 +1,180 @@
+/* A CUDA runtime without a GPU, preloaded in front of the real one: it keeps count of bytes and
+ * hands out ascending addresses, so that torch's own caching allocator runs and can be compared
+ * with the model. Nothing is behind the addresses. Compiled by torch_allocator.py. No header of CUDA
+ * is used, as pip does not install all of them: handles are pointers, and codes are numbers.
+ *
+ * FAKE_GPU_BYTES is the memory of the device. An event has happened unless fake_gpu_busy is set.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE 0x200000UL
+
+enum { OK = 0, OUT_OF_MEMORY = 2, NOT_READY = 600 };
+typedef int cudaError_t, CUresult;
+typedef void *cudaStream_t, *cudaEvent_t;
+typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
+
+/* The beginning of cudaDeviceProp, in driver_types.h of CUDA 12 and 13. */
+struct properties {
+    char name[256], uuid[16], luid[8];
+    unsigned luid_mask;
+    size_t total_memory, shared_memory;
+    int registers, warp_size;
+    size_t pitch;
+    int max_threads, dimensions[3], grid[3];
+    size_t constant_memory;
+    int major, minor;
+};
+
+static size_t taken, next_address = 0x7f0000000000UL;
+static int sizes_used, device;
+static struct { size_t address, size; } segments[1 << 20];
+int fake_gpu_busy = 0;
+
+static size_t total(void) {
+    const char *text = getenv("FAKE_GPU_BYTES");
+    return text ? strtoull(text, 0, 10) : 80UL << 30;
+}
+
+static size_t addresses(size_t size) {
+    size_t address = next_address;
+    next_address += (size + PAGE - 1) / PAGE * PAGE;
+    return address;
+}
+
+static cudaError_t last;
+
+cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return OK; }
+cudaError_t cudaGetDevice(int *d) { *d = device; return OK; }
+cudaError_t cudaSetDevice(int d) { device = d; return OK; }
+cudaError_t cudaDriverGetVersion(int *v) { *v = 13020; return OK; }
+cudaError_t cudaRuntimeGetVersion(int *v) { *v = 13020; return OK; }
+cudaError_t cudaGetLastError(void) { cudaError_t e = last; last = OK; return e; }
+cudaError_t cudaPeekAtLastError(void) { return last; }
+cudaError_t cudaDeviceSynchronize(void) { return OK; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return OK; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *a, int *b) { *a = 0; *b = -5; return OK; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(int *m) { return OK; }
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, int *status) {
+    *status = 0;
+    return OK;
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, int *status) {
+    *status = 0;
+    return OK;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int d) { *value = 0; return OK; }
+cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int d) { *id = 0; return OK; }
+cudaError_t cudaStreamQuery(cudaStream_t s) { return OK; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { return OK; }
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
+    static size_t next = 0x1000;
+    *s = (cudaStream_t)(next += 0x10);
+    return OK;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
+    *e = (cudaEvent_t)8;
+    return OK;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return OK; }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) { return OK; }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { return OK; }
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    return fake_gpu_busy ? NOT_READY : OK;
+}
+
+cudaError_t cudaGetDeviceProperties(struct properties *p, int d) {
+    memset(p, 0, sizeof(*p));
+    strcpy(p->name, "a GPU that is not there");
+    p->total_memory = total();
+    p->warp_size = 32;
+    p->max_threads = 1024;
+    p->major = 8;
+    return OK;
+}
+
+cudaError_t cudaMemGetInfo(size_t *unused, size_t *all) {
+    *all = total();
+    *unused = *all - taken;
+    return OK;
+}
+
+cudaError_t cudaMalloc(void **p, size_t size) {
+    if (taken + size > total())
+        return last = OUT_OF_MEMORY;
+    taken += size;
+    segments[sizes_used].address = addresses(size);
+    segments[sizes_used].size = size;
+    *p = (void *)segments[sizes_used++].address;
+    return OK;
+}
+
+cudaError_t cudaFree(void *p) {
+    for (int i = sizes_used - 1; i >= 0; i--)
+        if (segments[i].address == (size_t)p) {
+            taken -= segments[i].size;
+            segments[i] = segments[--sizes_used];
+            break;
+        }
+    return OK;
+}
+
+/* The driver's functions, for expandable segments. */
+static CUresult nothing(void) { return OK; }
+
+static CUresult reserve(CUdeviceptr *p, size_t size, size_t a, CUdeviceptr at, unsigned long long f) {
+    *p = addresses(size);
+    return OK;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
+                       const void *prop, unsigned long long flags) {
+    if (taken + size > total())
+        return OUT_OF_MEMORY;
+    taken += size;
+    *handle = size;
+    return OK;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle) {
+    taken -= handle;
+    return OK;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             int *status) {
+    *function = !strcmp(name, "cuMemAddressReserve") ? (void *)reserve
+              : !strcmp(name, "cuMemCreate")         ? (void *)create
+              : !strcmp(name, "cuMemRelease")        ? (void *)release
+                                                     : (void *)nothing;
+    if (status)
+        *status = 0;
+    return OK;
+}
+
+/* What torch looks up in libcuda.so.1 itself when it starts. */
+CUresult cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = 1;
+    return OK;
+}
+
+/* And in libnvidia-ml.so.1, which is this library under another name: a GPU without links. */
+int nvmlInit_v2(void) { return OK; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **gpu) { *gpu = 0; return OK; }
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *gpu, unsigned link, int *type) { return 3; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *gpu, unsigned link, void *info) { return 3; }
+int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 13020; return OK; }
+int nvmlDeviceGetGpuFabricInfoV(void *gpu, void *info) { return 3; }
+
+int nvmlDeviceGetComputeRunningProcesses(void *gpu, unsigned *n, void *processes) {
+    *n = 0;
+    return OK;
+}

@@ -282,7 +282,8 @@ highest peak            67.3 MB on rank 0 (dp 0, tp 0), and 1 more
   temporaries           26.6 kB
   communication         21.0 kB
   inputs                1.02 kB
-fits                    yes, with 84.8 GB to spare, of 84.8 GB for tensors
+reserved                73.4 MB
+fits                    yes, with 84.8 GB to spare, of 84.8 GB for the caching allocator
 
 ranks  parameters  gradients  activations  unsharded  communication     peak    sent
 0-1       46.1 kB    36.4 kB       102 kB    37.9 kB        45.1 kB  67.3 MB  151 kB

@@ -52,7 +52,13 @@ def _resize(original: Any) -> Any:
 
 def _record_stream(original: Any) -> Any:
     """FSDP1 passes streams to the CUDA allocator; C++ would refuse those that do not exist."""
-    return lambda tensor, stream: None
+
+    def record_stream(tensor: Any, stream: Any) -> None:
+        tracker = dispatcher.current_fake_mode()
+        if isinstance(tracker, RankTracker):
+            tracker.record_stream(tensor._fake_storage, stream)
+
+    return record_stream
 
 
 def _patches() -> list[Patch]:

@@ -30,7 +30,7 @@ from torchfake.distributed.shard_sizes import equal_ranks
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parse_known_device
 from torchfake.inspect.base_record import Record, data_frame
-from torchfake.inspect.fit import RESERVED_BYTES, Fit
+from torchfake.inspect.fit import RESERVED_BYTES, Fit, reserved_on
 from torchfake.inspect.run.step import Loss, step_of
 from torchfake.inspect.run.workload import Workload
 
@@ -44,7 +44,7 @@ class Plan(Record):
     layout: Layout  # the mesh: its shape and the names of its axes
     device: str
     gpu: CudaProfile | None  # what it is, if it is a CUDA device
-    reserved_bytes: int  # of its memory, not for tensors
+    reserved_bytes: int  # of its memory, not for the caching allocator
     by_ranks: tuple[RankPlan, ...]  # in order of their first ranks; each rank is in one of them
 
     @cached_property
@@ -61,6 +61,15 @@ class Plan(Record):
     def peak_bytes(self) -> int:
         """The highest peak of any rank."""
         return self.highest.peak_bytes
+
+    @cached_property
+    def peak_reserved_bytes(self) -> int | None:
+        """The most that the caching allocator of any rank reserves; None on a CPU."""
+        if self.gpu is None:
+            return None
+        total = self.gpu.total_memory
+        usable = total - self.reserved_bytes
+        return max(reserved_on(found.estimate, usable, total) for found in self.by_ranks)
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -80,16 +89,16 @@ class Plan(Record):
 
     @cached_property
     def fit(self) -> Fit | None:
-        """Whether the highest peak fits on the GPU; None on a CPU."""
-        if self.gpu is None:
+        """Whether what is reserved at most fits on the GPU; None on a CPU."""
+        if self.gpu is None or self.peak_reserved_bytes is None:
             return None
-        no_batch_search = None, None, None, None
-        total = self.gpu.total_memory
-        return Fit(self.gpu.name, total, self.reserved_bytes, self.peak_bytes, *no_batch_search)
+        sizes = self.gpu.total_memory, self.reserved_bytes, self.peak_bytes
+        no_search = None, None, None, None
+        return Fit(self.gpu.name, *sizes, *no_search, self.peak_reserved_bytes)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the highest peak fits; None on a CPU."""
+        """Whether what is reserved at most fits; None on a CPU."""
         return None if self.fit is None else self.fit.fits
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,6 +111,7 @@ class Plan(Record):
             "gpu": None if self.gpu is None else self.gpu.name,
             "peak_rank": self.peak_rank,
             "peak_bytes": self.peak_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
             "fit": None if self.fit is None else self.fit.to_dict(),
             "by_ranks": [found.to_dict() for found in self.by_ranks],
         }
@@ -146,6 +156,7 @@ def plan(
     reserved_bytes: int = RESERVED_BYTES,
     round_to: int | None = None,
     workspace_bytes: int | None = None,
+    allocator: str | None = None,
     answer: str | AnswerFunction | None = None,
 ) -> Plan:
     """The memory and the communication of a step on every rank of a mesh, without the devices.
@@ -176,9 +187,12 @@ def plan(
         gpu: the profile of each rank's GPU or its name, see :func:`torchfake.profiles`.
         device: ``"cuda"`` if not given, ``"cpu"`` for ranks without a GPU.
         ranks: run each of these, and include no others.
-        reserved_bytes: of the GPU's memory, not for tensors.
+        reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
+            context and 512 MiB as a margin, if not given.
         round_to: the bytes to whose multiple allocations are rounded up; 512 on CUDA, else 1.
         workspace_bytes: of cuBLAS; not given: what torch uses on that GPU.
+        allocator: options of CUDA's caching allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``, such as
+            ``"expandable_segments:True"``; for ``peak_reserved_bytes``.
         answer: who answers questions about values that do not exist: ``"typical"``, or a function,
             as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers`` of each
             rank's estimate.
@@ -214,7 +228,8 @@ def plan(
     on = _device(device, gpu)
     profile = None if gpu is None else gpu_profiles.profile(gpu)
     empty = Workload(nn.Module(), device=on, gpu=profile)
-    step = step_of(empty, mode, optimizer, loss, autocast, None, round_to, workspace_bytes)
+    options = round_to, workspace_bytes, allocator
+    step = step_of(empty, mode, optimizer, loss, autocast, None, *options)
     job = Job(module_fn, parallelize, inputs, step, layout, on, profile, answer)
     plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
     first = plans[0].estimate

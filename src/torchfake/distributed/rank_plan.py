@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from torchfake.distributed.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
+from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
 from torchfake.inspect.memory import Estimate, Peak
 from torchfake.inspect.run.lifetimes import CATEGORIES
 
@@ -45,6 +46,20 @@ class RankPlan:
     def peak_bytes(self) -> int:
         """The most that is held at once, from the second step on."""
         return self.estimate.peak_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int | None:
+        """The most that its caching allocator holds; None on a CPU."""
+        return self.estimate.peak_reserved_bytes
+
+    @property
+    def nvidia_smi_bytes(self) -> int | None:
+        """The most that ``nvidia-smi`` would show: what is reserved, the CUDA context, and the
+        buffers of NCCL, for which round 512 MiB and 256 MiB a process group are taken.
+        """
+        shown = self.estimate.nvidia_smi_bytes
+        groups = {(row.axis, row.group_size) for row in self.traffic}
+        return None if shown is None else shown + len(groups) * COMMUNICATOR_BYTES
 
     @cached_property
     def peak(self) -> Peak:
@@ -108,6 +123,8 @@ class RankPlan:
             "ranks": list(self.ranks),
             "peak_bytes": self.peak_bytes,
             "first_step_peak_bytes": self.estimate.first_step_peak_bytes,
+            **self.estimate.reserved_to_dict(),
+            "nvidia_smi_bytes": self.nvidia_smi_bytes,
             "peak": self.peak.to_dict(),
             "most_bytes": self.most_bytes,
             "elsewhere": self.estimate.elsewhere,

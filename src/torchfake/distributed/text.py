@@ -54,13 +54,15 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
         ("  when", _moment(plan)),
         *((f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()),
     ]
+    if plan.peak_reserved_bytes is not None:
+        lines.append(("reserved", bytes_text(plan.peak_reserved_bytes)))
     elsewhere = plan.highest.estimate.elsewhere
     lines += [(f"on {name}", bytes_text(n)) for name, n in elsewhere.items() if n]
     if plan.fit is not None:
         spare = bytes_text(abs(plan.fit.headroom_bytes))
         answer = f"yes, with {spare} to spare" if plan.fit.fits else f"no, {spare} are missing"
         usable = bytes_text(plan.fit.total_bytes - plan.fit.reserved_bytes)
-        lines.append(("fits", f"{answer}, of {usable} for tensors"))
+        lines.append(("fits", f"{answer}, of {usable} for the caching allocator"))
     return lines
 
 

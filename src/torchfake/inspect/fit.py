@@ -1,8 +1,8 @@
 """Which GPUs a step fits on, and how large a batch or sequence would.
 
 Input: an estimate, the profiles of GPUs. Output: a :class:`Fit` for each. Invariant: every peak was
-measured by a run on fakes of that GPU; nothing is extrapolated. Called by: the user, and
-``inspection``.
+measured by a run on fakes of that GPU, and judged by what the caching allocator reserves for it;
+nothing is extrapolated. Called by: the user, and ``inspection``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import torch
 from torchfake._arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, profile, profiles
 from torchfake.errors import InputsError, TorchFakeError
+from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, resized, size_of
 from torchfake.inspect.memory import Estimate, measure
 
-RESERVED_BYTES = 1 << 30
-"""Memory that is not for tensors, by default: for the CUDA context, the scratch memory of kernels,
-and the fragmentation of torch's caching allocator. A round figure, not a measured one."""
+RESERVED_BYTES = CONTEXT_BYTES + MARGIN_BYTES
+"""Memory that the caching allocator does not get, by default 1 GiB: 512 MiB for the CUDA context,
+512 MiB as a margin, for what kernels take while they run. Round figures, not measured ones."""
 
 MAX_SIZE = 1 << 24
 """The largest size that the search tries."""
@@ -35,12 +36,13 @@ class Fit:
 
     gpu: str  # the profile's name
     total_bytes: int  # of the GPU's memory
-    reserved_bytes: int  # of it, not for tensors
+    reserved_bytes: int  # of it, not for the caching allocator: the CUDA context, and a margin
     peak_bytes: int  # of the step, at the size it was estimated for
     vary: str | None  # "batch" or "seq"
     size: int | None  # of the batch or sequence it was estimated for
     largest: int | None  # size that fits; 0: none does
     limited_by: str | None  # "memory", "model" (it does not run on more) or "search" (MAX_SIZE)
+    peak_reserved_bytes: int  # by the caching allocator for the step; the verdict is by these
 
     @property
     def fits(self) -> bool:
@@ -49,8 +51,12 @@ class Fit:
 
     @property
     def headroom_bytes(self) -> int:
-        """Bytes that are left at the peak; if negative, bytes that are missing."""
-        return self.total_bytes - self.reserved_bytes - self.peak_bytes
+        """Bytes that are left beside what is reserved at most; if negative, bytes that are missing.
+
+        Where memory is short, the allocator releases what it caches before it gives up, so a step
+        that would reserve more if it could may fit with little left.
+        """
+        return self.total_bytes - self.reserved_bytes - self.peak_reserved_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and what follows from them, ready for JSON."""
@@ -94,7 +100,8 @@ def fit(
         gpus: profiles or their names, see :func:`torchfake.profiles`; all of these if none is
             given.
         vary: ``"batch"``, ``"seq"``, or None for neither.
-        reserved_bytes: of the GPU's memory, not for tensors.
+        reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
+            context and 512 MiB as a margin, if not given.
 
     Raises:
         DeviceError: if there is no such profile.
@@ -124,48 +131,62 @@ def fit(
         )
     named = {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in gpus} or profiles()
     size = None if vary is None else size_of(estimate.subject, vary)
-    peaks = _Peaks(estimate, vary)
+    peaks = _Peaks(estimate, vary, reserved_bytes)
     return Fits(
         estimate,
-        tuple(_fit(name, gpu, peaks, size, reserved_bytes) for name, gpu in named.items()),
+        tuple(_fit(name, gpu, peaks, size) for name, gpu in named.items()),
     )
 
 
-def _fit(name: str, gpu: CudaProfile, peaks: _Peaks, size: int | None, reserved_bytes: int) -> Fit:
-    peak = peaks.peak(gpu, size)
-    if peak is None:
+def _fit(name: str, gpu: CudaProfile, peaks: _Peaks, size: int | None) -> Fit:
+    reserved = peaks.peak(gpu, size)
+    found = peaks.measured(gpu)[size]
+    if reserved is None or found is None:
         raise InputsError(f"the step does not run on {name}: {one_line(peaks.failure)}")
-    fitted = Fit(name, gpu.total_memory, reserved_bytes, peak, peaks.vary, size, None, None)
+    sizes = gpu.total_memory, peaks.reserved_bytes, found.peak_bytes
+    fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved)
     if size is None:
         return fitted
-    largest, limit = _Search(peaks, gpu, gpu.total_memory - reserved_bytes, size).run()
+    largest, limit = _Search(peaks, gpu, peaks.usable_bytes(gpu), size).run()
     return replace(fitted, largest=largest, limited_by=limit)
 
 
 class _Peaks:
     """Peaks by kind of GPU and size, each measured once."""
 
-    def __init__(self, estimate: Estimate, vary: str | None) -> None:
-        self.vary = vary
+    def __init__(self, estimate: Estimate, vary: str | None, reserved_bytes: int) -> None:
+        self.vary, self.reserved_bytes = vary, reserved_bytes
         self.failure: Exception = RuntimeError("it was not run")  # the last
         self._estimate = estimate
-        self._measured: dict[int, dict[int | None, int | None]] = {}
+        self._measured: dict[int, dict[int | None, Estimate | None]] = {}
+        self._reserved: dict[tuple[int, int, int | None], int] = {}  # by major, capacity and size
 
-    def measured(self, gpu: CudaProfile) -> dict[int | None, int | None]:
-        """The peaks on such a GPU by size; None: the step does not run at that size.
+    def usable_bytes(self, gpu: CudaProfile) -> int:
+        """Of a GPU, by the caching allocator."""
+        return gpu.total_memory - self.reserved_bytes
+
+    def measured(self, gpu: CudaProfile) -> dict[int | None, Estimate | None]:
+        """The estimates for such a GPU by size; None: the step does not run at that size.
 
         Kernels and workspaces depend on the major version of the compute capability alone.
         """
         return self._measured.setdefault(gpu.major, {})
 
     def peak(self, gpu: CudaProfile, size: int | None) -> int | None:
-        """The peak, or None if the step does not run at that size."""
+        """What is reserved at most on this GPU, or None if the step does not run at that size."""
         measured = self.measured(gpu)
         if size not in measured:
             measured[size] = self._run(gpu, size)
-        return measured[size]
+        found = measured[size]
+        if found is None:
+            return None
+        usable = self.usable_bytes(gpu)
+        key = gpu.major, usable, size
+        if key not in self._reserved:
+            self._reserved[key] = reserved_on(found, usable, gpu.total_memory)
+        return self._reserved[key]
 
-    def _run(self, gpu: CudaProfile, size: int | None) -> int | None:
+    def _run(self, gpu: CudaProfile, size: int | None) -> Estimate | None:
         workload = self._estimate.subject
         device = workload.device
         if device is None or device.type != "cuda":
@@ -174,12 +195,25 @@ class _Peaks:
         try:
             if size is not None and self.vary is not None:
                 workload = resized(workload, self.vary, size)
-            return measure(workload, self._estimate.step).peak_bytes
+            return measure(workload, self._estimate.step)
         except TorchFakeError:
             raise
         except Exception as error:
             self.failure = error
             return None
+
+
+def reserved_on(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:
+    """What the caching allocator reserves at most for a step on a GPU where it gets so much; more
+    than that, if the step does not fit.
+    """
+    reserved = estimate.peak_reserved_bytes
+    assert reserved is not None, "the estimate is for a GPU"
+    whole = estimate.step.allocator.per_process_memory_fraction == 1.0
+    if whole and (reserved <= usable_bytes or estimate.peak_bytes > usable_bytes):
+        return reserved
+    within = estimate.reserved_within(usable_bytes, total_bytes)
+    return within.peak_reserved_bytes if within.fits else max(reserved, usable_bytes + 1)
 
 
 class _Search:
@@ -211,7 +245,8 @@ class _Search:
                     self.multiple_of = self.size
 
     def _measured(self) -> dict[int, int | None]:
-        return {n: peak for n, peak in self.peaks.measured(self.gpu).items() if n is not None}
+        sizes = [n for n in self.peaks.measured(self.gpu) if n is not None]
+        return {n: self.peaks.peak(self.gpu, n) for n in sizes}
 
     def _bounds(self) -> tuple[int, int, str]:
         """The largest size known to fit, the smallest known not to, and why that does not."""

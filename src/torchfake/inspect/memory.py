@@ -27,6 +27,7 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import SourceLocation
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
+from torchfake.inspect.reserved import ReservedMemory
 from torchfake.inspect.run import cuda_memory
 from torchfake.inspect.run.execution import run_step
 from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
@@ -72,7 +73,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate(Record):
+class Estimate(ReservedMemory, Record):
     """The memory of one step on one device."""
 
     class_name: str  # of the module
@@ -194,6 +195,7 @@ class Estimate(Record):
             "by_module": self.by_module,
             "round_to": self.round_to,
             "workspace_bytes": self.workspace_bytes,
+            **self.reserved_to_dict(),
             "elsewhere": self.elsewhere,
             **answers_to_dict(self.answers),
         }
@@ -230,6 +232,7 @@ def estimate(
     gpu: str | CudaProfile | None = None,
     round_to: int | None = None,
     workspace_bytes: int | None = None,
+    allocator: str | None = None,
     answer: str | AnswerFunction | None = None,
 ) -> Estimate:
     """The memory that a step of `module` takes, run on fakes: forward, backward, optimizer.
@@ -257,6 +260,8 @@ def estimate(
         round_to: bytes that an allocation is rounded up to; 512 on CUDA, 1 elsewhere.
         workspace_bytes: of cuBLAS; not given: as torch has it on that GPU, one for the forward and
             one for the backward pass.
+        allocator: options of CUDA's caching allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``, such as
+            ``"expandable_segments:True"``; for ``peak_reserved_bytes``.
         answer: who answers questions about values that do not exist: ``"typical"``, or a function,
             as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
 
@@ -278,8 +283,8 @@ def estimate(
     ('optimizer', 8388612)
     """
     workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
-    step = step_of(workload, mode, optimizer, loss, autocast, decode, round_to, workspace_bytes)
-    return measure(workload, step)
+    options = round_to, workspace_bytes, allocator
+    return measure(workload, step_of(workload, mode, optimizer, loss, autocast, decode, *options))
 
 
 def measure(workload: Workload, step: Step) -> Estimate:

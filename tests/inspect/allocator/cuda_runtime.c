@@ -1,6 +1,6 @@
 /* A CUDA runtime without a GPU, preloaded in front of the real one: it keeps count of bytes and
  * hands out ascending addresses, so that torch's own caching allocator runs and can be compared
- * with the model. Nothing is behind the addresses. Compiled by torch_allocator.py. No header of CUDA
+ * with the model. Nothing is behind the addresses. Compiled by worker_torch_allocator.py. No header of CUDA
  * is used, as pip does not install all of them: handles are pointers, and codes are numbers.
  *
  * FAKE_GPU_BYTES is the memory of the device. An event has happened unless fake_gpu_busy is set.

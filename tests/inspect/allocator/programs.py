@@ -1,5 +1,5 @@
 """Programs of allocations and frees, and what an allocator does with each: for the model here, and
-for torch's own in ``torch_allocator``.
+for torch's own in ``worker_torch_allocator``.
 
 A program is a list of operations, drawn from a seed: ``("allocate", name, bytes, stream)``,
 ``("free", name)``, ``("record_stream", name, stream)``, ``("busy", yes)`` (whether other streams
@@ -116,7 +116,7 @@ SETTINGS = (
 PROGRAMS = tuple(
     Program(settings, capacity, seed)
     for settings in SETTINGS
-    for capacity in (4000, 900)
+    for capacity in (4000, 640)
     for seed in range(3)
 )
 """Those whose results on torch's own allocator are recorded in recorded.json."""

@@ -17,7 +17,7 @@ from typing import Any
 from torchfake.inspect.allocator.blocks import Block, BlockPool, merge
 from torchfake.inspect.allocator.device_memory import DeviceMemory
 from torchfake.inspect.allocator.expandable import ExpandableSegments, expandable_size
-from torchfake.inspect.allocator.settings import UNLIMITED, AllocatorSettings
+from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, UNLIMITED, AllocatorSettings
 from torchfake.inspect.allocator.sizes import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,
@@ -52,7 +52,7 @@ class CachingAllocator:
 
     def __init__(
         self,
-        settings: AllocatorSettings = AllocatorSettings(),
+        settings: AllocatorSettings = DEFAULT_SETTINGS,
         memory: DeviceMemory | None = None,
         *,
         trace: bool = False,

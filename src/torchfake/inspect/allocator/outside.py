@@ -1,28 +1,25 @@
 """What the driver holds beside the caching allocator: what nvidia-smi shows above reserved memory.
 
-Input: what a GPU is; whether a step communicates. Output: bytes. Invariant: these are round figures,
-each with where it was seen; no torch call reports them. Called by: ``memory`` and ``fit``.
+Input: nothing. Output: bytes. Invariant: these are round figures, not measured ones; no function of
+torch reports them. Called by: ``inspect/reserved``, ``fit`` and ``distributed/rank_plan``.
 """
 
 from __future__ import annotations
 
 MIB = 1 << 20
 
-CONTEXT_BYTES = {7: 430 * MIB, 8: 480 * MIB, 9: 520 * MIB}
-"""The CUDA context with the kernels of cuBLAS that a training step loads (lazily, as from CUDA 11.7
-on), by major compute capability. Seen on V100, A100 and H100 with drivers of 2023 to 2025 between 300
-and 600 MiB; before CUDA 11.7 all kernels were loaded: 1343 MiB on a V100, in transformers'
-documentation of training on one GPU.
+CONTEXT_BYTES = 512 * MIB
+"""The CUDA context, and the kernels that were loaded into it. It depends on the GPU, the driver and
+the kernels that are used; before CUDA 11.7 loaded kernels when they are first used it was far more:
+1343 MiB on a V100 by transformers' documentation of training on one GPU.
 """
 
-DEFAULT_CONTEXT_BYTES = 520 * MIB
-"""That of a GPU which is not listed."""
-
 COMMUNICATOR_BYTES = 256 * MIB
-"""The buffers of one NCCL communicator, of one process group: 4 MiB (NCCL_BUFFSIZE) for each channel,
-peer and direction, of which there are some 16 to 32 on NVLink."""
+"""The buffers of one communicator of NCCL, for one process group. NCCL_BUFFSIZE, 4 MiB if not set,
+is for each channel and peer; how many there are depends on how the GPUs are connected.
+"""
 
-
-def context_bytes(major: int) -> int:
-    """Of the CUDA context of a process on a GPU of this major compute capability."""
-    return CONTEXT_BYTES.get(major, DEFAULT_CONTEXT_BYTES)
+MARGIN_BYTES = 512 * MIB
+"""What is kept free beyond the context: for the memory that kernels take while they run, which is
+reserved too (workspaces of cuDNN, buffers of sorts and of attention), and for other processes.
+"""

@@ -16,7 +16,7 @@ import numpy as np
 from torchfake.inspect.allocator.blocks import Block
 from torchfake.inspect.allocator.caching_allocator import CachingAllocator, OutOfMemory
 from torchfake.inspect.allocator.device_memory import DeviceMemory
-from torchfake.inspect.allocator.settings import AllocatorSettings
+from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
 
 MAX_STEPS = 4
 """Steps after which no more are run, though each may reserve a little more than the last."""
@@ -56,7 +56,7 @@ class Reserved:
 
 def replay(
     run: Run,
-    settings: AllocatorSettings = AllocatorSettings(),
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
     memory: DeviceMemory | None = None,
     *,
     trace: bool = False,
@@ -110,7 +110,9 @@ class _Steps:
         lasting = set(np.flatnonzero(alive & run.lasts).tolist())
         self._events = _events(run)
         self._later_events = [
-            (event, row) for event, row in self._events if row not in lasting and ~row not in lasting
+            (event, row)
+            for event, row in self._events
+            if row not in lasting and ~row not in lasting
         ]
 
     def run_one(self, *, is_first: bool) -> None:

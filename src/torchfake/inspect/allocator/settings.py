@@ -58,6 +58,10 @@ class AllocatorSettings:
         return self.roundup_power2_divisions[min(max(interval, 0), NUM_INTERVALS - 1)]
 
 
+DEFAULT_SETTINGS = AllocatorSettings()
+"""Those of an empty string."""
+
+
 def parse_settings(text: str) -> AllocatorSettings:
     """The settings that a string describes.
 
@@ -136,8 +140,8 @@ def _megabytes(key: str, value: str) -> int:
 
 def _segment_megabytes(key: str, value: str) -> int:
     number = _whole_number(key, value)
-    if number < 2 or number & (number - 1) and number % 2:
-        raise InputsError(f"allocator: {key}:{value} is not an even number of MiB of 2 or more")
+    if number <= 10:  # kMinLargeAlloc
+        raise InputsError(f"allocator: {key}:{value} is too small: give more than 10 (MiB)")
     return number * MIB
 
 
@@ -154,9 +158,9 @@ def _fraction(key: str, value: str, *, least: float) -> float:
 
 
 def _divisions(key: str, value: str) -> tuple[int, ...]:
-    """One number for all sizes, or ``[256:1,512:2,>:8]``: from 256 MiB on 1, from 512 MiB on 2, from
-    1 GiB on 8. What is below the first size is as it; what is not named between two has none. (Up to
-    torch 2.12, ``>`` took the last size that is named along.)
+    """One number for all sizes, or ``[256:1,512:2,>:8]``: from 256 MiB on 1, from 512 MiB 2, from
+    1 GiB on 8. What is below the first size is as it; what is not named between two has none. (In
+    some earlier versions of torch, ``>`` changed the last size that is named, too.)
     """
     if not value.startswith("["):
         return (_power_of_two(key, value, value, least=1),) * NUM_INTERVALS

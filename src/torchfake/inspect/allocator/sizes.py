@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchfake.inspect.allocator.settings import AllocatorSettings
 
 MIN_BLOCK_BYTES = 512
-"""All sizes are multiples of it: ``kMinBlockSize`` in c10/core/AllocatorConfig.h, as those below."""
+"""All sizes are multiples of it: ``kMinBlockSize`` in c10/core/AllocatorConfig.h, as the others."""
 
 SMALL_BYTES = 1 << 20
 """The largest request of the small pool: ``kSmallSize``."""

@@ -31,13 +31,14 @@ def workspace_bytes(profile: CudaProfile | None, ops: Iterable[Any], step: Step)
     """
     if step.workspace_bytes is not None:
         return step.workspace_bytes
-    if profile is None or not any(_is_matrix_product(op) for op in ops):
+    if profile is None or not any(is_matrix_product(op) for op in ops):
         return 0
     num_handles = 2 if step.mode == "training" else 1
     return num_handles * cublas_workspace_bytes(profile)
 
 
-def _is_matrix_product(op: Any) -> bool:
+def is_matrix_product(op: Any) -> bool:
+    """Whether an operator, or its name, is one that runs in cuBLAS."""
     name = str(op).removeprefix("aten.").partition(".")[0]
     return name in MATRIX_PRODUCTS
 

@@ -40,7 +40,7 @@ class Lifetime:
 
     __slots__ = (
         "allocated_at", "category", "device", "freed_at", "location", "module", "num_bytes", "op",
-        "phase", "ref",
+        "phase", "ref", "stream", "used_on",
     )  # fmt: skip
 
     allocated_at: int  # event
@@ -52,6 +52,8 @@ class Lifetime:
     op: Any  # the operator that allocated it; None for what existed at the start
     phase: str
     location: RawLocation | None  # in the user's code
+    stream: int  # of the device: 0 is the default one
+    used_on: tuple[int, ...]  # other streams, as record_stream says
     ref: weakref.ref[Storage]
 
 
@@ -67,6 +69,8 @@ class Lifetimes(NamedTuple):
     module: tuple[str, ...]
     op: tuple[str, ...]  # "" for what existed at the start
     location: tuple[RawLocation | None, ...]
+    stream: Array  # int64: on which it was allocated; 0 is the default one
+    used_on: tuple[tuple[int, ...], ...]  # other streams that use it
     num_events: int
 
     def held_bytes(self, allocated_at: Array, sizes: Array) -> Array:
@@ -98,6 +102,8 @@ class Lifetimes(NamedTuple):
             tuple(self.module[i] for i in indices),
             tuple(self.op[i] for i in indices),
             tuple(self.location[i] for i in indices),
+            self.stream[mask],
+            tuple(self.used_on[i] for i in indices),
             self.num_events,
         )
 
@@ -116,5 +122,7 @@ def columns_of(lives: list[Lifetime], num_events: int) -> Lifetimes:
         tuple(life.module for life in lives),
         tuple(op_names.setdefault(life.op, str(life.op)) for life in lives),
         tuple(life.location for life in lives),
+        np.array([life.stream for life in lives], dtype=np.int64),
+        tuple(life.used_on for life in lives),
         num_events,
     )

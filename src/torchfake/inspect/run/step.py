@@ -16,6 +16,7 @@ from torch import nn
 
 from torchfake._arguments import is_whole_number
 from torchfake.errors import InputsError, TargetError
+from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings, parse_settings
 from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.targets.options import dtype_named
 
@@ -33,6 +34,7 @@ class Step:
     decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
     round_to: int | None = None  # bytes; as the device has it, if None
     workspace_bytes: int | None = None  # the same
+    allocator: AllocatorSettings = DEFAULT_SETTINGS  # of CUDA's caching allocator
 
 
 def step_of(
@@ -44,6 +46,7 @@ def step_of(
     decode: Any,
     round_to: Any,
     workspace_bytes: Any,
+    allocator: str | None = None,
 ) -> Step:
     """The step that these arguments of :func:`torchfake.estimate` describe.
 
@@ -53,7 +56,8 @@ def step_of(
     mode = _resolve_mode(mode, optimizer, loss, decode)
     _check_values(decode, loss, round_to, workspace_bytes)
     autocast_dtype = _autocast_dtype(autocast, workload)
-    return Step(mode, optimizer, loss, autocast_dtype, decode, round_to, workspace_bytes)
+    settings = parse_settings("" if allocator is None else allocator)
+    return Step(mode, optimizer, loss, autocast_dtype, decode, round_to, workspace_bytes, settings)
 
 
 def _resolve_mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:

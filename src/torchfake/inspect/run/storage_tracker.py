@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from torchfake._core import modes
 from torchfake._core.storage import Storage
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._fake_copies import held_tensors
@@ -54,6 +55,7 @@ class StorageTracker(FakeDispatch):
         self.ops: set[Any] = set()  # all operators that ran
         self._refs: dict[int, _Ref] = {}  # of storages that are alive, by identity
         self._dead_refs: deque[_Ref] = deque()  # in the order in which they died
+        self._streams: dict[int, int] = {0: 0}  # small numbers, by the number that torch has
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,6 +101,7 @@ class StorageTracker(FakeDispatch):
         life.allocated_at, life.freed_at, self.clock = self.clock, -1, self.clock + 1
         life.category, life.phase, life.op = category, self.phase, op
         life.module, life.location = self.modules.name, storage.location
+        life.stream, life.used_on = self._current_stream(storage.device), ()
         life.ref = ref = _Ref(storage, self._dead_refs.append)
         ref.key, ref.life = id(storage), life
         self._refs[id(storage)] = ref
@@ -106,6 +109,23 @@ class StorageTracker(FakeDispatch):
         if self.phase == "backward" and self.modules.is_recomputing:
             self._recomputed.append(life)
         return life
+
+    def _current_stream(self, device: torch.device) -> int:
+        """The stream of `device` that work is put on."""
+        state = modes.current()
+        if device.index is None or state is None or state.accelerator is None:
+            return 0
+        stream = state.accelerator.streams.get(device.index)
+        return 0 if stream is None else self._number_of(stream)
+
+    def _number_of(self, stream: Any) -> int:
+        return self._streams.setdefault(stream.stream_id, len(self._streams))
+
+    def record_stream(self, storage: Storage, stream: Any) -> None:
+        """Record that work on another stream uses a storage."""
+        ref, number = self._ref_to(storage), self._number_of(stream)
+        if ref is not None and number not in (ref.life.stream, *ref.life.used_on):
+            ref.life.used_on = (*ref.life.used_on, number)
 
     def _record_frees(self) -> None:
         while self._dead_refs:

@@ -141,10 +141,17 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     lines += [(f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()]
     if peak.line:
         lines.append(("line", peak.line))
+    if estimate.peak_reserved_bytes is not None:
+        lines.append(("reserved", _reserved_text(estimate)))
     if estimate.first_step_peak_bytes < estimate.peak_bytes:
         lines.append(("first step", bytes_text(estimate.first_step_peak_bytes)))
     lines += [(f"on {name}", bytes_text(n)) for name, n in estimate.elsewhere.items() if n]
     return lines + answer_lines(estimate.answers)
+
+
+def _reserved_text(estimate: Estimate) -> str:
+    reserved, unused = estimate.peak_reserved_bytes or 0, estimate.fragmentation_bytes or 0
+    return f"{bytes_text(reserved)} by the caching allocator, {bytes_text(unused)} of it unused"
 
 
 def _peak_text(estimate: Estimate) -> str:
@@ -157,7 +164,7 @@ def _peak_text(estimate: Estimate) -> str:
     return text + (f", {peak.op}" if peak.op else "")
 
 
-FITS_HEADER = ("GPU", "memory", "peak", "headroom", "fits", "largest")
+FITS_HEADER = ("GPU", "memory", "peak", "reserved", "headroom", "fits", "largest")
 
 
 def fits_cells(fit: Fit) -> tuple[str, ...]:
@@ -166,6 +173,7 @@ def fits_cells(fit: Fit) -> tuple[str, ...]:
         fit.gpu,
         bytes_text(fit.total_bytes),
         bytes_text(fit.peak_bytes),
+        bytes_text(fit.peak_reserved_bytes),
         bytes_text(fit.headroom_bytes),
         "yes" if fit.fits else "no",
         largest_text(fit),
@@ -181,9 +189,9 @@ def largest_text(fit: Fit) -> str:
 
 
 def reserved_note(fits: Fits) -> str:
-    """The note on memory that is not for tensors."""
+    """The note on memory that the caching allocator does not get."""
     sizes = " or ".join(bytes_text(n) for n in sorted({fit.reserved_bytes for fit in fits}))
-    return f"Of each GPU's memory {sizes} is not for tensors: CUDA's context, fragmentation."
+    return f"Of each GPU's memory {sizes} is left for CUDA's context and as a margin."
 
 
 def checked_lines(checked: Checked) -> list[tuple[str, str]]:

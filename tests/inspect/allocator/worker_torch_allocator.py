@@ -1,8 +1,8 @@
-"""Runs programs on torch's own caching allocator, where torch is built with CUDA and there is no GPU:
-cuda_runtime.c stands in for CUDA's runtime.
+"""Runs programs on torch's own caching allocator, where torch is built with CUDA and there is no
+GPU: cuda_runtime.c stands in for CUDA's runtime.
 
-    python -m tests.inspect.allocator.torch_allocator        compare PROGRAMS and 20 more of each
-    ... torch_allocator --record                             and write recorded.json
+    python -m tests.inspect.allocator.worker_torch_allocator    compare PROGRAMS and 440 others
+    ... worker_torch_allocator --record                         and write recorded.json
 
 Each program runs in a fork of a process that has imported torch and not begun to use CUDA.
 """
@@ -47,7 +47,12 @@ def run_torch(programs: list[Program]) -> list[list[State]]:
         environment = {**os.environ, "LD_LIBRARY_PATH": folder, "LD_PRELOAD": library}
         environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
         environment.pop("PYTORCH_ALLOC_CONF", None)
-        command = [sys.executable, "-m", "tests.inspect.allocator.torch_allocator", "--worker"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.inspect.allocator.worker_torch_allocator",
+            "--worker",
+        ]
         done = subprocess.run(
             command, input=json.dumps(programs), env=environment, capture_output=True, text=True
         )

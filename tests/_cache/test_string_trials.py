@@ -32,6 +32,7 @@ PROGRAMS: dict[str, Callable[[str, int], Any]] = {
     "scatter": lambda s, n: torch.scatter(ones(n, n), 0, zeros(n, n), ones(n, n), reduce=s),
     "scatter_": lambda s, n: ones(n, n).scatter_(0, zeros(n, n), 2.0, reduce=s),
     "scatter_reduce": lambda s, n: torch.scatter_reduce(ones(n), 0, zeros(n), ones(n), s),
+    "segment_reduce": lambda s, n: torch.segment_reduce(ones(n), s, lengths=zeros(1) + n),
     "gelu": lambda s, n: torch.nn.functional.gelu(ones(n), approximate=s),
     "gelu_backward": lambda s, n: torch.ops.aten.gelu_backward(ones(n), ones(n), approximate=s),
     "fft": lambda s, n: torch.fft.fft(ones(n, n), norm=s),

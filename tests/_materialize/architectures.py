@@ -41,9 +41,6 @@ def _shrink(config: Any, limits: dict[str, int]) -> None:
             setattr(config, name, value[: limits.get("layers", num_layers)])
         if isinstance(value, transformers.PretrainedConfig):
             _shrink(value, limits)
-        elif name == "per_layer_config" and isinstance(value, dict):
-            last = limits.get("layers", num_layers)
-            setattr(config, name, {k: v for k, v in value.items() if int(k) < last})
         elif type(value) is int and "kernel" not in name:
             limit = min((n for part, n in limits.items() if part in name), default=value)
             setattr(config, name, min(value, limit))

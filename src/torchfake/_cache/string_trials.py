@@ -32,6 +32,8 @@ def check_strings(func: Any, args: Args, kwargs: Kwargs) -> None:
     if not names:
         return
     call = Call(func, args, kwargs)
+    if _has_unsafe(func):
+        call = _with(call, "unsafe", True)  # small tensors do not have the values that it checks
     given = {name: value for name, value in _named(call).items() if name in names}
     strings = {name: value for name, value in given.items() if isinstance(value, str)}
     key = call.func, tuple(strings.items())
@@ -69,6 +71,12 @@ def _with(call: Call, name: str, value: Any) -> Call:
 def _named(call: Call) -> dict[str, Any]:
     names = [argument.name for argument in call.func._schema.arguments]
     return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+
+
+@lru_cache(maxsize=4096)
+def _has_unsafe(func: Any) -> bool:
+    """Whether the operator can be told not to check values (``segment_reduce``)."""
+    return any(argument.name == "unsafe" for argument in func._schema.arguments)
 
 
 @lru_cache(maxsize=4096)

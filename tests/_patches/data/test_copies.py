@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -157,3 +158,18 @@ def test_a_conjugate_is_loaded_as_one() -> None:
         assert loaded.is_conj()
         assert not loaded.resolve_conj().is_conj()
         assert is_fake(loaded)
+
+
+@pytest.mark.parametrize("options", [{}, {"fake_cuda": True}], ids=str)
+def test_a_generator_is_saved_and_loaded(options: dict[str, Any]) -> None:
+    """Also on a fake machine, where another object stands under the name of its class."""
+    generator = torch.Generator().manual_seed(5)
+    torch.randn(3, generator=generator)
+    file = io.BytesIO()
+    with fake_mode(**options):
+        torch.save({"generator": generator}, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)["generator"]
+        pickled = pickle.loads(pickle.dumps(generator))
+        for found in (loaded, pickled):
+            assert torch.equal(found.get_state(), generator.get_state())

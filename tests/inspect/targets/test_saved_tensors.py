@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +71,18 @@ def test_weights_that_cannot_be_read_are_a_note(folder: Path) -> None:
     found = inspect_target(str(folder))
     assert found.notes[-1].startswith("sizes are those of its config: ")
     assert found.tree.size.num_parameters
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_truncated_checkpoint_is_said_on_one_line(folder: Path, run: Any, as_json: bool) -> None:
+    """What the config says is shown, and the exit code tells a script."""
+    file = folder / "model.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+    code, shown, _ = run("inspect", str(folder), *(["--json"] if as_json else []))
+    assert code == 1
+    (line,) = [line for line in shown.splitlines() if "cannot be read" in line]
+    assert f"sizes are those of its config: {file} cannot be read: it is damaged, truncated" in line
+    assert "LlamaForCausalLM" in shown
 
 
 def test_dtypes_that_torch_lacks_are_named(folder: Path) -> None:

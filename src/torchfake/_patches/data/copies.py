@@ -112,6 +112,10 @@ def _set_metadata(original: Any) -> Any:
     return replacement
 
 
+_GENERATOR = torch.Generator
+"""The class itself: on a fake machine, another object stands under its name."""
+
+
 class _Reducers:
     """``copyreg.dispatch_table`` as an object with attributes: a class in C cannot be patched."""
 
@@ -120,13 +124,13 @@ class _Reducers:
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         table = copyreg.dispatch_table
-        return {"Generator": table[torch.Generator]} if torch.Generator in table else {}
+        return {"Generator": table[_GENERATOR]} if _GENERATOR in table else {}
 
     def __setattr__(self, name: str, reducer: Any) -> None:
-        copyreg.dispatch_table[torch.Generator] = reducer
+        copyreg.dispatch_table[_GENERATOR] = reducer
 
     def __delattr__(self, name: str) -> None:
-        copyreg.dispatch_table.pop(torch.Generator, None)
+        copyreg.dispatch_table.pop(_GENERATOR, None)
 
 
 def _reduce_generator(original: Any) -> Any:
@@ -135,7 +139,9 @@ def _reduce_generator(original: Any) -> Any:
     def replacement(generator: torch.Generator) -> Any:
         is_deep = sys._getframe(1).f_code is copy.deepcopy.__code__
         if modes.current() is None or not is_deep:
-            return generator.__reduce__() if original is None else original(generator)
+            if original is not None:
+                return original(generator)
+            return _GENERATOR, *generator.__reduce__()[1:]  # type: ignore[misc]
         is_global = generator is torch.default_generator
         state = torch.get_rng_state() if is_global else generator.get_state()
         with dispatcher.as_eager():

@@ -16,6 +16,7 @@ from torchfake._answers.question import Question as Question
 from torchfake._core.gpu_profiles import CudaProfile as CudaProfile
 from torchfake._core.gpu_profiles import profiles as profiles
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
+from torchfake._operators.cuda import register as _cuda  # noqa: F401  the same
 from torchfake._operators.higher_order import kernels as _higher_order  # noqa: F401  the same
 from torchfake._patches import threads as _threads  # noqa: F401  adds its patches
 from torchfake._recording.eager import register as _eager  # noqa: F401  registers kernels

@@ -173,13 +173,22 @@ class LaterOperator(torch._ops.HigherOrderOperator):
 
 
 @pytest.mark.parametrize(
-    "key", [dispatcher.WRAPPER_KEY, dispatcher.RECORDING_KEY, dispatcher.ZERO_WRAPPER_KEY]
+    "key", [dispatcher.WRAPPER_KEY, dispatcher.RECORDING_KEY, dispatcher.CUDA_WRAPPER_KEY]
 )
 def test_higher_order_operators_fall_through(key: dispatcher.UnusedDispatchKey) -> None:
     with key.included():
         assert torch.func.grad(Cube.apply)(torch.tensor(2.0)) == 12
     later = LaterOperator("later_" + key._name)
     assert not later.non_fallthrough_keys.has(key.key)
+
+
+def test_a_key_of_torch_goes_on_in_higher_order_operators() -> None:
+    key = dispatcher.ZERO_WRAPPER_KEY
+    later = LaterOperator("later_" + key._name)
+    key.fall_through_in_higher_order_operators()
+    assert key.key in later.py_kernels
+    with key.included():
+        assert torch.func.grad(Cube.apply)(torch.tensor(2.0)) == 12
 
 
 def test_set_only_lift_cpu() -> None:

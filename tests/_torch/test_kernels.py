@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._torch import kernels
+from torchfake import fake_mode
+from torchfake._torch import dispatcher, kernels
 
 aten = torch.ops.aten
 
@@ -91,3 +92,17 @@ def test_sizes_of_custom_operators_that_depend_on_values() -> None:
     result = kernels.run_fake_impl(op, ThreeElements(), (torch.ones(5, device="meta"),), {})
     assert (result.shape, result.is_meta) == ((3,), True)
     assert kernels.run_fake_impl(aten.add.Tensor, None, (), {}) is NotImplemented
+
+
+def test_run_whole_on_cuda() -> None:
+    """Where CUDA has a kernel, autograd records the operator, and Python gets it in one piece."""
+    op = torch.ops.aten._fused_rms_norm.default
+    kernels.run_whole_on_cuda(op)
+    assert dispatcher.CUDA_WRAPPER_KEY.has_kernel(op)
+    with fake_mode(fake_cuda=True):
+        tensor = torch.empty(4, 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        result, scale = op(tensor, [8], None, None)
+    assert result.grad_fn.name() == "FusedRmsNormBackward0"
+    assert (result.dtype, scale.dtype, scale.shape) == (torch.bfloat16, torch.float32, (4, 1))
+    real = torch.ones(4, 8, requires_grad=True)
+    assert op(real, [8], None, None)[0].grad_fn.name() != "FusedRmsNormBackward0"

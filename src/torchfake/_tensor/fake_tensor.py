@@ -252,9 +252,11 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
         stride = None if is_contiguous else meta.stride
         geometry = (meta.size, stride, offset, None, meta.dtype, meta.layout, meta.carrier)
         keys = dispatcher.WRAPPER_KEY.keys
-        defaults = subclass.wrapper_defaults(
-            keys | zero_tensors.WRAPPER_KEYS if meta.zero else keys
-        )
+        if meta.mark == PLAIN and meta.device.type == "cuda":
+            keys = keys | dispatcher.CUDA_WRAPPER_KEY.keys
+        if meta.zero:
+            keys = keys | zero_tensors.wrapper_keys()
+        defaults = subclass.wrapper_defaults(keys)
         meta.wrapper_args = (FakeTensor, *geometry, *defaults)
     return meta.wrapper_args
 

@@ -75,6 +75,13 @@ class UnusedDispatchKey:
 
         self._register(op, with_keyset)
 
+    def register_with_keys(self, op: Any, kernel: Callable[..., Any]) -> None:
+        """Run ``kernel(redispatch, keys, *args)``. It is given the lower keys of those of the call,
+        and gives ``redispatch`` those that it wants.
+        """
+        redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
+        self._register(op, lambda keys, *args: kernel(redispatch, keys & lower_keys, *args))
+
     def register_frequent(self, op: Any, make_kernel: Callable[..., Any]) -> None:
         """The same for what is called often: ``make_kernel(redispatch)`` makes the kernel, which is
         given the keys of the call first, and gives them to ``redispatch``.
@@ -89,24 +96,40 @@ class UnusedDispatchKey:
 
     def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:
         if not self._libraries:
-            fallbacks = torch.library.Library("_", "IMPL", self._name)
-            fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
-            self._libraries += [fallbacks, torch.library.Library("aten", "IMPL", self._name)]
-            self._fall_through_in_higher_order_operators()
-        self._libraries[1].impl(op, with_keyset, with_keyset=True)
+            self._libraries.append(torch.library.Library("aten", "IMPL", self._name))
+            if not torch._C._dispatch_has_backend_fallback(self.key):
+                fallbacks = torch.library.Library("_", "IMPL", self._name)
+                fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
+                self._libraries.append(fallbacks)
+            self.fall_through_in_higher_order_operators()
+        self._libraries[0].impl(op, with_keyset, with_keyset=True)
 
-    def _fall_through_in_higher_order_operators(self) -> None:
+    def fall_through_in_higher_order_operators(self) -> None:
         """The same for operators that take functions, as ``autograd.Function`` under ``torch.func``
-        is one: they have tables of their own, and no fallback for a key.
+        is one: they have tables of their own, and no fallback for a key. A key that torch uses in
+        some of them gets kernels in the others that there are now.
         """
-        torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(self.key)
-        for op in torch._ops._higher_order_ops.values():
-            op.fallthrough(self.key)
+        falls_through = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+        if self.key != torch._C.DispatchKey.PreDispatch and self.key not in falls_through:
+            falls_through.append(self.key)
+        for op in list(torch._ops._higher_order_ops.values()):
+            if self.key in falls_through:
+                op.fallthrough(self.key)
+            elif self.key not in op.py_kernels:
+                op.py_impl(self.key)(partial(self._call_below, op))
+
+    def _call_below(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.excluded():
+            return op(*args, **kwargs)
 
     def is_included(self) -> bool:
         """Whether the key is dispatched to on this thread, whatever keys the tensors carry."""
         included: bool = torch._C._dispatch_tls_is_dispatch_key_included(self.key)
         return included
+
+    def is_next(self) -> bool:
+        """The same, and not excluded by a context."""
+        return self.is_included() and not torch._C._dispatch_tls_is_dispatch_key_excluded(self.key)
 
     def set_included(self, value: bool) -> None:
         """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""
@@ -129,8 +152,12 @@ RECORDING_KEY = UnusedDispatchKey("TESTING_ONLY_GenericMode")
 """The key of a thread while operations are recorded, for real tensors and fakes alike, above all
 others. torch has it for a test of its own, in C++."""
 
-ZERO_WRAPPER_KEY = UnusedDispatchKey("TESTING_ONLY_GenericWrapper")
-"""The key that wrappers of fake zero tensors carry in addition. torch has it for tests in C++."""
+CUDA_WRAPPER_KEY = UnusedDispatchKey("TESTING_ONLY_GenericWrapper")
+"""The key that wrappers of plain fakes on CUDA carry in addition. torch has it for tests in C++."""
+
+ZERO_WRAPPER_KEY = UnusedDispatchKey("PreDispatch")
+"""The key that wrappers of fake zero tensors carry in addition. torch includes it for threads that
+trace before autograd, and has no kernels for it: its fallback goes on with the next key."""
 
 AUTOCAST_KEY = UnusedDispatchKey("AutocastIPU")
 """A key in the position of autocast, of a backend that was never part of torch and is

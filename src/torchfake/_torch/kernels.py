@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._contexts import Guards, Together
+from torchfake._torch import dispatcher
 from torchfake._torch.autograd import enable_grad
 from torchfake._torch.dispatcher import as_eager
 from torchfake._torch.python_functions import global_names_in, unwrap, with_globals
@@ -203,3 +204,39 @@ def cpu_attention_allows_causal_mask() -> bool:
         except RuntimeError:
             return False
         return True
+
+
+_KEYS = torch._C.DispatchKeySet
+_META, _CUDA = (
+    _KEYS(key).raw_repr() for key in (torch._C.DispatchKey.Meta, torch._C.DispatchKey.CUDA)
+)
+_for_cuda: list[torch.library.Library] = []  # own the registrations
+
+
+def run_whole_on_cuda(op: Any) -> None:
+    """Run `op` as the single operator that it is on CUDA, for wrappers of fakes on CUDA.
+
+    Where a device has no kernel, C++ composes it above autograd. So autograd runs with the keys of
+    CUDA, for which a build without CUDA is told that there is a kernel; Python's key is above that.
+    torch 2.11 to 2.15.
+    """
+    if dispatcher.CUDA_WRAPPER_KEY.has_kernel(op):
+        return
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CUDA"):
+        library = torch.library.Library("aten", "IMPL")
+        library.impl(op, _no_kernel, "CUDA")
+        _for_cuda.append(library)
+
+    def kernel(redispatch: Callable[..., Any], keys: Any, *args: Any) -> Any:
+        return redispatch(_with_cuda_for_meta(keys.raw_repr()), *args)
+
+    dispatcher.CUDA_WRAPPER_KEY.register_with_keys(op, kernel)
+
+
+@cache
+def _with_cuda_for_meta(keys: int) -> Any:
+    return _KEYS.from_raw_repr(keys & ~(_META & ~_CUDA) | (_CUDA & ~_META))
+
+
+def _no_kernel(*args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("this build of torch has no kernels for CUDA")

@@ -24,8 +24,13 @@ aten = torch.ops.aten
 
 _ZERO = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 
-WRAPPER_KEYS = _ZERO | dispatcher.ZERO_WRAPPER_KEY.keys
-"""What a wrapper carries in addition, to be a zero tensor."""
+_WRAPPER_KEYS = _ZERO | dispatcher.ZERO_WRAPPER_KEY.keys
+
+
+def wrapper_keys() -> Any:
+    """The dispatch keys that a wrapper carries in addition, to be a zero tensor."""
+    dispatcher.ZERO_WRAPPER_KEY.fall_through_in_higher_order_operators()
+    return _WRAPPER_KEYS
 
 
 @cache

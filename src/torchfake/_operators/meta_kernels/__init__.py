@@ -12,10 +12,12 @@ Its files, in reading order:
     linear_algebra  decompositions, products
     draws           random numbers
     fake_quantization  floats rounded to the grid of an integer dtype
+    cuda            operators that CUDA alone has, or has otherwise
     counted         results as long as values say, for an answer how long that is
 """
 
 from torchfake._operators.meta_kernels import (  # noqa: F401  importing them registers them
+    cuda,
     draws,
     elementwise,
     fake_quantization,

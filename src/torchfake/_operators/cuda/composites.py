@@ -1,0 +1,127 @@
+"""Composites that take another way on CUDA.
+
+Input: a call of one of these operators, whose first tensor may be a plain fake on CUDA. Output: its
+result: from the operator that C++ calls for such a tensor, or from ``redispatch``, where C++ asks
+for something that is not so. Invariant: each function names the C++ file that it follows, and asks
+what that asks. Called by: torch's dispatcher (see ``_operators/cuda/register``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import kernels
+
+aten = torch.ops.aten
+Redispatch = Callable[..., Any]
+
+
+def has_compatible_type(redispatch: Redispatch, tensor: Tensor, source: Tensor) -> Any:
+    """Whether ``tensor.data = source`` is possible: C++ compares the dispatch keys of wrappers, and
+    those on CUDA have one more.
+    """
+    if isinstance(tensor, FakeTensor) and isinstance(source, FakeTensor):
+        return True
+    return redispatch(tensor, source)
+
+
+def dropout(redispatch: Redispatch, tensor: Tensor, p: float, train: bool) -> Any:
+    """aten/src/ATen/native/Dropout.cpp, is_fused_kernel_acceptable: the mask is of booleans."""
+    is_fused = train and 0 < p < 1 and tensor.is_cuda and tensor.numel() > 0
+    if not is_fused or tensor.is_complex():
+        return redispatch(tensor, p, train)
+    return aten.native_dropout.default(tensor, p, train)[0]
+
+
+def _softmax_with(kernel: Any) -> Callable[..., Any]:
+    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument."""
+
+    def softmax(redispatch: Redispatch, tensor: Tensor, dim: int, *dtype: Any, **named: Any) -> Any:
+        wanted = dtype[0] if dtype else named.get("dtype")
+        if wanted is torch.float32 and tensor.dtype is torch.float16 and tensor.is_cuda:
+            return kernel(tensor, dim, True)
+        return redispatch(tensor, dim, *dtype, **named)
+
+    return softmax
+
+
+softmax = _softmax_with(aten._softmax.default)
+log_softmax = _softmax_with(aten._log_softmax.default)
+
+_MAX_BATCH = {True: 880_801, False: 65_535}  # of cuDNN, in training and else
+_OF_CUDNN = 1  # the implementation: what TorchScript's backward pass is told
+
+
+def batch_norm_impl_index(
+    redispatch: Redispatch,
+    tensor: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """aten/src/ATen/native/Normalization.cpp, _select_batch_norm_backend."""
+    parameters = weight, bias, mean, variance
+    options = training, momentum, eps
+    takes_cudnn = (
+        tensor.is_cuda
+        and cudnn_enabled
+        and tensor.dtype is not torch.bfloat16
+        and weight is not None
+        and bias is not None
+        and (tensor.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and (mean is None) == (variance is None)
+        and (mean is not None or training)
+        and tensor.dim() >= 3
+        and tensor.shape[0] <= _MAX_BATCH[training]
+        and tensor.numel() > 0
+    )
+    if not takes_cudnn:
+        return redispatch(tensor, *parameters, *options, cudnn_enabled)
+    tensor = tensor.contiguous(memory_format=kernels.memory_format_of(tensor))
+    parameters = tuple(t if t is None else t.contiguous() for t in parameters)
+    return *aten.cudnn_batch_norm.default(tensor, *parameters, *options), _OF_CUDNN
+
+
+_BILINEAR, _ZEROS = 0, 0
+_MAX_CHANNELS = 1024
+
+
+def grid_sampler(
+    redispatch: Redispatch,
+    tensor: Tensor,
+    grid: Tensor,
+    interpolation: int,
+    padding: int,
+    align_corners: bool,
+) -> Any:
+    """aten/src/ATen/native/GridSampler.cpp, cond_cudnn_grid_sampler."""
+    takes_cudnn = (
+        align_corners
+        and (interpolation, padding) == (_BILINEAR, _ZEROS)
+        and cudnn_accepts(tensor)
+        and cudnn_accepts(grid)
+        and tensor.dim() == 4
+        and tensor.shape[1] <= _MAX_CHANNELS
+    )
+    if takes_cudnn:
+        return aten.cudnn_grid_sampler.default(tensor, grid)
+    return redispatch(tensor, grid, interpolation, padding, align_corners)
+
+
+_CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
+
+
+def cudnn_accepts(tensor: Tensor) -> bool:
+    """aten/src/ATen/native/Cudnn.cpp, cudnn_is_acceptable."""
+    is_enabled: bool = torch.backends.cudnn.enabled
+    return is_enabled and tensor.is_cuda and tensor.dtype in _CUDNN_DTYPES and tensor.numel() > 0

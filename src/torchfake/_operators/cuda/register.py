@@ -1,0 +1,56 @@
+"""Which operators have a kernel of ours for plain fakes on CUDA.
+
+Input: the kernels of this package. Output: none; they are registered when this file is imported.
+Invariant: a kernel runs above autograd, where a plain fake on CUDA is among the arguments and
+neither autocast nor a transform of ``torch.func`` has the call before it: these call the operator
+again, with what they make of the arguments. A kernel costs its operator 3 us. Called by:
+``torchfake/__init__``, which imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake._operators.cuda import composites, recurrent_layers
+from torchfake._torch import autograd, dispatcher, kernels
+
+aten = torch.ops.aten
+
+COMPOSED_ELSEWHERE = (aten._fused_rms_norm.default, aten.mish_backward.default)
+"""Operators that CUDA has a kernel for, and that are composed where there is none. A wrapper would
+be taken for a tensor of such a device."""
+
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten._has_compatible_shallow_copy_type.default: composites.has_compatible_type,
+    aten.dropout.default: composites.dropout,
+    aten.softmax.int: composites.softmax,
+    aten.log_softmax.int: composites.log_softmax,
+    aten._batch_norm_impl_index.default: composites.batch_norm_impl_index,
+    aten.grid_sampler.default: composites.grid_sampler,
+    aten.lstm_cell.default: recurrent_layers.lstm_cell,
+    aten.gru_cell.default: recurrent_layers.gru_cell,
+}
+_MODES = {aten.rnn_relu: 0, aten.rnn_tanh: 1, aten.lstm: 2, aten.gru: 3}  # cudnnRNNMode_t
+for _packet, _mode in _MODES.items():
+    _KERNELS[_packet.input] = recurrent_layers.layers(_mode)
+    _KERNELS[_packet.data] = recurrent_layers.layers_of_packed(_mode)
+
+
+def _where_it_decides(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, but where autocast or a transform comes first."""
+
+    def decide(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if dispatcher.AUTOCAST_KEY.is_next() or autograd.are_transforms_running():
+            return redispatch(*args, **kwargs)
+        return kernel(redispatch, *args, **kwargs)
+
+    return decide
+
+
+for _op, _kernel in _KERNELS.items():
+    dispatcher.CUDA_WRAPPER_KEY.register(_op, _where_it_decides(_kernel))
+for _op in COMPOSED_ELSEWHERE:
+    kernels.run_whole_on_cuda(_op)

@@ -18,6 +18,7 @@ CACHED = ("tests/_cache", "tests/_core/test_devices.py", "tests/_operators", "te
 """What runs operations of all kinds, again and again: what the cache could get wrong."""
 
 SMOKE = ("tests/_cache", "tests/_core/test_devices.py", "tests/_patches",
+         "tests/_operators/test_cuda.py", "tests/opinfo/test_cuda_operators.py",
          "tests/_random/test_fake_generators.py", "tests/_tensor", "tests/_torch",
          "tests/test_meta_init.py")  # fmt: skip
 """What differs in a build of torch with CUDA: what is asked for devices, and private APIs."""
@@ -145,6 +146,15 @@ def layouts(session: nox.Session) -> None:
     install(session, CHECKED_TORCH)
     run_pytest(session, "tests/opinfo/test_layouts.py", "--all-samples")
     run_pytest(session, "tests/opinfo/test_overlaps.py", "--all-samples")
+
+
+@nox.session
+def cuda_operators(session: nox.Session) -> None:
+    """Torch's operators and modules on fake CUDA: the operators, results and saved tensors that
+    torch's own fakes show. The newest torch of the registry is a build with CUDA.
+    """
+    install(session, "torch")
+    run_pytest(session, "tests/opinfo/test_cuda_operators.py", "--all-samples")
 
 
 @nox.session

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import kernels
+from torchfake._torch import autograd, dispatcher, kernels
 
 aten = torch.ops.aten
 Redispatch = Callable[..., Any]
@@ -38,20 +38,29 @@ def dropout(redispatch: Redispatch, tensor: Tensor, p: float, train: bool) -> An
     return aten.native_dropout.default(tensor, p, train)[0]
 
 
-def _softmax_with(kernel: Any) -> Callable[..., Any]:
-    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument."""
+def softmax_with(kernel: Any) -> Callable[..., Callable[..., Any]]:
+    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument. The kernel
+    of ``log_softmax`` or ``softmax``, which are called often (`register_frequent`).
+    """
 
-    def softmax(redispatch: Redispatch, tensor: Tensor, dim: int, *dtype: Any, **named: Any) -> Any:
-        wanted = dtype[0] if dtype else named.get("dtype")
-        if wanted is torch.float32 and tensor.dtype is torch.float16 and tensor.is_cuda:
-            return kernel(tensor, dim, True)
-        return redispatch(tensor, dim, *dtype, **named)
+    def make_kernel(redispatch: Redispatch) -> Callable[..., Any]:
+        def softmax(keys: Any, tensor: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+            is_half = dtype is torch.float32 and tensor.dtype is torch.float16
+            if is_half and tensor.is_cuda and not comes_later():
+                return kernel(tensor, dim, True)
+            return redispatch(keys, tensor, dim, dtype)
 
-    return softmax
+        return softmax
+
+    return make_kernel
 
 
-softmax = _softmax_with(aten._softmax.default)
-log_softmax = _softmax_with(aten._log_softmax.default)
+def comes_later() -> bool:
+    """Whether autocast or a transform of ``torch.func`` comes first. It will call the operator once
+    more, with what it makes of the arguments.
+    """
+    return dispatcher.AUTOCAST_KEY.is_next() or autograd.are_transforms_running()
+
 
 _MAX_BATCH = {True: 880_801, False: 65_535}  # of cuDNN, in training and else
 _OF_CUDNN = 1  # the implementation: what TorchScript's backward pass is told
@@ -73,11 +82,11 @@ def batch_norm_impl_index(
     parameters = weight, bias, mean, variance
     options = training, momentum, eps
     takes_cudnn = (
-        tensor.is_cuda
+        weight is not None
+        and bias is not None
+        and tensor.is_cuda
         and cudnn_enabled
         and tensor.dtype is not torch.bfloat16
-        and weight is not None
-        and bias is not None
         and (tensor.dtype is not torch.float16 or weight.dtype is torch.float32)
         and (mean is None) == (variance is None)
         and (mean is not None or training)
@@ -88,8 +97,8 @@ def batch_norm_impl_index(
     if not takes_cudnn:
         return redispatch(tensor, *parameters, *options, cudnn_enabled)
     tensor = tensor.contiguous(memory_format=kernels.memory_format_of(tensor))
-    parameters = tuple(t if t is None else t.contiguous() for t in parameters)
-    return *aten.cudnn_batch_norm.default(tensor, *parameters, *options), _OF_CUDNN
+    contiguous = (t if t is None else t.contiguous() for t in parameters)
+    return *aten.cudnn_batch_norm.default(tensor, *contiguous, *options), _OF_CUDNN
 
 
 _BILINEAR, _ZEROS = 0, 0

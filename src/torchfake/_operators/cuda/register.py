@@ -10,12 +10,13 @@ again, with what they make of the arguments. A kernel costs its operator 3 us. C
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from torchfake._operators.cuda import composites, recurrent_layers
-from torchfake._torch import autograd, dispatcher, kernels
+from torchfake._torch import dispatcher, kernels
 
 aten = torch.ops.aten
 
@@ -26,8 +27,6 @@ be taken for a tensor of such a device."""
 _KERNELS: dict[Any, Callable[..., Any]] = {
     aten._has_compatible_shallow_copy_type.default: composites.has_compatible_type,
     aten.dropout.default: composites.dropout,
-    aten.softmax.int: composites.softmax,
-    aten.log_softmax.int: composites.log_softmax,
     aten._batch_norm_impl_index.default: composites.batch_norm_impl_index,
     aten.grid_sampler.default: composites.grid_sampler,
     aten.lstm_cell.default: recurrent_layers.lstm_cell,
@@ -43,13 +42,15 @@ def _where_it_decides(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel, but where autocast or a transform comes first."""
 
     def decide(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if dispatcher.AUTOCAST_KEY.is_next() or autograd.are_transforms_running():
-            return redispatch(*args, **kwargs)
-        return kernel(redispatch, *args, **kwargs)
+        run = redispatch if composites.comes_later() else partial(kernel, redispatch)
+        return run(*args, **kwargs)
 
     return decide
 
 
+for _op, _softmax in ((aten.softmax, aten._softmax), (aten.log_softmax, aten._log_softmax)):
+    _make = composites.softmax_with(_softmax.default)
+    dispatcher.CUDA_WRAPPER_KEY.register_frequent(_op.int, _make)
 for _op, _kernel in _KERNELS.items():
     dispatcher.CUDA_WRAPPER_KEY.register(_op, _where_it_decides(_kernel))
 for _op in COMPOSED_ELSEWHERE:

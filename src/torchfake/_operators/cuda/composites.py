@@ -39,8 +39,8 @@ def dropout(redispatch: Redispatch, tensor: Tensor, p: float, train: bool) -> An
 
 
 def softmax_with(kernel: Any) -> Callable[..., Callable[..., Any]]:
-    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument. The kernel
-    of ``log_softmax`` or ``softmax``, which are called often (`register_frequent`).
+    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument. What makes
+    the kernel of ``softmax`` or ``log_softmax``, which are called often.
     """
 
     def make_kernel(redispatch: Redispatch) -> Callable[..., Any]:

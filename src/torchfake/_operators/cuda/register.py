@@ -48,9 +48,11 @@ def _where_it_decides(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return decide
 
 
-for _op, _softmax in ((aten.softmax, aten._softmax), (aten.log_softmax, aten._log_softmax)):
-    _make = composites.softmax_with(_softmax.default)
-    dispatcher.CUDA_WRAPPER_KEY.register_frequent(_op.int, _make)
+for _packet, _kernel in (
+    (aten.softmax, composites.softmax_with(aten._softmax.default)),
+    (aten.log_softmax, composites.softmax_with(aten._log_softmax.default)),
+):
+    dispatcher.CUDA_WRAPPER_KEY.register_frequent(_packet.int, _kernel)
 for _op, _kernel in _KERNELS.items():
     dispatcher.CUDA_WRAPPER_KEY.register(_op, _where_it_decides(_kernel))
 for _op in COMPOSED_ELSEWHERE:

@@ -55,3 +55,31 @@ def test_sizes_of_a_custom_operator() -> None:
             positive(torch.randn(100))
         with torchfake.answering(lambda question: 7):
             assert positive(torch.randn(100)).shape == (7,)
+
+
+def test_a_tensor_that_an_operator_takes_as_a_number() -> None:
+    """C++ reads it: what is known or answered is read, what is not is a question."""
+    from torchfake import answering, materialize_tensor
+    from torchfake.errors import UnknownValueError
+
+    @torch.library.custom_op("libraries::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, factor: float, shift: float | None = None) -> torch.Tensor:
+        return x * factor + (shift or 0.0)
+
+    scaled.register_fake(lambda x, factor, shift=None: torch.empty_like(x))
+    call = torch.ops.libraries.scaled
+    x = torch.arange(100.0)
+    expected = call(x, x.norm(), shift=x.sum())
+    with fake_mode():
+        assert call(torch.ones(3), torch.tensor(2.0), shift=torch.tensor(1.0)).shape == (3,)
+        with pytest.raises(UnknownValueError, match=r"item\(\)"):
+            call(torch.randn(100), torch.randn(100).norm())
+        with answering(lambda question: 7.0):
+            assert call(torch.randn(100), torch.randn(100).norm()).shape == (100,)
+        for wrong in (torch.ones((), requires_grad=True), "wrong"):
+            with pytest.raises(RuntimeError, match="Expected a value of type"):
+                call(torch.randn(100), wrong)
+    with deferred_mode():
+        x = torch.arange(100.0)
+        result = call(x, x.norm(), shift=x.sum())
+    assert torch.equal(materialize_tensor(result), expected)

@@ -1,7 +1,8 @@
 """What other libraries ask that neither a mode nor a replaced function of torch can answer.
 
-Some compare the exact class of a tensor; some ask once whether there is a device, and remember the
-answer for the whole process.
+Some compare the exact class of a tensor; some hand one to an operator of their own as a number,
+which C++ reads; some ask once whether there is a device, and remember the answer for the whole
+process.
 
 Input: the libraries that are imported. Output: answers about fakes as about real tensors, and
 caches that are emptied. Invariant: no library is imported here; for what is not fake, each gives
@@ -65,7 +66,53 @@ def _class_of_original(obj: Any) -> Any:
     return torch.Tensor if cls is FakeTensor else getattr(cls, "_fake_of", cls)
 
 
-PATCHES = [Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass)]
+_Packet: Any = type(torch.ops.aten.add)
+_NUMBERS = frozenset({"FloatType", "IntType", "NumberType", "BoolType"})
+_REFUSED = "instead found type 'FakeTensor'"
+"""How C++ says that a tensor is to be read as a number and, as if it were on meta, cannot be."""
+
+
+def _call_packet(original: Any) -> Any:
+    """``torch.ops.NAMESPACE.OPERATOR(...)``, as bitsandbytes calls LAMB and LARS with norms."""
+
+    @functools.wraps(original)
+    def replacement(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except RuntimeError as error:
+            if modes.current() is None or _REFUSED not in str(error) or len(self.overloads()) != 1:
+                raise
+            refusal = error
+        declared = getattr(self, self.overloads()[0])._schema.arguments
+        read = _with_numbers(declared, args, kwargs)
+        if read is None:
+            raise refusal
+        return original(self, *read[0], **read[1])
+
+    return replacement
+
+
+def _with_numbers(declared: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments with the values of fakes that are declared numbers; None if there are none."""
+    numbers = {argument.name for argument in declared if _is_number(argument.type)}
+    names = [argument.name for argument in declared]
+    given = [*zip(names, args, strict=False), *kwargs.items()]
+    fakes = [v for n, v in given if n in numbers and isinstance(v, FakeTensor)]
+    if not fakes or any(fake.requires_grad for fake in fakes):  # which eager refuses, too
+        return None
+    read = [v.item() if n in numbers and isinstance(v, FakeTensor) else v for n, v in given]
+    return read[: len(args)], dict(zip(kwargs, read[len(args) :], strict=True))
+
+
+def _is_number(declared: Any) -> bool:
+    is_optional = type(declared) is torch.OptionalType
+    return type(declared.getElementType() if is_optional else declared).__name__ in _NUMBERS
+
+
+PATCHES = [
+    Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass),
+    Patch(_Packet, "__call__", _call_packet),
+]
 
 
 _REMEMBER_DEVICES = ("accelerate.utils.imports", "transformers.utils.import_utils")

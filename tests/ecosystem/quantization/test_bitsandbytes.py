@@ -10,7 +10,16 @@ import torch
 from torch import nn
 
 from tests.ecosystem.quantization import memory
-from torchfake import deferred_init, estimate, fake_like, fake_mode, materialize_module, summary
+from tests.programs import assert_program
+from torchfake import (
+    deferred_init,
+    errors,
+    estimate,
+    fake_like,
+    fake_mode,
+    materialize_module,
+    summary,
+)
 from torchfake._fake_copies import held_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -71,3 +80,20 @@ def test_the_state_of_optimizers(name: str) -> None:
     optimizer.step()
     held = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
     assert step.peak.by_category["optimizer state"] == memory.bytes_of(held)
+
+
+@pytest.mark.parametrize("name", ["LAMB", "LAMB8bit", "LARS", "LARS8bit"])
+def test_optimizers_that_hand_norms_to_their_kernels(name: str) -> None:
+    """C++ takes them as numbers: they are asked for on fakes, and computed in a deferred mode."""
+
+    def program() -> Any:
+        layer = nn.Linear(64, 80)
+        options = {"momentum": 0.9} if "LARS" in name else {}
+        optimizer = getattr(bnb.optim, name)(layer.parameters(), lr=0.01, **options)
+        layer(torch.randn(3, 64)).sum().backward()
+        optimizer.step()
+        return layer
+
+    assert_program(program, answer="typical")
+    with fake_mode(), pytest.raises(errors.UnknownValueError, match="linalg_vector_norm"):
+        program()

@@ -141,7 +141,7 @@ def _reduce_generator(original: Any) -> Any:
         if modes.current() is None or not is_deep:
             if original is not None:
                 return original(generator)
-            return _GENERATOR, *generator.__reduce__()[1:]  # type: ignore[misc]
+            return _GENERATOR, *generator.__reduce__()[1:]
         is_global = generator is torch.default_generator
         state = torch.get_rng_state() if is_global else generator.get_state()
         with dispatcher.as_eager():

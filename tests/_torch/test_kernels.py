@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchfake import fake_mode
 from torchfake._torch import dispatcher, kernels
@@ -106,3 +108,15 @@ def test_run_whole_on_cuda() -> None:
     assert (result.dtype, scale.dtype, scale.shape) == (torch.bfloat16, torch.float32, (4, 1))
     real = torch.ones(4, 8, requires_grad=True)
     assert op(real, [8], None, None)[0].grad_fn.name() != "FusedRmsNormBackward0"
+
+
+def test_attention_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {int(getattr(SDPBackend, name)) for name in ("MATH", "FLASH_ATTENTION")}
+    order = kernels.attention_priority()
+    assert names <= set(order)
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        assert kernels.attention_priority()[:2] == [0, 1]
+    assert kernels.attention_priority() == order
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    assert not kernels.prefers_cudnn_attention()
+    assert kernels.cudnn_attention_takes_256() == kernels.efficient_attention_shares_keys()

@@ -13,6 +13,7 @@ Its files, in reading order:
     known_values     small host tensors whose values are kept: limits, reading, the error otherwise
     torch_function   __torch_function__ of fakes: off, but where C++ decides before any dispatch
     attention        which kernel of scaled_dot_product_attention the reported device runs
+    cuda_attention  which of the fused kernels a GPU runs
     pickling         the names by which pickles refer to fakes
 
 The subpackage ``autocast`` makes the casts that C++ autocast makes on the reported device.

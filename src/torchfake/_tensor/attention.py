@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfake._core import modes
 from torchfake._core.devices import decode
+from torchfake._tensor.cuda_attention import Call, kernel_for
 from torchfake._torch import kernels
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
-_MAX_FLASH_HEAD_DIM = 256  # aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 
 
 def scaled_dot_product_attention(
@@ -50,9 +49,10 @@ def scaled_dot_product_attention(
     ):  # torch.func tells carriers
         call = (attn_mask, dropout_p, is_causal)
         return _on_cpu(math_path, query, key, value, *call, **options)
-    run: Any = None
-    if _is_fusable(query, key, value) and not (is_causal and attn_mask is not None):
-        run = _cuda_kernel(query, key, value, attn_mask, dropout_p, enable_gqa)
+    run = None
+    is_on_cuda = decode(query.device).type == "cuda"  # of others it is not known which there are
+    if is_on_cuda and not (is_causal and attn_mask is not None):
+        run = kernel_for(Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa))
     if run is not None:
         mask = _additive_mask(attn_mask, query.dtype)
         return run(query, key, value, mask, dropout_p, is_causal, scale)
@@ -122,94 +122,8 @@ def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     return tuple(t.to(dtype) if t is not None and t.dtype in castable else t for t in tensors)
 
 
-def _is_fusable(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """What every fused kernel requires: four dims, one dtype, one device, nothing empty."""
-    tensors = (query, key, value)
-    return all(
-        t.dim() == 4
-        and t.dtype == query.dtype
-        and t.device == query.device
-        and t.shape[0] == query.shape[0]
-        and 0 not in t.shape
-        and t.stride(-1) == 1
-        for t in tensors
-    )
-
-
-def _heads_fit(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
-    heads = query.shape[1], key.shape[1], value.shape[1]
-    if enable_gqa:
-        return heads[1] == heads[2] and heads[0] % heads[1] == 0
-    return heads[0] == heads[1] == heads[2]
-
-
-def _cuda_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    enable_gqa: bool,
-) -> Any:
-    """The fused kernel for these arguments, or None where eager takes the math path."""
-    same_dim = query.shape[-1] == key.shape[-1] == value.shape[-1]
-    heads_fit = _heads_fit(query, key, value, enable_gqa)
-    if query.device.type != "cuda":
-        return None  # which kernels there are is known of the CPU and of CUDA alone
-    if _flash_fits(query, mask) and same_dim and heads_fit and _flash_enabled():
-        return _cuda_flash
-    efficient = query.dtype in (torch.float32, *_HALF) and _heads_fit(query, key, value, False)
-    enabled = torch.backends.cuda.mem_efficient_sdp_enabled()
-    return _cuda_efficient if efficient and enabled and _mask_fits(query, key, mask) else None
-
-
-def _flash_enabled() -> bool:
-    return bool(torch.backends.cuda.flash_sdp_enabled())
-
-
-def _flash_fits(query: Tensor, mask: Tensor | None) -> bool:
-    """sdp_utils.cpp: half precision, no mask, heads of at most 256, compute capability 8."""
-    state = modes.current()
-    profile = state.accelerator.profile if state is not None and state.accelerator else None
-    has_flash = profile is None or profile.major >= 8
-    small = query.shape[-1] <= _MAX_FLASH_HEAD_DIM
-    return has_flash and mask is None and query.dtype in _HALF and small
-
-
-def _mask_fits(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """sdp_utils_cpp.h, check_attn_mask_shape: a mask that broadcasts and needs no gradient."""
-    if mask is None:
-        return True
-    if mask.requires_grad or mask.dim() not in (2, 4):
-        return False
-    full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])[-mask.dim() :]
-    return all(m in (1, f) for m, f in zip(mask.shape, full, strict=True))
-
-
 def _additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """The mask that is added to the scores, made from a boolean one as eager makes it."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask.logical_not(), float("-inf"))
-
-
-def _cuda_flash(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any
-) -> Any:
-    """Heads are padded to a multiple of 8; the scale is that of the dim before padding."""
-    dim = q.shape[-1]
-    if dim % 8:
-        scale = dim**-0.5 if scale is None else scale
-        q, k, v = (torch.nn.functional.pad(t, (0, 8 - dim % 8)) for t in (q, k, v))
-    result = aten._scaled_dot_product_flash_attention(q, k, v, p, causal, scale=scale)[0]
-    return result[..., :dim] if dim % 8 else result
-
-
-def _cuda_efficient(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any
-) -> Any:
-    if mask is not None:
-        mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    compute_log_sumexp = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    kernel = aten._scaled_dot_product_efficient_attention
-    return kernel(q, k, v, mask, compute_log_sumexp, p, causal, scale=scale)[0]

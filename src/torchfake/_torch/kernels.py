@@ -8,6 +8,7 @@ torch's own functions are not changed; a changed copy has globals of its own. Ca
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -182,6 +183,32 @@ def _outside_of_all() -> Together:
     """Context: no mode or transform of ``torch.func`` sees an operator on real tensors."""
     bindings: Any = torch._C
     return Together(as_eager(), Guards(bindings._DisableFuncTorch))
+
+
+def attention_priority() -> list[int]:
+    """The order in which C++ tries the kernels of attention on CUDA, by ``SDPBackend`` numbers."""
+    order: list[int] = torch._C._get_sdp_priority_order()
+    return order
+
+
+def prefers_cudnn_attention() -> bool:
+    """Whether cuDNN's attention comes first where it is the fastest: since torch 2.11, unless this
+    is set in the environment.
+    """
+    return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+
+
+_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def cudnn_attention_takes_256() -> bool:
+    """Whether torch is built with a cuDNN whose attention takes heads of 256: 2.15 is."""
+    return _version >= (2, 15)
+
+
+def efficient_attention_shares_keys() -> bool:
+    """Whether the memory-efficient kernel takes fewer heads of keys than of queries: in 2.15."""
+    return _version >= (2, 15)
 
 
 @cache

@@ -39,7 +39,7 @@ def dropout(redispatch: Redispatch, tensor: Tensor, p: float, train: bool) -> An
 
 
 def softmax_with(kernel: Any) -> Callable[..., Callable[..., Any]]:
-    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument. What makes
+    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument. Makes
     the kernel of ``softmax`` or ``log_softmax``, which are called often.
     """
 

@@ -206,3 +206,34 @@ def test_a_cell_refuses_what_eager_refuses() -> None:
         torch.lstm_cell(
             on_cuda(2, 3), [on_cuda(2, 4), on_cuda(2, 4)], on_cuda(16, 5), on_cuda(16, 4)
         )
+
+
+def ctc_loss(
+    dtype: torch.dtype, *, as_lists: bool = False, length: int = 5, **options: Any
+) -> Tensor:
+    """The loss of two sequences. cuDNN wants targets and lengths of int32."""
+    targets = torch.ones(2 * length, dtype=dtype, device="cpu" if as_lists else "cuda")
+    lengths: Any = ([8, 8], [length, length])
+    if not as_lists:
+        lengths = [torch.tensor(n, dtype=dtype, device="cuda") for n in lengths]
+    log_probs = torch.log_softmax(on_cuda(8, 2, 4), -1)
+    return functional.ctc_loss(log_probs, targets, *lengths, **options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "expected"),
+    [
+        (torch.int32, {}, "CudnnCtcLossBackward1"),
+        (torch.int32, {"as_lists": True}, "CudnnCtcLossBackward0"),
+        (torch.int64, {}, "CtcLossBackward0"),
+        (torch.int32, {"blank": 1}, "CtcLossBackward0"),
+    ],
+)
+def test_ctc_loss(dtype: torch.dtype, options: dict[str, Any], expected: str) -> None:
+    with fake_mode(fake_cuda=True):
+        losses = ctc_loss(dtype, reduction="none", **options)
+        assert (losses.shape, losses.grad_fn.name()) == ((2,), expected)
+        for reduction in ("mean", "sum"):
+            loss = ctc_loss(dtype, reduction=reduction, **options)
+            assert (loss.shape, loss.dtype) == ((), FLOAT)
+            loss.backward()

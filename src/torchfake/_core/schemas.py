@@ -67,6 +67,7 @@ _MIXES_DEVICES = {
     "aten::set_": "takes the storage of another tensor, on any device",
     "aten::_pack_padded_sequence": "lengths stay on the CPU",
     "aten::_ctc_loss": "lengths may stay on the CPU",
+    "aten::_cudnn_ctc_loss": "targets may stay on the CPU",
     "aten::tensor_split": "sections stay on the CPU",
     "aten::_fused_adam_": "the learning rate may be a CPU tensor",
     "aten::_fused_adamw_": "the learning rate may be a CPU tensor",

@@ -12,5 +12,6 @@ In reading order:
 
     register          which operators, and the kernel of each
     composites        composites that take another way on CUDA
+    ctc_loss          CTC loss
     recurrent_layers  LSTM, GRU and RNN, and their cells
 """

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake._operators.cuda import composites, recurrent_layers
+from torchfake._operators.cuda import composites, ctc_loss, recurrent_layers
 from torchfake._torch import dispatcher, kernels
 
 aten = torch.ops.aten
@@ -29,6 +29,8 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.dropout.default: composites.dropout,
     aten._batch_norm_impl_index.default: composites.batch_norm_impl_index,
     aten.grid_sampler.default: composites.grid_sampler,
+    aten.ctc_loss.Tensor: ctc_loss.with_tensors,
+    aten.ctc_loss.IntList: ctc_loss.with_lists,
     aten.lstm_cell.default: recurrent_layers.lstm_cell,
     aten.gru_cell.default: recurrent_layers.gru_cell,
 }

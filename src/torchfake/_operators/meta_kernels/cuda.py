@@ -69,6 +69,12 @@ def gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[
     return *gates, grad.new_empty(grad.shape), *biases
 
 
+@register_meta_kernel(aten._cudnn_ctc_loss.default, aten._cudnn_ctc_loss.Tensor, devices=("cuda",))
+def ctc_loss(log_probs: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/cudnn/LossCTC.cpp: the losses and their gradient."""
+    return log_probs.new_empty(log_probs.shape[1]), log_probs.new_empty(log_probs.shape)
+
+
 _LSTM, _GRU = 2, 3  # cudnnRNNMode_t
 _KEPT = {_LSTM: 5, _GRU: 4}
 """The numbers of a step that a backward pass cannot do without, in hidden sizes: the gates, and the

@@ -111,6 +111,15 @@ def smoke_newest(session: nox.Session) -> None:
 
 
 @nox.session
+def allocator(session: nox.Session) -> None:
+    """The model of CUDA's caching allocator against torch's own, on a build with CUDA and a C
+    compiler; no GPU is needed.
+    """
+    install(session, "torch")
+    session.run("python", "-m", "tests.inspect.allocator.worker_torch_allocator", *session.posargs)
+
+
+@nox.session
 def interrupts(session: nox.Session) -> None:
     """Programs interrupted at every bytecode of ours, and by 2,000 real signals."""
     install(session, CHECKED_TORCH)

@@ -20,7 +20,26 @@ import typer
 from rich.console import Console
 
 import torchfake
-from torchfake._core.gpu_profiles import CudaProfile, profiles
+from torchfake._cli_options import (
+    Allocator,
+    AnswerName,
+    AsJson,
+    Autocast,
+    Batch,
+    Config,
+    Decode,
+    Dtype,
+    Gpu,
+    Html,
+    OptimizerName,
+    Profiles,
+    Seq,
+    ShowTraceback,
+    SnapshotFile,
+    Target,
+    Train,
+)
+from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._escapes import printable
 from torchfake._streams import chatter_on_stderr, json_text, write_error
 from torchfake.errors import InputsError, TorchFakeError
@@ -30,6 +49,7 @@ from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.diff import diff
 from torchfake.inspect.gpu_files import read_profiles
 from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
+from torchfake.inspect.memory import Estimate
 from torchfake.inspect.show.report import report
 from torchfake.inspect.targets.initialize import init_target
 
@@ -38,73 +58,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # errors as plain lines, not in boxes
 )
-
-
-def _complete_gpu(prefix: str) -> list[str]:
-    return [name for name in profiles() if name.startswith(prefix)]
-
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        help="transformers:ClassName, timm:NAME, torchvision:NAME or diffusers:CLASS (its default "
-        "config); the path of a config.json or of its folder, with the headers of a checkpoint if "
-        "there is one; an id of the Hugging Face Hub, organisation/name (config and headers). Of "
-        "these only the library's code runs. Or package.module:callable or "
-        "path/to/file.py:callable, which is imported and called: its code runs.",
-    ),
-]
-Config = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="KEY=VALUE",
-        help="Change the config, or give the callable an argument; can be repeated. VALUE is "
-        "JSON or a Python literal; dots reach inside: text_config.hidden_size=64.",
-    ),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(help="Floating point dtype to build in, such as bf16. [default: the model's]"),
-]
-Batch = Annotated[
-    int | None, typer.Option(min=1, help="Run it, on a batch of so many. [default: 1, if run]")
-]
-Seq = Annotated[int | None, typer.Option(min=1, help="Run it, on so many tokens.")]
-Train = Annotated[bool, typer.Option("--train", help="A training step rather than inference.")]
-OptimizerName = Annotated[
-    str | None, typer.Option(help="Of the training step, by its name in torch.optim: adamw.")
-]
-Autocast = Annotated[str | None, typer.Option(help="The dtype of autocast, such as bf16.")]
-Decode = Annotated[
-    str | None,
-    typer.Option(metavar="PROMPT,NEW", help="Generate NEW tokens after a prompt of PROMPT."),
-]
-Gpu = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A GPU that it is to fit on, such as h100-80gb; can be repeated.",
-        autocompletion=_complete_gpu,
-    ),
-]
-Profiles = Annotated[
-    Path | None,
-    typer.Option("--profiles", metavar="FILE", help="A TOML file with GPUs of your own."),
-]
-AnswerName = Annotated[
-    str | None,
-    typer.Option("--answer", help="Answers what it asks of values that do not exist: typical."),
-]
-Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write one page with figures as well.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-ShowTraceback = Annotated[
-    bool,
-    typer.Option("--traceback", help="On failure print the traceback; show warnings and logs."),
-]
 
 
 def _print_version(requested: bool) -> None:
@@ -145,6 +98,8 @@ def inspect_command(
     gpu: Gpu = None,
     profiles_file: Profiles = None,
     answer: AnswerName = None,
+    allocator: Allocator = None,
+    snapshot: SnapshotFile = None,
     html: Html = None,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
@@ -172,8 +127,10 @@ def inspect_command(
                 _parse_decode(decode),
                 _parse_gpus(gpu, profiles_file),
                 answer=answer,
+                allocator=allocator,
             ),
         )
+        _write_snapshot(found.estimate, snapshot)
         if html is not None:
             report(found, html)
     with _errors_on_one_line(show_traceback):
@@ -199,6 +156,8 @@ def fit_command(
     vary: Annotated[str, typer.Option(help="Find the largest that fits: batch, seq, none.")] = (
         "batch"
     ),
+    allocator: Allocator = None,
+    snapshot: SnapshotFile = None,
     html: Html = None,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
@@ -222,8 +181,10 @@ def fit_command(
                 _parse_gpus(gpu, profiles_file) or (),
                 None if vary == "none" else vary,
                 answer,
+                allocator,
             ),
         )
+        _write_snapshot(found.estimate, snapshot)
         if html is not None:
             report(found, html)
     assert found.fits is not None
@@ -256,6 +217,14 @@ def diff_command(
         _print_record(found, as_json)
     if not found.is_equal:
         raise typer.Exit(1)
+
+
+def _write_snapshot(estimate: Estimate | None, path: Path | None) -> None:
+    if path is None:
+        return
+    if estimate is None or estimate.gpu is None:
+        raise InputsError("--snapshot is of a step on a GPU: name one with --gpu")
+    estimate.write_snapshot(path)
 
 
 def _parse_decode(text: str | None) -> tuple[int, int] | None:

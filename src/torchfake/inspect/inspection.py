@@ -94,12 +94,13 @@ class Question:
     gpus: tuple[str | CudaProfile, ...] | None = None  # whether it fits on these; () for all
     vary: str | None = None  # find the largest "batch" or "seq" that fits on them
     answer: str | None = None  # of questions about values that do not exist, by name
+    allocator: str | None = None  # options of CUDA's caching allocator
 
     @property
     def runs(self) -> bool:
         """Whether the model has to be run to answer it."""
         options = (self.batch, self.seq, self.optimizer, self.autocast, self.decode)
-        given = (*options, self.gpus, self.answer)
+        given = (*options, self.gpus, self.answer, self.allocator)
         return self.train or any(option is not None for option in given)
 
 
@@ -204,6 +205,7 @@ def _estimate(
             decode=question.decode,
             gpu=gpus[0] if gpus else None,
             answer=question.answer,
+            allocator=question.allocator,
         )
     except TorchFakeError:
         raise

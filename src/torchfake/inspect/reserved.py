@@ -7,12 +7,16 @@ there. Called by: ``memory``, whose ``Estimate`` inherits it; ``fit``.
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from torchfake._arguments import check_path
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake.errors import DeviceError
@@ -76,7 +80,7 @@ class ReservedMemory:
     def snapshot(self) -> dict[str, Any]:
         """A memory snapshot of the steps, in the format of ``torch.cuda.memory._snapshot()``.
 
-        Written with ``pickle.dump``, it is shown by https://pytorch.org/memory_viz and by
+        Pickled (:meth:`write_snapshot`), it is shown by https://pytorch.org/memory_viz and by
         ``torch.cuda._memory_viz``. An allocation's frames are its operator, its module and the line
         of your code; times are the numbers of the actions.
 
@@ -91,6 +95,16 @@ class ReservedMemory:
         tags = list(self._frames())
         allocator = self._replay(DeviceMemory(None, self._total), trace=True, tags=tags)[1]
         return snapshot_of(allocator, int(self.device.partition(":")[2] or 0))
+
+    def write_snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`snapshot` to a file, pickled, as ``torch.cuda.memory._dump_snapshot`` does.
+
+        Raises:
+            DeviceError: if the device is not a CUDA device.
+        """
+        check_path(path, "path")
+        data = pickle.dumps(self.snapshot())
+        Path(path).write_bytes(data)
 
     def reserved_to_dict(self) -> dict[str, Any]:
         """The figures, ready for JSON."""

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "_files/file_plan.py": {"huggingface_hub"},
     "_files/transformers_checkpoints.py": {"transformers"},
     "_materialize/progress.py": {"tqdm"},
+    "_cli_options.py": {"typer"},
     "cli.py": {"rich", "typer"},
     "inspect/base_record.py": {"pandas"},
     "inspect/show/figures.py": {"plotly"},

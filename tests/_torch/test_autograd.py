@@ -86,6 +86,15 @@ def test_sequence_numbers() -> None:
     assert autograd.running_sequence_number() is None
 
 
+def test_going_backward() -> None:
+    seen: list[bool] = []
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda _: seen.append(autograd.is_going_backward()))
+    x.sum().backward()
+    assert seen == [True]
+    assert not autograd.is_going_backward()
+
+
 def test_numbers_of_leaf_nodes() -> None:
     """AccumulateGrad nodes have numbers of their own range."""
     x = torch.ones(2, requires_grad=True)

@@ -119,7 +119,10 @@ def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
     castable = (torch.float32, *_HALF)
-    return tuple(t.to(dtype) if t is not None and t.dtype in castable else t for t in tensors)
+    casts = [  # the last one first, as torch does
+        t.to(dtype) if t is not None and t.dtype in castable else t for t in reversed(tensors)
+    ]
+    return tuple(reversed(casts))
 
 
 def _additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

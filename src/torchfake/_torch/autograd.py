@@ -266,6 +266,11 @@ FIRST_LEAF_NUMBER = 1 << 63
 """AccumulateGrad nodes of leaves have sequence numbers from here on, other nodes smaller ones."""
 
 
+def is_going_backward() -> bool:
+    """Whether this thread is in a backward pass."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def running_sequence_number() -> int | None:
     """The sequence number of the node that a backward pass is running on this thread, if any."""
     node: Any = torch._C._current_autograd_node()

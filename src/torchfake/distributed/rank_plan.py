@@ -15,7 +15,7 @@ import numpy as np
 
 from torchfake.distributed.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
 from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
-from torchfake.inspect.memory import Estimate, Peak
+from torchfake.inspect.estimates import Estimate, Peak
 from torchfake.inspect.run.lifetimes import CATEGORIES
 
 KINDS = (*CATEGORIES, UNSHARDED, COMMUNICATION)

@@ -33,7 +33,7 @@ from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
 from torchfake.inspect import memory
 from torchfake.inspect.describe.messages import one_line
-from torchfake.inspect.memory import Estimate
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.run.execution import run_step
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import Step

@@ -30,6 +30,9 @@ from torchfake.inspect.check import check as check
 from torchfake.inspect.describe.tensor_specs import TensorSpec as TensorSpec
 from torchfake.inspect.diff import Diff as Diff
 from torchfake.inspect.diff import diff as diff
+from torchfake.inspect.estimates import Estimate as Estimate
+from torchfake.inspect.estimates import Peak as Peak
+from torchfake.inspect.estimates import Timeline as Timeline
 from torchfake.inspect.fit import Fit as Fit
 from torchfake.inspect.fit import Fits as Fits
 from torchfake.inspect.fit import fit as fit
@@ -40,9 +43,6 @@ from torchfake.inspect.inputs.example_inputs import example_inputs as example_in
 from torchfake.inspect.inspection import Inspection as Inspection
 from torchfake.inspect.inspection import Question as Question
 from torchfake.inspect.inspection import inspect_target as inspect_target
-from torchfake.inspect.memory import Estimate as Estimate
-from torchfake.inspect.memory import Peak as Peak
-from torchfake.inspect.memory import Timeline as Timeline
 from torchfake.inspect.memory import estimate as estimate
 from torchfake.inspect.show import register as _register  # noqa: F401  how records look
 from torchfake.inspect.show.report import report as report

@@ -19,8 +19,9 @@ from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, resized, size_of
-from torchfake.inspect.memory import Estimate, measure
+from torchfake.inspect.memory import measure
 
 RESERVED_BYTES = CONTEXT_BYTES + MARGIN_BYTES
 """Memory that the caching allocator does not get, by default 1 GiB: 512 MiB for the CUDA context,
@@ -121,6 +122,11 @@ def fit(
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
     if vary not in (None, BATCH, SEQ):
         raise InputsError(f"vary={vary!r} is not 'batch', 'seq' or None")
+    if vary is not None and estimate.subject.program is not None:
+        raise InputsError(
+            f"{estimate.class_name} is a step of your own, whose inputs cannot be resized here: "
+            "use vary=None, and estimate it with other inputs"
+        )
     if vary == SEQ and estimate.step.decode is not None:
         raise InputsError(
             "decode= gives the lengths itself, so 'seq' cannot vary: use vary='batch' or None"

@@ -19,9 +19,10 @@ from torchfake.errors import CheckpointError, InputsError, TorchFakeError, Unkno
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.check import check
 from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits, fit
 from torchfake.inspect.inputs.example_inputs import ExampleInputs, example_inputs
-from torchfake.inspect.memory import Estimate, estimate
+from torchfake.inspect.memory import estimate
 from torchfake.inspect.summary import Summary, summary
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.options import device_named, dtype_named

@@ -23,13 +23,15 @@ MODES = {"fake": fake_mode, "deferred": deferred_mode}
 
 
 class Casts(TorchDispatchMode):
-    """Counts casts."""
+    """Notes the shapes of what is cast."""
 
-    num_casts = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func)  # in inference mode, `to` is not decomposed
-        self.num_casts += name.startswith(("aten._to_copy", "aten.to."))
+        if str(func).startswith(("aten._to_copy", "aten.to.")):  # in inference mode, the latter
+            self.shapes.append(tuple(args[0].shape))
         return func(*args, **(kwargs or {}))
 
 
@@ -42,8 +44,8 @@ def counted(program: Callable[[], Any], mode: Any) -> Any:
         try:
             result = program()
         except RuntimeError as error:
-            return "dtype" in str(error), casts.num_casts
-    return result, casts.num_casts
+            return "dtype" in str(error), casts.shapes
+    return result, casts.shapes
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -124,6 +126,19 @@ def where_hooks_see_what_is_saved() -> list[Any]:
     return seen
 
 
+def in_the_same_order() -> None:
+    """The order decides in which order a backward pass frees memory."""
+    x, layer, convolution = torch.randn(2, 3), nn.Linear(3, 5), nn.Conv2d(2, 3, 2)
+    with torch.autocast("cpu", BF16):
+        layer(x)
+        torch.addmm(layer.bias, x, layer.weight.t())
+        torch.baddbmm(torch.randn(2, 5, 6), torch.randn(2, 5, 4), torch.randn(2, 4, 6))
+        convolution(torch.randn(1, 2, 5, 5))
+        torch.cat([torch.randn(2, 3).bfloat16(), torch.randn(1, 3), torch.randn(3, 3)])
+        query, key = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4)
+        nn.functional.scaled_dot_product_attention(query, key, torch.randn(1, 1, 3, 4))
+
+
 PROGRAMS: list[Callable[[], Any]] = [
     lambda: twice_in(BF16, BF16),
     lambda: twice_in(BF16, F16),  # refused: the first cast is found
@@ -131,6 +146,7 @@ PROGRAMS: list[Callable[[], Any]] = [
     of_a_view,
     of_two_leaves_of_one_memory,
     of_a_frozen_weight,
+    in_the_same_order,
     where_hooks_are_forbidden,
     where_hooks_see_what_is_saved,
 ]

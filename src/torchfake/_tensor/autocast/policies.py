@@ -122,7 +122,10 @@ def _is_eligible(tensor: torch.Tensor, device_type: str) -> bool:
 def _cast_all(
     args: Args, kwargs: Kwargs, device_type: str, dtype: torch.dtype
 ) -> tuple[Args, Kwargs]:
-    """The arguments with every eligible tensor in `dtype`, lists of tensors opened."""
+    """The arguments with every eligible tensor in `dtype`, lists of tensors opened.
+
+    From the last to the first: so GCC evaluates arguments, and backward passes go the other way.
+    """
 
     def cast(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -133,7 +136,9 @@ def _cast_all(
             return [cast(item) for item in value]
         return value
 
-    return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}
+    named = [(name, cast(value)) for name, value in reversed(kwargs.items())]
+    casts = [cast(value) for value in reversed(args)]
+    return tuple(reversed(casts)), dict(reversed(named))
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, lower: torch.dtype) -> torch.Tensor:

@@ -60,6 +60,18 @@ def step_of(
     return Step(mode, optimizer, loss, autocast_dtype, decode, round_to, workspace_bytes, settings)
 
 
+def check_program_options(optimizer: Any, loss: Any, mode: Any, autocast: Any, decode: Any) -> None:
+    """Refuse what a step of the user's own does by itself.
+
+    Raises:
+        InputsError: naming the argument.
+    """
+    given = {"optimizer": optimizer, "loss": loss, "mode": mode, "autocast": autocast}
+    for name, value in {**given, "decode": decode}.items():
+        if value is not None:
+            raise InputsError(f"{name}= is for a module: a function does that itself")
+
+
 def _resolve_mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:
     if mode not in (None, "training", "forward", "inference"):
         raise InputsError(f"mode={mode!r} is not training, forward or inference")

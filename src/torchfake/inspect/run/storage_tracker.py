@@ -57,6 +57,7 @@ class StorageTracker(FakeDispatch):
         self._dead_refs: deque[_Ref] = deque()  # in the order in which they died
         self._streams: dict[int, int] = {0: 0}  # small numbers, by the number that torch has
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
+        self.survivors: list[_Ref] = []  # weak references to what is alive after `finish`
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._recomputed and not torch.is_grad_enabled():
@@ -152,6 +153,14 @@ class StorageTracker(FakeDispatch):
             if ref is not None and ref.life.category in ("", "activations"):
                 ref.life.category, ref.life.module = category, module
 
+    def register_survivors(self, before: StorageTracker) -> None:
+        """Record what a tracker of an earlier run has left alive."""
+        for ref in before.survivors:
+            storage = ref()
+            if storage is not None and self._ref_to(storage) is None:
+                life = self._record_allocation(storage, None, ref.life.category)
+                life.module = ref.life.module
+
     def begin_phase(self, phase: str) -> None:
         """What is allocated from here on is of `phase`."""
         self.phase = phase
@@ -171,6 +180,7 @@ class StorageTracker(FakeDispatch):
     def finish(self) -> Lifetimes:
         """Stop tracking; the lifetimes of the storages of the step, as columns."""
         self._record_frees()
+        self.survivors = list(self._refs.values())
         self._refs.clear()
         for life in self.lives:
             del life.ref

@@ -41,6 +41,9 @@ class Workload:
     device: torch.device | None = None  # where all tensors are to be; where they are, if None
     gpu: CudaProfile | None = None  # what a CUDA device is; torchfake's default, if None
     answer: str | AnswerFunction | None = None  # of questions about values that do not exist
+    program: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    """In place of a module: a step of the user's own, and its arguments. `args` are then the
+    tensors that it refers to."""
 
     def fake_copy(self) -> FakeCopy:
         """A fake copy of the module and of the inputs; small inputs and buffers keep their values.

@@ -19,7 +19,7 @@ from torchfake.errors import MissingExtraError
 from torchfake.inspect.base_record import figure
 from torchfake.inspect.describe import units
 from torchfake.inspect.describe.module_names import join_name, name_and_ancestors
-from torchfake.inspect.memory import Estimate
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.run.lifetimes import PHASES
 from torchfake.inspect.show.html import COLORS, escape
 from torchfake.inspect.summary import Summary

@@ -13,9 +13,9 @@ from html import escape as _escape_markup
 from torchfake._escapes import printable
 from torchfake.inspect.base_record import Record, html_fragment
 from torchfake.inspect.check import Checked
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
-from torchfake.inspect.memory import Estimate
 from torchfake.inspect.show import summary_table, text
 from torchfake.inspect.show.summary_table import LEFT_ALIGNED
 from torchfake.inspect.summary import Summary

@@ -13,9 +13,9 @@ from typing import Any
 from torchfake.errors import MissingExtraError
 from torchfake.inspect.base_record import html_fragment
 from torchfake.inspect.describe.units import bytes_text
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
-from torchfake.inspect.memory import Estimate
 from torchfake.inspect.show import figures, text
 from torchfake.inspect.show.html import escape
 from torchfake.inspect.summary import Summary

@@ -16,9 +16,10 @@ from torch import nn
 
 from torchfake._files.disk.incomplete import write_whole
 from torchfake.errors import InputsError
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
-from torchfake.inspect.memory import Estimate, estimate
+from torchfake.inspect.memory import estimate
 from torchfake.inspect.summary import Summary, summary
 
 

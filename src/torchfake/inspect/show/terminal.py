@@ -15,9 +15,9 @@ from rich.text import Text
 from torchfake._escapes import printable
 from torchfake.inspect.base_record import Record, renderables
 from torchfake.inspect.check import Checked
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
-from torchfake.inspect.memory import Estimate
 from torchfake.inspect.show import summary_table, text
 from torchfake.inspect.summary import Summary
 

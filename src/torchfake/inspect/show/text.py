@@ -18,9 +18,9 @@ from torchfake.inspect.describe.messages import answer_lines
 from torchfake.inspect.describe.tensor_specs import to_lines
 from torchfake.inspect.describe.units import bytes_text, count_text, flops_text
 from torchfake.inspect.diff import Diff
+from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fit, Fits
 from torchfake.inspect.inspection import Inspection
-from torchfake.inspect.memory import Estimate
 from torchfake.inspect.show.diff_text import diff_text
 from torchfake.inspect.show.summary_table import HEADER, LEFT_ALIGNED, footnote, rows
 from torchfake.inspect.summary import Summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,3 +37,23 @@ def test_fit_says_no(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("fit", *SMALL, *options, "--vary", "seq", "--json")
     assert code == 0
     assert [fit["gpu"] for fit in json.loads(out)["fits"]] == ["small", "large"]
+
+
+def test_a_snapshot_of_the_step(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "step.pickle"
+    options = ("--seq", "32", "--train", "--gpu", "t4-16gb", "--vary", "none", "--json")
+    options += ("--snapshot", str(file), "--allocator", "expandable_segments:True")
+    code, out, _ = run("fit", *SMALL, *options)
+    assert code == 0
+    segments = pickle.loads(file.read_bytes())["segments"]
+    total = sum(segment["total_size"] for segment in segments)
+    assert total == json.loads(out)["fits"][0]["peak_reserved_bytes"]
+    assert all(segment["is_expandable"] for segment in segments)
+
+
+def test_options_of_the_allocator_that_are_wrong(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("inspect", *SMALL, "--snapshot", str(tmp_path / "step.pickle"))
+    assert (code, err) == (2, "error: --snapshot is of a step on a GPU: name one with --gpu\n")
+    code, _, err = run("fit", *SMALL, "--allocator", "max_split_size_mb:1")
+    assert code == 2
+    assert "max_split_size_mb:1 is too small: give 20 (MiB) or more" in err

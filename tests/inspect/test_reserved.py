@@ -139,6 +139,28 @@ def test_a_stream_does_not_reuse_what_another_has_freed() -> None:
     assert found.peak_reserved_bytes == once.peak_reserved_bytes + 32 * MIB
 
 
+class UsedElsewhere(nn.Module):
+    """What its first product gives is read on another stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2048, 2048, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.inner(x)
+        first.record_stream(torch.cuda.Stream())
+        return first
+
+
+def test_the_streams_that_use_a_tensor_are_recorded() -> None:
+    with fake_mode():
+        model = UsedElsewhere()
+    found = estimate(model, fake_input(4096), gpu=GPU)
+    assert [streams for streams in found.lives.used_on if streams] == [(1,)]
+    with fake_mode(fake_cuda=True), pytest.raises(NotImplementedError, match="on the CPU"):
+        torch.empty(3).record_stream(torch.cuda.Stream())
+
+
 @pytest.mark.parametrize("allocator", [None, "expandable_segments:True"])
 def test_torch_reads_the_snapshot(allocator: str | None, tmp_path: Path) -> None:
     found = trained(allocator)

@@ -8,6 +8,7 @@ them. Called by: every file that makes fakes or checks whether a tensor is fake.
 
 from __future__ import annotations
 
+import builtins
 import sys
 from typing import Any
 
@@ -136,6 +137,18 @@ class FakeTensor(torch.Tensor):
     def share_memory_(self) -> FakeTensor:
         self._fake_storage.untyped.share_memory_()
         return self
+
+    def record_stream(self, stream: Any) -> None:
+        """A fake stream is none to C++; whoever tracks memory is told of it."""
+        if issubclass(builtins.type(stream), torch.Stream):
+            _Super.record_stream(self, stream)
+        elif self.device.type == "cpu":
+            raise NotImplementedError(
+                "aten::record_stream is for tensors on an accelerator, and this one is on the CPU"
+            )
+        tracker = dispatcher.current_fake_mode()
+        if hasattr(tracker, "record_stream"):
+            tracker.record_stream(self._fake_storage, stream)
 
     # Conversions: C++ gets the carrier device, since it compares that with the wrapper's device.
 

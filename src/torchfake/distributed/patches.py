@@ -13,7 +13,6 @@ import importlib
 from typing import Any
 
 from torchfake._patches.patch import Patch, Patched
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.distributed import is_dtensor, local_tensor_of
@@ -50,21 +49,9 @@ def _resize(original: Any) -> Any:
     return resize_
 
 
-def _record_stream(original: Any) -> Any:
-    """FSDP1 passes streams to the CUDA allocator; C++ would refuse those that do not exist."""
-
-    def record_stream(tensor: Any, stream: Any) -> None:
-        tracker = dispatcher.current_fake_mode()
-        if isinstance(tracker, RankTracker):
-            tracker.record_stream(tensor._fake_storage, stream)
-
-    return record_stream
-
-
 def _patches() -> list[Patch]:
     return [
         Patch(FakeUntypedStorage, "resize_", _resize),
-        Patch(FakeTensor, "record_stream", _record_stream),
         Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
     ]
 

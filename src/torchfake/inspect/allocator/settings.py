@@ -25,6 +25,8 @@ NUM_INTERVALS = 16
 """Of sizes, each with its own divisions: 1 MiB to 64 GiB (``kRoundUpPowerOfTwoIntervals``)."""
 
 _WITHOUT_EFFECT = {
+    "expandable_segments_reserve": "text",
+    "expandable_segments_reserve_by_class": "text",
     "graph_capture_record_stream_reuse": "flag",
     "pinned_free_catch_all": "flag",
     "pinned_max_cached_size_mb": "number",
@@ -36,7 +38,7 @@ _WITHOUT_EFFECT = {
     "release_lock_on_cudamalloc": "flag",
     "throw_on_cudamalloc_oom": "flag",
 }
-"""Options of pinned memory, locks and errors, and what their values are."""
+"""Options of pinned memory, locks, errors and ranges of addresses, and what their values are."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ def _with_option(settings: AllocatorSettings, key: str, value: str) -> Allocator
     if key == "backend":
         _check_backend(value)
     elif key.replace("hip", "cuda") in _WITHOUT_EFFECT:
-        parse = _flag if _WITHOUT_EFFECT[key.replace("hip", "cuda")] == "flag" else _whole_number
-        parse(key, value)
+        kind = _WITHOUT_EFFECT[key.replace("hip", "cuda")]
+        _CHECKS.get(kind, lambda key, value: None)(key, value)
     else:
         known = ", ".join(sorted({*_OPTIONS, "backend", *_WITHOUT_EFFECT}))
         raise InputsError(f"allocator: there is no option {key!r}; there are {known}")
@@ -210,3 +212,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
 }
 """The options with an effect: the field of the settings, and what parses the value."""
+
+_CHECKS: dict[str, Callable[[str, str], Any]] = {"flag": _flag, "number": _whole_number}
+"""Of the values of options without an effect, by their kind."""

@@ -243,6 +243,13 @@ def sweep_inputs(session: nox.Session) -> None:
 
 
 @nox.session
+def published(session: nox.Session) -> None:
+    """Estimates against figures that others published: the table of docs/memory.md."""
+    install(session, CHECKED_TORCH)
+    session.run("python", "-m", "tests.published.run", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Ratios against the meta device, FakeTensorMode and eager, from one run."""
     install(session, CHECKED_TORCH)

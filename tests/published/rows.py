@@ -1,0 +1,122 @@
+"""Figures that others have measured or derived, and the function that estimates each.
+
+Every row names its source. A row outside of its bound says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from tests.published import models
+from torchfake import estimate, fake_mode, summary
+
+MIB, GIB = 2**20, 2**30
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure."""
+
+    source: str
+    setting: str
+    published: float
+    unit: str
+    estimated: Callable[[], float]
+    bound: float  # how far the ratio may be from 1
+    reason: str = ""  # where it is further
+    is_quick: bool = True  # less than a second or two: in the suite
+
+    def ratio(self) -> float:
+        return self.estimated() / self.published
+
+
+def activations_of_layer(hidden: int, heads: int, batch: int, recomputes: bool) -> float:
+    """What two layers keep more than one, MiB."""
+    kept = []
+    for depth in (1, 2):
+        with fake_mode():
+            layers = (
+                models.TransformerLayer(hidden, heads, recomputes_attention=recomputes)
+                for _ in range(depth)
+            )
+            stack = nn.Sequential(*layers).bfloat16()
+            x = torch.empty(batch, 2048, hidden, dtype=torch.bfloat16, requires_grad=True)
+        timeline = estimate(stack, x, mode="forward", gpu="a100-80gb").timeline
+        activations = timeline.num_bytes[:, timeline.categories.index("activations")]
+        kept.append(int(activations[-3:].max()))
+    return (kept[1] - kept[0]) / MIB
+
+
+def octocoder_peak() -> float:
+    model, inputs = models.octocoder()
+    return estimate(model, inputs, gpu="a100-80gb", decode=(20, 60)).peak_bytes / GIB
+
+
+def llama_cache(tokens: int) -> float:
+    model, inputs = models.llama_8b()
+    timeline = estimate(model, inputs, gpu="h100-80gb", decode=(tokens - 1, 1)).timeline
+    return int(timeline.num_bytes[:, timeline.categories.index("kv cache")].max()) / GIB
+
+
+def gpt2_flops() -> float:
+    model, inputs = models.gpt2()
+    return summary(model, inputs).flops[""].forward
+
+
+def bert_reserved(
+    batch: int,
+    *,
+    adafactor: bool = False,
+    half: bool = False,
+    accumulate: int = 1,
+    checkpoints: bool = False,
+) -> float:
+    step = models.bert_step(
+        batch, adafactor=adafactor, half=half, accumulate=accumulate, checkpoints=checkpoints
+    )
+    reserved = estimate(step, gpu="v100-32gb").peak_reserved_bytes
+    assert reserved is not None
+    return reserved / MIB
+
+
+KORTHIKANTI = "Korthikanti et al. 2022, eq. 1 and 6"
+_LAYERS = (("22B", 6144, 64, 4, 6752, 1632), ("175B", 12288, 96, 1, 2736, 816),
+           ("530B", 20480, 128, 1, 3920, 1360), ("1T", 25600, 160, 1, 4900, 1700))  # fmt: skip
+_OLD = "not explained; the versions of 2022 could not be run"
+TRAINER = "transformers, perf_train_gpu_one (2022), V100, nvidia-smi less 1,343 MB"
+
+ROWS = [
+    *(
+        Row(KORTHIKANTI, f"{name}, a layer's activations{text}", size, "MiB", compute, 0.02)
+        for name, hidden, heads, batch, whole, selective in _LAYERS
+        for text, size, compute in (
+            ("", whole, partial(activations_of_layer, hidden, heads, batch, False)),
+            (", attention recomputed", selective,
+             partial(activations_of_layer, hidden, heads, batch, True)),
+        )
+    ),
+    Row("transformers, LLM optimization tutorial, max_memory_allocated",
+        "OctoCoder bf16, prompt 20, 60 new tokens", 29.026, "GiB", octocoder_peak, 0.02),
+    *(
+        Row("Hugging Face blog, llama31", f"Llama 3.1 8B, cache of {tokens:,} tokens", size, "GiB",
+            partial(llama_cache, tokens), 0.02)
+        for tokens, size in ((1024, 0.125), (16000, 1.95), (128000, 15.62))
+    ),
+    Row("nanoGPT, transformer_sizing", "GPT-2, 1,024 tokens, forward", 291_648_307_200, "FLOPs",
+        gpt2_flops, 0.0),
+    Row(TRAINER, "BERT-large, 4 x 512, fp32, reserved", 13606, "MiB",
+        partial(bert_reserved, 4), 0.05, _OLD, False),
+    Row(TRAINER, "the same, fp16", 12596, "MiB",
+        partial(bert_reserved, 4, half=True), 0.05, "", False),
+    Row(TRAINER, "the same, Adafactor", 10952, "MiB",
+        partial(bert_reserved, 4, adafactor=True), 0.05, _OLD, False),
+    Row(TRAINER, "BERT-large, 1 x 512, 4 accumulated", 7338, "MiB",
+        partial(bert_reserved, 1, accumulate=4), 0.05, "", False),
+    Row(TRAINER, "the same with checkpointing", 5432, "MiB",
+        partial(bert_reserved, 1, accumulate=4, checkpoints=True), 0.05, "", False),
+]  # fmt: skip

@@ -114,6 +114,20 @@ def test_fit_and_plan_judge_by_what_is_reserved() -> None:
     assert planned.highest.nvidia_smi_bytes >= planned.peak_reserved_bytes + CONTEXT_BYTES
 
 
+def test_a_program_reserves_what_a_plain_loop_does() -> None:
+    model, x = layers(), fake_input(4096)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        output = model(x)
+        output.sum().backward()
+        optimizer.step()
+
+    program, plain = estimate(step, gpu=GPU), trained()
+    assert program.peak_reserved_bytes == pytest.approx(plain.peak_reserved_bytes, rel=0.03)
+
+
 class OnAnotherStream(nn.Module):
     """Half of its work is on a stream of its own."""
 

@@ -26,11 +26,9 @@ from torchfake.inspect.allocator.outside import CONTEXT_BYTES
 from torchfake.inspect.allocator.replay import Reserved, Run, replay
 from torchfake.inspect.allocator.snapshot import Frame, snapshot_of
 from torchfake.inspect.run.cuda_memory import is_matrix_product
-from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Lifetimes
+from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
 from torchfake.inspect.run.step import Step
-
-_LASTING = ("parameters", "buffers", "inputs", "optimizer state")
-"""Categories of what is there in the next step too."""
+from torchfake.inspect.run.workload import Workload
 
 
 class ReservedMemory:
@@ -40,6 +38,7 @@ class ReservedMemory:
     gpu: CudaProfile | None
     lives: Lifetimes
     step: Step
+    subject: Workload
     workspace_bytes: int
 
     @property
@@ -127,16 +126,28 @@ class ReservedMemory:
     @cached_property
     def _run(self) -> Run:
         lives = self.lives
+        is_old = np.array([op == "" for op in lives.op], dtype=bool)  # there before the step
+        is_state = lives.category == CATEGORIES.index("optimizer state")
         return Run(
             num_bytes=lives.num_bytes,
-            allocated_at=lives.allocated_at,
+            allocated_at=self._allocated_at_first(is_old & is_state),
             freed_at=lives.freed_at,
-            lasts=np.isin(lives.category, [CATEGORIES.index(name) for name in _LASTING]),
+            lasts=is_old | is_state,
             num_events=lives.num_events,
             stream=lives.stream,
             used_on={row: streams for row, streams in enumerate(lives.used_on) if streams},
             workspaces=_workspaces(lives, self.workspace_bytes, self.step.mode),
         )
+
+    def _allocated_at_first(self, old_state: Array) -> Array:
+        """When each storage is allocated in the first step. Of a program the second one is tracked,
+        which finds the optimizer's state there; the first has made it in the optimizer.
+        """
+        lives = self.lives
+        in_optimizer = np.flatnonzero(lives.phase == PHASES.index("optimizer"))
+        if self.subject.program is None or not len(in_optimizer):
+            return lives.allocated_at
+        return np.where(old_state, lives.allocated_at[in_optimizer[0]], lives.allocated_at)
 
     def _frames(self) -> Iterator[list[Frame]]:
         """Of each storage, innermost first."""

@@ -106,7 +106,7 @@ def _with_option(settings: AllocatorSettings, key: str, value: str) -> Allocator
         _check_backend(value)
     elif key.replace("hip", "cuda") in _WITHOUT_EFFECT:
         kind = _WITHOUT_EFFECT[key.replace("hip", "cuda")]
-        _CHECKS.get(kind, lambda key, value: None)(key, value)
+        _CHECKS[kind](key, value)
     else:
         known = ", ".join(sorted({*_OPTIONS, "backend", *_WITHOUT_EFFECT}))
         raise InputsError(f"allocator: there is no option {key!r}; there are {known}")
@@ -131,6 +131,10 @@ def _whole_number(key: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", value):
         raise InputsError(f"allocator: {key}:{value} is not a whole number")
     return int(value)
+
+
+def _text(key: str, value: str) -> str:
+    return value
 
 
 def _megabytes(key: str, value: str) -> int:
@@ -213,5 +217,9 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 """The options with an effect: the field of the settings, and what parses the value."""
 
-_CHECKS: dict[str, Callable[[str, str], Any]] = {"flag": _flag, "number": _whole_number}
+_CHECKS: dict[str, Callable[[str, str], Any]] = {
+    "flag": _flag,
+    "number": _whole_number,
+    "text": _text,
+}
 """Of the values of options without an effect, by their kind."""

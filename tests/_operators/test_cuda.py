@@ -122,8 +122,12 @@ def test_autocast_comes_first() -> None:
     with fake_mode(fake_cuda=True), torch.autocast("cuda", HALF), Operators() as seen:
         scores = on_cuda(3, 4) @ on_cuda(4, 5)
         result = torch.softmax(scores, -1)
+        dropped = torch.dropout(scores, 0.5, True)
+        normed = functional.batch_norm(on_cuda(4, 3, 5), None, None, on_cuda(3), on_cuda(3), True)
     assert (scores.dtype, result.dtype) == (HALF, FLOAT)
-    assert seen.names[-3:] == ["mm", "_softmax", "detach"]
+    assert "_to_copy" not in seen.names[seen.names.index("mm") :]
+    assert dropped.grad_fn.name() == "NativeDropoutBackward0"
+    assert normed.grad_fn.name() == "CudnnBatchNormBackward0"
 
 
 def test_under_transforms() -> None:

@@ -38,7 +38,7 @@ def dropout(redispatch: Redispatch, tensor: Tensor, p: float, train: bool) -> An
     return aten.native_dropout.default(tensor, p, train)[0]
 
 
-def softmax_with(kernel: Any) -> Callable[..., Callable[..., Any]]:
+def softmax_with(op: Any, kernel: Any) -> Callable[..., Callable[..., Any]]:
     """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument. Makes
     the kernel of ``softmax`` or ``log_softmax``, which are called often.
     """
@@ -46,7 +46,7 @@ def softmax_with(kernel: Any) -> Callable[..., Callable[..., Any]]:
     def make_kernel(redispatch: Redispatch) -> Callable[..., Any]:
         def softmax(keys: Any, tensor: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
             is_half = dtype is torch.float32 and tensor.dtype is torch.float16
-            if is_half and tensor.is_cuda and not comes_later():
+            if is_half and tensor.is_cuda and not comes_later(op):
                 return kernel(tensor, dim, True)
             return redispatch(keys, tensor, dim, dtype)
 
@@ -55,11 +55,12 @@ def softmax_with(kernel: Any) -> Callable[..., Callable[..., Any]]:
     return make_kernel
 
 
-def comes_later() -> bool:
+def comes_later(op: Any) -> bool:
     """Whether autocast or a transform of ``torch.func`` comes first. It will call the operator once
     more, with what it makes of the arguments.
     """
-    return dispatcher.AUTOCAST_KEY.is_next() or autograd.are_transforms_running()
+    key = dispatcher.AUTOCAST_KEY
+    return (key.is_next() and key.has_kernel(op)) or autograd.are_transforms_running()
 
 
 _MAX_BATCH = {True: 880_801, False: 65_535}  # of cuDNN, in training and else

@@ -40,22 +40,22 @@ for _packet, _mode in _MODES.items():
     _KERNELS[_packet.data] = recurrent_layers.layers_of_packed(_mode)
 
 
-def _where_it_decides(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _where_it_decides(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel, but where autocast or a transform comes first."""
 
     def decide(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        run = redispatch if composites.comes_later() else partial(kernel, redispatch)
+        run = redispatch if composites.comes_later(op) else partial(kernel, redispatch)
         return run(*args, **kwargs)
 
     return decide
 
 
-for _packet, _kernel in (
-    (aten.softmax, composites.softmax_with(aten._softmax.default)),
-    (aten.log_softmax, composites.softmax_with(aten._log_softmax.default)),
+for _op, _run in (
+    (aten.softmax.int, aten._softmax.default),
+    (aten.log_softmax.int, aten._log_softmax.default),
 ):
-    dispatcher.CUDA_WRAPPER_KEY.register_frequent(_packet.int, _kernel)
+    dispatcher.CUDA_WRAPPER_KEY.register_frequent(_op, composites.softmax_with(_op, _run))
 for _op, _kernel in _KERNELS.items():
-    dispatcher.CUDA_WRAPPER_KEY.register(_op, _where_it_decides(_kernel))
+    dispatcher.CUDA_WRAPPER_KEY.register(_op, _where_it_decides(_op, _kernel))
 for _op in COMPOSED_ELSEWHERE:
     kernels.run_whole_on_cuda(_op)

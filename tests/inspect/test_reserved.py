@@ -124,8 +124,7 @@ def test_a_program_reserves_what_a_plain_loop_does() -> None:
         output.sum().backward()
         optimizer.step()
 
-    program, plain = estimate(step, gpu=GPU), trained()
-    assert program.peak_reserved_bytes == pytest.approx(plain.peak_reserved_bytes, rel=0.03)
+    assert estimate(step, gpu=GPU).peak_reserved_bytes == trained().peak_reserved_bytes
 
 
 class OnAnotherStream(nn.Module):

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from tests.published import models
+from tests.published import llama_of_torchtitan, models
 from torchfake import estimate, fake_mode, summary
 
 MIB, GIB = 2**20, 2**30
@@ -84,6 +84,12 @@ def bert_reserved(
     return reserved / MIB
 
 
+def torchtitan_reserved() -> float:
+    reserved = llama_of_torchtitan.planned(batch=2, num_gpus=8).peak_reserved_bytes
+    assert reserved is not None
+    return reserved / GIB
+
+
 KORTHIKANTI = "Korthikanti et al. 2022, eq. 1 and 6"
 _LAYERS = (("22B", 6144, 64, 4, 6752, 1632), ("175B", 12288, 96, 1, 2736, 816),
            ("530B", 20480, 128, 1, 3920, 1360), ("1T", 25600, 160, 1, 4900, 1700))  # fmt: skip
@@ -109,14 +115,17 @@ ROWS = [
     ),
     Row("nanoGPT, transformer_sizing", "GPT-2, 1,024 tokens, forward", 291_648_307_200, "FLOPs",
         gpt2_flops, 0.0),
+    Row("torchtitan, llama3_h100_202412, reserved",
+        "Llama 3 8B, FSDP2 on 8 H100, 2 x 8,192, selective checkpointing, eager", 82.4, "GiB",
+        torchtitan_reserved, 0.05, "", False),
     Row(TRAINER, "BERT-large, 4 x 512, fp32, reserved", 13606, "MiB",
         partial(bert_reserved, 4), 0.05, _OLD, False),
     Row(TRAINER, "the same, fp16", 12596, "MiB",
-        partial(bert_reserved, 4, half=True), 0.05, "", False),
+        partial(bert_reserved, 4, half=True), 0.05, _OLD, False),
     Row(TRAINER, "the same, Adafactor", 10952, "MiB",
         partial(bert_reserved, 4, adafactor=True), 0.05, _OLD, False),
     Row(TRAINER, "BERT-large, 1 x 512, 4 accumulated", 7338, "MiB",
-        partial(bert_reserved, 1, accumulate=4), 0.05, "", False),
+        partial(bert_reserved, 1, accumulate=4), 0.05, _OLD, False),
     Row(TRAINER, "the same with checkpointing", 5432, "MiB",
         partial(bert_reserved, 1, accumulate=4, checkpoints=True), 0.05, "", False),
 ]  # fmt: skip

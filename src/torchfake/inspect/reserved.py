@@ -26,9 +26,8 @@ from torchfake.inspect.allocator.outside import CONTEXT_BYTES
 from torchfake.inspect.allocator.replay import Reserved, Run, replay
 from torchfake.inspect.allocator.snapshot import Frame, snapshot_of
 from torchfake.inspect.run.cuda_memory import is_matrix_product
-from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
+from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Lifetimes
 from torchfake.inspect.run.step import Step
-from torchfake.inspect.run.workload import Workload
 
 
 class ReservedMemory:
@@ -38,7 +37,7 @@ class ReservedMemory:
     gpu: CudaProfile | None
     lives: Lifetimes
     step: Step
-    subject: Workload
+    first_lives: Lifetimes | None
     workspace_bytes: int
 
     @property
@@ -121,33 +120,20 @@ class ReservedMemory:
     def _replay(
         self, memory: DeviceMemory, *, trace: bool = False, tags: Sequence[Any] | None = None
     ) -> tuple[Reserved, CachingAllocator]:
-        return replay(self._run, self.step.allocator, memory, trace=trace, tags=tags)
+        settings, first = self.step.allocator, self._first_run
+        return replay(self._run, settings, memory, first=first, trace=trace, tags=tags)
 
     @cached_property
     def _run(self) -> Run:
-        lives = self.lives
-        is_old = np.array([op == "" for op in lives.op], dtype=bool)  # there before the step
-        is_state = lives.category == CATEGORIES.index("optimizer state")
-        return Run(
-            num_bytes=lives.num_bytes,
-            allocated_at=self._allocated_at_first(is_old & is_state),
-            freed_at=lives.freed_at,
-            lasts=is_old | is_state,
-            num_events=lives.num_events,
-            stream=lives.stream,
-            used_on={row: streams for row, streams in enumerate(lives.used_on) if streams},
-            workspaces=_workspaces(lives, self.workspace_bytes, self.step.mode),
-        )
+        # a program's first step was tracked for itself: it has asked for the workspaces
+        num_bytes = 0 if self.first_lives is not None else self.workspace_bytes
+        return _run_of(self.lives, num_bytes, self.step.mode)
 
-    def _allocated_at_first(self, old_state: Array) -> Array:
-        """When each storage is allocated in the first step. Of a program the second one is tracked,
-        which finds the optimizer's state there; the first has made it in the optimizer.
-        """
-        lives = self.lives
-        in_optimizer = np.flatnonzero(lives.phase == PHASES.index("optimizer"))
-        if self.subject.program is None or not len(in_optimizer):
-            return lives.allocated_at
-        return np.where(old_state, lives.allocated_at[in_optimizer[0]], lives.allocated_at)
+    @cached_property
+    def _first_run(self) -> Run | None:
+        if self.first_lives is None:
+            return None
+        return _run_of(self.first_lives, self.workspace_bytes, self.step.mode)
 
     def _frames(self) -> Iterator[list[Frame]]:
         """Of each storage, innermost first."""
@@ -158,6 +144,22 @@ class ReservedMemory:
             if key not in known:
                 known[key] = _frames_of(*key)
             yield known[key]
+
+
+def _run_of(lives: Lifetimes, workspace_bytes: int, mode: str) -> Run:
+    is_old = np.array([op == "" for op in lives.op], dtype=bool)
+    return Run(
+        num_bytes=lives.num_bytes,
+        allocated_at=lives.allocated_at,
+        freed_at=lives.freed_at,
+        kind=lives.category,
+        is_old=is_old,
+        lasts=is_old | (lives.category == CATEGORIES.index("optimizer state")),
+        num_events=lives.num_events,
+        stream=lives.stream,
+        used_on={row: streams for row, streams in enumerate(lives.used_on) if streams},
+        workspaces=_workspaces(lives, workspace_bytes, mode),
+    )
 
 
 def _frames_of(op: str, module: str, category: int, location: RawLocation | None) -> list[Frame]:

@@ -2,8 +2,8 @@
 
 Input: a :class:`Run`, the columns of a step's storages; settings; a device. Output: a
 :class:`Reserved`, and the allocator as the last step leaves it. Invariant: what is alive at the end
-of a step and belongs to it alone is freed before the next; what lasts keeps its block, so later
-steps find the first one's cache. Called by: ``memory``, for an estimate of a CUDA device.
+of a step and not there before the next is freed; what lasts keeps its block, so later steps find
+the first one's cache. Called by: ``memory``, for an estimate of a CUDA device.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Run(NamedTuple):
     num_bytes: Array  # int64, as requested
     allocated_at: Array  # int64, event
     freed_at: Array  # int64, event; `num_events` if it is alive at the end
+    kind: Array  # int8: what it is for, such as gradients
+    is_old: Array  # bool: it is there before the step
     lasts: Array  # bool: if alive at the end, it is there in the next step too
     num_events: int
     stream: Array  # int64: 0 is the default one
@@ -59,6 +61,7 @@ def replay(
     settings: AllocatorSettings = DEFAULT_SETTINGS,
     memory: DeviceMemory | None = None,
     *,
+    first: Run | None = None,
     trace: bool = False,
     tags: Any = None,
 ) -> tuple[Reserved, CachingAllocator]:
@@ -66,6 +69,7 @@ def replay(
 
     Args:
         run: the step.
+        first: the step before it, if that is another.
         settings: of the allocator.
         memory: the device; without a limit, if not given.
         trace: whether the allocator keeps all its actions.
@@ -75,13 +79,19 @@ def replay(
         What was reserved, and the allocator at the end.
     """
     allocator = CachingAllocator(settings, memory, trace=trace)
-    steps = _Steps(run, allocator, tags)
+    carried: Carried = {}
+    steps = _Steps(run, allocator, tags, carried)
     num_steps, fits, peak = 0, True, -1
     try:
+        if first is not None:
+            before = _Steps(first, allocator, None, carried)
+            before.run_one()
+            before.leave_all()
+            num_steps = 1
         while num_steps < MAX_STEPS and allocator.peak_reserved_bytes > peak:
             peak = allocator.peak_reserved_bytes
             num_steps += 1
-            steps.run_one(is_first=num_steps == 1)
+            steps.run_one()
     except OutOfMemory:
         fits = False
     found = Reserved(
@@ -95,39 +105,63 @@ def replay(
     return found, allocator
 
 
+Carried = dict[tuple[int, int], list[Block]]
+"""Blocks that a step leaves behind, by the bytes requested and the kind."""
+
+
 class _Steps:
     """Steps that share an allocator."""
 
-    def __init__(self, run: Run, allocator: CachingAllocator, tags: Any) -> None:
-        self._allocator, self._tags = allocator, tags
+    def __init__(self, run: Run, allocator: CachingAllocator, tags: Any, carried: Carried) -> None:
+        self._allocator, self._tags, self._carried = allocator, tags, carried
         self._blocks: list[Block | None] = [None] * len(run.num_bytes)
         self._num_bytes = run.num_bytes.tolist()
-        self._stream = run.stream.tolist()
+        self._kind, self._stream = run.kind.tolist(), run.stream.tolist()
         self._used_on = run.used_on
         self._workspaces = dict(run.workspaces)
         alive = run.freed_at >= run.num_events
+        self._old = np.flatnonzero(run.is_old).tolist()
         self._leftovers = np.flatnonzero(alive & ~run.lasts).tolist()
-        lasting = set(np.flatnonzero(alive & run.lasts).tolist())
+        self._survivors = np.flatnonzero(alive).tolist()
         self._events = _events(run)
-        self._later_events = [
-            (event, row)
-            for event, row in self._events
-            if row not in lasting and ~row not in lasting
-        ]
 
-    def run_one(self, *, is_first: bool) -> None:
-        """Run a step, and free what is alive at its end and does not last."""
-        for event, row in self._events if is_first else self._later_events:
+    def run_one(self) -> None:
+        """Run a step. What lasts has its block already, if it is not the first."""
+        self._take_over()
+        for event, row in self._events:
             self._allocate(row) if row >= 0 else self._free(~row)
-            if is_first and event in self._workspaces:
-                num_bytes = self._workspaces[event]
+            if event in self._workspaces:
+                num_bytes = self._workspaces.pop(event)
                 self._allocator.allocate(num_bytes, tag=self._tags and "workspace of cuBLAS")
-        for row in self._leftovers:
-            self._free(row)
+        self._leave(self._leftovers)
+
+    def leave_all(self) -> None:
+        """Leave all that is alive behind, for steps of other rows."""
+        self._leave(self._survivors)
+
+    def _leave(self, rows: list[int]) -> None:
+        for row in rows:
+            block, self._blocks[row] = self._blocks[row], None
+            if block is not None:
+                key = self._num_bytes[row], self._kind[row]
+                self._carried.setdefault(key, []).append(block)
+
+    def _take_over(self) -> None:
+        """Give what is there before the step the blocks of its size and kind that were left behind,
+        such as gradients; free the others.
+        """
+        for row in self._old:
+            left = self._carried.get((self._num_bytes[row], self._kind[row]))
+            if left and self._blocks[row] is None:
+                self._blocks[row] = left.pop(0)
+        for blocks in self._carried.values():
+            for block in blocks:
+                self._allocator.free(block)
+        self._carried.clear()
 
     def _allocate(self, row: int) -> None:
         num_bytes = self._num_bytes[row]
-        if num_bytes:  # empty tensors have no memory
+        if num_bytes and self._blocks[row] is None:  # empty tensors have no memory
             tag = None if self._tags is None else self._tags[row]
             self._blocks[row] = self._allocator.allocate(num_bytes, self._stream[row], tag)
 

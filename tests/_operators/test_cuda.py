@@ -241,3 +241,14 @@ def test_ctc_loss(dtype: torch.dtype, options: dict[str, Any], expected: str) ->
             loss = ctc_loss(dtype, reduction=reduction, **options)
             assert (loss.shape, loss.dtype) == ((), FLOAT)
             loss.backward()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_optimizers_update_tensors_together_on_cuda_alone(device: str) -> None:
+    with fake_mode(fake_cuda=True):
+        module = nn.Linear(3, 4, device=device)
+        module(torch.empty(2, 3, device=device)).sum().backward()
+        with Operators() as seen:
+            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            torch.optim.AdamW(module.parameters()).step()
+    assert ({"_foreach_norm", "_foreach_sqrt"} <= set(seen.names)) is (device == "cuda")

@@ -156,3 +156,8 @@ def test_function_transforms_wrap_by_name() -> None:
     finally:
         backends.function_transforms._wrap_for_grad = original
     assert len(wrapped) == 1
+
+
+def test_classes_that_are_updated_together() -> None:
+    for functions in (backends.optimizer_functions, backends.foreach_functions):
+        assert torch.Tensor in vars(functions)[backends.FOREACH_TYPES]

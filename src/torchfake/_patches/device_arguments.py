@@ -161,6 +161,15 @@ def _group_by_device(original: Any) -> Any:
     return replacement
 
 
+class _TypesWithFakes(list[type]):
+    """Classes of tensors, and those of fakes, but while operations are recorded."""
+
+    def __contains__(self, cls: object) -> bool:
+        if super().__contains__(cls):
+            return True
+        return isinstance(cls, type) and issubclass(cls, FakeTensor) and not modes.is_recording()
+
+
 def _is_alias_of(original: Any) -> Any:
     """Whether two tensors share a storage: the wrapper of a fake has none in C++."""
 
@@ -262,6 +271,8 @@ PATCHES_FOR_NAMED_DEVICES = [
     *(Patch(torch.Tensor, name, _to_device_type) for name in _CONVERSIONS),
     Patch(backends.nn_functions, "_parse_to", _parse_to),
     Patch(backends.cudnn_functions, "is_acceptable", _is_acceptable),
+    Patch(backends.optimizer_functions, backends.FOREACH_TYPES, _TypesWithFakes),
+    Patch(backends.foreach_functions, backends.FOREACH_TYPES, _TypesWithFakes),
 ]
 """For modes in which devices may be named that this machine does not have."""
 

@@ -16,6 +16,7 @@ from operator import methodcaller
 from typing import Any
 
 import torch
+import torch.utils._foreach_utils
 
 from torchfake._contexts import Restoring, Setting, Together, holding
 from torchfake._torch import dispatcher
@@ -24,6 +25,12 @@ bindings = torch._C
 nn_functions = torch._C._nn
 function_transforms: Any = torch._functorch.eager_transforms  # what torch.func.grad and jvp call
 cudnn_functions: Any = vars(torch.backends.cudnn)["m"]  # torch wraps it in a module of flags
+
+optimizer_functions: Any = sys.modules[torch.optim.Optimizer.__module__]
+foreach_functions: Any = torch.utils._foreach_utils
+FOREACH_TYPES = "_foreach_supported_types"
+"""The list in both, of the classes of tensors that are updated together by default."""
+
 """Modules of C++ functions, of which _patches replaces some while a mode is on."""
 
 device_contexts: Any = importlib.import_module("torch.utils._device")

@@ -131,9 +131,28 @@ _STATISTICS = "statistics outside of the mode are written after they are read"
 _COMPLEX_TO_REAL = ("fft2", "fftn", "hfft", "hfft2", "hfftn", "ifft2", "ifftn", "irfft", "irfft2",
                     "irfftn")  # fmt: skip
 
+_NEGATED = "a gradient that eager negates when it is read is negated at once"
+_WRAPPED = (
+    "a real tensor that torch.func has wrapped is refused beside recorded ones, by its device"
+)
+_TANGENTS = "a view of a real tensor that has a tangent: torch's own assert"
+_OF_VMAP = "strides of a result of vmap are those of the kernel for fakes"
+_EVERYWHERE: dict[str, str] = {
+    **dict.fromkeys(("__rsub__", "frexp", "native_layer_norm", "nn.functional.layer_norm"), EMPTY),
+    **dict.fromkeys(("nn.functional.prelu", "polar", "rsub", "sort"), EMPTY),
+    "linalg.det": "the gradient of a column-major factor is row-major in eager alone",
+    "nn.functional.logsigmoid": _OF_VMAP,
+}
+
 TRANSFORMED: dict[str, dict[str, str]] = {
     "real": {
         **_SPARSE,
+        **_EVERYWHERE,
+        **dict.fromkeys(("as_strided.partial_views", "ravel"), _TANGENTS),
+        **dict.fromkeys(("gradient", "take_along_dim"), _WRAPPED),
+        **dict.fromkeys(("linalg.vector_norm", "masked.mean", "masked.norm", "nanmean"), _NEGATED),
+        **dict.fromkeys(("nn.functional.alpha_dropout", "nn.functional.dropout"), _NEGATED),
+        **dict.fromkeys(("nn.functional.l1_loss", "nn.functional.margin_ranking_loss"), _NEGATED),
         **_UNFOLD,
         "combinations": "linearize traces with meta tensors, which have no values",
         **dict.fromkeys(("cfloat", "complex", "linalg.vander", "select_scatter"), LEAF),
@@ -146,6 +165,8 @@ TRANSFORMED: dict[str, dict[str, str]] = {
     },
     "cloned": {
         **_SPARSE,
+        **_EVERYWHERE,
+        "complex": EMPTY,
         **_UNFOLD,
         **_COLUMN_MAJOR,
         "nn.functional.ctc_loss": TENSORS,
@@ -155,6 +176,10 @@ TRANSFORMED: dict[str, dict[str, str]] = {
     "fake": {
         **_SPARSE,
         **_UNFOLD,
+        **_EVERYWHERE,
+        **dict.fromkeys(("__getitem__", "masked.prod", "repeat_interleave"), VALUES),
+        "complex": EMPTY,
+        **_COLUMN_MAJOR,
         **dict.fromkeys(("index_fill", "index_put", "index_reduce.prod"), VALUES),
         **dict.fromkeys(("masked_select", "narrow", "scatter_reduce.prod", "tensor_split"), VALUES),
         "nn.functional.scaled_dot_product_attention": KERNEL,

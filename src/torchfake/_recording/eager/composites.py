@@ -50,14 +50,15 @@ def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
 
 def matmul(redispatch: Redispatch) -> Callable[[Any, Tensor, Tensor], Tensor]:
     """aten/src/ATen/native/LinearAlgebra.cpp: batches of one matrix are multiplied as a matrix if
-    that needs a gradient, or is a subclass; else they are expanded.
+    that needs a gradient, or if one is a subclass, or wrapped by ``torch.func``; else they are
+    expanded.
     """
 
     def kernel(keys: Any, a: Tensor, b: Tensor) -> Tensor:
         num_dims = a.dim(), b.dim()
         if num_dims == (2, 2):  # the most frequent, by the shortest way
             return a.mm(b)
-        if num_dims == (3, 3) and a.shape[0] != b.shape[0]:
+        if num_dims == (3, 3) and a.shape[0] != b.shape[0] and not _any_transformed(a, b):
             if a.shape[0] == 1 and not a.requires_grad:
                 a = a.expand(b.shape[0], -1, -1)
             elif b.shape[0] == 1 and not b.requires_grad:
@@ -65,6 +66,10 @@ def matmul(redispatch: Redispatch) -> Callable[[Any, Tensor, Tensor], Tensor]:
         return redispatch(keys, a, b)  # type: ignore[no-any-return]
 
     return kernel
+
+
+def _any_transformed(*tensors: Tensor) -> bool:
+    return any(map(autograd.is_transformed, tensors))
 
 
 _NO_REDUCTION, _MEAN = 0, 1  # c10: Reduction.h

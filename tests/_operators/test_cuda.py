@@ -200,9 +200,23 @@ def test_projections_and_other_dtypes() -> None:
         assert (output.shape, hidden.shape, cell.shape) == ((5, 2, 2), (1, 2, 2), (1, 2, 4))
         other = nn.GRU(3, 4, device="cuda", dtype=torch.bfloat16)
         assert other(on_cuda(5, 2, 3, dtype=torch.bfloat16))[0].grad_fn.name() == "StackBackward0"
+        packed = nn.utils.rnn.pack_padded_sequence(on_cuda(5, 2, 3, dtype=torch.bfloat16), [5, 3])
+        assert other(packed)[0].data.grad_fn.name() == "CatBackward0"
         with torch.backends.cudnn.flags(enabled=False):
             output = nn.GRU(3, 4, device="cuda")(on_cuda(5, 2, 3))[0]
             assert output.grad_fn.name() == "StackBackward0"
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_steps_of_what_cudnn_does_not_take(layer: Any) -> None:
+    options: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "batch_first": True}
+    with fake_mode(fake_cuda=True), Operators() as seen:
+        module = layer(3, 4, device="cuda", dtype=torch.bfloat16, **options)
+        result = module(on_cuda(2, 5, 3, dtype=torch.bfloat16))[0]
+        result.sum().backward()
+    assert result.shape == (2, 5, 8)
+    assert sum(name.endswith("_cell") for name in seen.names) == 2 * 2 * 5
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in module.parameters())
 
 
 def test_a_cell_refuses_what_eager_refuses() -> None:

@@ -28,7 +28,6 @@ CUBLAS = "strides of a dim of one element, which no kernel reads"
 NUMBERS = "in a mode, torch.tensor(number) is converted to another dtype by an operator of its own"
 INDICES = "the index that is made of a list is on the CPU here, with its value"
 SPANNED = "the fake made of a sample has no memory beyond what it spans; torch's own grow"
-STEPS = "cuDNN takes no bfloat16, and C++ composes the step of a wrapper"
 
 UNTOLD = {
     "nn.functional.scaled_dot_product_attention": ATTENTION,
@@ -40,8 +39,6 @@ UNTOLD = {
     "nn.TransformerDecoderLayer": ATTENTION,
     "einsum": CUBLAS,
     "linalg.pinv.singular": CUBLAS,
-    "nn.LSTM": STEPS,
-    "nn.GRU": STEPS,
     "__getitem__": INDICES,
     "as_strided.partial_views": SPANNED,
     "signal.windows.blackman": NUMBERS,

@@ -9,6 +9,7 @@ order are those of aten/src/ATen/native/RNN.cpp. Called by: torch's dispatcher (
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,9 @@ def _fit_cell(
     )
 
 
-# Whole layers: one operator of cuDNN.
+# Whole layers: one operator of cuDNN, or step by step.
+
+_LSTM, _GRU = 2, 3  # cudnnRNNMode_t
 
 
 def layers(mode: int) -> Callable[..., Any]:
@@ -74,7 +77,9 @@ def layers(mode: int) -> Callable[..., Any]:
 
     def kernel(redispatch: Redispatch, tensor: Tensor, *args: Any) -> Any:
         if not cudnn_accepts(tensor):
-            return redispatch(tensor, *args)
+            has_steps = mode in (_LSTM, _GRU) and tensor.is_cuda and tensor.dim() == 3
+            run = partial(_run_steps, mode) if has_steps else redispatch
+            return run(tensor, *args)
         state, params, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
         options = num_layers, batch_first, dropout, train, bidirectional
         return _run_cudnn(mode, tensor, state, params, has_biases, options, [])
@@ -117,3 +122,57 @@ def _run_cudnn(
         tensor, params, num_weights, None, hidden, cell, mode, *sizes_and_layers, None
     )
     return results[: 2 if cell is None else 3]
+
+
+def _run_steps(
+    mode: int,
+    tensor: Tensor,
+    state: Any,
+    params: list[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """RNN.cpp, without cuDNN: each step of each layer is a call of the cell."""
+    sequence = tensor.transpose(0, 1) if batch_first else tensor
+    parts = [state] if isinstance(state, Tensor) else list(state)
+    states: list[Any] = list(zip(*(part.unbind(0) for part in parts), strict=True))
+    directions = 2 if bidirectional else 1
+    size = len(params) // (num_layers * directions)
+    weights = [params[i : i + size] for i in range(0, len(params), size)]
+    for i in range(num_layers):
+        steps, outputs = list(sequence.unbind(0)), []
+        for direction in range(directions):
+            k = i * directions + direction
+            ordered = steps[::-1] if direction else steps
+            made, states[k] = _run_direction(mode, ordered, states[k], weights[k], has_biases)
+            outputs.append(torch.stack(made[::-1] if direction else made, 0))
+        sequence = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout and train and i < num_layers - 1:
+            sequence = torch.dropout(sequence, dropout, True)
+    last = [torch.stack(same, 0) for same in zip(*states, strict=True)]
+    if batch_first:
+        sequence = sequence.transpose(0, 1) if mode == _LSTM else sequence.transpose_(0, 1)
+    return sequence, *last
+
+
+def _run_direction(
+    mode: int, steps: list[Tensor], state: Any, weights: list[Tensor], has_biases: bool
+) -> tuple[list[Tensor], Any]:
+    of_input, of_hidden, *others = weights
+    biases = others[:2] if has_biases else (None, None)
+    projection = others[2 * has_biases] if len(others) > 2 * has_biases else None
+    outputs = []
+    for step in steps:
+        products = linear(step, of_input), linear(state[0], of_hidden)
+        if mode == _GRU:
+            state = (aten._thnn_fused_gru_cell.default(*products, state[0], *biases)[0],)
+        else:
+            hidden, cell, _ = aten._thnn_fused_lstm_cell.default(*products, state[1], *biases)
+            hidden = hidden if projection is None else torch.matmul(hidden, projection.t())
+            state = hidden, cell
+        outputs.append(state[0])
+    return outputs, state

@@ -53,6 +53,7 @@ SHORTFALLS: dict[str, dict[str, str]] = {
         "native_batch_norm": "the CPU saves no statistics in evaluation",
         "nn.functional.max_unpool2d": CUDA,
         "nn.functional.max_unpool2d.grad": CUDA,
+        "nn.functional.rms_norm": CUDA,
         "nn.functional.scaled_dot_product_attention": CUDA,
         "nonzero_static": CUDA,
         "pca_lowrank": CUDA,

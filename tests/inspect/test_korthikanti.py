@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from tests.published.models import TransformerLayer
 from torchfake import fake_mode
 
 MODELS = {  # heads, hidden size, batch, and MiB in the paper's table
@@ -23,30 +23,6 @@ MODELS = {  # heads, hidden size, batch, and MiB in the paper's table
     "1T": (160, 25600, 1, 4900),
 }
 LENGTH = 2048
-
-
-class Layer(torch.nn.Module):
-    """As in Megatron-LM: the order of dims is length, batch, hidden."""
-
-    def __init__(self, heads: int, hidden: int) -> None:
-        super().__init__()
-        self.heads = heads
-        linear, norm = torch.nn.Linear, torch.nn.LayerNorm
-        self.norms = torch.nn.ModuleList([norm(hidden), norm(hidden)])
-        self.qkv, self.out = linear(hidden, 3 * hidden), linear(hidden, hidden)
-        self.widen, self.narrow = linear(hidden, 4 * hidden), linear(4 * hidden, hidden)
-
-    def attend(self, x: Tensor) -> Tensor:
-        length, batch, hidden = x.shape
-        heads = self.qkv(x).view(length, batch * self.heads, -1).transpose(0, 1)
-        query, key, value = heads.split(hidden // self.heads, -1)
-        scores = functional.dropout(torch.softmax(query @ key.transpose(1, 2), -1), 0.1)
-        return self.out((scores @ value).transpose(0, 1).reshape(length, batch, hidden))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + functional.dropout(self.attend(self.norms[0](x)), 0.1)
-        wide = functional.gelu(self.widen(self.norms[1](x)))
-        return x + functional.dropout(self.narrow(wide), 0.1)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -60,8 +36,9 @@ def test_activations_of_a_layer(name: str) -> None:
         return tensor
 
     with fake_mode(fake_cuda="a100-80gb"):
-        layer = Layer(heads, hidden).to("cuda", torch.bfloat16)
-        x = torch.empty(LENGTH, batch, hidden, device="cuda", dtype=torch.bfloat16)
+        layer = TransformerLayer(hidden, heads, recomputes_attention=False)
+        layer = layer.to("cuda", torch.bfloat16)
+        x = torch.empty(batch, LENGTH, hidden, device="cuda", dtype=torch.bfloat16)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             result = layer(x.requires_grad_())
     for parameter in layer.parameters():

@@ -73,8 +73,8 @@ class ProgramRun:
 class ProgramTracker(StorageTracker):
     """Records allocations of a program that does all by itself."""
 
-    def __init__(self, program: ProgramCopy) -> None:
-        super().__init__(ModuleTracker(program.modules))
+    def __init__(self, program: ProgramCopy, modules: ModuleTracker) -> None:
+        super().__init__(modules)
         self._tensors = ModuleTensors(program.modules)
         self._optimizers = program.optimizers
         self._num_stepping = 0  # optimizers that are running
@@ -145,7 +145,8 @@ def run_program(workload: Workload, answerer: Answerer) -> ProgramRun:
     with workload.mode(answerer), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OPTIMIZER_COPIED)
         program = ProgramCopy(function, args, workload.device)
-        first, later = ProgramTracker(program), ProgramTracker(program)
+        modules = ModuleTracker(program.modules)  # whose hooks stay: one for both calls
+        first, later = ProgramTracker(program, modules), ProgramTracker(program, modules)
         first.register_existing(program)
         first_lives = first.run(program)
         later.register_existing(program, first)

@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake._cache import cache
-from torchfake._cache.apply import apply_fill, apply_recipe
+from torchfake._cache.apply import apply_recipe
 from torchfake._cache.guards import guards_hold
 from torchfake._cache.overlaps import check_overlaps
 from torchfake._cache.recipes import Recipe
@@ -30,7 +30,6 @@ from torchfake._core import devices, modes, schemas, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import READS_BY_OTHERS, OpTraits, traits_of
 from torchfake._core.storage import Storage
-from torchfake._operators import random_values
 from torchfake._operators.higher_order.kernels import run as run_higher_order
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs
@@ -81,8 +80,8 @@ def dispatch(
         recipe = _NO_RECIPE  # and on below: an error raised here would show this as its context
     fast = recipe.fast
     if fast is None:
-        returned, fill = recipe.returned_argument, recipe.fill
-        if returned is None or (fill is not None and not apply_fill(fill, args[returned])):
+        returned, write = recipe.returned_argument, recipe.write
+        if returned is None or (write is not None and not write(args[returned])):
             return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
         return args[returned]
     record, device, wrapper, base, default_dtype, num_bytes, value = fast
@@ -110,12 +109,6 @@ def _slow_hit(
     recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None
 ) -> Any:
     """A hit that takes more than one new wrapper, or a miss."""
-    fills, num_words = recipe.filled_argument, recipe.words_to_pass
-    if fills is not None and num_words is not None:  # a weight, by a draw that is passed over
-        random_values.pass_words(num_words)
-        filled = args[fills]
-        filled._fake_storage.value = None
-        return filled
     if recipe is _NO_RECIPE or not guards_hold(recipe):
         return _miss(func, types, args, kwargs, owner)
     if recipe.is_recorded:

@@ -105,6 +105,12 @@ def test_canonical_generator() -> None:
     assert backends.canonical_generator(seen[1]) is seen[1]
 
 
+def test_generator_address() -> None:
+    first, second = torch.Generator(), torch.Generator()
+    assert backends.generator_address(first) == backends.generator_address(first)
+    assert backends.generator_address(first) != backends.generator_address(second)
+
+
 def test_has_onednn_lstm() -> None:
     assert backends.has_onednn_lstm(torch.float32)
     assert not backends.has_onednn_lstm(torch.float64)

@@ -19,13 +19,14 @@ from torchfake._cache.recipes import (
     NewResult,
     Recipe,
     ViewResult,
+    apply_fill,
     flatten_outcome,
 )
 from torchfake._core import devices, source_location
-from torchfake._core.storage import ConstantFill, Storage
+from torchfake._core.storage import Storage
 from torchfake._operators import constant_propagation, random_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, increment_versions, output_device
-from torchfake._tensor.fake_tensor import FakeTensor, new_fake, rebind
+from torchfake._tensor.fake_tensor import new_fake, rebind
 
 
 def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -49,15 +50,6 @@ def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
         fake = path.find(args, kwargs)
         rebind(fake, record, fake._fake_storage)
     return result
-
-
-def apply_fill(fill: ConstantFill, fake: FakeTensor) -> bool:
-    """Set the value of the storage of `fake`, if it is as large as what was filled."""
-    storage = fake._fake_storage
-    if storage.num_bytes != fill.num_bytes:
-        return False
-    storage.value = fill
-    return True
 
 
 def _build(outcome: Any, new: list[Storage], args: Args, kwargs: Kwargs) -> Any:

@@ -32,6 +32,7 @@ from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import random_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
+from torchfake._random.private_streams import Words
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 
@@ -104,7 +105,7 @@ def learn_recipe(
     return recipe
 
 
-def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> int | None:
+def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> Words | None:
     """The words that a draw takes which keeps no values, if each such call takes as many."""
     first = flatten_outcome(outcome)[0]
     if isinstance(first, NewResult):

@@ -9,7 +9,9 @@ a tensor of the call it was learned from. Called by: ``_cache/learn``, which mak
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +20,10 @@ from torchfake._core import devices
 from torchfake._core.metadata import MARKS, Metadata, with_mark
 from torchfake._core.schemas import OpTraits
 from torchfake._core.storage import ConstantFill
+from torchfake._operators import random_values
 from torchfake._operators.operator_call import Args, Kwargs
-from torchfake._tensor.fake_tensor import wrapper_arguments
+from torchfake._random.private_streams import Words
+from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
 
 
 class ArgumentPath(NamedTuple):
@@ -84,13 +88,13 @@ class Recipe:
     guard_default_dtype: torch.dtype | None = None  # holds only while this is torch's default
     guard_devices: Any = None  # holds only while current_devices() is this
     is_recorded: bool = False  # makes or writes deferred storages: see _recording/record
-    words_to_pass: int | None = None  # of a draw without values, in the private stream
+    words_to_pass: Words | None = None  # of a draw without values, in the private stream
     has_plain_arguments: bool = True  # fakes that are not deferred, whose values it may overwrite
 
     fast: FastRecipe | None = field(default=None, compare=False)  # the same for the hot path
     returned_argument: int | None = field(default=None, compare=False)  # position of the result
-    # The same, of a draw that is passed over:
-    filled_argument: int | None = field(default=None, compare=False)
+    # What it does to that argument; False if it cannot:
+    write: Callable[[FakeTensor], bool] | None = field(default=None, compare=False)
     # The same where it is recorded, for which values do not matter:
     unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
 
@@ -100,10 +104,15 @@ class Recipe:
     def __post_init__(self) -> None:
         self._derive_fast_path()
         self.unrecorded = self.fast, self.returned_argument
+        passes_over = self.words_to_pass is not None
+        if self.is_recorded or passes_over or self.computes_values:
+            self.fast = None  # of that, the hot path does nothing
+        if self.is_recorded or (self.computes_values and not passes_over):
+            self.returned_argument = None
         if self.words_to_pass is not None:
-            self.filled_argument = self.returned_argument
-        if self.is_recorded or self.computes_values or self.words_to_pass is not None:
-            self.fast = self.returned_argument = None  # of that, the hot path does nothing
+            self.write = partial(_draw, self.words_to_pass)
+        elif self.fill is not None:
+            self.write = partial(apply_fill, self.fill)
 
     @property
     def computes_values(self) -> bool:
@@ -121,6 +130,21 @@ class Recipe:
         elif isinstance(outcome, ArgumentResult) and outcome.argument.is_position:
             if self.guard_default_dtype is None:
                 self.returned_argument = outcome.argument.argument
+
+
+def apply_fill(fill: ConstantFill, fake: FakeTensor) -> bool:
+    """Set the value of the storage of `fake`, if it is as large as what was filled."""
+    storage = fake._fake_storage
+    if storage.num_bytes != fill.num_bytes:
+        return False
+    storage.value = fill
+    return True
+
+
+def _draw(words: Words, fake: FakeTensor) -> bool:
+    random_values.pass_words(words)
+    fake._fake_storage.value = None
+    return True
 
 
 class FastRecipe(NamedTuple):

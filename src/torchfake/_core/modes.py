@@ -135,8 +135,8 @@ def starting_plain_threads() -> Setting:
 
 def is_recording() -> bool:
     """Whether the innermost mode is a deferred one, where values are obtained only by replay."""
-    state = current()
-    return state is not None and state.mark != 0
+    modes = thread.modes  # as in current(), without a call: each draw asks
+    return bool(modes) and modes[-1].mark != 0 and not modes[-1].is_over
 
 
 def is_in_recorded_initialiser() -> bool:

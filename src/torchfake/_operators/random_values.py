@@ -115,19 +115,19 @@ def _stream_of(given: torch.Generator | None, device: torch.device) -> tuple[Pri
 # Draws that are passed over.
 
 
-def pass_words(num_words: int) -> None:
-    """Let a large draw take so many words of the private stream."""
+def pass_words(words: Words) -> None:
+    """Let a large draw take its words of the private stream."""
     thread = modes.thread
-    if not thread.passes_over_together and not modes.is_recording():
-        (thread.draw_position or private_streams.position()).stream().skip(num_words)
+    if not (thread.passes_over_together or modes.is_recording()):
+        (thread.draw_position or private_streams.position()).pass_over(words)
 
 
-def words_to_pass(func: Any, args: Args, kwargs: Kwargs, record: Metadata) -> int | None:
-    """The number of words that each such call passes over; None if calls differ, or keep values."""
+def words_to_pass(func: Any, args: Args, kwargs: Kwargs, record: Metadata) -> Words | None:
+    """The words that each such call passes over; None if calls differ, or keep values."""
     if record.device.type != "cpu" or keeps_draw(record.dtype, math.prod(record.size)):
         return None
     taken = word_counts.taken_by(func, args, kwargs, record)
-    return taken.num_words if isinstance(taken, Words) else None
+    return taken if isinstance(taken, Words) else None
 
 
 def pass_over(call: Call, record: Metadata) -> None:

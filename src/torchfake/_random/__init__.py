@@ -12,6 +12,7 @@ Its files, in reading order:
     mt19937         the state of a CPU generator any number of words later, without drawing them
     draw_sizes      the number of words that a random operator draws
     streams         the stream position of each recorded draw
+    generator_memory  whether a generator was moved, told from its memory
     private_streams where a generator would stand, had all draws of fakes been done
     word_counts     what a draw takes there, of any random operator
     fake_generators generators of accelerators that are not there

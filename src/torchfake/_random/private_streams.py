@@ -12,23 +12,26 @@ it. It begins anew when the program has moved the global generator.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
 
-from torchfake._contexts import holding
+from torchfake._contexts import holding, uninterrupted
 from torchfake._core import modes
-from torchfake._random import mt19937
+from torchfake._random import generator_memory, mt19937
 from torchfake._random.streams import state_bytes
 from torchfake._torch import dispatcher
 
 _Generator = torch.Generator  # the name may refer to a stand-in
 _default = torch.default_generator
+_default_memory = generator_memory.state_memory(_default)
 
 lock = threading.RLock()
 """Held while a private stream is read or moved."""
@@ -41,13 +44,11 @@ _MAX_SAVED_STATES = 4096
 # What waits in a stream. Each moves a generator as eager's kernel does.
 
 
+@dataclass(slots=True)
 class Words:
     """Draws that nobody reads, of which it is known how many words they take."""
 
-    __slots__ = ("num_words",)
-
-    def __init__(self, num_words: int) -> None:
-        self.num_words = num_words
+    num_words: int
 
     def draw(self, generator: torch.Generator) -> None:
         if self.num_words:
@@ -112,7 +113,10 @@ class Fill:
 
 
 class PrivateStream:
-    """A generator that is moved when a value or a state is read, and the draws that wait for it."""
+    """A generator that is moved when a value or a state is read, and the draws that wait for it.
+
+    Threads add at the right end; what is taken from the left is taken by one that holds the lock.
+    """
 
     __slots__ = ("_limit", "_pending", "generator")
 
@@ -121,42 +125,34 @@ class PrivateStream:
         self._pending: deque[Any] = deque()
         self._limit = _MAX_PENDING
 
-    def skip(self, num_words: int) -> None:
-        """Have a draw take its place that nobody reads."""
-        with lock:
-            pending = self._pending
-            if pending and type(pending[-1]) is Words:
-                pending[-1].num_words += num_words
-                return
-        self.add(Words(num_words))
-
     def add(self, item: Any) -> None:
         """Have a draw take its place."""
-        if type(item) is Words and self._pending and type(self._pending[-1]) is Words:
-            self.skip(item.num_words)
-            return
-        with lock:
-            pending = self._pending
-            pending.append(item)
-            if len(pending) > self._limit:
-                self._forget_unread()
+        pending = self._pending
+        pending.append(item)
+        if len(pending) > self._limit:
+            self._forget_unread()
 
     def _forget_unread(self) -> None:
         """Merge what nobody can read any more."""
-        pending, self._pending = self._pending, deque()
-        self._limit = 1 << 62
-        for item in pending:
-            self.add(item.without_reader() if type(item) is Fill else item)
-        self._limit = max(_MAX_PENDING, 2 * len(self._pending))
-        if self._limit > _MAX_PENDING_AFTER_CLEANING:
-            self.settle()
-            self._limit = _MAX_PENDING
+        with holding(lock):
+            self._merge()
+            self._limit = max(_MAX_PENDING, 2 * len(self._pending))
+            if self._limit > _MAX_PENDING_AFTER_CLEANING:
+                self.settle()
+                self._limit = _MAX_PENDING
+
+    def _merge(self) -> None:
+        pending = self._pending
+        taken = pending.copy()
+        removed = repeat(pending.popleft, len(taken))
+        uninterrupted([*removed, partial(pending.extendleft, _merged(taken)[::-1])])
 
     def settle(self) -> None:
         """Do what waits, in the order of the program."""
         if not self._pending:
             return
         with holding(lock), dispatcher.as_eager():
+            self._merge()
             while self._pending:
                 self._pending[0].draw(self.generator)
                 self._pending.popleft()
@@ -175,6 +171,22 @@ class PrivateStream:
             return _Generator.get_state(self.generator)
 
 
+def _merged(items: Iterable[Any]) -> list[Any]:
+    """The same draws, those in one that follow each other and are only counted."""
+    merged: list[Any] = []
+    num_words = 0
+    for item in items:
+        rest = item if type(item) is not Fill else item.without_reader()
+        if type(rest) is Words:
+            num_words += rest.num_words
+            continue
+        if num_words:
+            merged.append(Words(num_words))
+            num_words = 0
+        merged.append(rest)
+    return [*merged, Words(num_words)] if num_words else merged
+
+
 def _stream_from(state: torch.Tensor) -> PrivateStream:
     return PrivateStream(_Generator("cpu").set_state(state))
 
@@ -185,27 +197,44 @@ def _stream_from(state: torch.Tensor) -> PrivateStream:
 class Position:
     """Where the threads of a mode stand: their stream, and the global generator that it left."""
 
-    __slots__ = ("_fingerprint", "_global_state", "_saved", "_stream")
+    __slots__ = ("_global_memory", "_global_state", "_saved", "_stream")
 
     def __init__(self) -> None:
         self._stream: PrivateStream | None = None
-        self._global_state: torch.Tensor | None = None  # which does not move
-        self._fingerprint = b"", b""  # of it
+        self._global_memory = b""  # of the global generator, which does not move
+        self._global_state: torch.Tensor | None = None
         self._saved: dict[bytes, torch.Tensor] = {}  # its states, by those that were read here
 
     def stream(self) -> PrivateStream:
         """The private stream; a new one after the program has moved the global generator."""
         stream = self._stream
-        state = _default.get_state()
-        if stream is not None and _fingerprint(state) == self._fingerprint:
+        if stream is not None and _default_memory.raw == self._global_memory:
             return stream
         with holding(lock):
-            return self._begin(state, state)
+            memory, state = _default_memory.raw, _Generator.get_state(_default)
+            if stream is None or state_bytes(state) != self._global_bytes():
+                return self._begin()
+            self._global_memory = memory  # moved, and put back
+            return stream
 
-    def _begin(self, global_state: torch.Tensor, state: torch.Tensor) -> PrivateStream:
+    def _global_bytes(self) -> bytes:
+        assert self._global_state is not None
+        return state_bytes(self._global_state)
+
+    def pass_over(self, words: Words) -> None:
+        """Have a draw take its place that nobody reads."""
+        stream = self._stream
+        if stream is None or _default_memory.raw != self._global_memory:
+            stream = self.stream()
+        stream.add(words)
+
+    def _begin(self, state: torch.Tensor | None = None) -> PrivateStream:
+        """Go on from `state`, or from where the global generator is."""
+        # Its memory is read first, so that a move of another thread in between is noticed.
+        memory, global_state = _default_memory.raw, _Generator.get_state(_default)
         with dispatcher.in_fake_slot(None):
-            self._stream = stream = _stream_from(state)
-        self._fingerprint, self._global_state = _fingerprint(global_state), global_state
+            self._stream = stream = _stream_from(global_state if state is None else state)
+        self._global_memory, self._global_state = memory, global_state
         return stream
 
     def restart(self) -> None:
@@ -228,29 +257,15 @@ class Position:
             is_known = isinstance(state, torch.Tensor) and mt19937.is_state(state)
             before = self._saved.get(_digest(state)) if is_known else None
             set_global(state if before is None else before)
-            self._begin(_default.get_state(), state)
+            self._begin(state)
 
     def move_global(self) -> None:
         """Move the global generator to where this stream stands."""
         with holding(lock):
             state = self.stream().state()
-            if _fingerprint(state) != self._fingerprint:
+            if state_bytes(state) != self._global_bytes():
                 _default.set_state(state)
-                self._begin(state, state)
-
-
-def _fingerprint(state: torch.Tensor) -> tuple[bytes, bytes]:
-    """The parts of a state by which two differ: its seed, the position in a block of words, some of
-    these words, and the normal number that is kept. To compare all of them takes as long as the
-    rest of a draw that is passed over.
-    """
-    start = state.data_ptr()
-    return _head_at(start).raw, _tail_at(start + _TAIL_OFFSET).raw
-
-
-_head_at = (ctypes.c_char * 64).from_address
-_tail_at = (ctypes.c_char * 40).from_address
-_TAIL_OFFSET = mt19937.STATE_BYTES - 40
+                self._begin()
 
 
 def _digest(state: torch.Tensor) -> bytes:

@@ -250,8 +250,14 @@ def canonical_generator(generator: torch.Generator) -> torch.Generator:
     Dispatch to Python makes a new Python object for a generator among the arguments.
     """
     default, given = torch.default_generator, generator
-    is_default = given is default or default._cdata == given._cdata  # type: ignore[attr-defined]
+    is_default = given is default or generator_address(default) == generator_address(given)
     return default if is_default else given
+
+
+def generator_address(generator: torch.Generator) -> int:
+    """The address of the C++ generator, which is that of another Python object for it too."""
+    address: int = generator._cdata  # type: ignore[attr-defined]
+    return address
 
 
 _default_generator_lock = threading.RLock()

@@ -1,0 +1,70 @@
+"""The memory of a CPU generator, which tells at once whether it was moved.
+
+Input: a CPU generator. Output: a function that reads the bytes of its state. Invariant: only memory
+of the generator is read, and nothing is written. Called by: ``_random/private_streams``, at each
+draw that is passed over.
+
+``Generator.get_state()`` makes a tensor of 5,056 bytes, which takes as long as the rest of such a
+draw. The fields of ``at::mt19937`` and the normal numbers that are kept lie together in the
+generator (aten/src/ATen/CPUGeneratorImpl.h). Where, is found by the words of a generator whose
+state is known; if they are not found, `state_memory` reads the state by ``get_state()``. Checked
+on torch 2.13 and 2.15.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+
+from torchfake._torch import backends
+
+_NUM_WORDS = 624
+_STATE_WORDS_OFFSET = 24  # of the words in the result of get_state(), each in 8 bytes there
+_LARGEST_OFFSET = 512  # within which the words are sought: less than the words themselves take
+_HEAD_BYTES = 24  # before the words: the seed, and the position among them
+_TAIL_BYTES = 24  # after them: the normal numbers that are kept
+_PROBED_BYTES = 64
+
+
+class StateMemory(Protocol):
+    """What is read of a generator."""
+
+    @property
+    def raw(self) -> bytes:
+        """Bytes that are others when the generator is at another state."""
+
+
+class _CopiedState:
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    @property
+    def raw(self) -> bytes:
+        return self._generator.get_state().numpy().tobytes()
+
+
+def state_memory(generator: torch.Generator) -> StateMemory:
+    """The memory of `generator`, which has to outlive it."""
+    offset = words_offset()
+    if offset is None:
+        return _CopiedState(generator)
+    start = backends.generator_address(generator) + offset - _HEAD_BYTES
+    num_bytes = _HEAD_BYTES + 4 * _NUM_WORDS + _TAIL_BYTES
+    return (ctypes.c_char * num_bytes).from_address(start)
+
+
+@lru_cache(maxsize=1)
+def words_offset() -> int | None:
+    """Where in a CPU generator its words begin, in bytes; None if they are not found."""
+    generator = torch.Generator("cpu")
+    generator.manual_seed(5489)
+    state = generator.get_state().numpy()[_STATE_WORDS_OFFSET:]
+    words = state[: 8 * _NUM_WORDS].view("uint64").astype("uint32").tobytes()
+    start = backends.generator_address(generator)
+    offset = ctypes.string_at(start, _LARGEST_OFFSET + _PROBED_BYTES).find(words[:_PROBED_BYTES])
+    if offset < _HEAD_BYTES or ctypes.string_at(start + offset, len(words)) != words:
+        return None
+    return offset

@@ -82,6 +82,7 @@ def exhaustive(session: nox.Session) -> None:
         run_pytest(session, f"--cache={cache}", *SWEEPS)
     run_pytest(session, *CACHED, *SWEEPS, TORCHFAKE_CHECK_CACHE="1")
     run_pytest(session, "--pieces", *DEFERRED)
+    run_pytest(session, "tests/inspect/test_memory_product.py", "--all-samples")
 
 
 @nox.session

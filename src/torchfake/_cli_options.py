@@ -51,6 +51,12 @@ Train = Annotated[bool, typer.Option("--train", help="A training step rather tha
 OptimizerName = Annotated[
     str | None, typer.Option(help="Of the training step, by its name in torch.optim: adamw.")
 ]
+Accumulate = Annotated[
+    int, typer.Option(min=1, help="Micro-batches of a training step; --batch is of one.")
+]
+KeepGradients = Annotated[
+    bool, typer.Option("--keep-gradients", help="Set gradients to zero, and do not free them.")
+]
 Autocast = Annotated[str | None, typer.Option(help="The dtype of autocast, such as bf16.")]
 Decode = Annotated[
     str | None,

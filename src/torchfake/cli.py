@@ -21,6 +21,7 @@ from rich.console import Console
 
 import torchfake
 from torchfake._cli_options import (
+    Accumulate,
     Allocator,
     AnswerName,
     AsJson,
@@ -31,6 +32,7 @@ from torchfake._cli_options import (
     Dtype,
     Gpu,
     Html,
+    KeepGradients,
     OptimizerName,
     Profiles,
     Seq,
@@ -94,6 +96,8 @@ def inspect_command(
     train: Train = False,
     optimizer: OptimizerName = None,
     autocast: Autocast = None,
+    accumulate: Accumulate = 1,
+    keep_gradients: KeepGradients = False,
     decode: Decode = None,
     gpu: Gpu = None,
     profiles_file: Profiles = None,
@@ -128,6 +132,8 @@ def inspect_command(
                 _parse_gpus(gpu, profiles_file),
                 answer=answer,
                 allocator=allocator,
+                accumulate=accumulate,
+                keep_gradients=keep_gradients,
             ),
         )
         _write_snapshot(found.estimate, snapshot)
@@ -149,6 +155,8 @@ def fit_command(
     train: Train = False,
     optimizer: OptimizerName = None,
     autocast: Autocast = None,
+    accumulate: Accumulate = 1,
+    keep_gradients: KeepGradients = False,
     decode: Decode = None,
     gpu: Gpu = None,
     profiles_file: Profiles = None,
@@ -182,6 +190,8 @@ def fit_command(
                 None if vary == "none" else vary,
                 answer,
                 allocator,
+                accumulate,
+                keep_gradients,
             ),
         )
         _write_snapshot(found.estimate, snapshot)

@@ -68,6 +68,8 @@ def training_peaks(
     make: Callable[[Any], torch.optim.Optimizer] | None,
     *,
     autocast: torch.dtype | None = None,
+    accumulate: int = 1,
+    keep_gradients: bool = False,
 ) -> tuple[int, int]:
     """The peaks of the first step and of the second, in a plain loop on the CPU."""
     model.train()
@@ -76,11 +78,12 @@ def training_peaks(
     counter = StorageCounter(held)
 
     def step() -> None:
-        model.zero_grad()
-        with _autocast(autocast):
-            output = model(**inputs)
-            loss = loss_of(output)
-        loss.backward()
+        model.zero_grad(set_to_none=not keep_gradients)
+        for _ in range(accumulate):
+            with _autocast(autocast):
+                output = model(**inputs)
+                loss = loss_of(output) if accumulate == 1 else loss_of(output) / accumulate
+            loss.backward()
         if optimizer is not None:
             optimizer.step()
 

@@ -72,19 +72,40 @@ pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires
 COMBINATIONS = list(itertools.product(AUTOCAST, RECOMPUTED, INSIDE, WEIGHTS))
 
 
+LOOPS: list[dict[str, Any]] = [
+    {"accumulate": 3},
+    {"keep_gradients": True},
+    {"accumulate": 2, "keep_gradients": True},
+]
+
+
 @pytest.mark.parametrize(("autocast", "recomputed", "inside", "weights"), COMBINATIONS)
 def test_a_step_is_byte_exact(autocast: str, recomputed: str, inside: str, weights: str) -> None:
+    check_step(autocast, recomputed, inside, weights, optimizer=torch.optim.AdamW, loop={})
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=" ".join)
+def test_loops_are_byte_exact(loop: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    """A few combinations in the suite; with ``--all-samples`` (``nox -s exhaustive``) all."""
+    stride = 1 if request.config.getoption("--all-samples") else 11
+    for combination in COMBINATIONS[::stride]:
+        check_step(*combination, optimizer=torch.optim.SGD, loop=loop)
+
+
+def check_step(
+    autocast: str, recomputed: str, inside: str, weights: str, *, optimizer: Any, loop: Any
+) -> None:
     model, inputs = Net(recomputed, inside, weights), {"x": torch.randn(8, 64)}
     dtype = AUTOCAST[autocast]
     try:
-        expected = training_peaks(model, inputs, torch.optim.AdamW, autocast=dtype)
+        expected = training_peaks(model, inputs, optimizer, autocast=dtype, **loop)
     except RuntimeError as error:  # torch's: recomputation does not know of kept casts
         assert (autocast, recomputed) == ("autocast", "selective")
         assert "tied" in weights
         with pytest.raises(RuntimeError, match=re.escape(str(error))):
-            estimate(model, inputs, optimizer="adamw", autocast=dtype)
+            estimate(model, inputs, optimizer=optimizer, autocast=dtype, **loop)
         return
-    found = estimate(model, inputs, optimizer="adamw", autocast=dtype)
+    found = estimate(model, inputs, optimizer=optimizer, autocast=dtype, **loop)
     assert (found.first_step_peak_bytes, found.peak_bytes) == expected
 
 

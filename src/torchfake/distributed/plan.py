@@ -149,6 +149,8 @@ def plan(
     loss: Loss | None = None,
     mode: str = "training",
     autocast: torch.dtype | str | bool | None = None,
+    accumulate: int = 1,
+    keep_gradients: bool = False,
     mesh_dim_names: tuple[str, ...] | str | None = None,
     gpu: str | CudaProfile | None = None,
     device: torch.device | str | None = None,
@@ -182,6 +184,9 @@ def plan(
         mode: ``"training"`` (forward, backward, and the optimizer if given), ``"forward"`` or
             ``"inference"``.
         autocast: the dtype of ``torch.autocast`` around the forward pass; True: the device's own.
+        accumulate: micro-batches of a step, as :func:`torchfake.estimate` takes it; gradients are
+            reduced in each, unless `parallelize` says otherwise.
+        keep_gradients: set gradients to zero between steps, and do not free them.
         mesh_dim_names: of the axes; not given: ``("dp",)``, ``("dp", "tp")``,
             ``("pp", "dp", "tp")``.
         gpu: the profile of each rank's GPU or its name, see :func:`torchfake.profiles`.
@@ -228,8 +233,18 @@ def plan(
     on = _device(device, gpu)
     profile = None if gpu is None else gpu_profiles.profile(gpu)
     empty = Workload(nn.Module(), device=on, gpu=profile)
-    options = round_to, workspace_bytes, allocator
-    step = step_of(empty, mode, optimizer, loss, autocast, None, *options)
+    step = step_of(
+        empty,
+        mode=mode,
+        optimizer=optimizer,
+        loss=loss,
+        autocast=autocast,
+        accumulate=accumulate,
+        keep_gradients=keep_gradients,
+        round_to=round_to,
+        workspace_bytes=workspace_bytes,
+        allocator=allocator,
+    )
     job = Job(module_fn, parallelize, inputs, step, layout, on, profile, answer)
     plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
     first = plans[0].estimate

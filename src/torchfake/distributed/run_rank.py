@@ -34,7 +34,7 @@ from torchfake.fake import parameters_and_buffers
 from torchfake.inspect import memory
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.run.execution import run_step
+from torchfake.inspect.run.execution import is_first_another, run_step
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.workload import FakeCopy, Workload
@@ -103,11 +103,14 @@ class _Rank:
         uneven = UnevenShards(self.job.layout)
         uneven.register(module.parameters())
         uneven.register(module.buffers())
-        tracker = RankTracker(ModuleTracker(module), uneven, self._axis_of)
+        modules, step = ModuleTracker(module), self.job.step
+        tracker = RankTracker(modules, uneven, self._axis_of)
+        another = is_first_another(step)
+        first = RankTracker(modules, uneven, self._axis_of) if another else None
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
-        with self._errors_named("the step", tracker.modules):
-            run_step(self.job.step, fake_copy, tracker)
-        return self._result(class_name, tracker)
+        with self._errors_named("the step", modules):
+            run_step(step, fake_copy, tracker, first)
+        return self._result(class_name, tracker, first)
 
     def _build(self) -> nn.Module:
         with self._errors_named("module_fn"), self.job.device:
@@ -169,12 +172,15 @@ class _Rank:
             self._axes[group.group_name] = known
         return known
 
-    def _result(self, class_name: str, tracker: RankTracker) -> RankRun:
+    def _result(
+        self, class_name: str, tracker: RankTracker, first: RankTracker | None
+    ) -> RankRun:
         job = self.job
         lifetimes, roles = tracker.finish_with_roles()
         estimate = memory.account(
             lifetimes,
             tracker.ops,
+            first=None if first is None else first.finish(),
             class_name=class_name,
             device=job.device,
             workload=job.workload,

@@ -19,7 +19,7 @@ from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._torch import kernels
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.module_names import name_and_ancestors
-from torchfake.inspect.run.execution import default_loss, run_backward
+from torchfake.inspect.run.backward import default_loss, run_backward
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.workload import FakeCopy
 

@@ -96,13 +96,21 @@ class Question:
     vary: str | None = None  # find the largest "batch" or "seq" that fits on them
     answer: str | None = None  # of questions about values that do not exist, by name
     allocator: str | None = None  # options of CUDA's caching allocator
+    accumulate: int = 1  # micro-batches of the training step
+    keep_gradients: bool = False  # between steps, set to zero
 
     @property
     def runs(self) -> bool:
         """Whether the model has to be run to answer it."""
         options = (self.batch, self.seq, self.optimizer, self.autocast, self.decode)
         given = (*options, self.gpus, self.answer, self.allocator)
-        return self.train or any(option is not None for option in given)
+        return self.trains or any(option is not None for option in given)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a step of training."""
+        given = self.optimizer is not None or self.accumulate > 1
+        return self.train or given or self.keep_gradients
 
 
 def inspect_target(
@@ -180,7 +188,7 @@ def _answer_or_advise(module: nn.Module, question: Question) -> dict[str, Any]:
 
 def _answer(module: nn.Module, question: Question) -> dict[str, Any]:
     """Make inputs, check that the module runs on them, then run the step and the summary."""
-    trains = question.train or question.optimizer is not None
+    trains = question.trains
     inputs = example_inputs(module, batch=question.batch or 1, seq=question.seq, labels=trains)
     check(module, inputs, answer=question.answer)
     found = _estimate(module, inputs, question, trains=trains)
@@ -207,6 +215,8 @@ def _estimate(
             gpu=gpus[0] if gpus else None,
             answer=question.answer,
             allocator=question.allocator,
+            accumulate=question.accumulate,
+            keep_gradients=question.keep_gradients,
         )
     except TorchFakeError:
         raise

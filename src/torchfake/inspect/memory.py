@@ -24,7 +24,7 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.program.measure import is_program, run_program, workload_of_program
 from torchfake.inspect.run import cuda_memory
-from torchfake.inspect.run.execution import run_step
+from torchfake.inspect.run.execution import is_first_another, run_step
 from torchfake.inspect.run.lifetimes import Lifetimes
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import (
@@ -46,6 +46,8 @@ def estimate(
     mode: str | None = None,
     autocast: torch.dtype | str | bool | None = None,
     decode: tuple[int, int] | None = None,
+    accumulate: int = 1,
+    keep_gradients: bool = False,
     device: torch.device | str | None = None,
     gpu: str | CudaProfile | None = None,
     round_to: int | None = None,
@@ -77,6 +79,10 @@ def estimate(
         autocast: the dtype of ``torch.autocast`` around the forward pass; True: the device's own.
         decode: ``(prompt, new_tokens)``, lengths: generation with a cache of keys and values, from
             the pass over the prompt to the last token. Only the batch of `inputs` counts then.
+        accumulate: micro-batches of a step, each with a forward and a backward pass before the
+            optimizer runs; `inputs` are those of one, and the loss is divided by their number.
+        keep_gradients: set gradients to zero, as ``zero_grad(set_to_none=False)``, and do not free
+            them: later steps begin with them.
         device: where it is to run, such as ``"cuda"``; no GPU is needed. Not given: where it is.
         gpu: a profile or its name, see :func:`torchfake.profiles`; means ``device="cuda"``.
         round_to: bytes that an allocation is rounded up to; 512 on CUDA, 1 elsewhere.
@@ -105,13 +111,23 @@ def estimate(
     >>> found.peak.phase, found.peak.by_category["optimizer state"]
     ('optimizer', 8388612)
     """
-    options = round_to, workspace_bytes, allocator
+    does = {
+        "mode": mode,
+        "optimizer": optimizer,
+        "loss": loss,
+        "autocast": autocast,
+        "decode": decode,
+        "accumulate": accumulate,
+        "keep_gradients": keep_gradients,
+    }
     if is_program(module):
-        check_program_options(optimizer, loss, mode, autocast, decode)
+        check_program_options(does)
         workload = workload_of_program(module, inputs, device=device, gpu=gpu, answer=answer)
+        does = {}
     else:
         workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
-    return measure(workload, step_of(workload, mode, optimizer, loss, autocast, decode, *options))
+    cuda = {"round_to": round_to, "workspace_bytes": workspace_bytes, "allocator": allocator}
+    return measure(workload, step_of(workload, **does, **cuda))
 
 
 def measure(workload: Workload, step: Step) -> Estimate:
@@ -119,12 +135,15 @@ def measure(workload: Workload, step: Step) -> Estimate:
     if workload.program is not None:
         return _measure_program(workload, step)
     fake_copy = workload.fake_copy()
-    tracker = StorageTracker(ModuleTracker(fake_copy.module))
+    modules = ModuleTracker(fake_copy.module)
+    tracker = StorageTracker(modules)
+    first = StorageTracker(modules) if is_first_another(step) else None
     with fake_copy.mode():
-        run_step(step, fake_copy, tracker)
+        run_step(step, fake_copy, tracker, first)
     return account(
         tracker.finish(),
         tracker.ops,
+        first=None if first is None else first.finish(),
         class_name=type(workload.module).__name__,
         device=main_device(fake_copy.module),
         workload=workload,
@@ -136,22 +155,23 @@ def measure(workload: Workload, step: Step) -> Estimate:
 def _measure_program(workload: Workload, step: Step) -> Estimate:
     answerer = Answerer(workload.answer)
     run = run_program(workload, answerer)
-    found = account(
+    return account(
         run.later,
         run.ops,
+        first=run.first,
         class_name=run.name,
         device=main_device(run.module),
         workload=workload,
         step=replace(step, mode=run.mode),
         answers=tuple(answerer.answers),
     )
-    return replace(found, first_lives=run.first.rows(run.first.on_device(found.device)))
 
 
 def account(
     lives: Lifetimes,
     ops: Iterable[Any],
     *,
+    first: Lifetimes | None = None,
     class_name: str,
     device: torch.device,
     workload: Workload,
@@ -163,6 +183,7 @@ def account(
     Args:
         lives: of the storages on all devices.
         ops: all operators that ran.
+        first: lifetimes in the first step, if later ones are not the same.
         class_name: of the module.
         device: that the estimate is of; for others only peaks are kept.
         workload: what was run.
@@ -182,6 +203,7 @@ def account(
         subject=workload,
         step=step,
         answers=answers,
+        first_lives=None if first is None else first.rows(first.on_device(device)),
     )
 
 

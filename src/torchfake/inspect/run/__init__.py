@@ -8,7 +8,10 @@ In reading order:
 
     workload         module, inputs, device: what is run and where; a fake copy of it
     step             what a step does: forward, loss, optimizer, autocast; the options checked
-    execution        runs a step on a fake copy, as a plain training loop does
+    module_tensors   the tensors of a module, each with the name of the module that it is in
+    backward         the loss of a step, and its backward pass
+    training         a plain training loop, with accumulation, gradients freed or zeroed
+    execution        runs a step on a fake copy
     generation       runs the passes of generation with a key-value cache
     optimizers       makes the optimizer that an option names
     bounds_check     refuses known indices that are out of bounds, as eager does

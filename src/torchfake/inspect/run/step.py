@@ -7,7 +7,7 @@ contradict each other are refused before anything is built. Called by: ``memory`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,17 +35,22 @@ class Step:
     round_to: int | None = None  # bytes; as the device has it, if None
     workspace_bytes: int | None = None  # the same
     allocator: AllocatorSettings = DEFAULT_SETTINGS  # of CUDA's caching allocator
+    accumulate: int = 1  # micro-batches of an iteration
+    keep_gradients: bool = False  # from one iteration to the next, set to zero
 
 
 def step_of(
     workload: Workload,
-    mode: str | None,
-    optimizer: Any,
-    loss: Any,
-    autocast: torch.dtype | str | bool | None,
-    decode: Any,
-    round_to: Any,
-    workspace_bytes: Any,
+    *,
+    mode: str | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    autocast: torch.dtype | str | bool | None = None,
+    decode: Any = None,
+    accumulate: Any = 1,
+    keep_gradients: Any = False,
+    round_to: Any = None,
+    workspace_bytes: Any = None,
     allocator: str | None = None,
 ) -> Step:
     """The step that these arguments of :func:`torchfake.estimate` describe.
@@ -55,21 +60,46 @@ def step_of(
     """
     mode = _resolve_mode(mode, optimizer, loss, decode)
     _check_values(decode, loss, round_to, workspace_bytes)
+    _check_accumulation(mode, accumulate, keep_gradients)
     autocast_dtype = _autocast_dtype(autocast, workload)
     settings = parse_settings("" if allocator is None else allocator)
-    return Step(mode, optimizer, loss, autocast_dtype, decode, round_to, workspace_bytes, settings)
+    return Step(
+        mode,
+        optimizer,
+        loss,
+        autocast_dtype,
+        decode,
+        round_to,
+        workspace_bytes,
+        settings,
+        accumulate,
+        keep_gradients,
+    )
 
 
-def check_program_options(optimizer: Any, loss: Any, mode: Any, autocast: Any, decode: Any) -> None:
+def check_program_options(options: Mapping[str, Any]) -> None:
     """Refuse what a step of the user's own does by itself.
 
     Raises:
         InputsError: naming the argument.
     """
-    given = {"optimizer": optimizer, "loss": loss, "mode": mode, "autocast": autocast}
-    for name, value in {**given, "decode": decode}.items():
-        if value is not None:
+    for name, value in options.items():
+        is_default = value is None or (name, value) in _DEFAULTS
+        if not is_default:
             raise InputsError(f"{name}= is for a module: a function does that itself")
+
+
+_DEFAULTS = [("accumulate", 1), ("keep_gradients", False)]
+
+
+def _check_accumulation(mode: str, accumulate: Any, keep_gradients: Any) -> None:
+    if not is_whole_number(accumulate, 1):
+        raise InputsError(f"accumulate={accumulate!r} is not a whole number of 1 or more")
+    if not isinstance(keep_gradients, bool):
+        raise InputsError(f"keep_gradients={keep_gradients!r} is not True or False")
+    if mode != "training" and (accumulate != 1 or keep_gradients):
+        name = f"accumulate={accumulate}" if accumulate != 1 else "keep_gradients=True"
+        raise InputsError(f"{name} is for training: give an optimizer=, a loss= or mode='training'")
 
 
 def _resolve_mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:

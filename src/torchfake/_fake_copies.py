@@ -110,7 +110,48 @@ class FakeCopies:
         """A deep copy of `module` with fake copies of its tensors."""
         for tensor in all_tensors(module, set()):
             self.of(tensor)
-        return copy.deepcopy(module, dict(self.by_tensor))
+        memo: dict[int, Any] = dict(self.by_tensor)
+        replace_replicas(module, memo)
+        return copy.deepcopy(module, memo)
+
+
+class OnOneDevice(torch.nn.Module):
+    """What is in a copy in place of a module that replicates another: it runs that one alone.
+
+    The reducer of ``DistributedDataParallel`` is C++, and would write gradients to memory, which
+    fakes do not have.
+    """
+
+    def __init__(self, module: torch.nn.Module, replicates: str) -> None:
+        super().__init__()
+        self.module = module
+        self.replicates = replicates
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """As ``DistributedDataParallel.no_sync``: there is nothing to synchronize."""
+        return contextlib.nullcontext()
+
+
+def replace_replicas(module: torch.nn.Module, memo: dict[int, Any]) -> None:
+    """Have a deep copy with this memo put :class:`OnOneDevice` in place of modules that replicate
+    others on several devices.
+    """
+    for child in reversed(list(module.modules())):
+        if id(child) not in memo and is_replicated(child):
+            inner: Any = copy.deepcopy(child.module, memo)
+            memo[id(child)] = made = OnOneDevice(inner, type(child).__name__)
+            made.training = child.training
+
+
+def is_replicated(module: torch.nn.Module) -> Any:
+    """Whether a module runs its own one on several devices, or for several processes."""
+    parallel = torch.nn.parallel
+    if isinstance(module, torch.nn.DataParallel):
+        return bool(module.device_ids)
+    return isinstance(module, parallel.DistributedDataParallel)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)

@@ -30,6 +30,8 @@ MAY_IMPORT = {
     "_cli_options.py": {"typer"},
     "cli.py": {"rich", "typer"},
     "inspect/base_record.py": {"pandas"},
+    "inspect/run/adapters.py": {"peft"},
+    "inspect/run/trainer_loop.py": {"accelerate", "transformers"},
     "inspect/show/figures.py": {"plotly"},
     "inspect/show/page.py": {"plotly"},
     "inspect/show/terminal.py": {"rich"},

@@ -159,10 +159,14 @@ class Case(NamedTuple):
     parallelize: Callable[[Any, Any], Any]
     build: Callable[[], nn.Module] = Model
     optimizer: str = "AdamW"
+    accumulate: int = 1
+    keep_gradients: bool = False
 
 
 CASES = {
     "fsdp": Case((4,), fsdp),
+    "fsdp accumulated": Case((4,), fsdp, Model, "SGD", 2),
+    "fsdp accumulated, gradients kept": Case((4,), fsdp, Model, "SGD", 2, True),
     "fsdp of uneven sizes": Case((4,), fsdp, uneven),
     "fsdp that keeps": Case((4,), fsdp_keeping),
     "fsdp in mixed precision": Case((4,), fsdp_mixed),

@@ -14,6 +14,8 @@ from tests.ranks import Launch, finished, once_per_session, run_launches
 from torchfake.distributed import RankPlan, plan
 
 IN_SUITE = [
+    "fsdp accumulated",
+    "fsdp accumulated, gradients kept",
     "fsdp in mixed precision",
     "fsdp with checkpoints",
     "hybrid",
@@ -48,6 +50,8 @@ def planned(case: Case) -> Any:
         parallelize=case.parallelize,
         inputs=inputs,
         optimizer=case.optimizer,
+        accumulate=case.accumulate,
+        keep_gradients=case.keep_gradients,
         device="cpu",
     )
 

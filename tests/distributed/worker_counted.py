@@ -117,10 +117,11 @@ def counted(case: Case) -> dict[str, Any]:
         return storage
 
     def step() -> None:
-        model.zero_grad()
-        output = model(**given)
-        loss = output.sum()
-        loss.backward()
+        model.zero_grad(set_to_none=not case.keep_gradients)
+        for _ in range(case.accumulate):
+            output = model(**given)
+            loss = output.sum() if case.accumulate == 1 else output.sum() / case.accumulate
+            loss.backward()
         optimizer.step()
 
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]

@@ -172,9 +172,7 @@ class _Rank:
             self._axes[group.group_name] = known
         return known
 
-    def _result(
-        self, class_name: str, tracker: RankTracker, first: RankTracker | None
-    ) -> RankRun:
+    def _result(self, class_name: str, tracker: RankTracker, first: RankTracker | None) -> RankRun:
         job = self.job
         lifetimes, roles = tracker.finish_with_roles()
         estimate = memory.account(

@@ -11,6 +11,7 @@ The answers, each a function and its record:
     flops       operations by module
     check       whether a module runs on its inputs, and where it fails
     memory      how much memory a step takes, and what holds it at the peak
+    left_out    what an estimate leaves out of a real run
     fit         which GPUs a step fits on, and the largest batch that does
     diff        what differs between two models or checkpoints
     changes     the differences grouped into lines

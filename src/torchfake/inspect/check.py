@@ -26,8 +26,8 @@ from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
-from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.backward import default_loss, run_backward
+from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.workload import FakeCopy, Workload, workload_of
 

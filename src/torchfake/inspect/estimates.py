@@ -19,6 +19,7 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import SourceLocation
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
+from torchfake.inspect.left_out import left_out_of
 from torchfake.inspect.reserved import ReservedMemory
 from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
 from torchfake.inspect.run.step import (
@@ -80,6 +81,13 @@ class Estimate(ReservedMemory, Record):
     """To questions about values that do not exist."""
     first_lives: Lifetimes | None = field(default=None, compare=False)
     """Of the first call of a step of the user's own."""
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """What a real run does, or holds, that this does not: hooks that were not run, what
+        ``torch.compile`` would do, settings that are not followed; a line each.
+        """
+        return left_out_of(self.subject, self.step, {*self.lives.op}, self.device)
 
     @property
     def peak_bytes(self) -> int:
@@ -193,6 +201,7 @@ class Estimate(ReservedMemory, Record):
             "workspace_bytes": self.workspace_bytes,
             **self.reserved_to_dict(),
             "elsewhere": self.elsewhere,
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
             **answers_to_dict(self.answers),
         }
 

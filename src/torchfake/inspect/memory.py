@@ -22,8 +22,10 @@ from torchfake._answers.answers import Answer
 from torchfake._answers.asking import Answerer, AnswerFunction
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.estimates import Estimate as Estimate
+from torchfake.inspect.inputs.resizing import BATCH, resized, size_of
 from torchfake.inspect.program.measure import is_program, run_program, workload_of_program
 from torchfake.inspect.run import cuda_memory
+from torchfake.inspect.run.adapters import with_adapters
 from torchfake.inspect.run.execution import is_first_another, run_step
 from torchfake.inspect.run.lifetimes import Lifetimes
 from torchfake.inspect.run.module_tracker import ModuleTracker
@@ -48,6 +50,8 @@ def estimate(
     decode: tuple[int, int] | None = None,
     accumulate: int = 1,
     keep_gradients: bool = False,
+    training: Any = None,
+    peft: Any = None,
     device: torch.device | str | None = None,
     gpu: str | CudaProfile | None = None,
     round_to: int | None = None,
@@ -83,6 +87,10 @@ def estimate(
             optimizer runs; `inputs` are those of one, and the loss is divided by their number.
         keep_gradients: set gradients to zero, as ``zero_grad(set_to_none=False)``, and do not free
             them: later steps begin with them.
+        training: transformers' ``TrainingArguments``: the step is that of its Trainer, with their
+            batch, accumulation, checkpointing, precision, clipping and optimizer. Settings that
+            are not followed are in ``left_out``.
+        peft: a config of PEFT, such as ``LoraConfig``: the module with these adapters.
         device: where it is to run, such as ``"cuda"``; no GPU is needed. Not given: where it is.
         gpu: a profile or its name, see :func:`torchfake.profiles`; means ``device="cuda"``.
         round_to: bytes that an allocation is rounded up to; 512 on CUDA, 1 elsewhere.
@@ -111,7 +119,7 @@ def estimate(
     >>> found.peak.phase, found.peak.by_category["optimizer state"]
     ('optimizer', 8388612)
     """
-    does = {
+    does: dict[str, Any] = {
         "mode": mode,
         "optimizer": optimizer,
         "loss": loss,
@@ -119,6 +127,8 @@ def estimate(
         "decode": decode,
         "accumulate": accumulate,
         "keep_gradients": keep_gradients,
+        "training": training,
+        "peft": peft,
     }
     if is_program(module):
         check_program_options(does)
@@ -126,8 +136,20 @@ def estimate(
         does = {}
     else:
         workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
-    cuda = {"round_to": round_to, "workspace_bytes": workspace_bytes, "allocator": allocator}
-    return measure(workload, step_of(workload, **does, **cuda))
+    step = step_of(
+        workload,
+        round_to=round_to,
+        workspace_bytes=workspace_bytes,
+        allocator=allocator,
+        **does,
+    )
+    return measure(workload if training is None else _of_batch(workload, training), step)
+
+
+def _of_batch(workload: Workload, training: Any) -> Workload:
+    """With inputs of the batch that the arguments of training name."""
+    size = training.per_device_train_batch_size
+    return workload if size_of(workload, BATCH) == size else resized(workload, BATCH, size)
 
 
 def measure(workload: Workload, step: Step) -> Estimate:
@@ -135,6 +157,8 @@ def measure(workload: Workload, step: Step) -> Estimate:
     if workload.program is not None:
         return _measure_program(workload, step)
     fake_copy = workload.fake_copy()
+    if step.peft is not None:
+        fake_copy = with_adapters(fake_copy, step.peft)
     modules = ModuleTracker(fake_copy.module)
     tracker = StorageTracker(modules)
     first = StorageTracker(modules) if is_first_another(step) else None

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfake._fake_copies import FakeCopies
+from torchfake._fake_copies import FakeCopies, replace_replicas
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.program.functions import FunctionCopies
@@ -50,6 +50,8 @@ class ProgramCopy:
             self._memo[id(optimizer)] = object.__new__(type(optimizer))
         for optimizer in reached.optimizers:
             self._fill_optimizer(optimizer)
+        for _, module in reached.modules:
+            replace_replicas(module, self._memo)
         self._functions.fill(self._copy)
         self.function: Callable[..., Any] = self._copy(function)
         self.args: tuple[Any, ...] = tuple(map(self._copy, args))

@@ -24,8 +24,8 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch import autograd
 from torchfake.inspect.program.copies import ProgramCopy
 from torchfake.inspect.program.references import Reached
-from torchfake.inspect.run.module_tensors import ModuleTensors
 from torchfake.inspect.run.lifetimes import PHASES, Lifetimes
+from torchfake.inspect.run.module_tensors import ModuleTensors
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import Workload, workload_of

@@ -11,6 +11,9 @@ In reading order:
     module_tensors   the tensors of a module, each with the name of the module that it is in
     backward         the loss of a step, and its backward pass
     training         a plain training loop, with accumulation, gradients freed or zeroed
+    training_arguments  transformers' TrainingArguments, read
+    trainer_loop     the loop of transformers' Trainer
+    adapters         adapters of PEFT on a fake copy
     execution        runs a step on a fake copy
     generation       runs the passes of generation with a key-value cache
     optimizers       makes the optimizer that an option names

@@ -16,6 +16,7 @@ from torchfake.inspect.run.generation import generate
 from torchfake.inspect.run.module_tensors import ModuleTensors
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.storage_tracker import StorageTracker
+from torchfake.inspect.run.trainer_loop import TrainerLoop
 from torchfake.inspect.run.training import PlainLoop, autocast_of
 from torchfake.inspect.run.workload import FakeCopy, tensors_in
 
@@ -36,7 +37,7 @@ def run_step(
     """
     _set_training(fake_copy.module, step.mode)
     if step.mode == "training":
-        loop = PlainLoop(step, fake_copy)
+        loop = _loop(step, fake_copy)
         if first is not None:
             loop.run(first)
         loop.run(tracker)
@@ -49,6 +50,12 @@ def run_step(
         return
     tracker.register((("", t) for t in tensors_in((fake_copy.args, fake_copy.kwargs))), "inputs")
     _forward(fake_copy, tracker, step)
+
+
+def _loop(step: Step, fake_copy: FakeCopy) -> PlainLoop | TrainerLoop:
+    if step.training is not None:
+        return TrainerLoop(step.training, fake_copy)
+    return PlainLoop(step, fake_copy)
 
 
 def is_first_another(step: Step) -> bool:

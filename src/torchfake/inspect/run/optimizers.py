@@ -1,14 +1,17 @@
 """The optimizer of a step, made for the parameters of a fake copy.
 
 Input: a name, a class, a function or an optimizer, and a fake copy. Output: a new optimizer of the
-copy's parameters. Invariant: an optimizer that was given is not touched. Called by: ``execution``.
+copy's parameters. Invariant: an optimizer that was given is not touched. Called by: ``training``
+and ``trainer_loop``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from torchfake.errors import InputsError
@@ -29,19 +32,33 @@ def optimizer_of(given: Any, fake_copy: FakeCopy) -> Optimizer | None:
     """
     if given is None:
         return None
-    if not any(p.requires_grad for p in fake_copy.module.parameters()):
+    return made_optimizer(lambda: _make(given, fake_copy), fake_copy.module, f"optimizer={given!r}")
+
+
+def made_optimizer(make: Callable[[], Any], module: nn.Module, name: str) -> Optimizer:
+    """An optimizer of the parameters of a module on fakes, as torch has it on their device.
+
+    Args:
+        make: makes it.
+        module: whose parameters are to be trained.
+        name: of what asks for it, for an error.
+
+    Raises:
+        InputsError: if it cannot be made of these parameters.
+    """
+    if not any(p.requires_grad for p in module.parameters()):
         raise InputsError("no parameter requires a gradient, so there is nothing to optimize")
     try:
-        made = _make(given, fake_copy)
-    except (TypeError, ValueError, RuntimeError) as error:
+        made = make()
+    except (TypeError, ValueError, RuntimeError, ImportError) as error:
         if isinstance(error, InputsError):
             raise
         raise InputsError(
-            f"optimizer={given!r} cannot be made of these parameters: {one_line(error)}"
+            f"{name} cannot be made of these parameters: {one_line(error)}"
         ) from error
     if not isinstance(made, Optimizer):
         raise InputsError(
-            f"optimizer={given!r} is not an optimizer: give a name such as 'adamw', a class of "
+            f"{name} is not an optimizer: give a name such as 'adamw', a class of "
             "torch.optim, a function of the parameters, or an optimizer"
         )
     if isinstance(made, torch.optim.LBFGS):

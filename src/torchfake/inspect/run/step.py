@@ -17,6 +17,7 @@ from torch import nn
 from torchfake._arguments import is_whole_number
 from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings, parse_settings
+from torchfake.inspect.run.training_arguments import check_training_arguments
 from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.targets.options import dtype_named
 
@@ -37,6 +38,8 @@ class Step:
     allocator: AllocatorSettings = DEFAULT_SETTINGS  # of CUDA's caching allocator
     accumulate: int = 1  # micro-batches of an iteration
     keep_gradients: bool = False  # from one iteration to the next, set to zero
+    training: Any = None  # transformers' TrainingArguments, in place of all these
+    peft: Any = None  # the config of adapters
 
 
 def step_of(
@@ -49,6 +52,8 @@ def step_of(
     decode: Any = None,
     accumulate: Any = 1,
     keep_gradients: Any = False,
+    training: Any = None,
+    peft: Any = None,
     round_to: Any = None,
     workspace_bytes: Any = None,
     allocator: str | None = None,
@@ -58,6 +63,11 @@ def step_of(
     Raises:
         InputsError: naming the argument.
     """
+    if training is not None:
+        given = {"optimizer": optimizer, "loss": loss, "autocast": autocast, "decode": decode}
+        loop = {"mode": mode, "accumulate": accumulate, "keep_gradients": keep_gradients}
+        _check_trainer_options(training, {**given, **loop})
+        mode = "training"
     mode = _resolve_mode(mode, optimizer, loss, decode)
     _check_values(decode, loss, round_to, workspace_bytes)
     _check_accumulation(mode, accumulate, keep_gradients)
@@ -74,7 +84,16 @@ def step_of(
         settings,
         accumulate,
         keep_gradients,
+        training,
+        peft,
     )
+
+
+def _check_trainer_options(training: Any, options: Mapping[str, Any]) -> None:
+    check_training_arguments(training)
+    for name, value in options.items():
+        if value is not None and (name, value) not in [*_DEFAULTS, ("mode", "training")]:
+            raise InputsError(f"{name}= and training=: TrainingArguments say that themselves")
 
 
 def check_program_options(options: Mapping[str, Any]) -> None:

@@ -146,6 +146,7 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     if estimate.first_step_peak_bytes < estimate.peak_bytes:
         lines.append(("first step", bytes_text(estimate.first_step_peak_bytes)))
     lines += [(f"on {name}", bytes_text(n)) for name, n in estimate.elsewhere.items() if n]
+    lines += [("" if i else "left out", line) for i, line in enumerate(estimate.left_out)]
     return lines + answer_lines(estimate.answers)
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import BitsAndBytesConfig
+import torch
+from transformers import BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
 
 from tests.ecosystem.quantization import quantized_models as models
-from torchfake import fake_mode
+from tests.inspect.counted_trainer import arguments, counted_peaks, without_traces
+from torchfake import estimate, fake_mode
 from torchfake.errors import UnknownValueError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -46,3 +48,18 @@ def test_how_many_columns_have_outliers_is_a_question(tmp_path: Path) -> None:
         net = models.load(folder, config)
         assert net(models.TOKENS).logits.shape == (1, 8, 512)
     assert any("int8_vectorwise_quant" in str(answer) for answer in mode.answers)
+
+
+@pytest.mark.parametrize("optim", ["adamw_bnb_8bit", "lion_8bit", "paged_adamw_8bit"])
+def test_optimizers_of_a_trainer(optim: str, tmp_path: Path) -> None:
+    """Byte for byte what a real Trainer holds, named in its arguments."""
+    config = GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=211, n_positions=64)
+    model, ids = GPT2LMHeadModel(config), torch.randint(0, 200, (2, 32))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+    with without_traces():
+        args = arguments(tmp_path, optim=optim)
+        found = estimate(model, inputs, training=args)
+        assert bool(found.left_out) == optim.startswith("paged")
+        if not found.left_out:  # which need a GPU
+            ahead = sum(tensor.nbytes for tensor in inputs.values())
+            assert counted_peaks(model, args, inputs)[1:] == [found.peak_bytes + ahead] * 2

@@ -1,21 +1,18 @@
-"""Steps of transformers' Trainer from its arguments: byte for byte what real ones hold.
-
-On the CPU one batch more is there than on a GPU: the one that the loader has fetched ahead.
-"""
+"""Steps of transformers' Trainer from its arguments: byte for byte what real ones hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState
 from torch import nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
-from tests.inspect.memory_oracle import StorageCounter
+from tests.inspect.counted_trainer import arguments, counted_peaks, without_traces
 from tests.inspect.small_models import model_and_inputs
 from torchfake import estimate, fit
 from torchfake.errors import InputsError
@@ -38,58 +35,11 @@ CASES: dict[str, dict[str, Any]] = {
 NUMBERS_KEPT = 8  # bytes of what later steps find: the loss and the gradient norm of the one before
 
 
-class Steps(TrainerCallback):
-    """Notes the peak of each step."""
-
-    def __init__(self, counter: StorageCounter) -> None:
-        self.counter, self.peaks = counter, list[int]()
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self.counter.peak_bytes = self.counter.num_bytes
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.peaks.append(self.counter.peak_bytes)
-
-
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Any]:
-    """Makes arguments of training; what a Trainer leaves behind is removed."""
-    state = torch.get_rng_state()
-
-    def make(**options: Any) -> TrainingArguments:
-        return TrainingArguments(
-            output_dir=str(tmp_path),
-            use_cpu=True,
-            report_to=[],
-            max_steps=3,
-            disable_tqdm=True,
-            save_strategy="no",
-            logging_strategy="no",
-            **{"per_device_train_batch_size": 2, **options},
-        )
-
-    yield make
-    torch.set_rng_state(state)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-
-
-def counted_peaks(model: nn.Module, args: TrainingArguments, inputs: dict[str, Any]) -> list[int]:
-    """Of the steps of a real Trainer, all of whose batches are copies of one."""
-    row = {name: tensor[0] for name, tensor in inputs.items()}
-    batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    trainer = Trainer(
-        model=model,
-        args=args,
-        train_dataset=[row] * (batch_size * (args.max_steps + 1)),
-        data_collator=lambda _: {name: tensor.clone() for name, tensor in inputs.items()},
-    )
-    counter = StorageCounter([*model.parameters(), *model.buffers()])
-    steps = Steps(counter)
-    trainer.add_callback(steps)
-    with counter:
-        trainer.train()
-    return steps.peaks
+    """Makes arguments of training."""
+    with without_traces():
+        yield partial(arguments, tmp_path)
 
 
 def of_batch(size: int) -> tuple[nn.Module, dict[str, Any]]:
@@ -98,7 +48,7 @@ def of_batch(size: int) -> tuple[nn.Module, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_step_is_byte_exact(name: str, made: Any, capsys: Any) -> None:
+def test_a_step_is_byte_exact(name: str, made: Any) -> None:
     model, inputs = of_batch(2)
     args = made(**CASES[name])
     found = estimate(model, inputs, training=args)
@@ -165,7 +115,7 @@ def test_what_cannot_be(made: Any) -> None:
         estimate(model, inputs, training=made(optim="galore_adamw"))
     sharded = made()
     sharded.deepspeed = "zero3.json"
-    with pytest.raises(InputsError, match="deepspeed='zero3.json', for several devices"):
+    with pytest.raises(InputsError, match=r"deepspeed='zero3\.json', for several devices"):
         estimate(model, inputs, training=sharded)
     del inputs["labels"]
     with pytest.raises(InputsError, match="the model gave no loss"):

@@ -1,5 +1,5 @@
 """Runs programs on torch's own caching allocator, where torch is built with CUDA and there is no
-GPU: cuda_runtime.c stands in for CUDA's runtime.
+GPU: ``tests/cuda_stand_in`` stands in for CUDA's runtime.
 
     python -m tests.inspect.allocator.worker_torch_allocator    compare PROGRAMS and 440 others
     ... worker_torch_allocator --record                         and write recorded.json
@@ -13,12 +13,11 @@ import ctypes
 import hashlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.cuda_stand_in.build import run_with_cuda
 from tests.inspect.allocator.programs import PROGRAMS, Program, State, run_model
 
 HERE = Path(__file__).parent
@@ -39,25 +38,9 @@ def record_of(states: list[State]) -> list[Any]:
 
 def run_torch(programs: list[Program]) -> list[list[State]]:
     """The states of torch's allocator, for each program."""
-    with tempfile.TemporaryDirectory() as folder:
-        library = str(Path(folder) / "libcuda.so.1")
-        source = str(HERE / "cuda_runtime.c")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", source, "-o", library], check=True)
-        (Path(folder) / "libnvidia-ml.so.1").symlink_to(library)
-        environment = {**os.environ, "LD_LIBRARY_PATH": folder, "LD_PRELOAD": library}
-        environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-        environment.pop("PYTORCH_ALLOC_CONF", None)
-        command = [
-            sys.executable,
-            "-m",
-            "tests.inspect.allocator.worker_torch_allocator",
-            "--worker",
-        ]
-        done = subprocess.run(
-            command, input=json.dumps(programs), env=environment, capture_output=True, text=True
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [[tuple(state) for state in states] for states in json.loads(done.stdout)]
+    module = "tests.inspect.allocator.worker_torch_allocator"
+    done = run_with_cuda(module, programs, has_memory=False)
+    return [[tuple(state) for state in states] for states in done]
 
 
 def _worker() -> None:
@@ -84,7 +67,7 @@ def _states(torch: Any, program: Program) -> list[State]:
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = program.settings
     torch._C._accelerator_setAllocatorSettings(program.settings)
     busy = ctypes.c_int.in_dll(ctypes.CDLL(None), "fake_gpu_busy")
-    assert torch.cuda.is_available(), "cuda_runtime.c is not in front of CUDA's runtime"
+    assert torch.cuda.is_available(), "the stand-in is not in front of CUDA's runtime"
     streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     tensors: dict[int, Any] = {}
     states: list[State] = []

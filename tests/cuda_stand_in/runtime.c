@@ -1,12 +1,16 @@
 /* A CUDA runtime without a GPU, preloaded in front of the real one: it keeps count of bytes and
  * hands out ascending addresses, so that torch's own caching allocator runs and can be compared
- * with the model. Nothing is behind the addresses. Compiled by worker_torch_allocator.py. No header of CUDA
- * is used, as pip does not install all of them: handles are pointers, and codes are numbers.
+ * with the model. Compiled by build.py, with kernels.c and libraries.c. No header of CUDA is used, as
+ * pip does not install all of them: handles are pointers, and codes are numbers.
  *
- * FAKE_GPU_BYTES is the memory of the device. An event has happened unless fake_gpu_busy is set.
+ * FAKE_GPU_BYTES is the memory of the device, FAKE_GPU_MAJOR and _MINOR its compute capability. Nothing is behind
+ * the addresses unless FAKE_GPU_HAS_MEMORY is set: then there are zeros, and what is copied there. An
+ * event has happened unless fake_gpu_busy is set.
  */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define PAGE 0x200000UL
 
@@ -15,31 +19,42 @@ typedef int cudaError_t, CUresult;
 typedef void *cudaStream_t, *cudaEvent_t;
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 
-/* The beginning of cudaDeviceProp, in driver_types.h of CUDA 12 and 13. */
-struct properties {
-    char name[256], uuid[16], luid[8];
-    unsigned luid_mask;
-    size_t total_memory, shared_memory;
-    int registers, warp_size;
-    size_t pitch;
-    int max_threads, dimensions[3], grid[3];
-    size_t constant_memory;
-    int major, minor;
-};
-
 static size_t taken, next_address = 0x7f0000000000UL;
+static const size_t first_backed = 0x100000000000UL;
 static int sizes_used, device;
 static struct { size_t address, size; } segments[1 << 20];
 int fake_gpu_busy = 0;
 
-static size_t total(void) {
+size_t fake_gpu_bytes(void) {
     const char *text = getenv("FAKE_GPU_BYTES");
     return text ? strtoull(text, 0, 10) : 80UL << 30;
 }
 
+int fake_gpu_major(void) {
+    const char *text = getenv("FAKE_GPU_MAJOR");
+    return text ? atoi(text) : 8;
+}
+
+int fake_gpu_minor(void) {
+    const char *text = getenv("FAKE_GPU_MINOR");
+    return text ? atoi(text) : 0;
+}
+
+int fake_gpu_has_memory(void) { return getenv("FAKE_GPU_HAS_MEMORY") != 0; }
+
+int fake_gpu_owns(const void *p) {
+    return fake_gpu_has_memory() && first_backed <= (size_t)p && (size_t)p < next_address;
+}
+
 static size_t addresses(size_t size) {
+    if (fake_gpu_has_memory() && next_address > 0x7effffffffffUL)
+        next_address = first_backed;
     size_t address = next_address;
     next_address += (size + PAGE - 1) / PAGE * PAGE;
+    if (fake_gpu_has_memory() &&
+        mmap((void *)address, next_address - address, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
+        abort();
     return address;
 }
 
@@ -67,7 +82,6 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, int *status) {
     return OK;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int d) { *value = 0; return OK; }
 cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int d) { *id = 0; return OK; }
 cudaError_t cudaStreamQuery(cudaStream_t s) { return OK; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { return OK; }
@@ -89,24 +103,14 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
     return fake_gpu_busy ? NOT_READY : OK;
 }
 
-cudaError_t cudaGetDeviceProperties(struct properties *p, int d) {
-    memset(p, 0, sizeof(*p));
-    strcpy(p->name, "a GPU that is not there");
-    p->total_memory = total();
-    p->warp_size = 32;
-    p->max_threads = 1024;
-    p->major = 8;
-    return OK;
-}
-
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *all) {
-    *all = total();
+    *all = fake_gpu_bytes();
     *unused = *all - taken;
     return OK;
 }
 
 cudaError_t cudaMalloc(void **p, size_t size) {
-    if (taken + size > total())
+    if (taken + size > fake_gpu_bytes())
         return last = OUT_OF_MEMORY;
     taken += size;
     segments[sizes_used].address = addresses(size);
@@ -135,7 +139,7 @@ static CUresult reserve(CUdeviceptr *p, size_t size, size_t a, CUdeviceptr at, u
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
                        const void *prop, unsigned long long flags) {
-    if (taken + size > total())
+    if (taken + size > fake_gpu_bytes())
         return OUT_OF_MEMORY;
     taken += size;
     *handle = size;

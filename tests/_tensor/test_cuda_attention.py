@@ -60,6 +60,10 @@ def boolean(*shape: int) -> Callable[[], torch.Tensor]:
     return lambda: torch.ones(shape, dtype=torch.bool, device="cuda")
 
 
+def trained(*shape: int) -> Callable[[], torch.Tensor]:
+    return lambda: torch.zeros(shape, dtype=BFLOAT, device="cuda", requires_grad=True)
+
+
 CASES: list[tuple[str, dict[str, Any], str]] = [
     (A100, {}, FLASH),
     (A100, {"is_causal": True}, FLASH),
@@ -74,13 +78,17 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     (A100, {"dim": 6, "dtype": FLOAT}, MATH),
     (A100, {"dim": 20, "mask": boolean(32, 32)}, MATH),
     (A100, {"mask": boolean(2, 1, 32, 32)}, EFFICIENT),
-    (A100, {"mask": boolean(4, 32, 32)}, MATH),
+    (A100, {"mask": boolean(4, 32, 32)}, EFFICIENT),
+    (A100, {"mask": boolean(32)}, EFFICIENT),
+    (A100, {"mask": trained(4, 32, 32)}, EFFICIENT),
     (A100, {"values": 128}, EFFICIENT),
     (A100, {"gqa": 2}, FLASH),
     (A100, {"dropout_p": 0.1}, FLASH),
     (H100, {}, CUDNN),
     (H100, {"is_causal": True, "keys": 64}, CUDNN),
     (H100, {"mask": boolean(32, 32)}, CUDNN),
+    (H100, {"mask": boolean(4, 32, 32)}, EFFICIENT),
+    (H100, {"mask": trained(2, 4, 32, 32)}, EFFICIENT),
     (H100, {"gqa": 2}, CUDNN),
     (H100, {"dropout_p": 0.125}, CUDNN),
     (H100, {"dropout_p": 0.1}, FLASH),
@@ -131,14 +139,29 @@ def test_the_choice_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(H100)[0] == FLASH
 
 
-def test_masks_are_padded_to_sixteen() -> None:
-    """Of a length that is no multiple, the whole mask is in memory, not only what broadcasts."""
+def test_masks_are_padded_to_eight() -> None:
+    """Before they are broadcast, so that what is kept has a row for each that is given."""
     with fake_mode(fake_cuda=A100):
-        for length, num_bytes in ((48, 48 * 48 * 4), (40, 2 * 4 * 40 * 48 * 4)):
+        for length, num_bytes in ((40, 40 * 40 * 4), (44, 44 * 48 * 4)):
             q = heads(length=length, dtype=FLOAT)
             mask = torch.zeros(length, length, device="cuda")
             saved = attend(q, q, q, attn_mask=mask).grad_fn._saved_attn_bias
             assert saved.untyped_storage().nbytes() == num_bytes
+
+
+def test_a_mask_of_one_dim_is_refused_where_cudnn_is_asked() -> None:
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        run(H100, mask=boolean(32))
+
+
+def test_where_the_seed_of_dropout_is() -> None:
+    """CUDA's kernel makes it on the CPU, and without dropout none, on the device since 2.15."""
+    with fake_mode(fake_cuda=A100):
+        q = heads(dtype=FLOAT)
+        dropped, kept = (attend(q, q, q, dropout_p=p).grad_fn for p in (0.1, 0.0))
+    assert dropped._saved_philox_seed.device.type == "cpu"
+    is_on_cpu = kept._saved_philox_seed.device.type == "cpu"
+    assert is_on_cpu == kernels.attention_seed_is_always_on_cpu()
 
 
 def test_deterministic_algorithms_leave_cudnn_out() -> None:

@@ -32,6 +32,7 @@ from torchfake._operators.constant_propagation import (
 )
 from torchfake._operators.meta_kernels import replacement_for
 from torchfake._operators.meta_kernels.counted import COUNTED
+from torchfake._operators.meta_kernels.cuda import results_on_cpu
 from torchfake._operators.operator_call import (
     Args,
     Call,
@@ -47,6 +48,7 @@ from torchfake._torch import kernels, subclass, zero_tensors
 from torchfake.errors import UnsupportedOpError
 
 _META = _devices.META
+_CPU = torch.device("cpu")
 
 
 def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | None = None) -> Any:
@@ -263,7 +265,8 @@ def wrap(call: Call, result: Any) -> Any:
 def _element_devices(call: Call, num_elements: int) -> list[torch.device]:
     if call.traits.is_foreach and len(call.args[0]) == num_elements:
         return [device_of(t) or call.device for t in call.args[0]]
-    return [call.device] * num_elements
+    on_cpu = results_on_cpu(call.func, call.args, call.kwargs) if call.device.type == "cuda" else ()
+    return [_CPU if index in on_cpu else call.device for index in range(num_elements)]
 
 
 def _wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -129,4 +129,5 @@ def _additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """The mask that is added to the scores, made from a boolean one as eager makes it."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask.logical_not(), float("-inf"))
+    excluded = torch.scalar_tensor(float("-inf"), dtype=dtype, device=mask.device)
+    return torch.where(mask, 0.0, excluded)

@@ -108,11 +108,15 @@ def _rows_are_dense(call: Call, *, one_is_dense: bool) -> bool:
 
 
 def _mask_fits(call: Call) -> bool:
-    """check_attn_mask_shape: a mask that broadcasts and needs no gradient."""
+    """check_attn_mask_shape: a mask that broadcasts and needs no gradient.
+
+    Raises:
+        IndexError: as in eager, for a mask of one dim.
+    """
     mask = call.mask
     if mask is None:
         return True
-    if mask.requires_grad or mask.dim() not in (2, 4):
+    if mask.requires_grad or (mask.size(-2) and mask.dim() not in (2, 4)):
         return False
     batch, heads, length, _ = call.query.shape
     full = (batch, heads, length, call.key.shape[2])[-mask.dim() :]
@@ -168,7 +172,7 @@ def _run_flash(
 
 # Memory-efficient attention.
 
-_MASK_ALIGNMENT = 16  # elements
+_MASK_ALIGNMENT = 8  # elements
 
 
 def _efficient_fits(call: Call, gpu: tuple[int, int]) -> bool:
@@ -183,14 +187,9 @@ def _efficient_fits(call: Call, gpu: tuple[int, int]) -> bool:
         and query.shape[-1] == key.shape[-1]
         and all(dim % alignment == 0 for dim in dims)
         and (gpu[0] < 8 or all(t.storage_offset() % alignment == 0 for t in call.tensors))
-        and _mask_broadcasts(call)
         and _heads_fit(call._replace(enable_gqa=False) if gqa else call)
         and _rows_are_dense(call, one_is_dense=False)
     )
-
-
-def _mask_broadcasts(call: Call) -> bool:
-    return call.mask is None or _mask_fits(call)
 
 
 def _product_alignment(dtype: torch.dtype, gpu: tuple[int, int]) -> int:
@@ -204,19 +203,19 @@ def _run_efficient(
     q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, causal: bool, scale: Any
 ) -> Any:
     if mask is not None:
-        mask = _aligned(mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
+        mask = _aligned(mask).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     kernel = aten._scaled_dot_product_efficient_attention
-    return kernel(q, k, v, mask, _saves_log_sumexp(q, k, v), p, causal, scale=scale)[0]
+    with_mask = mask is not None and kernels.efficient_attention_trains_masks()
+    saved = _saves_log_sumexp(q, k, v, *([mask] if with_mask else []))
+    return kernel(q, k, v, mask, saved, p, causal, scale=scale)[0]
 
 
 def _aligned(mask: Tensor) -> Tensor:
-    """attention.cpp, preprocess_mask: a row of a mask in memory is a multiple of 16 elements."""
+    """attention.cpp, preprocess_mask: a row of a mask in memory is a multiple of 8 elements."""
+    if not any(step % _MASK_ALIGNMENT for step in mask.stride()[:-1]):
+        return mask
     length = mask.shape[-1]
-    if length % _MASK_ALIGNMENT:
-        return pad(mask, (0, _MASK_ALIGNMENT - length % _MASK_ALIGNMENT))[..., :length]
-    if any(step % _MASK_ALIGNMENT for step in mask.stride()[:3]):
-        return mask.contiguous()
-    return mask
+    return pad(mask, (0, _MASK_ALIGNMENT - length % _MASK_ALIGNMENT))[..., :length]
 
 
 def _saves_log_sumexp(*tensors: Tensor) -> bool:

@@ -211,6 +211,16 @@ def efficient_attention_shares_keys() -> bool:
     return _version >= (2, 15)
 
 
+def efficient_attention_trains_masks() -> bool:
+    """Whether the memory-efficient kernel keeps what the gradient of a mask alone needs: in 2.15."""
+    return _version >= (2, 15)
+
+
+def attention_seed_is_always_on_cpu() -> bool:
+    """Whether the memory-efficient kernel gives a seed on the CPU without dropout too: in 2.13."""
+    return _version < (2, 15)
+
+
 @cache
 def cpu_attention_adds_batch_dim() -> bool:
     """Whether attention of three dims on the CPU is that of four: since torch 2.14."""

@@ -36,6 +36,7 @@ from torchfake.fake import fake_like as fake_like
 from torchfake.fake import fake_mode as fake_mode
 from torchfake.fake import is_fake as is_fake
 from torchfake.fake import meta_like as meta_like
+from torchfake.inspect import Serve as Serve
 from torchfake.inspect import check as check
 from torchfake.inspect import diff as diff
 from torchfake.inspect import estimate as estimate
@@ -63,6 +64,7 @@ __all__ = [
     "CudaProfile",
     "FakeTensor",
     "Question",
+    "Serve",
     "answering",
     "check",
     "clear_meta_init_cache",

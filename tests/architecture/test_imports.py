@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "inspect/base_record.py": {"pandas"},
     "inspect/run/adapters.py": {"peft"},
     "inspect/run/trainer_loop.py": {"accelerate", "transformers"},
+    "inspect/serving/caches.py": {"transformers"},
     "inspect/show/figures.py": {"plotly"},
     "inspect/show/page.py": {"plotly"},
     "inspect/show/terminal.py": {"rich"},

@@ -45,6 +45,7 @@ from torchfake.inspect.inspection import Inspection as Inspection
 from torchfake.inspect.inspection import Question as Question
 from torchfake.inspect.inspection import inspect_target as inspect_target
 from torchfake.inspect.memory import estimate as estimate
+from torchfake.inspect.serve import Serve as Serve
 from torchfake.inspect.show import register as _register  # noqa: F401  how records look
 from torchfake.inspect.show.report import report as report
 from torchfake.inspect.summary import Summary as Summary
@@ -73,6 +74,7 @@ __all__ = [
     "ModuleNode",
     "Peak",
     "Question",
+    "Serve",
     "Size",
     "Summary",
     "Target",

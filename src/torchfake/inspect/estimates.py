@@ -26,6 +26,7 @@ from torchfake.inspect.run.step import (
     Step,
 )
 from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.serving.cache_record import ServedCache
 
 _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
 """Phases in which operators are called by the user's code, so that a line of it is known."""
@@ -68,7 +69,7 @@ class Estimate(ReservedMemory, Record):
     """The memory of one step on one device."""
 
     class_name: str  # of the module
-    mode: str  # "training", "forward", "inference" or "generation"
+    mode: str  # "training", "forward", "inference", "generation" or "serving"
     device: str  # that the numbers are of: the one with most parameter bytes
     gpu: CudaProfile | None  # what it is, if it is a CUDA device
     round_to: int  # bytes
@@ -81,6 +82,7 @@ class Estimate(ReservedMemory, Record):
     """To questions about values that do not exist."""
     first_lives: Lifetimes | None = field(default=None, compare=False)
     """Of the first call of a step of the user's own."""
+    cache: ServedCache | None = None  # what is cached for those who are served
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -202,8 +204,14 @@ class Estimate(ReservedMemory, Record):
             **self.reserved_to_dict(),
             "elsewhere": self.elsewhere,
             **({"left_out": list(self.left_out)} if self.left_out else {}),
+            **self._serving_to_dict(),
             **answers_to_dict(self.answers),
         }
+
+    def _serving_to_dict(self) -> dict[str, Any]:
+        if self.cache is None or self.step.serve is None:
+            return {}
+        return {"serve": self.step.serve.to_dict(), "cache": self.cache.to_dict()}
 
     def to_pandas(self) -> Any:
         """One row for each storage, as a pandas DataFrame; `born` and `died` are events.

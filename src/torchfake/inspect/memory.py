@@ -34,10 +34,13 @@ from torchfake.inspect.run.step import (
     Step,
     check_program_options,
     main_device,
+    serving_step,
     step_of,
 )
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import Workload, workload_of
+from torchfake.inspect.serve import Serve, answers_of
+from torchfake.inspect.serving.passes import run_serving
 
 
 def estimate(
@@ -58,6 +61,7 @@ def estimate(
     workspace_bytes: int | None = None,
     allocator: str | None = None,
     answer: str | AnswerFunction | None = None,
+    serve: Serve | None = None,
 ) -> Estimate:
     """The memory that a step of `module` takes, run on fakes: forward, backward, optimizer.
 
@@ -100,6 +104,8 @@ def estimate(
             ``"expandable_segments:True"``; for ``peak_reserved_bytes``.
         answer: who answers questions about values that do not exist: ``"typical"``, or a function,
             as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
+        serve: sequences that a model of transformers is to serve, and with which cache; without
+            inputs. What is cached is in ``cache``.
 
     Returns:
         The estimate, for the device that most of the parameters are on.
@@ -131,10 +137,12 @@ def estimate(
         "peft": peft,
     }
     if is_program(module):
-        check_program_options(does)
+        check_program_options({**does, "serve": serve})
         workload = workload_of_program(module, inputs, device=device, gpu=gpu, answer=answer)
         does = {}
     else:
+        if serve is not None and answer is None:
+            answer = answers_of(serve)
         workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     step = step_of(
         workload,
@@ -143,6 +151,8 @@ def estimate(
         allocator=allocator,
         **does,
     )
+    if serve is not None:
+        step = serving_step(serve, step, inputs)
     return measure(workload if training is None else _of_batch(workload, training), step)
 
 
@@ -162,9 +172,13 @@ def measure(workload: Workload, step: Step) -> Estimate:
     modules = ModuleTracker(fake_copy.module)
     tracker = StorageTracker(modules)
     first = StorageTracker(modules) if is_first_another(step) else None
+    cache = None
     with fake_copy.mode():
-        run_step(step, fake_copy, tracker, first)
-    return account(
+        if step.serve is None:
+            run_step(step, fake_copy, tracker, first)
+        else:
+            cache = run_serving(step, fake_copy, tracker)
+    found = account(
         tracker.finish(),
         tracker.ops,
         first=None if first is None else first.finish(),
@@ -174,6 +188,7 @@ def measure(workload: Workload, step: Step) -> Estimate:
         step=step,
         answers=fake_copy.answers,
     )
+    return found if cache is None else replace(found, cache=cache)
 
 
 def _measure_program(workload: Workload, step: Step) -> Estimate:

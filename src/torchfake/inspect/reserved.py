@@ -147,7 +147,9 @@ class ReservedMemory:
 
 
 def _run_of(lives: Lifetimes, workspace_bytes: int, mode: str) -> Run:
+    # a cache that later passes of generation find was not there before the first
     is_old = np.array([op == "" for op in lives.op], dtype=bool)
+    is_old &= lives.phase == PHASES.index("start")
     return Run(
         num_bytes=lives.num_bytes,
         allocated_at=lives.allocated_at,

@@ -35,7 +35,7 @@ def run_step(
         tracker: of the step; of the second one, if there is a tracker of the first.
         first: the tracker of a step before it, if that is another, see :func:`is_first_another`.
     """
-    _set_training(fake_copy.module, step.mode)
+    set_training(fake_copy.module, step.mode)
     if step.mode == "training":
         loop = _loop(step, fake_copy)
         if first is not None:
@@ -63,7 +63,7 @@ def is_first_another(step: Step) -> bool:
     return step.keep_gradients and step.mode == "training"
 
 
-def _set_training(module: nn.Module, mode: str) -> None:
+def set_training(module: nn.Module, mode: str) -> None:
     """Set the root's training flag as the step needs it; if it is so, no child is changed either:
     children may differ from it on purpose.
     """

@@ -1,8 +1,8 @@
 """Generation with a key-value cache: a pass over the prompt, then one token after the other.
 
 Input: a fake copy of a model, a storage tracker, the lengths. Output: the tracker has recorded the
-two passes that can hold the most memory. Invariant: as much is held as in a greedy loop, which
-frees each output before the next pass. Called by: ``execution``.
+passes that can hold the most memory. Invariant: as much is held as in a greedy loop, which frees
+each output before the next pass. Called by: ``execution``, and ``serving/passes`` for the loop.
 """
 
 from __future__ import annotations
@@ -18,79 +18,143 @@ from torchfake.inspect.run.workload import FakeCopy, tensors_in
 
 
 def generate(fake_copy: FakeCopy, tracker: StorageTracker, prompt: int, new_tokens: int) -> None:
-    """Run the prompt in one pass, then the last token, when the cache is largest.
+    """Run the prompt in one pass, then the first and the last of the others.
 
     The passes between these hold amounts between theirs, and need not be run.
     """
-    calls = _Calls(fake_copy, prompt)
-    _run_pass(fake_copy, tracker, "prefill", calls.prefill(1))
-    if new_tokens > 1:  # the first came from the prompt's pass
-        before = fake_copy.module(**calls.prefill(new_tokens - 1))
-        inputs = calls.decode(before)
-        del before
-        _run_pass(fake_copy, tracker, "decode", inputs)
+    ids = _token_ids(fake_copy)
+    loop = GreedyLoop(fake_copy, tracker, ids.shape[0], prompt, dtype=ids.dtype)
+    loop.run(1 if loop.has_decoder else prompt, "prefill")
+    loop.run_last(new_tokens - 1)  # the first came from the prompt's pass
 
 
-def _run_pass(
-    fake_copy: FakeCopy, tracker: StorageTracker, phase: str, inputs: dict[str, Any]
-) -> None:
-    """Track one pass; the cache in its inputs and in its output has its own category."""
-    tracker.begin_phase(phase)
-    tracker.register([("", t) for t in tensors_in(inputs.get("past_key_values"))], "kv cache")
-    tracker.register([("", t) for t in tensors_in(inputs)], "inputs")
-    with tracker.active():
-        output = fake_copy.module(**inputs)
-        tracker.recategorize([("", t) for t in tensors_in(_cache(output))], "kv cache")
-        tracker.end_forward()
-        tracker.end_step()
-    del output, inputs
+def _token_ids(fake_copy: FakeCopy) -> Any:
+    """Integers [batch, tokens]."""
+    found: Any = fake_copy.kwargs.get("input_ids", fake_copy.args[0] if fake_copy.args else None)
+    is_tensor = isinstance(found, torch.Tensor)
+    if not is_tensor or found.is_floating_point() or found.dim() != 2:
+        raise InputsError("decode= needs a model of input_ids [batch, tokens]: give them as inputs")
+    return found
 
 
-def _are_token_ids(value: Any) -> bool:
-    is_tensor = isinstance(value, torch.Tensor)
-    return is_tensor and not value.is_floating_point() and value.dim() == 2
+class GreedyLoop:
+    """Passes of a model over a cache, as ``generate`` of transformers makes them.
 
+    A pass may be tracked or not; what is cached is the same.
+    """
 
-class _Calls:
-    """The arguments of a model's passes, as ``generate`` of transformers makes them."""
+    def __init__(
+        self,
+        fake_copy: FakeCopy,
+        tracker: StorageTracker,
+        batch: int,
+        prompt: int,
+        *,
+        cache: Any = None,
+        dtype: torch.dtype = torch.int64,
+    ) -> None:
+        self.module, self.tracker, self.batch = fake_copy.module, tracker, batch
+        self.cache, self.encoded = cache, None
+        self._prompt, self._dtype = prompt, dtype
+        self._device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        names = self.names_of(self.module)
+        self.has_decoder = "decoder_input_ids" in names
+        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
+        self._options: dict[str, Any] = {"use_cache": True}
+        if "logits_to_keep" in names:
+            self._options["logits_to_keep"] = 1
 
-    def __init__(self, fake_copy: FakeCopy, prompt: int) -> None:
-        found = fake_copy.kwargs.get("input_ids", fake_copy.args[0] if fake_copy.args else None)
-        if not _are_token_ids(found):
-            raise InputsError(
-                "decode= needs a model of input_ids [batch, tokens]: give them as inputs"
-            )
-        self.token_ids: Any = found  # integers [batch, tokens]
-        self.prompt = prompt
-        parameters = inspect.signature(fake_copy.module.forward).parameters
-        self.has_decoder = "decoder_input_ids" in parameters
-        self.options: dict[str, Any] = {"use_cache": True}
-        if "logits_to_keep" in parameters:
-            self.options["logits_to_keep"] = 1
+    @staticmethod
+    def names_of(module: torch.nn.Module) -> tuple[str, ...]:
+        """The names of the arguments of its forward."""
+        return tuple(inspect.signature(module.forward).parameters)
 
-    def prefill(self, generated: int) -> dict[str, Any]:
-        """The prompt, and all but the last of so many generated tokens."""
+    def run(self, length: int, phase: str | None = None) -> None:
+        """A pass over so many tokens; tracked as of `phase`, if that is given."""
+        inputs = self._inputs(length)
+        if phase is None:
+            self._keep(self.module(**inputs))
+            return
+        tracker = self.tracker
+        tracker.begin_phase(phase)
+        tracker.register([("", t) for t in tensors_in(self.cache)], "kv cache")
+        tracker.register([("", t) for t in tensors_in(inputs)], "inputs")
+        with tracker.active():
+            output = self.module(**inputs)
+            cache = _cache(output, self._cache_name)
+            tracker.recategorize([("", t) for t in tensors_in(cache)], "kv cache")
+            tracker.end_forward()
+            tracker.end_step()
+        self._keep(output)
+
+    def run_last(self, steps: int) -> None:
+        """The first and the last of so many passes over one token each; of a cache that is
+        quantized now and then, also the last that quantizes it and the one before, when most waits.
+        """
+        chosen = {1, steps}
+        period, since = _residual(self.cache)
+        if period:
+            last = (since + steps) // period * period - since
+            chosen |= {last - 1, last}
+        at = 0
+        for step in sorted(n for n in chosen if 0 < n <= steps):
+            self._skip(step - 1 - at, period, since + at)
+            self.run(1, "decode")
+            at = step
+
+    def skip_pieces(self, number: int, piece: int) -> None:
+        """Passes over so many tokens each, untracked and in fewer: the cache comes out the same."""
+        at_once = number - 1 if _residual(self.cache)[0] <= piece else 0
+        if at_once > 0:
+            self.run(at_once * piece)
+            number = 1  # a window is cut after a pass
+        for _ in range(number):
+            self.run(piece)
+
+    def _skip(self, steps: int, period: int, since: int) -> None:
+        """Passes over one token each, untracked and in fewer: the cache comes out the same."""
+        while period and steps > 0:  # up to where it is quantized, and not beyond
+            to_next = period - since % period
+            whole = to_next + (steps - to_next) // period * period
+            length = whole if to_next <= steps else steps
+            self.run(length)
+            steps, since = steps - length, since + length
+        if steps > 1:
+            self.run(steps - 1)
+        if steps:  # a window is cut after a pass: what several tokens leave is longer than it
+            self.run(1)
+
+    def _inputs(self, length: int) -> dict[str, Any]:
+        found = dict(self._options)
+        if self.cache is not None:
+            found[self._cache_name] = self.cache
+        if not self.has_decoder:
+            return {"input_ids": self._ids(length), **found}
+        if self.encoded is None:
+            found["input_ids"] = self._ids(self._prompt)
+        else:
+            found["encoder_outputs"] = (self.encoded,)
+        return {"decoder_input_ids": self._ids(length), **found}
+
+    def _keep(self, output: Any) -> None:
+        self.cache = _cache(output, self._cache_name)
         if self.has_decoder:
-            ids = {"input_ids": self._ids(self.prompt), "decoder_input_ids": self._ids(generated)}
-            return {**ids, **self.options}
-        return {"input_ids": self._ids(self.prompt + generated - 1), **self.options}
-
-    def decode(self, before: Any) -> dict[str, Any]:
-        """The next token, given the output before it, which has the cache."""
-        token = self._ids(1)
-        cached = {"past_key_values": _cache(before), **self.options}
-        if self.has_decoder:
-            encoded = (before.encoder_last_hidden_state,)
-            return {"encoder_outputs": encoded, "decoder_input_ids": token, **cached}
-        return {"input_ids": token, **cached}
+            self.encoded = output.encoder_last_hidden_state
 
     def _ids(self, length: int) -> torch.Tensor:
-        batch = self.token_ids.shape[0]
-        return torch.zeros(batch, length, dtype=self.token_ids.dtype, device=self.token_ids.device)
+        return torch.zeros(self.batch, length, dtype=self._dtype, device=self._device)
 
 
-def _cache(output: Any) -> Any:
-    cache = getattr(output, "past_key_values", None)
+def _residual(cache: Any) -> tuple[int, int]:
+    """After how many tokens a cache quantizes them, and how many wait for it; 0, 0: it does not."""
+    layers = getattr(cache, "layers", None) or (None,)
+    period = getattr(layers[0], "residual_length", 0)
+    keys = getattr(layers[0], "keys", None)
+    return period, keys.shape[-2] if period and keys is not None and keys.dim() == 4 else 0
+
+
+def _cache(output: Any, name: str) -> Any:
+    cache = getattr(output, name, None)
     if cache is None:
-        raise InputsError("the model gives no past_key_values, so decode= has no cache to follow")
+        raise InputsError(f"the model gives no {name}: it has no cache to follow")
     return cache

@@ -8,7 +8,7 @@ contradict each other are refused before anything is built. Called by: ``memory`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings, parse_settings
 from torchfake.inspect.run.training_arguments import check_training_arguments
 from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.serve import Serve
 from torchfake.inspect.targets.options import dtype_named
 
 Loss = Callable[[Any], torch.Tensor]
@@ -28,7 +29,7 @@ Loss = Callable[[Any], torch.Tensor]
 class Step:
     """What is done with a module, apart from its inputs."""
 
-    mode: str  # "training", "forward", "inference" or "generation"
+    mode: str  # "training", "forward", "inference", "generation" or "serving"
     optimizer: Any = None
     loss: Loss | None = None
     autocast: torch.dtype | None = None
@@ -40,6 +41,7 @@ class Step:
     keep_gradients: bool = False  # from one iteration to the next, set to zero
     training: Any = None  # transformers' TrainingArguments, in place of all these
     peft: Any = None  # the config of adapters
+    serve: Serve | None = None  # sequences that are served, and their cache
 
 
 def step_of(
@@ -94,6 +96,21 @@ def _check_trainer_options(training: Any, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if value is not None and (name, value) not in [*_DEFAULTS, ("mode", "training")]:
             raise InputsError(f"{name}= and training=: TrainingArguments say that themselves")
+
+
+def serving_step(serve: Serve, step: Step, inputs: tuple[Any, ...]) -> Step:
+    """The step that serves sequences, given what the other arguments describe.
+
+    Raises:
+        InputsError: if they do not go together.
+    """
+    if not isinstance(serve, Serve):
+        raise InputsError(f"serve={serve!r} is not a torchfake.Serve(context=..., users=...)")
+    if inputs:
+        raise InputsError("serve= makes the token ids itself: leave out the inputs")
+    if step.mode != "inference":
+        raise InputsError("serve= is inference: leave out optimizer=, loss=, mode= and decode=")
+    return replace(step, mode="serving", serve=serve)
 
 
 def check_program_options(options: Mapping[str, Any]) -> None:

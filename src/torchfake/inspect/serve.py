@@ -1,0 +1,182 @@
+"""How a model is to be served: how many sequences, how long, with which cache.
+
+Input: arguments of a :class:`Serve`, or their text on the command line. Output: a :class:`Serve`.
+Invariant: what contradicts itself is refused when it is made. Called by: the user; ``run/step``,
+``serving``, ``fit`` and ``inspection``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from torchfake._answers.asking import AnswerFunction
+from torchfake._answers.question import Question
+from torchfake._arguments import is_whole_number
+from torchfake.errors import InputsError, TargetError
+from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.inspect.targets.options import dtype_named
+
+PAGED, QUANTIZED = "paged", "quantized"
+CACHES = (PAGED, "dynamic", "static", QUANTIZED, "offloaded", "offloaded_static")
+"""Caches by name: blocks of an engine, and those that ``generate`` of transformers makes."""
+
+INTEGERS = {"int8": 8, "int4": 4, "int3": 3, "int2": 2, "int1": 1}
+"""Names of integer dtypes of a cache, and their bits."""
+
+FP8 = ("fp8", "float8_e4m3fn", "float8_e5m2")
+"""Names of 8-bit floats of a cache."""
+
+
+@dataclass(frozen=True)
+class Serve:
+    """What is to be served: sequences that are in the cache at the same time.
+
+    Args:
+        context: tokens of a sequence, prompt and answer together.
+        users: sequences at the same time.
+        cache: ``"paged"``: blocks, as engines such as vLLM have them; prompts are read one after
+            the other. ``"dynamic"``, ``"static"``, ``"quantized"``, ``"offloaded"`` and
+            ``"offloaded_static"``: what ``generate`` of transformers makes for this
+            ``cache_implementation``; the prompts of all users are read in one pass. Or a function
+            of the config that returns a cache of transformers.
+        cache_dtype: of keys and values. Of a paged cache: a dtype, ``"fp8"``, ``"int8"`` or
+            ``"int4"``; of a quantized one ``"int4"`` (if not given), ``"int2"``, ``"int8"`` or
+            ``"fp8"``. Not given: the model's.
+        block_size: tokens in a block of a paged cache.
+        prompt: tokens of the longest prompt; all but one, if not given.
+        prefill: tokens that one pass over prompts takes at most: ``max_num_batched_tokens`` of
+            vLLM, for each sequence ``prefill_chunk_size`` of transformers. Not given: a prompt is
+            read in one pass.
+        backend: of a quantized cache: ``"quanto"``, ``"hqq"`` or ``"fp8"``; not given: the first of
+            them that has the dtype.
+
+    Raises:
+        InputsError: naming the argument.
+
+    >>> Serve(context=8192, users=16, cache="static").prompt_length
+    8191
+    """
+
+    context: int
+    users: int = 1
+    cache: str | Callable[[Any], Any] = PAGED
+    cache_dtype: torch.dtype | str | None = None
+    block_size: int = 16
+    prompt: int | None = None
+    prefill: int | None = None
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("context", "users", "block_size", "prompt", "prefill"):
+            value, least = getattr(self, name), 2 if name == "context" else 1
+            is_optional = name in ("prompt", "prefill")
+            if not (is_optional and value is None) and not is_whole_number(value, least):
+                raise InputsError(f"{name}={value!r} is not a whole number of {least} or more")
+        if self.prompt is not None and self.prompt >= self.context:
+            raise InputsError(
+                f"a prompt of {self.prompt} tokens leaves no room for an answer in a context of "
+                f"{self.context}: give a shorter prompt=, or none"
+            )
+        _check_cache(self.cache)
+        _check_dtype(self)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.context - 1 if self.prompt is None else self.prompt
+
+    @property
+    def dtype_name(self) -> str | None:
+        """The name of the cache's dtype, without "torch."; None: the model's."""
+        return None if self.cache_dtype is None else str(self.cache_dtype).removeprefix("torch.")
+
+    @property
+    def cache_name(self) -> str:
+        """The name of the cache, or of the function that makes it."""
+        if isinstance(self.cache, str):
+            return self.cache
+        return getattr(self.cache, "__name__", type(self.cache).__name__)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, ready for JSON."""
+        return {**self.__dict__, "cache": self.cache_name, "cache_dtype": self.dtype_name}
+
+
+def _check_cache(cache: Any) -> None:
+    if isinstance(cache, str) and cache not in CACHES:
+        raise InputsError(f"cache={cache!r} is not one of {', '.join(CACHES)}, or a function")
+    if not isinstance(cache, str) and not callable(cache):
+        raise InputsError(f"cache={cache!r} is not a name, or a function of the config")
+
+
+def _check_dtype(serve: Serve) -> None:
+    name = serve.dtype_name
+    if serve.backend is not None and serve.cache != QUANTIZED:
+        raise InputsError(f"backend={serve.backend!r} is of cache='quantized' alone")
+    if serve.backend not in (None, "quanto", "hqq", "fp8"):
+        raise InputsError(f"backend={serve.backend!r} is not quanto, hqq or fp8")
+    if name is None:
+        return
+    if serve.cache == PAGED:
+        allowed = name in ("int8", "int4") or float_dtype(serve) is not None
+    else:
+        allowed = serve.cache == QUANTIZED and (name in INTEGERS or name in FP8)
+    if not allowed:
+        raise InputsError(
+            f"cache_dtype={serve.cache_dtype!r} is not one of cache={serve.cache_name!r}: of a "
+            "dynamic or static cache it is the model's, of a quantized one int4, int2, int8 or "
+            "fp8, of a paged one int4, int8, fp8 or any floating point dtype"
+        )
+
+
+def float_dtype(serve: Serve) -> torch.dtype | None:
+    """The floating point dtype of a cache; None: the model's, or integers.
+
+    Raises:
+        TargetError: if there is no dtype of that name.
+    """
+    if serve.dtype_name is None or serve.dtype_name in INTEGERS:
+        return None
+    return dtype_named(serve.dtype_name)
+
+
+def answers_of(serve: Any) -> AnswerFunction | None:
+    """Who answers questions about values, if nobody else does: HQQ asks whether its error has
+    become smaller, and tries once more if so, while it holds the last result.
+    """
+    return _smaller if isinstance(serve, Serve) and serve.cache == QUANTIZED else None
+
+
+def _smaller(question: Question) -> bool | None:
+    return True if question.operator.startswith("aten.lt") else None
+
+
+def parse_serve(text: str) -> Serve:
+    """The :class:`Serve` that a text names: ``CONTEXT`` or ``CONTEXT,KEY=VALUE,...``.
+
+    Raises:
+        TargetError: if it is no such text.
+        InputsError: as :class:`Serve` does.
+
+    >>> parse_serve("8192,users=16,cache=static").users
+    16
+    """
+    known = [field.name for field in fields(Serve)]
+    values: dict[str, Any] = {}
+    for i, part in enumerate(text.split(",")):
+        key, equals, value = part.strip().partition("=")
+        if not equals and i == 0:
+            key, value = "context", key
+        if key not in known:
+            raise TargetError(
+                f"--serve {text!r}: give CONTEXT,KEY=VALUE,... such as 8192,users=16,cache=static; "
+                f"{part.strip()!r} is none of {', '.join(known)}{did_you_mean(key, known)}"
+            )
+        values[key] = int(value) if value.isascii() and value.isdigit() else value
+    if "context" not in values:
+        raise TargetError(f"--serve {text!r} names no context: 8192, or context=8192")
+    return Serve(**values)

@@ -1,0 +1,163 @@
+"""The cache of an engine: keys and values in blocks of some tokens, from a common pool.
+
+Input: a model, and a :class:`Serve`. Output: what each layer has in the pool, and a cache of
+transformers that stands for it in a pass. Invariant: bytes per token and per sequence are what the
+model caches when it is run on two lengths; rounding to blocks is computed. Called by: ``passes``.
+
+Blocks are counted as vLLM does (``max_memory_usage_bytes`` of vllm/v1/kv_cache_interface.py): of a
+sequence of full attention, as many as its context fills; of a window, those of the tokens before
+the pass that are still seen and those of the pass, and one more, because a window may begin inside
+a block; of a state one for each sequence. There the prompt of every sequence may be read in any
+pass; here only those are that fit into one. Groups of layers are not padded to equal pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchfake.errors import InputsError
+from torchfake.inspect.run.generation import GreedyLoop
+from torchfake.inspect.run.storage_tracker import StorageTracker
+from torchfake.inspect.run.workload import FakeCopy
+from torchfake.inspect.serve import INTEGERS, Serve, float_dtype
+from torchfake.inspect.serving.cache_record import LayerCache, ServedCache, layer_bytes, layers_of
+from torchfake.inspect.serving.caches import config_of, dynamic_cache
+
+_PROBES = (2, 3)
+"""Lengths that are run to see what a layer caches: shorter than any window."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What one layer caches."""
+
+    kind: str
+    token_bytes: int  # for each token
+    state_bytes: int  # for each sequence, of any length
+    window: int | None  # tokens that are seen; all, if None
+
+
+def pages_of(fake_copy: FakeCopy, tracker: StorageTracker, serve: Serve, device: str) -> list[Page]:
+    """What each layer of a model caches, in the dtype that is served.
+
+    Raises:
+        InputsError: if it caches none, or a layer cannot be read.
+    """
+    layers = [_layers_after(fake_copy, tracker, length) for length in _PROBES]
+    found = [
+        _page(few, many, config_of(fake_copy.module), serve, device)
+        for few, many in zip(*layers, strict=True)
+    ]
+    pages = [page for page in found if page.token_bytes or page.state_bytes]
+    if not pages:
+        raise InputsError(f"{type(fake_copy.module).__name__} caches nothing")
+    return pages
+
+
+def _layers_after(fake_copy: FakeCopy, tracker: StorageTracker, length: int) -> list[Any]:
+    loop = GreedyLoop(fake_copy, tracker, 1, length, cache=dynamic_cache(fake_copy.module))
+    if loop.has_decoder:
+        raise InputsError("a paged cache is of decoders: give serve= cache='dynamic' or 'static'")
+    loop.run(length)
+    return layers_of(loop.cache)
+
+
+def _page(few: Any, many: Any, config: Any, serve: Serve, device: str) -> Page:
+    sizes = [layer_bytes(layer, device) for layer in (few, many)]
+    token_bytes = sizes[1] - sizes[0]
+    state_bytes = sizes[0] - _PROBES[0] * token_bytes
+    window = getattr(many, "sliding_window", None) if token_bytes else None
+    keys, values = getattr(many, "keys", None), getattr(many, "values", None)
+    if not token_bytes or keys is None or values is None:
+        return Page(f"state ({type(many).__name__})", token_bytes, max(state_bytes, 0), window)
+    # what is there beside keys and values, such as keys of an indexer, keeps its dtype
+    plain = (keys.nbytes + values.nbytes) // _PROBES[1]
+    latent = _latent_width(config)
+    heads, widths, kind = keys.shape[1], [keys.shape[-1], values.shape[-1]], "full attention"
+    if latent:
+        heads, widths, kind = 1, [latent], f"latent of {latent} (MLA)"
+    if window is not None:
+        kind = f"window of {window:,}"
+    if state_bytes > 0:
+        kind += " and a state"
+    stored = sum(_vector_bytes(width, keys.dtype, serve) for width in widths) * heads
+    return Page(kind, token_bytes - plain + stored, max(state_bytes, 0), window)
+
+
+def _latent_width(config: Any) -> int:
+    """Values that an engine caches for a token of latent attention, whatever transformers caches:
+    the compressed latent and the rotated part of the key, which all heads share (DeepSeek-V2,
+    section 2.1.2 and 2.1.3). 0 for other attention.
+    """
+    latent = getattr(config, "kv_lora_rank", None)
+    rotated = getattr(config, "qk_rope_head_dim", None)
+    return latent + rotated if isinstance(latent, int) and isinstance(rotated, int) else 0
+
+
+def _vector_bytes(width: int, dtype: torch.dtype, serve: Serve) -> int:
+    """Bytes of the key or the value of one token and head.
+
+    Floats have one scale for a tensor, which is not counted. Integers have their own for each token
+    and head: int8 one in float32 (``int8_per_token_head`` of vLLM), int4 a scale and a zero in 16
+    bits (as LMDeploy has them).
+    """
+    bits = INTEGERS.get(serve.dtype_name or "", 0)
+    if bits:
+        return -(-width * bits // 8) + 4
+    return width * (float_dtype(serve) or dtype).itemsize
+
+
+def rows_of_pass(serve: Serve) -> tuple[int, int]:
+    """How many prompts one pass reads, and how many tokens of each."""
+    prompt = serve.prompt_length
+    limit = serve.prefill or prompt
+    return min(serve.users, max(1, limit // prompt)), min(prompt, limit)
+
+
+def served_blocks(pages: list[Page], serve: Serve) -> ServedCache:
+    """What all users take in the pool when each has its whole context."""
+    layers = tuple(LayerCache(page.kind, _pool_bytes(page, serve)) for page in pages)
+    return ServedCache(f"blocks of {serve.block_size} tokens", serve.users, serve.context, layers)
+
+
+def _pool_bytes(page: Page, serve: Serve) -> int:
+    rows, length = rows_of_pass(serve)
+    reading, decoding = _blocks(page, serve, length), _blocks(page, serve, 1)
+    blocks = rows * reading + (serve.users - rows) * decoding
+    return blocks * serve.block_size * page.token_bytes + serve.users * page.state_bytes
+
+
+def _blocks(page: Page, serve: Serve, length: int) -> int:
+    """Of one sequence, when a pass takes so many of its tokens."""
+    if page.window is None:
+        return -(-serve.context // serve.block_size)
+    tokens = min(page.window - 1 + length, serve.context)
+    return -(-tokens // serve.block_size) + 1
+
+
+def cache_in_blocks(module: Any) -> Any:
+    """A cache for one pass: keys and values are written to the pool, and attention gets those of
+    the pass; a kernel that reads blocks makes no copy of the others.
+    """
+    cache = dynamic_cache(module)
+    for layer in layers_of(cache):
+        if hasattr(layer, "get_mask_sizes") and hasattr(layer, "cumulative_length"):
+            layer.get_mask_sizes = _sees_the_pass
+        if hasattr(layer, "get_mask_sizes"):
+            layer.update = _passed_through(layer.update)
+    return cache
+
+
+def _sees_the_pass(query_length: int) -> tuple[int, int]:
+    return query_length, 0
+
+
+def _passed_through(update: Callable[..., Any]) -> Callable[..., Any]:
+    def passed(keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        return keys, values
+
+    return passed

@@ -1,0 +1,108 @@
+"""What a cache holds, layer by layer.
+
+Input: a cache of transformers, or the layers of one that was computed. Output: a
+:class:`ServedCache`, plain data. Invariant: bytes are those of storages, each counted once. Called
+by: ``passes`` and ``blocks``; ``estimates`` and ``show`` read it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from torchfake._core.storage import Storage
+from torchfake._fake_copies import held_tensors
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake.inspect.run.workload import tensors_in
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What one layer caches for all users."""
+
+    kind: str  # the class of transformers, or what an engine would hold
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class ServedCache:
+    """What is cached for all users when each has its whole context."""
+
+    name: str  # the class of transformers, or "blocks of 16 tokens"
+    users: int
+    context: int  # tokens of each
+    layers: tuple[LayerCache, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all layers."""
+        return sum(layer.num_bytes for layer in self.layers)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all users."""
+        return self.users * self.context
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of all layers, on average over the tokens of a context."""
+        return self.num_bytes / self.num_tokens
+
+    @property
+    def by_kind(self) -> dict[str, tuple[int, int]]:
+        """How many layers of each kind there are, and their bytes."""
+        counts: Counter[str] = Counter(layer.kind for layer in self.layers)
+        sizes: Counter[str] = Counter()
+        for layer in self.layers:
+            sizes[layer.kind] += layer.num_bytes
+        return {kind: (count, sizes[kind]) for kind, count in counts.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, and what follows from them, ready for JSON."""
+        return {
+            "name": self.name,
+            "users": self.users,
+            "context": self.context,
+            "num_bytes": self.num_bytes,
+            "bytes_per_token": self.bytes_per_token,
+            "layers": {k: {"count": n, "bytes": size} for k, (n, size) in self.by_kind.items()},
+        }
+
+
+def record_of(cache: Any, device: str, users: int, context: int) -> ServedCache:
+    """What a cache of transformers holds on a device."""
+    seen: set[int] = set()
+    layers = [
+        LayerCache(type(layer).__name__, sum(s.num_bytes for s in _new(layer, device, seen)))
+        for layer in layers_of(cache)
+    ]
+    layers = [layer for layer in layers if layer.num_bytes]
+    return ServedCache(type(cache).__name__, users, context, tuple(layers))
+
+
+def layers_of(cache: Any) -> list[Any]:
+    """The layers of a cache; of an encoder-decoder, those of both its caches."""
+    both = [getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross")]
+    found = [layer for part in both if part is not None for layer in part.layers]
+    return found or list(getattr(cache, "layers", ()))
+
+
+def layer_bytes(layer: Any, device: str) -> int:
+    """Bytes of the elements that a layer caches, without its counters; those of a storage that it
+    does not use are not counted.
+    """
+    tensors = (held for tensor in tensors_in(vars(layer)) for held in held_tensors(tensor))
+    return sum(t.nbytes for t in tensors if t.dim() and str(t.device) == device)
+
+
+def _new(layer: Any, device: str, seen: set[int]) -> list[Storage]:
+    """The storages of a layer on a device that were not seen before."""
+    found = []
+    for tensor in tensors_in(vars(layer)):
+        for held in held_tensors(tensor):
+            storage = held._fake_storage if isinstance(held, FakeTensor) else None
+            if storage is not None and id(storage) not in seen and str(storage.device) == device:
+                seen.add(id(storage))
+                found.append(storage)
+    return found

@@ -1,0 +1,95 @@
+"""The caches of transformers, by the names that ``generate`` has for them.
+
+Input: a model of transformers and a :class:`Serve`. Output: a cache object, empty. Invariant: it is
+of the classes and with the arguments that ``generate`` would use, so it is what really runs. Called
+by: ``passes`` and ``blocks``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from torchfake._files.transformers_checkpoints import is_transformers_model
+from torchfake.errors import InputsError, MissingExtraError
+from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.serve import FP8, INTEGERS, QUANTIZED, Serve
+
+_QUANTO_BITS, _HQQ_BITS = (2, 4), (1, 2, 3, 4, 8)
+
+
+def config_of(module: nn.Module) -> Any:
+    """The config of the text decoder of a model.
+
+    Raises:
+        InputsError: if it is no model of transformers.
+    """
+    if not is_transformers_model(module):
+        raise InputsError(
+            f"serve= is for models of transformers, and this is a {type(module).__name__}: "
+            "estimate a function that fills your cache instead"
+        )
+    config: Any = module.config
+    return config.get_text_config(decoder=True)
+
+
+def cache_for(module: nn.Module, serve: Serve) -> Any:
+    """An empty cache.
+
+    Raises:
+        InputsError: if the model cannot have it.
+        MissingExtraError: if its quantization needs a library that is not installed.
+    """
+    config = config_of(module)
+    try:
+        cache = _cache(config, serve)
+    except ImportError as error:
+        raise MissingExtraError(f"this cache needs a library: {one_line(error)}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        name = type(module).__name__
+        raise InputsError(f"{name} has no {serve.cache_name} cache: {one_line(error)}") from error
+    if not getattr(module.config, "is_encoder_decoder", False):
+        return cache
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    is_both = isinstance(cache, EncoderDecoderCache)
+    return cache if is_both else EncoderDecoderCache(cache, DynamicCache(config=config))
+
+
+def dynamic_cache(module: nn.Module) -> Any:
+    """A ``DynamicCache``, which knows windows and states from the config."""
+    return cache_for(module, Serve(2, cache="dynamic"))
+
+
+def _cache(config: Any, serve: Serve) -> Any:
+    from transformers import DynamicCache, QuantizedCache, StaticCache
+
+    if not isinstance(serve.cache, str):
+        return serve.cache(config)
+    if serve.cache == QUANTIZED:
+        backend, bits = _backend(serve)
+        options = {} if backend == "fp8" else {"nbits": bits}
+        return QuantizedCache(backend, config, **options)
+    if serve.cache in ("static", "offloaded_static"):
+        offloading = serve.cache != "static"
+        return StaticCache(config=config, max_cache_len=serve.context, offloading=offloading)
+    return DynamicCache(config=config, offloading=serve.cache == "offloaded")
+
+
+def _backend(serve: Serve) -> tuple[str, int]:
+    """The library that quantizes, and its bits.
+
+    Raises:
+        InputsError: if it does not have the dtype.
+    """
+    name = serve.dtype_name or ("fp8" if serve.backend == "fp8" else "int4")
+    if name in FP8:
+        found, bits = "fp8", 8
+    else:
+        bits = INTEGERS[name]
+        found = serve.backend or ("quanto" if bits in _QUANTO_BITS else "hqq")
+    known = {"quanto": _QUANTO_BITS, "hqq": _HQQ_BITS, "fp8": (8,)}[found]
+    if serve.backend not in (None, found) or bits not in known or (found == "fp8") != (name in FP8):
+        raise InputsError(f"backend={serve.backend!r} has no cache of {name}")
+    return found, bits

@@ -1,0 +1,83 @@
+"""The passes of serving that can hold the most memory.
+
+Input: a fake copy of a model, a step with a :class:`Serve`, a storage tracker. Output: the tracker
+has recorded the passes; what was cached. Invariant: the cache of all users is held in each. Called
+by: ``memory``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchfake._torch import autograd
+from torchfake.errors import InputsError
+from torchfake.inspect.run.execution import set_training
+from torchfake.inspect.run.generation import GreedyLoop
+from torchfake.inspect.run.module_tensors import ModuleTensors
+from torchfake.inspect.run.step import Step, main_device
+from torchfake.inspect.run.storage_tracker import StorageTracker
+from torchfake.inspect.run.training import autocast_of
+from torchfake.inspect.run.workload import FakeCopy
+from torchfake.inspect.serve import PAGED, Serve
+from torchfake.inspect.serving import blocks
+from torchfake.inspect.serving.cache_record import ServedCache, record_of
+from torchfake.inspect.serving.caches import cache_for, config_of
+
+
+def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
+    """Run what a server runs, and have the tracker record it.
+
+    Raises:
+        InputsError: if the model cannot be served so.
+    """
+    serve, module = step.serve, fake_copy.module
+    assert serve is not None
+    config_of(module)
+    if "input_ids" not in GreedyLoop.names_of(module):
+        raise InputsError(f"{type(module).__name__} takes no input_ids, so it cannot be served")
+    ModuleTensors(module).register(tracker)
+    set_training(module, step.mode)
+    with autograd.no_grad(), autocast_of(fake_copy, step):
+        if serve.cache == PAGED:
+            return _serve_blocks(serve, fake_copy, tracker)
+        return _serve_cache(serve, fake_copy, tracker)
+
+
+def _serve_cache(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
+    """The prompts of all users in one pass, or in pieces; then their answers."""
+    prompt, module = serve.prompt_length, fake_copy.module
+    cache = cache_for(module, serve)
+    loop = GreedyLoop(fake_copy, tracker, serve.users, prompt, cache=cache)
+    steps = serve.context - prompt
+    if loop.has_decoder:
+        loop.run(1, "prefill")
+    else:
+        _read_prompt(loop, prompt, serve.prefill or prompt)
+    loop.run_last(steps)
+    return record_of(loop.cache, str(main_device(module)), serve.users, serve.context)
+
+
+def _read_prompt(loop: GreedyLoop, prompt: int, piece: int) -> None:
+    """The first piece of a prompt, the last whole one, and the rest, tracked."""
+    piece = min(piece, prompt)
+    whole, rest = divmod(prompt, piece)
+    loop.run(piece, "prefill")
+    if whole > 1:
+        loop.skip_pieces(whole - 2, piece)
+        loop.run(piece, "prefill")
+    if rest:
+        loop.run(rest, "prefill")
+
+
+def _serve_blocks(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
+    """The pool, a pass over as many prompts as one takes, and a pass over a token of each user."""
+    device = main_device(fake_copy.module)
+    pages = blocks.pages_of(fake_copy, tracker, serve, str(device))
+    served = blocks.served_blocks(pages, serve)
+    pool = [torch.empty(n.num_bytes, dtype=torch.uint8, device=device) for n in served.layers]
+    tracker.register([("", tensor) for tensor in pool], "kv cache")
+    rows, length = blocks.rows_of_pass(serve)
+    for phase, batch, tokens in (("prefill", rows, length), ("decode", serve.users, 1)):
+        cache = blocks.cache_in_blocks(fake_copy.module)
+        GreedyLoop(fake_copy, tracker, batch, tokens, cache=cache).run(tokens, phase)
+    return served

@@ -1,0 +1,105 @@
+"""Caches of transformers: the peak is that of a greedy loop over all tokens on real tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.inspect.serving.served_models import SERVED, counted_loop, served_model
+from torchfake import Serve, estimate
+from torchfake.errors import InputsError
+
+CASES = [(2, 11, 40, None), (3, 30, 31, None), (1, 21, 30, 6)]
+"""Users, prompt, context, and tokens in a pass over prompts."""
+
+
+def made(kind: str, config: Any, context: int) -> Any:
+    from transformers import DynamicCache, QuantizedCache, StaticCache
+
+    if kind == "quantized":
+        return QuantizedCache("fp8", config)
+    if kind == "static":
+        return StaticCache(config=config, max_cache_len=context)
+    return DynamicCache(config=config)
+
+
+def check(name: str, kind: str, case: tuple[int, int, int, int | None]) -> None:
+    users, prompt, context, piece = case
+    model = served_model(name)
+    config = model.config.get_text_config(decoder=True)
+    counted = counted_loop(model, made(kind, config, context), users, prompt, context, piece)
+    dtype = "fp8" if kind == "quantized" else None
+    serve = Serve(context, users, cache=kind, prompt=prompt, prefill=piece, cache_dtype=dtype)
+    found = estimate(model, serve=serve)
+    assert found.peak_bytes == counted.peak_bytes
+    assert found.mode == "serving"
+    assert found.cache is not None
+    assert found.cache.num_bytes <= found.peak_bytes
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_caches_are_byte_exact(name: str, kind: str, case: Any) -> None:
+    check(name, kind, case)
+
+
+@pytest.mark.parametrize("name", sorted({*SERVED} - {"llama", "gemma3"}))
+def test_a_kind_of_model_is_byte_exact(name: str) -> None:
+    check(name, "dynamic", CASES[0])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_quantized_cache_is_byte_exact(case: Any) -> None:
+    check("llama", "quantized", case)
+
+
+def test_a_cache_of_ones_own() -> None:
+    from transformers import DynamicCache
+
+    model = served_model("llama")
+
+    def own(config: Any) -> Any:
+        return DynamicCache()  # without the config: no windows
+
+    found = estimate(model, serve=Serve(20, 2, cache=own))
+    assert found.cache is not None
+    assert found.cache.by_kind == {"DynamicLayer": (4, 4 * 2 * 2 * 2 * 20 * 8 * 4)}
+    assert found.to_dict()["serve"]["cache"] == "own"
+
+
+def test_generation_cuts_windows() -> None:
+    """`decode=` of a model with windows, against a loop over all tokens."""
+    from transformers import DynamicCache
+
+    model = served_model("gemma3")
+    counted = counted_loop(model, DynamicCache(config=model.config), 2, 11, 40)
+    ids = torch.zeros(2, 1, dtype=torch.long)
+    assert estimate(model, ids, decode=(11, 30)).peak_bytes == counted.peak_bytes
+
+
+def _refusals() -> dict[str, Callable[[], Any]]:
+    return {
+        "leaves no room": lambda: Serve(8, prompt=8),
+        "context=1 is not a whole number of 2": lambda: Serve(1),
+        "is not one of paged, dynamic": lambda: Serve(8, cache="slidng"),
+        "cache_dtype='int8' is not one of cache='dynamic'": lambda: Serve(
+            8, cache="dynamic", cache_dtype="int8"
+        ),
+        "backend='quanto' has no cache of fp8": lambda: estimate(
+            served_model("llama"),
+            serve=Serve(8, cache="quantized", backend="quanto", cache_dtype="fp8"),
+        ),
+        "only full attention": lambda: estimate(
+            served_model("gemma3"), serve=Serve(8, cache="quantized", backend="fp8")
+        ),
+    }
+
+
+@pytest.mark.parametrize("message", _refusals())
+def test_refusals(message: str) -> None:
+    with pytest.raises(InputsError, match=message):
+        _refusals()[message]()

@@ -143,6 +143,40 @@ def gradient_hooks() -> Built:
     return step, (), [*model.parameters(), x]
 
 
+def scaled_gradients() -> Built:
+    model = net(32, 128, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu")
+    x = torch.randn(16, 32)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = model(x).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step, (), [*model.parameters(), x]
+
+
+def distillation() -> Built:
+    student, teacher = net(32, 64, 16), net(32, 256, 256, 16).eval().requires_grad_(False)
+    optimizer = torch.optim.AdamW(student.parameters())
+    x = torch.randn(16, 32)
+
+    def step() -> None:
+        with torch.no_grad():
+            expected = teacher(x).softmax(-1)
+        F.kl_div(student(x).log_softmax(-1), expected, reduction="batchmean").backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, (), [*student.parameters(), *teacher.parameters(), x]
+
+
 def lbfgs() -> Built:
     model = net(8, 16, 4)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
@@ -258,6 +292,8 @@ PROGRAMS: dict[str, Callable[[], Built]] = {
     "reference model": preference,
     "optimizer in backward": optimizer_in_backward,
     "gradient hooks": gradient_hooks,
+    "scaled gradients": scaled_gradients,
+    "distillation": distillation,
     "moving average": moving_average,
     "chunked loss": chunked_loss,
     "method": method,

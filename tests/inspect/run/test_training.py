@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.inspect.memory_oracle import StorageCounter
 from tests.inspect.small_models import model_and_inputs
 from torchfake import estimate, fit
 from torchfake.errors import InputsError
@@ -62,6 +63,37 @@ def test_gradients_that_are_kept_are_there_in_the_forward_pass() -> None:
     assert kept.first_step_peak_bytes == freed.peak_bytes
     (fits,) = fit(kept, "a100-40gb")
     assert fits.peak_bytes == kept.peak_bytes
+
+
+class Replacing(nn.Module):
+    """Binds its buffer to another tensor in each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+        self.register_buffer("state", torch.zeros(512, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state = self.state * 0.9
+        return self.layer(x).relu() * 2
+
+
+def test_a_buffer_that_is_replaced_is_freed() -> None:
+    model, x = Replacing(), torch.randn(512, 32)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        output = model(x)
+        loss = output.sum()
+        loss.backward()
+        optimizer.step()
+
+    counter = StorageCounter([*model.parameters(), model.state, x])
+    with counter:
+        step()
+    found, written = estimate(model, x, optimizer=optimizer), estimate(step)
+    assert found.peak_bytes == written.peak_bytes == counter.peak_bytes
 
 
 def test_accumulation_for_a_target() -> None:

@@ -59,6 +59,7 @@ class ProgramCopy:
         self.optimizers: list[Optimizer] = [self._memo[id(o)] for o in reached.optimizers]
         for tensor in reached.tensors:
             self._copy_hooks(tensor)
+        self._memo.clear()  # it would keep alive what the program lets go of
 
     def _fill_optimizer(self, optimizer: Optimizer) -> None:
         """All its attributes, of which ``Optimizer.__getstate__`` has three. Its ``step`` is not

@@ -23,11 +23,19 @@ class ModuleTensors:
     """The parameters and buffers of a module, each with the full name of the module it is in."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.parameters: Named = []
-        self.buffers: Named = []
-        for name, child in module.named_modules():
-            self.parameters += [(name, p) for p in child._parameters.values() if p is not None]
-            self.buffers += [(name, b) for b in child._buffers.values() if b is not None]
+        self._module = module  # and no tensor, which a step may replace
+
+    @property
+    def parameters(self) -> Named:
+        """Those that it has now."""
+        children = self._module.named_modules()
+        return [(n, p) for n, c in children for p in c._parameters.values() if p is not None]
+
+    @property
+    def buffers(self) -> Named:
+        """The same for buffers."""
+        children = self._module.named_modules()
+        return [(n, b) for n, c in children for b in c._buffers.values() if b is not None]
 
     def register(self, tracker: StorageTracker) -> None:
         """Tell a tracker of them."""

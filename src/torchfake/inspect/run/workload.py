@@ -73,7 +73,9 @@ class Workload:
             args = pytree.tree_map(copied, self.args)
             kwargs = {name: pytree.tree_map(copied, value) for name, value in self.kwargs.items()}
         answerer = Answerer(self.answer)
-        return FakeCopy(module, args, kwargs, self, copies.by_tensor, answerer)
+        originals = {id(p) for p in self.module.parameters()}
+        parameters = {key: copies.by_tensor[key] for key in originals}  # others may be replaced
+        return FakeCopy(module, args, kwargs, self, parameters, answerer)
 
     def fake_cuda(self) -> FakeAccelerator | bool:
         """The argument of ``fake_mode`` for a machine that has all devices of the workload."""
@@ -113,7 +115,7 @@ class FakeCopy:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     workload: Workload  # that it is a copy of
-    by_tensor: dict[int, Any]  # the copy of each original, by the original's id
+    by_tensor: dict[int, Any]  # the copy of each original parameter, by the original's id
     answerer: Answerer  # of what it asks
 
     @property

@@ -6,10 +6,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
 
+from tests.distributed.worker_counted import Counting, locals_of
 from tests.inspect.memory_oracle import StorageCounter
 from tests.inspect.program.programs import PROGRAMS, lbfgs
 from torchfake import estimate, fit
+from torchfake.distributed.fake_process_group import simulated_rank
 from torchfake.errors import InputsError
 
 
@@ -61,13 +72,42 @@ def test_on_a_gpu() -> None:
     assert fits.fits
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_loss_that_is_split_over_ranks() -> None:
+    """Tensor parallelism, as rank 0 of a group through which nothing is sent."""
+    with simulated_rank(0, 4):
+        mesh = init_device_mesh("cpu", (4,))
+        head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+        model = nn.Sequential(nn.Embedding(96, 32), nn.Linear(32, 96, bias=False))
+        parallelize_module(model, mesh, {"1": head})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = torch.randint(0, 90, (8, 16)), torch.randint(0, 90, (8 * 16,))
+
+        def step() -> None:
+            with loss_parallel():
+                loss = F.cross_entropy(model(x).flatten(0, 1), y)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        found = estimate(step)
+        counting = Counting()  # of shards
+        for tensor in locals_of([*model.parameters(), x, y, mesh.mesh]):
+            counting.saw(tensor.untyped_storage())
+        with counting:
+            step()
+    assert found.peak_bytes == found.first_step_peak_bytes == counting.peak_bytes
+
+
 def test_what_cannot_be() -> None:
     step, args, _ = PROGRAMS["arguments"]()
     with pytest.raises(InputsError, match="optimizer= is for a module"):
         estimate(step, *args, optimizer="adamw")
     with pytest.raises(InputsError, match="step is a step of your own"):
         fit(estimate(step, *args), "h100-80gb")
-    with pytest.raises(InputsError, match="LBFGS decides by values how often"):
+    with pytest.raises(
+        InputsError, match=r"LBFGS decides by values.*100 pairs of vectors .*, 170 kB"
+    ):
         estimate(lbfgs()[0])
     batches = (tensor for tensor in [torch.ones(3)])
 

@@ -21,6 +21,7 @@ from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.program.functions import FunctionCopies
 from torchfake.inspect.program.references import Reached, hooks_of
+from torchfake.inspect.run.optimizers import lbfgs_refused
 
 
 class ProgramCopy:
@@ -101,11 +102,9 @@ class ProgramCopy:
 
 
 def _check_optimizers(optimizers: list[Optimizer]) -> None:
-    if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
-        raise InputsError(
-            "LBFGS decides by values how often it runs the model in a step, and fakes have none: "
-            "estimate the function that it is given, as a step without an optimizer"
-        )
+    for optimizer in optimizers:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise InputsError(lbfgs_refused(optimizer))
 
 
 def _named_modules(modules: list[tuple[str, nn.Module]]) -> nn.Module:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.run.workload import FakeCopy
 
 
@@ -62,9 +63,21 @@ def made_optimizer(make: Callable[[], Any], module: nn.Module, name: str) -> Opt
             "torch.optim, a function of the parameters, or an optimizer"
         )
     if isinstance(made, torch.optim.LBFGS):
-        raise InputsError("LBFGS runs the model several times in a step, which is not supported")
+        raise InputsError(lbfgs_refused(made))
     _use_foreach_on_cuda(made)
     return made
+
+
+def lbfgs_refused(optimizer: torch.optim.LBFGS) -> str:
+    """Why LBFGS is not run: what it holds grows for many steps, by what values decide."""
+    group = optimizer.param_groups[0]
+    pairs, num_bytes = group["history_size"], sum(p.nbytes for p in group["params"])
+    held = bytes_text(2 * pairs * num_bytes)
+    return (
+        "LBFGS decides by values how often it runs the model in a step and what it remembers: up "
+        f"to {pairs} pairs of vectors as long as all parameters, {held}. "
+        "Estimate the function that it is given, as a step without an optimizer, and add these"
+    )
 
 
 def _make(given: Any, fake_copy: FakeCopy) -> Any:

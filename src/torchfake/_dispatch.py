@@ -26,6 +26,7 @@ from torchfake._cache.overlaps import check_overlaps
 from torchfake._cache.recipes import Recipe
 from torchfake._cache.string_trials import check_strings
 from torchfake._cache.trials import check_by_trial
+from torchfake._contexts import Restoring
 from torchfake._core import devices, modes, schemas, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import READS_BY_OTHERS, OpTraits, traits_of
@@ -280,7 +281,7 @@ class FakeDispatch(TorchDispatchMode):
         """Never traced by torch.compile, so not wrapped for it: the wrapper costs 2 us a call."""
         return False
 
-    def active(self) -> dispatcher.in_fake_slot:
+    def active(self) -> Restoring:
         """Context: this is in the FAKE slot, and sees what is dispatched."""
         return dispatcher.in_fake_slot(self)
 

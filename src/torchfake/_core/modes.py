@@ -33,6 +33,7 @@ class FakeAccelerator:
     profile: CudaProfile | None = None  # of CUDA devices: what they are
     current: int = 0  # index of the current device
     streams: dict[int, Any] = field(default_factory=dict)  # the current one of each device
+    order: Any = None  # sees what streams record and wait for: see torchfake.inspect.timing
 
     def unused(self) -> FakeAccelerator:
         """The same devices, for another entry of a mode."""

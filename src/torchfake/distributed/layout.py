@@ -66,6 +66,19 @@ class Layout:
         flat = [order.get(tuple(own), 0) for own in self.coordinates[:, axes].tolist()]
         return np.stack(np.unravel_index(np.array(flat), submesh.shape), axis=1)
 
+    def ranks_in_node(self, axis: str, size: int, gpus_per_node: int) -> int:
+        """How many ranks of a group of `size` along `axis` are in one node.
+
+        Args:
+            axis: as :meth:`axis_along` names it.
+            size: of the group.
+            gpus_per_node: ranks that follow each other are in one node.
+        """
+        names = axis.removeprefix("part of ").split(" x ")
+        others = [i for i, name in enumerate(self.axes) if name not in names]
+        group = np.flatnonzero((self.coordinates[:, others] == 0).all(axis=1))[:size]
+        return int((group // gpus_per_node == group[0] // gpus_per_node).sum())
+
     def _axes_within(self, ranks: Sequence[int]) -> list[int]:
         """The axes along which these ranks differ."""
         coordinates = self.coordinates[list(ranks)]

@@ -33,6 +33,9 @@ from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.fit import RESERVED_BYTES, Fit, reserved_on
 from torchfake.inspect.run.step import Loss, step_of
 from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.hardware import hardware_of
+from torchfake.inspect.timing.schedule import Schedule
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +49,7 @@ class Plan(Record):
     gpu: CudaProfile | None  # what it is, if it is a CUDA device
     reserved_bytes: int  # of its memory, not for the caching allocator
     by_ranks: tuple[RankPlan, ...]  # in order of their first ranks; each rank is in one of them
+    links: Links | None = None  # what connects the ranks
 
     @cached_property
     def highest(self) -> RankPlan:
@@ -70,6 +74,30 @@ class Plan(Record):
         total = self.gpu.total_memory
         usable = total - self.reserved_bytes
         return max(reserved_on(found.estimate, usable, total) for found in self.by_ranks)
+
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """When each kernel and each collective of the slowest rank runs; None on a CPU."""
+        found = [ranks.schedule(self.layout, self.links) for ranks in self.by_ranks]
+        known = [schedule for schedule in found if schedule is not None]
+        return max(known, key=lambda schedule: schedule.seconds, default=None)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long a step takes, from the second one on; None on a CPU. See docs/time.md for what
+        the error is.
+        """
+        return None if self.schedule is None else self.schedule.seconds
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation (PaLM, Chowdhery et al. 2022): FLOPs of a rank's step without
+        recomputation, as a share of what its GPU could do in bfloat16 in the time of the step.
+        """
+        hardware = None if self.gpu is None else hardware_of(self.gpu)
+        if self.schedule is None or hardware is None or not self.schedule.seconds:
+            return None
+        return self.schedule.model_flops / self.schedule.seconds / hardware.half_flops
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -160,6 +188,7 @@ def plan(
     workspace_bytes: int | None = None,
     allocator: str | None = None,
     answer: str | AnswerFunction | None = None,
+    links: Links | None = None,
 ) -> Plan:
     """The memory and the communication of a step on every rank of a mesh, without the devices.
 
@@ -201,6 +230,8 @@ def plan(
         answer: who answers questions about values that do not exist: ``"typical"``, or a function,
             as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers`` of each
             rank's estimate.
+        links: what connects the ranks, for the time of a step; not given: as in NVIDIA's DGX H100,
+            with the links of the GPU in a node, and 400 Gb/s for each GPU between nodes of 8.
 
     Returns:
         The plan. Bytes are a rank's own; see :class:`Plan`.
@@ -249,7 +280,14 @@ def plan(
     plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
     first = plans[0].estimate
     return Plan(
-        first.class_name, step.mode, layout, first.device, first.gpu, reserved_bytes, tuple(plans)
+        first.class_name,
+        step.mode,
+        layout,
+        first.device,
+        first.gpu,
+        reserved_bytes,
+        tuple(plans),
+        links,
     )
 
 

@@ -13,10 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from torchfake.distributed.layout import Layout
 from torchfake.distributed.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
 from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
 from torchfake.inspect.estimates import Estimate, Peak
 from torchfake.inspect.run.lifetimes import CATEGORIES
+from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.commands import Message
+from torchfake.inspect.timing.efficiency import Shares
+from torchfake.inspect.timing.hardware import Hardware, hardware_of
+from torchfake.inspect.timing.schedule import Schedule, schedule_of
 
 KINDS = (*CATEGORIES, UNSHARDED, COMMUNICATION)
 """What bytes of a rank are used for: the categories of an estimate, and two more. ``unsharded
@@ -41,6 +47,36 @@ class RankPlan:
     traffic: tuple[Traffic, ...]  # what each of them sends
     estimate: Estimate = field(compare=False)  # of the step, as `estimate` gives it
     roles: np.ndarray[Any, Any] = field(compare=False)  # int8 [lifetimes of the estimate]
+
+    def schedule(
+        self,
+        layout: Layout,
+        links: Links | None = None,
+        *,
+        hardware: Hardware | None = None,
+        shares: Shares | None = None,
+    ) -> Schedule | None:
+        """When each kernel and each collective of a rank's step runs; None if that is not known.
+
+        Args:
+            layout: the mesh.
+            links: what connects the ranks; not given: as in NVIDIA's DGX H100, with the links of
+                the GPU in a node, and 400 Gb/s for each GPU between nodes of 8.
+            hardware: the figures of the GPU; not given: those of its datasheet.
+            shares: what kernels reach of them; not given: those of the GPU's generation.
+        """
+        gpu = self.estimate.gpu
+        hardware = hardware or (None if gpu is None else hardware_of(gpu))
+        if gpu is None or hardware is None:
+            return None
+        links = links or Links(hardware.link_bytes)
+        per_node = links.gpus_per_node
+
+        def in_node(message: Message) -> int:
+            return layout.ranks_in_node(message.axis, message.group_size, per_node)
+
+        commands = self.estimate.commands
+        return schedule_of(commands, gpu, links, in_node, hardware, shares)
 
     @property
     def peak_bytes(self) -> int:

@@ -23,6 +23,7 @@ from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.storage_tracker import StorageTracker
+from torchfake.inspect.timing import commands as timing
 
 aten = torch.ops.aten
 
@@ -55,6 +56,7 @@ class RankTracker(StorageTracker):
         modules: of the step that will run.
         uneven: registers the DTensors that the step meets.
         axis_of: gives for a process group the axis of the mesh that it lies along, and its size.
+        commands: records what is put on streams.
     """
 
     def __init__(
@@ -62,8 +64,9 @@ class RankTracker(StorageTracker):
         modules: ModuleTracker,
         uneven: UnevenShards,
         axis_of: Callable[[Any], tuple[str, int]],
+        commands: timing.CommandRecorder | None = None,
     ) -> None:
-        super().__init__(modules)
+        super().__init__(modules, commands)
         self.uneven = uneven
         self._axis_of = axis_of
         self._traffic: dict[tuple[str, str, str, int], list[int]] = {}
@@ -81,6 +84,10 @@ class RankTracker(StorageTracker):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if message is not None:
             self._count(message)
+            if self.commands is not None:
+                axis, size = self._axis_of(message.group)
+                sent = timing.Message(message.collective, message.num_bytes, axis, size)
+                self.commands.send(sent, self._place())
             self._set_role(COMMUNICATION, (args, kwargs, result))
         elif traits_of(func).packet == _COPY_OUT:
             self._set_role(UNSHARDED, kwargs["out"])

@@ -38,6 +38,7 @@ from torchfake.inspect.run.execution import is_first_another, run_step
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.workload import FakeCopy, Workload
+from torchfake.inspect.timing.commands import recorder_for
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ class _Rank:
         uneven.register(module.parameters())
         uneven.register(module.buffers())
         modules, step = ModuleTracker(module), self.job.step
-        tracker = RankTracker(modules, uneven, self._axis_of)
+        commands = recorder_for(self.job.device)
+        tracker = RankTracker(modules, uneven, self._axis_of, commands)
         another = is_first_another(step)
         first = RankTracker(modules, uneven, self._axis_of) if another else None
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
@@ -184,6 +186,7 @@ class _Rank:
             workload=job.workload,
             step=job.step,
             answers=tuple(self.answerer.answers),
+            commands=tracker.recorded_commands,
         )
         roles = roles[lifetimes.on_device(job.device)]
         return RankRun(self.rank, estimate, roles, tracker.traffic, tracker.uneven.shape_ids)

@@ -27,6 +27,8 @@ from torchfake.inspect.run.step import (
 )
 from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.serving.cache_record import ServedCache
+from torchfake.inspect.timing.commands import Command
+from torchfake.inspect.timing.schedule import Schedule, schedule_of
 
 _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
 """Phases in which operators are called by the user's code, so that a line of it is known."""
@@ -83,6 +85,8 @@ class Estimate(ReservedMemory, Record):
     first_lives: Lifetimes | None = field(default=None, compare=False)
     """Of the first call of a step of the user's own."""
     cache: ServedCache | None = None  # what is cached for those who are served
+    commands: tuple[Command, ...] = field(default=(), compare=False)
+    """What the step puts on the streams of a GPU, in order."""
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -90,6 +94,16 @@ class Estimate(ReservedMemory, Record):
         ``torch.compile`` would do, settings that are not followed; a line each.
         """
         return left_out_of(self.subject, self.step, {*self.lives.op}, self.device)
+
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """When each kernel of the step runs; None on a CPU, and on a GPU of your own."""
+        return None if self.gpu is None else schedule_of(self.commands, self.gpu)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long the step takes, from the second one on; see docs/time.md for the error."""
+        return None if self.schedule is None else self.schedule.seconds
 
     @property
     def peak_bytes(self) -> int:

@@ -22,8 +22,7 @@ from torchfake.inspect.describe.module_names import name_and_ancestors
 from torchfake.inspect.run.backward import default_loss, run_backward
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.workload import FakeCopy
-
-aten = torch.ops.aten
+from torchfake.inspect.timing.formulas import flop_formulas
 
 
 class Flops(NamedTuple):
@@ -31,38 +30,6 @@ class Flops(NamedTuple):
 
     forward: int
     backward: int
-
-
-def _grouped_product(a: Any, b: Any, *rest: Any, out_shape: Any = None, **more: Any) -> int:
-    """The operations of a grouped matrix product, as ``_grouped_mm`` computes it for experts.
-
-    Groups are along the dimension that is summed over, or along that of the rows; either way each
-    row is multiplied with one matrix.
-    """
-    rows, shared = a[-2:]
-    groups = a[0] if len(a) == len(b) == 3 else 1
-    return int(2 * groups * rows * shared * b[-1])
-
-
-def _formulas() -> Mapping[Any, Any]:
-    """Torch's formulas and ours, by operator; imported on first use, since that takes a while."""
-    from torch.utils import flop_counter
-
-    def forward(query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> int:
-        return int(flop_counter.sdpa_flop_count(query, key, value))
-
-    def backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> int:
-        return int(flop_counter.sdpa_backward_flop_count(grad, query, key, value))
-
-    uncounted = {
-        aten._scaled_dot_product_flash_attention_for_cpu: forward,  # torch has it from 2.15 on
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
-        aten._grouped_mm: _grouped_product,  # not in torch 2.15 either
-    }
-    own = {op: count for op, count in uncounted.items() if op not in flop_counter.flop_registry}
-    counter = flop_counter.FlopCounterMode(display=False, custom_mapping=own)
-    formulas: Mapping[Any, Any] = counter.flop_registry
-    return formulas
 
 
 class _FlopCounter(FakeDispatch):
@@ -75,7 +42,7 @@ class _FlopCounter(FakeDispatch):
 
     def __init__(self, modules: ModuleTracker) -> None:
         super().__init__()
-        self.formulas = _formulas()
+        self.formulas = flop_formulas()
         self.modules = modules
         self.phase = "forward"
         self.counts: Counter[tuple[str, str]] = Counter()  # by phase and module

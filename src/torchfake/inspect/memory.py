@@ -41,6 +41,7 @@ from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import Workload, workload_of
 from torchfake.inspect.serve import Serve, answers_of
 from torchfake.inspect.serving.passes import run_serving
+from torchfake.inspect.timing.commands import Command, recorder_for
 
 
 def estimate(
@@ -170,7 +171,8 @@ def measure(workload: Workload, step: Step) -> Estimate:
     if step.peft is not None:
         fake_copy = with_adapters(fake_copy, step.peft)
     modules = ModuleTracker(fake_copy.module)
-    tracker = StorageTracker(modules)
+    device = main_device(fake_copy.module)
+    tracker = StorageTracker(modules, recorder_for(device))
     first = StorageTracker(modules) if is_first_another(step) else None
     cache = None
     with fake_copy.mode():
@@ -183,10 +185,11 @@ def measure(workload: Workload, step: Step) -> Estimate:
         tracker.ops,
         first=None if first is None else first.finish(),
         class_name=type(workload.module).__name__,
-        device=main_device(fake_copy.module),
+        device=device,
         workload=workload,
         step=step,
         answers=fake_copy.answers,
+        commands=tracker.recorded_commands,
     )
     return found if cache is None else replace(found, cache=cache)
 
@@ -199,10 +202,11 @@ def _measure_program(workload: Workload, step: Step) -> Estimate:
         run.ops,
         first=run.first,
         class_name=run.name,
-        device=main_device(run.module),
+        device=run.device,
         workload=workload,
         step=replace(step, mode=run.mode),
         answers=tuple(answerer.answers),
+        commands=run.commands,
     )
 
 
@@ -216,6 +220,7 @@ def account(
     workload: Workload,
     step: Step,
     answers: tuple[Answer, ...] = (),
+    commands: tuple[Command, ...] = (),
 ) -> Estimate:
     """The memory of a step that was run.
 
@@ -228,6 +233,7 @@ def account(
         workload: what was run.
         step: and how.
         answers: to what it asked.
+        commands: what it has put on streams.
     """
     profile = workload.profile if device.type == "cuda" else None
     return Estimate(
@@ -243,6 +249,7 @@ def account(
         step=step,
         answers=answers,
         first_lives=None if first is None else first.rows(first.on_device(device)),
+        commands=commands,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchfake._core import modes
 from torchfake._core.modes import FakeAccelerator
 from torchfake._patches.accelerators.machine import device_at, device_index
 
@@ -88,12 +89,16 @@ class FakeStream:
 
     def synchronize(self) -> None: ...
 
-    def wait_stream(self, stream: Any) -> None: ...
+    def wait_stream(self, stream: Any) -> None:
+        _tell("wait_stream", self, stream)
 
-    def wait_event(self, event: Any) -> None: ...
+    def wait_event(self, event: Any) -> None:
+        _tell("wait", self, event)
 
     def record_event(self, event: Any = None) -> Any:
-        return FakeEvent(self.device.type) if event is None else event
+        event = FakeEvent(self.device.type) if event is None else event
+        _tell("record", event, self)
+        return event
 
 
 class FakeEvent:
@@ -112,9 +117,11 @@ class FakeEvent:
     def device(self) -> torch.device:
         return torch.device(self._type)
 
-    def record(self, stream: Any = None) -> None: ...
+    def record(self, stream: Any = None) -> None:
+        _tell("record", self, stream)
 
-    def wait(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None:
+        _tell("wait", stream, self)
 
     def query(self) -> bool:
         return True
@@ -123,6 +130,15 @@ class FakeEvent:
 
     def elapsed_time(self, end: Any) -> float:
         return 0.0
+
+
+def _tell(what: str, *args: Any) -> None:
+    """Tell who records the order of work on streams, if somebody does."""
+    state = modes.current()
+    if state is not None and state.accelerator is not None:
+        order = state.accelerator.order
+        if order is not None:
+            getattr(order, what)(*args)
 
 
 def is_stream(instance: Any) -> bool:

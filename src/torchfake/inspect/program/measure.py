@@ -27,8 +27,10 @@ from torchfake.inspect.program.references import Reached
 from torchfake.inspect.run.lifetimes import PHASES, Lifetimes
 from torchfake.inspect.run.module_tensors import ModuleTensors
 from torchfake.inspect.run.module_tracker import ModuleTracker
+from torchfake.inspect.run.step import main_device
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import Workload, workload_of
+from torchfake.inspect.timing.commands import Command, CommandRecorder, recorder_for
 
 _OPTIMIZER_COPIED = r"Seems like `optimizer.step\(\)` has been overridden"
 """What a learning rate scheduler says of the copy of its optimizer."""
@@ -62,6 +64,8 @@ class ProgramRun:
     later: Lifetimes  # in its second one
     ops: frozenset[Any]  # all operators that ran
     module: nn.Module  # the fake copies of all modules
+    commands: tuple[Command, ...]  # of the second call
+    device: torch.device  # that it was run on, or that most of its parameters are on
 
     @property
     def mode(self) -> str:
@@ -73,8 +77,13 @@ class ProgramRun:
 class ProgramTracker(StorageTracker):
     """Records allocations of a program that does all by itself."""
 
-    def __init__(self, program: ProgramCopy, modules: ModuleTracker) -> None:
-        super().__init__(modules)
+    def __init__(
+        self,
+        program: ProgramCopy,
+        modules: ModuleTracker,
+        commands: CommandRecorder | None = None,
+    ) -> None:
+        super().__init__(modules, commands)
         self._tensors = ModuleTensors(program.modules)
         self._optimizers = program.optimizers
         self._num_stepping = 0  # optimizers that are running
@@ -145,11 +154,15 @@ def run_program(workload: Workload, answerer: Answerer) -> ProgramRun:
     with workload.mode(answerer), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OPTIMIZER_COPIED)
         program = ProgramCopy(function, args, workload.device)
+        device = workload.device or main_device(program.modules)
         modules = ModuleTracker(program.modules)  # whose hooks stay: one for both calls
-        first, later = ProgramTracker(program, modules), ProgramTracker(program, modules)
+        first = ProgramTracker(program, modules)
+        later = ProgramTracker(program, modules, recorder_for(device))
         first.register_existing(program)
         first_lives = first.run(program)
         later.register_existing(program, first)
         lives = later.run(program)
     ops = frozenset(first.ops | later.ops)
-    return ProgramRun(name, first_lives, lives, ops, program.modules)
+    return ProgramRun(
+        name, first_lives, lives, ops, program.modules, later.recorded_commands, device
+    )

@@ -17,10 +17,12 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from torchfake._contexts import Restoring, Setting, Together
 from torchfake._core import modes
 from torchfake._core.storage import Storage
 from torchfake._dispatch import FakeDispatch, dispatch
@@ -29,6 +31,7 @@ from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes, columns_of
 from torchfake.inspect.run.module_tracker import ModuleTracker
+from torchfake.inspect.timing.commands import Command, CommandRecorder, Place
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 """Tensors, each after the full name of the module that it belongs to."""
@@ -43,11 +46,12 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
 
 
 class StorageTracker(FakeDispatch):
-    """A dispatch of operators that also records allocations."""
+    """A dispatch of operators that also records allocations, and what is put on streams."""
 
-    def __init__(self, modules: ModuleTracker) -> None:
+    def __init__(self, modules: ModuleTracker, commands: CommandRecorder | None = None) -> None:
         super().__init__()
         self.modules = modules
+        self.commands = commands
         self.lives: list[Lifetime] = []
         self.clock = 0  # events so far
         self.end = 0  # the clock at the end of the step
@@ -71,7 +75,37 @@ class StorageTracker(FakeDispatch):
                 if isinstance(item, FakeTensor):
                     self._observe(item._fake_storage, func)
         self.ops.add(func)
+        if self.commands is not None:
+            self.commands.launch(func, args, kwargs or {}, result, self._place)
         return result
+
+    @property
+    def recorded_commands(self) -> tuple[Command, ...]:
+        """What was put on streams so far."""
+        return () if self.commands is None else tuple(self.commands.commands)
+
+    def _place(self) -> Place:
+        """Where a command comes from, and where it goes."""
+        is_again = self.phase == "backward" and self.modules.is_recomputing
+        return Place(self._launch_stream(), self.phase, self.modules.name, is_again)
+
+    def _launch_stream(self) -> int:
+        state = modes.current()
+        if state is None or state.accelerator is None:
+            return 0
+        stream = state.accelerator.streams.get(state.accelerator.current)
+        return 0 if stream is None else self._number_of(stream)
+
+    def active(self) -> Restoring:
+        """Context: this sees what is dispatched, and the order of work on streams."""
+        state = modes.current()
+        machine = None if state is None else state.accelerator
+        if self.commands is None or machine is None:
+            return super().active()
+        self.commands.number_of = self._number_of
+        self.commands.current_stream = self._launch_stream
+        set_order = partial(setattr, machine, "order")
+        return Together(Setting(lambda: machine.order, set_order, self.commands), super().active())
 
     def _observe(self, storage: Storage, op: Any) -> None:
         """Record the storage of a result if it is new or was resized."""

@@ -1,0 +1,18 @@
+"""How long a step takes on GPUs that are not there.
+
+Input: the operators of a step in the order in which the program launches them, each with its
+stream, and the events that streams wait for. Output: when each would begin and end, and what the
+step waits for. Invariant: an operator's time follows from its FLOPs, its bytes and the figures of
+the GPU; nothing is measured here, and every figure names its source.
+
+Its files, in reading order:
+
+    hardware     what a GPU and its links can do, by their datasheets
+    formulas     FLOPs of operators
+    work         the FLOPs and the bytes of one call of an operator
+    efficiency   the share of a datasheet's figures that kernels reach; seconds of one call
+    collectives  seconds of one collective
+    commands     what the program puts on streams, in order
+    schedule     the beginning and the end of each command
+    trace        a schedule as a trace for Perfetto
+"""

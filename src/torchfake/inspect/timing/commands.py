@@ -1,0 +1,138 @@
+"""What a program puts on streams, in order.
+
+Input: operators as they are run on fakes, messages, and the events that streams record and wait
+for. Output: a list of :class:`Command`. Invariant: the order is that of the program; nothing has a
+time yet. Called by: ``inspect/run/storage_tracker`` and ``distributed/rank_tracker``, for operators
+and messages; ``_patches/accelerators/streams``, for events; ``timing/schedule`` reads the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake.inspect.timing.work import Work, launches_nothing, work_of
+
+LAUNCH, SEND, RECORD, WAIT, SYNCHRONIZE = range(5)
+"""What a command is."""
+
+
+class Place(NamedTuple):
+    """Where a command comes from, and where it goes."""
+
+    stream: int
+    phase: str = ""
+    module: str = ""
+    is_recomputation: bool = False
+
+
+class Message(NamedTuple):
+    """The message of a collective."""
+
+    collective: str
+    num_bytes: int  # the payload
+    axis: str  # of the mesh
+    group_size: int  # ranks
+
+
+class Command(NamedTuple):
+    """One thing that the program asks of the GPU, or of a stream."""
+
+    what: int
+    place: Place
+    name: str = ""  # of the operator or the collective
+    work: Work | None = None  # of a launch
+    message: Message | None = None  # of a collective
+    event: int = 0  # that is recorded, or waited for
+
+
+_OF_THE_FIRST_STEP = frozenset({"aten::zeros_like", "aten::lift_fresh"})
+"""What an optimizer does to make its state. The steps after it are timed."""
+
+
+class CommandRecorder:
+    """Records the commands of one step of one rank."""
+
+    number_of: Callable[[Any], int]  # of a stream: set by who has the numbers
+    current_stream: Callable[[], int]
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self._works: dict[Any, Work | None] = {}
+        self._launches: dict[Any, bool] = {}  # by operator: whether there is a kernel at all
+        self._events: dict[int, tuple[int, Any]] = {}  # numbers and events, by their identity
+        self._num_events = 0
+
+    def launch(
+        self, func: Any, args: Any, kwargs: Any, result: Any, place_of: Callable[[], Place]
+    ) -> None:
+        """An operator was run."""
+        if func not in self._launches:
+            self._launches[func] = not launches_nothing(func)
+        if not self._launches[func]:
+            return
+        name = func._schema.name
+        place = place_of()
+        if place.phase == "optimizer" and name in _OF_THE_FIRST_STEP:
+            return
+        work = self._work(func, args, kwargs, result)
+        if work is not None:
+            self.commands.append(Command(LAUNCH, place, name, work))
+        elif name == "aten::_local_scalar_dense" and args[0].device.type == "cuda":
+            self.commands.append(Command(SYNCHRONIZE, place, name))
+
+    def _work(self, func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
+        key = func, _key(args), _key(tuple(kwargs.items()))
+        try:
+            return self._works[key]
+        except TypeError:  # an argument without a hash
+            return work_of(func, args, kwargs, result)
+        except KeyError:
+            work = self._works[key] = work_of(func, args, kwargs, result)
+            return work
+
+    def send(self, message: Message, place: Place) -> None:
+        """A collective was called."""
+        self.commands.append(Command(SEND, place, message.collective, message=message))
+
+    # What streams are told: see torchfake._patches.accelerators.streams.
+
+    def record(self, event: Any, stream: Any) -> None:
+        """A stream (None: the current one) records an event."""
+        self._record(event, self._number(stream))
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """A stream (None: the current one) waits for an event, if that has been recorded."""
+        if id(event) in self._events:
+            number = self._events[id(event)][0]
+            self.commands.append(Command(WAIT, Place(self._number(stream)), event=number))
+
+    def wait_stream(self, stream: Any, other: Any) -> None:
+        """A stream waits for all that is on another now."""
+        event = object()
+        self.record(event, other)
+        self.wait(stream, event)
+
+    def _record(self, event: Any, stream: int) -> None:
+        self._events[id(event)] = self._num_events, event
+        self.commands.append(Command(RECORD, Place(stream), event=self._num_events))
+        self._num_events += 1
+
+    def _number(self, stream: Any) -> int:
+        return self.current_stream() if stream is None else self.number_of(stream)
+
+
+def recorder_for(device: torch.device) -> CommandRecorder | None:
+    """A new recorder for a GPU; None for what has no streams."""
+    return CommandRecorder() if device.type == "cuda" else None
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return value._fake_meta
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return type(value), value

@@ -1,0 +1,49 @@
+"""FLOPs of operators: torch's formulas, and ours where it has none.
+
+Input: nothing. Output: a function for each operator. Invariant: a multiplication and an addition
+are two; operators that are no matrix product, convolution or attention have no formula. Called by:
+``inspect/flops`` and ``timing/work``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _grouped_product(a: Any, b: Any, *rest: Any, out_shape: Any = None, **more: Any) -> int:
+    """The operations of a grouped matrix product, as ``_grouped_mm`` computes it for experts.
+
+    Groups are along the dimension that is summed over, or along that of the rows; either way each
+    row is multiplied with one matrix.
+    """
+    rows, shared = a[-2:]
+    groups = a[0] if len(a) == len(b) == 3 else 1
+    return int(2 * groups * rows * shared * b[-1])
+
+
+@cache
+def flop_formulas() -> Mapping[Any, Any]:
+    """Torch's formulas and ours, by operator; imported on first use, since that takes a while."""
+    from torch.utils import flop_counter
+
+    def forward(query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> int:
+        return int(flop_counter.sdpa_flop_count(query, key, value))
+
+    def backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> int:
+        return int(flop_counter.sdpa_backward_flop_count(grad, query, key, value))
+
+    uncounted = {
+        aten._scaled_dot_product_flash_attention_for_cpu: forward,  # torch has it from 2.15 on
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+        aten._grouped_mm: _grouped_product,  # not in torch 2.15 either
+    }
+    own = {op: count for op, count in uncounted.items() if op not in flop_counter.flop_registry}
+    counter = flop_counter.FlopCounterMode(display=False, custom_mapping=own)
+    formulas: Mapping[Any, Any] = counter.flop_registry
+    return formulas

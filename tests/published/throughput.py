@@ -1,0 +1,156 @@
+"""Throughput that others have measured, and what a plan says of the same step.
+
+MPT: mosaicml/llm-foundry, scripts/train/benchmarking/README.md, of 2023: torch 1.13 on A100 and 2.0
+on H100, with Triton's FlashAttention of the first kind, whose share of the peak is the one that
+Dao 2023, "FlashAttention-2", gives for it (25 to 40 % on A100; half of that on H100). torchtitan:
+benchmarks/llama3_h100_202412_torchtitan.md: H100 of 500 W with HBM2e of 2.4 TB/s, whose peak lies
+between those of the SXM (989) and the NVL (835 TFLOP/s) cards, as that page says.
+
+Shares of peaks were chosen with the rows that are not `kept_back` before the others were run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.published import llama_of_torchtitan, mpt
+from torchfake import profiles
+from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.efficiency import Shares, shares_of
+from torchfake.inspect.timing.hardware import HARDWARE
+
+_FIRST_FLASH = {"a100": (0.40, 0.32), "h100": (0.20, 0.16)}
+
+
+class Timing(NamedTuple):
+    """What was found of a row."""
+
+    tokens_per_second: float  # of a GPU
+    exposed: float  # the share of the step that waits for communication
+
+
+@dataclass(frozen=True)
+class MptRow:
+    """A line of LLM Foundry's tables."""
+
+    size: str
+    length: int
+    num_gpus: int
+    gpu: str
+    batch: int  # of a micro-batch on each GPU
+    accumulate: int
+    checkpoints: bool
+    published: int  # tokens/s of a GPU
+    kept_back: bool = False
+    pure: bool = False
+
+    @property
+    def setting(self) -> str:
+        kind = "checkpointing" if self.checkpoints else "no checkpointing"
+        return f"MPT {self.size}, {self.num_gpus} {self.gpu}, {self.batch} x {self.length}, {kind}"
+
+    def timing(self) -> Timing:
+        options = {"checkpoints": self.checkpoints, "pure": self.pure}
+        found = mpt.planned(self.size, self.length, self.num_gpus, self.gpu, self.batch, **options)
+        network = 50e9 if self.gpu.startswith("h100") else 25e9  # 1600 Gb/s a node, RoCE
+        links = Links(HARDWARE[self.gpu].link_bytes, network)
+        schedule = found.highest.schedule(found.layout, links, shares=self._shares())
+        assert schedule is not None
+        after = schedule.seconds_in("optimizer")
+        step = (schedule.seconds - after) * self.accumulate + after
+        tokens = self.batch * self.length * self.accumulate
+        return Timing(tokens / step, schedule.exposed_seconds / schedule.seconds)
+
+    def _shares(self) -> Shares:
+        shares = shares_of(profiles()[self.gpu])
+        kernel = _FIRST_FLASH[self.gpu[:4]]
+        return shares._replace(attention=dict.fromkeys(shares.attention, kernel))
+
+
+@dataclass(frozen=True)
+class TitanRow:
+    """A line of torchtitan's tables."""
+
+    num_gpus: int
+    published: int  # tokens/s of a GPU
+    kept_back: bool = False
+
+    @property
+    def setting(self) -> str:
+        return f"Llama 3.1 8B, {self.num_gpus} H100 of 500 W, 2 x 8192, selective checkpointing"
+
+    def timing(self) -> Timing:
+        found = llama_of_torchtitan.planned(2, self.num_gpus)
+        sxm = HARDWARE["h100-80gb"]
+        flops = {dtype: peak * (989.4 + 835) / 2 / 989.4 for dtype, peak in sxm.flops.items()}
+        hardware = sxm._replace(memory_bytes=2.4e12, flops=flops)
+        schedule = found.highest.schedule(found.layout, hardware=hardware)
+        assert schedule is not None
+        seconds = schedule.seconds
+        exposed = schedule.exposed_seconds / seconds
+        return Timing(2 * llama_of_torchtitan.LENGTH / seconds, exposed)
+
+
+Row = MptRow | TitanRow
+
+_H, _A, _S = "h100-80gb", "a100-80gb", "a100-40gb"
+
+ROWS: list[Row] = [
+    TitanRow(8, 5762),
+    TitanRow(128, 5605),
+    MptRow("7b", 2048, 8, _H, 6, 1, False, 10643),
+    MptRow("7b", 8192, 8, _H, 8, 2, True, 6935),
+    MptRow("3b", 2048, 16, _H, 10, 3, False, 24142),
+    MptRow("3b", 8192, 8, _H, 3, 6, False, 16578),
+    MptRow("1b", 2048, 8, _H, 14, 1, False, 45455),
+    MptRow("760m", 2048, 8, _H, 24, 2, False, 63147),
+    MptRow("13b", 2048, 8, _H, 2, 1, False, 4792),
+    MptRow("13b", 2048, 64, _H, 2, 1, False, 4800),
+    MptRow("30b", 2048, 16, _H, 10, 3, True, 2263),
+    MptRow("13b", 16384, 8, _H, 3, 3, True, 2985),
+    MptRow("7b", 2048, 8, _A, 6, 2, False, 4641),
+    MptRow("7b", 8192, 8, _A, 8, 2, True, 3206),
+    MptRow("3b", 2048, 8, _A, 10, 2, False, 10811),
+    MptRow("1b", 2048, 8, _A, 14, 4, False, 20513),
+    MptRow("125m", 2048, 8, _A, 32, 2, False, 141737),
+    MptRow("350m", 4096, 8, _A, 16, 2, False, 49555),
+    MptRow("13b", 2048, 8, _A, 2, 3, False, 2262),
+    MptRow("30b", 2048, 8, _A, 3, 21, True, 916),
+    MptRow("3b", 32768, 8, _A, 3, 6, True, 3029),
+    MptRow("7b", 2048, 64, _S, 18, 1, True, 3665, pure=True),
+    MptRow("13b", 2048, 8, _S, 4, 16, True, 1668, pure=True),
+    MptRow("13b", 2048, 32, _S, 14, 1, True, 1998, pure=True),
+    MptRow("70b", 2048, 64, _H, 8, 4, True, 1039, True),
+    MptRow("70b", 2048, 32, _H, 2, 16, True, 882, True),
+    MptRow("30b", 8192, 8, _H, 1, 21, True, 1384, True),
+    MptRow("30b", 2048, 32, _H, 14, 3, True, 2308, True),
+    MptRow("30b", 2048, 8, _H, 3, 21, True, 2002, True),
+    MptRow("13b", 4096, 8, _H, 10, 3, True, 4717, True),
+    MptRow("7b", 1024, 8, _H, 64, 2, True, 10203, True),
+    MptRow("7b", 4096, 8, _H, 16, 2, True, 8611, True),
+    MptRow("3b", 2048, 64, _H, 6, 3, False, 22525, True),
+    MptRow("3b", 512, 8, _H, 40, 6, False, 27965, True),
+    MptRow("1b", 2048, 64, _H, 20, 1, False, 44402, True),
+    MptRow("1b", 8192, 8, _H, 3, 4, False, 29157, True),
+    MptRow("760m", 512, 8, _H, 96, 2, False, 83749, True),
+    MptRow("70b", 2048, 64, _A, 8, 4, True, 410, True, pure=True),
+    MptRow("70b", 2048, 32, _A, 2, 16, True, 373, True, pure=True),
+    MptRow("30b", 8192, 8, _A, 1, 21, True, 574, True),
+    MptRow("30b", 512, 8, _A, 12, 21, True, 967, True),
+    MptRow("13b", 8192, 8, _A, 5, 3, True, 1795, True),
+    MptRow("13b", 1024, 8, _A, 40, 3, True, 2330, True),
+    MptRow("7b", 1024, 8, _A, 64, 2, True, 4357, True),
+    MptRow("7b", 32768, 8, _A, 2, 2, True, 1672, True),
+    MptRow("3b", 512, 8, _A, 40, 6, False, 12127, True),
+    MptRow("1b", 16384, 8, _A, 2, 4, False, 9956, True),
+    MptRow("760m", 4096, 8, _A, 12, 2, False, 27351, True),
+    MptRow("350m", 1024, 8, _A, 64, 2, False, 64813, True),
+    MptRow("125m", 8192, 8, _A, 8, 2, False, 90392, True),
+    MptRow("70b", 2048, 128, _S, 4, 1, True, 376, True, pure=True),
+    MptRow("70b", 2048, 64, _S, 2, 1, True, 276, True, pure=True),
+    MptRow("30b", 2048, 32, _S, 4, 1, True, 857, True, pure=True),
+    MptRow("13b", 2048, 128, _S, 16, 1, True, 1972, True, pure=True),
+    MptRow("7b", 2048, 8, _S, 12, 4, True, 3679, True, pure=True),
+    MptRow("7b", 16384, 8, _S, 1, 4, True, 2249, True, pure=True),
+]

@@ -62,6 +62,15 @@ Decode = Annotated[
     str | None,
     typer.Option(metavar="PROMPT,NEW", help="Generate NEW tokens after a prompt of PROMPT."),
 ]
+ServeText = Annotated[
+    str | None,
+    typer.Option(
+        "--serve",
+        metavar="CONTEXT[,KEY=VALUE...]",
+        help="Serve sequences of CONTEXT tokens: users=16, cache=paged, dynamic, static or "
+        "quantized, cache_dtype=fp8, block_size=16, prompt=4096, prefill=2048, backend=hqq.",
+    ),
+]
 Gpu = Annotated[
     list[str] | None,
     typer.Option(

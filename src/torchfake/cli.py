@@ -36,6 +36,7 @@ from torchfake._cli_options import (
     OptimizerName,
     Profiles,
     Seq,
+    ServeText,
     ShowTraceback,
     SnapshotFile,
     Target,
@@ -52,6 +53,7 @@ from torchfake.inspect.diff import diff
 from torchfake.inspect.gpu_files import read_profiles
 from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
 from torchfake.inspect.memory import Estimate
+from torchfake.inspect.serve import parse_serve
 from torchfake.inspect.show.report import report
 from torchfake.inspect.targets.initialize import init_target
 
@@ -99,6 +101,7 @@ def inspect_command(
     accumulate: Accumulate = 1,
     keep_gradients: KeepGradients = False,
     decode: Decode = None,
+    serve: ServeText = None,
     gpu: Gpu = None,
     profiles_file: Profiles = None,
     answer: AnswerName = None,
@@ -134,6 +137,7 @@ def inspect_command(
                 allocator=allocator,
                 accumulate=accumulate,
                 keep_gradients=keep_gradients,
+                serve=None if serve is None else parse_serve(serve),
             ),
         )
         _write_snapshot(found.estimate, snapshot)
@@ -158,12 +162,13 @@ def fit_command(
     accumulate: Accumulate = 1,
     keep_gradients: KeepGradients = False,
     decode: Decode = None,
+    serve: ServeText = None,
     gpu: Gpu = None,
     profiles_file: Profiles = None,
     answer: AnswerName = None,
-    vary: Annotated[str, typer.Option(help="Find the largest that fits: batch, seq, none.")] = (
-        "batch"
-    ),
+    vary: Annotated[
+        str, typer.Option(help="Find the largest that fits: batch, seq, users, context, none.")
+    ] = ("batch"),
     allocator: Allocator = None,
     snapshot: SnapshotFile = None,
     html: Html = None,
@@ -192,6 +197,7 @@ def fit_command(
                 allocator,
                 accumulate,
                 keep_gradients,
+                None if serve is None else parse_serve(serve),
             ),
         )
         _write_snapshot(found.estimate, snapshot)

@@ -39,6 +39,21 @@ def test_fit_says_no(run: Run, tmp_path: Path) -> None:
     assert [fit["gpu"] for fit in json.loads(out)["fits"]] == ["small", "large"]
 
 
+def test_serving(run: Run) -> None:
+    served = ("--serve", "64,users=3,cache_dtype=fp8", "--gpu", "t4-16gb")
+    code, out, err = run("fit", *SMALL, *served, "--json")
+    assert (code, err) == (0, "")
+    (fit,) = json.loads(out)["fits"]
+    assert fit["serve"]["users"] == 3
+    assert fit["users"] > 100
+    assert fit["context"] >= 64
+    code, out, _ = run("inspect", *SMALL, *served[:2])
+    assert code == 0
+    assert "3 users x 64 tokens, prompts of 63" in out
+    code, _, err = run("fit", *SMALL, *served, "--train")
+    assert (code, err[:37]) == (2, "error: --serve says what is run: leav")
+
+
 def test_a_snapshot_of_the_step(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "step.pickle"
     options = ("--seq", "32", "--train", "--gpu", "t4-16gb", "--vary", "none", "--json")

@@ -30,9 +30,10 @@ from torchfake.distributed.shard_sizes import equal_ranks
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parse_known_device
 from torchfake.inspect.base_record import Record, data_frame
-from torchfake.inspect.fit import RESERVED_BYTES, Fit, reserved_on
+from torchfake.inspect.fit import RESERVED_BYTES, Fit
 from torchfake.inspect.run.step import Loss, step_of
 from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.search import reserved_on
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.hardware import hardware_of
 from torchfake.inspect.timing.schedule import Schedule

@@ -13,6 +13,8 @@ The answers, each a function and its record:
     memory      how much memory a step takes, and what holds it at the peak
     left_out    what an estimate leaves out of a real run
     fit         which GPUs a step fits on, and the largest batch that does
+    search      the largest size at which a step fits
+    serve       how a model is served: users, context, cache
     diff        what differs between two models or checkpoints
     changes     the differences grouped into lines
     contents    the tensors of a model or checkpoint by name

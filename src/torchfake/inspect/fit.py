@@ -11,24 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
+from torch import nn
 
 from torchfake._arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, profile, profiles
-from torchfake.errors import InputsError, TorchFakeError
+from torchfake.errors import InputsError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.inputs.resizing import BATCH, SEQ, resized, size_of
-from torchfake.inspect.memory import measure
+from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
+from torchfake.inspect.memory import estimate as estimate_of
+from torchfake.inspect.search import MAX_SIZE, Peaks, Search
+from torchfake.inspect.serve import Serve
+from torchfake.inspect.serving.caches import config_of
 
 RESERVED_BYTES = CONTEXT_BYTES + MARGIN_BYTES
 """Memory that the caching allocator does not get, by default 1 GiB: 512 MiB for the CUDA context,
 512 MiB as a margin, for what kernels take while they run. Round figures, not measured ones."""
 
-MAX_SIZE = 1 << 24
-"""The largest size that the search tries."""
+SERVED = ("users", "context")
+"""What varies of a model that is served."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,18 @@ class Fit:
     largest: int | None  # size that fits; 0: none does
     limited_by: str | None  # "memory", "model" (it does not run on more) or "search" (MAX_SIZE)
     peak_reserved_bytes: int  # by the caching allocator for the step; the verdict is by these
+    users: int | None = None  # that can be served, at most, with the context of the estimate
+    context: int | None = None  # of the estimate's users, at most
+    context_limited_by: str | None = None  # as `limited_by`
+    serve: Serve | None = None  # how a model is served; `vary` is "users" then
+
+    @property
+    def tokens(self) -> int | None:
+        """That are in the cache at once where most users are, or where contexts are longest."""
+        if self.serve is None:
+            return None
+        of_users, of_context = (self.users or 0) * self.serve.context, self.context or 0
+        return max(of_users, of_context * self.serve.users)
 
     @property
     def fits(self) -> bool:
@@ -61,7 +76,12 @@ class Fit:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and what follows from them, ready for JSON."""
-        return {**self.__dict__, "fits": self.fits, "headroom_bytes": self.headroom_bytes}
+        found = {**self.__dict__, "fits": self.fits, "headroom_bytes": self.headroom_bytes}
+        if self.serve is None:
+            for name in ("users", "context", "context_limited_by", "serve"):
+                del found[name]
+            return found
+        return {**found, "serve": self.serve.to_dict(), "tokens": self.tokens}
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,10 +106,11 @@ class Fits(Record, Sequence[Fit]):
 
 
 def fit(
-    estimate: Estimate,
+    estimate: Estimate | nn.Module,
     *gpus: str | CudaProfile,
     vary: str | None = BATCH,
     reserved_bytes: int = RESERVED_BYTES,
+    serve: Serve | None = None,
 ) -> Fits:
     """Which GPUs the step of an estimate fits on, and the largest batch or sequence that would.
 
@@ -97,12 +118,14 @@ def fit(
     size is found by running it at other sizes, between one that fits and one that does not.
 
     Args:
-        estimate: of :func:`estimate`, on any device.
+        estimate: of :func:`estimate`, on any device; or with `serve`, a model.
         gpus: profiles or their names, see :func:`torchfake.profiles`; all of these if none is
             given.
-        vary: ``"batch"``, ``"seq"``, or None for neither.
+        vary: ``"batch"``, ``"seq"``, or None for neither. Of a model that is served ``"users"``,
+            ``"context"``, or None; both, if not given.
         reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
             context and 512 MiB as a margin, if not given.
+        serve: how a model is served: ``fit(model, serve=s)`` is ``fit(estimate(model, serve=s))``.
 
     Raises:
         DeviceError: if there is no such profile.
@@ -116,10 +139,38 @@ def fit(
     >>> found.fits, found.largest > 100_000
     (True, True)
     """
+    named = {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in gpus} or profiles()
+    if serve is not None:
+        estimate = _served(estimate, serve, next(iter(named.values())))
     if not isinstance(estimate, Estimate):
-        raise TypeError(f"fit takes what estimate gives, not a {type(estimate).__name__}")
+        raise TypeError(
+            f"fit takes what estimate gives, not a {type(estimate).__name__} (a model, with serve=)"
+        )
     if not is_whole_number(reserved_bytes, 0):
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
+    if len(estimate.subject.cuda_devices()) > 1:
+        raise InputsError(
+            "the step runs on several GPUs; fit finds out whether all of it fits on one"
+        )
+    if estimate.step.serve is not None:
+        return _fits_served(estimate, estimate.step.serve, named, vary, reserved_bytes)
+    _check_vary(estimate, vary)
+    size = None if vary is None else size_of(estimate.subject, vary)
+    peaks = Peaks(estimate, vary, reserved_bytes)
+    return Fits(
+        estimate, tuple(_fit(name, gpu, peaks, size, searches=True) for name, gpu in named.items())
+    )
+
+
+def _served(model: Any, serve: Any, gpu: CudaProfile) -> Estimate:
+    if not isinstance(model, nn.Module):
+        raise InputsError(
+            f"serve= is for a model, not for a {type(model).__name__}: give fit(model, serve=...)"
+        )
+    return estimate_of(model, serve=serve, gpu=gpu)
+
+
+def _check_vary(estimate: Estimate, vary: str | None) -> None:
     if vary not in (None, BATCH, SEQ):
         raise InputsError(f"vary={vary!r} is not 'batch', 'seq' or None")
     if vary is not None and estimate.subject.program is not None:
@@ -131,160 +182,54 @@ def fit(
         raise InputsError(
             "decode= gives the lengths itself, so 'seq' cannot vary: use vary='batch' or None"
         )
-    if len(estimate.subject.cuda_devices()) > 1:
-        raise InputsError(
-            "the step runs on several GPUs; fit finds out whether all of it fits on one"
-        )
-    named = {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in gpus} or profiles()
-    size = None if vary is None else size_of(estimate.subject, vary)
-    peaks = _Peaks(estimate, vary, reserved_bytes)
-    return Fits(
-        estimate,
-        tuple(_fit(name, gpu, peaks, size) for name, gpu in named.items()),
-    )
 
 
-def _fit(name: str, gpu: CudaProfile, peaks: _Peaks, size: int | None) -> Fit:
+def _fits_served(
+    estimate: Estimate,
+    serve: Serve,
+    named: dict[str, CudaProfile],
+    vary: str | None,
+    reserved_bytes: int,
+) -> Fits:
+    """The largest number of users, and the longest context, on each GPU."""
+    if vary not in (None, BATCH, *SERVED):
+        raise InputsError(f"vary={vary!r} is not 'users', 'context' or None: a model is served")
+    if estimate.cache is not None:  # the layers need not be asked again at other sizes
+        step = replace(estimate.step, pages=estimate.cache.pages)
+        estimate = replace(estimate, step=step)
+    users = Peaks(estimate, "users", reserved_bytes)
+    contexts = Peaks(estimate, "context", reserved_bytes)
+    longest = _longest_context(estimate, serve)
+    fits = []
+    for name, gpu in named.items():
+        found = replace(_fit(name, gpu, users, serve.users, searches=False), serve=serve)
+        if vary in (BATCH, "users"):
+            largest, limit = Search(users, gpu, serve.users).run()
+            found = replace(found, largest=largest, limited_by=limit, users=largest)
+        if vary in (BATCH, "context"):
+            contexts.measured(gpu).setdefault(serve.context, users.measured(gpu)[serve.users])
+            search = Search(contexts, gpu, serve.context, longest, serve.block_size)
+            context, limit = search.run()
+            found = replace(found, context=context, context_limited_by=limit)
+        fits.append(found)
+    return Fits(estimate, tuple(fits))
+
+
+def _longest_context(estimate: Estimate, serve: Serve) -> int:
+    """The most tokens that the model has positions for, as its config says."""
+    config = config_of(estimate.subject.module)
+    positions = getattr(config, "max_position_embeddings", None)
+    return max(positions, serve.context) if isinstance(positions, int) else MAX_SIZE
+
+
+def _fit(name: str, gpu: CudaProfile, peaks: Peaks, size: int | None, *, searches: bool) -> Fit:
     reserved = peaks.peak(gpu, size)
     found = peaks.measured(gpu)[size]
     if reserved is None or found is None:
         raise InputsError(f"the step does not run on {name}: {one_line(peaks.failure)}")
     sizes = gpu.total_memory, peaks.reserved_bytes, found.peak_bytes
     fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved)
-    if size is None:
+    if size is None or not searches:
         return fitted
-    largest, limit = _Search(peaks, gpu, peaks.usable_bytes(gpu), size).run()
+    largest, limit = Search(peaks, gpu, size).run()
     return replace(fitted, largest=largest, limited_by=limit)
-
-
-class _Peaks:
-    """Peaks by kind of GPU and size, each measured once."""
-
-    def __init__(self, estimate: Estimate, vary: str | None, reserved_bytes: int) -> None:
-        self.vary, self.reserved_bytes = vary, reserved_bytes
-        self.failure: Exception = RuntimeError("it was not run")  # the last
-        self._estimate = estimate
-        self._measured: dict[int, dict[int | None, Estimate | None]] = {}
-        self._reserved: dict[tuple[int, int, int | None], int] = {}  # by major, capacity and size
-
-    def usable_bytes(self, gpu: CudaProfile) -> int:
-        """Of a GPU, by the caching allocator."""
-        return gpu.total_memory - self.reserved_bytes
-
-    def measured(self, gpu: CudaProfile) -> dict[int | None, Estimate | None]:
-        """The estimates for such a GPU by size; None: the step does not run at that size.
-
-        Kernels and workspaces depend on the major version of the compute capability alone.
-        """
-        return self._measured.setdefault(gpu.major, {})
-
-    def peak(self, gpu: CudaProfile, size: int | None) -> int | None:
-        """What is reserved at most on this GPU, or None if the step does not run at that size."""
-        measured = self.measured(gpu)
-        if size not in measured:
-            measured[size] = self._run(gpu, size)
-        found = measured[size]
-        if found is None:
-            return None
-        usable = self.usable_bytes(gpu)
-        key = gpu.major, usable, size
-        if key not in self._reserved:
-            self._reserved[key] = reserved_on(found, usable, gpu.total_memory)
-        return self._reserved[key]
-
-    def _run(self, gpu: CudaProfile, size: int | None) -> Estimate | None:
-        workload = self._estimate.subject
-        device = workload.device
-        if device is None or device.type != "cuda":
-            device = torch.device("cuda", 0)
-        workload = replace(workload, gpu=gpu, device=device)
-        try:
-            if size is not None and self.vary is not None:
-                workload = resized(workload, self.vary, size)
-            return measure(workload, self._estimate.step)
-        except TorchFakeError:
-            raise
-        except Exception as error:
-            self.failure = error
-            return None
-
-
-def reserved_on(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:
-    """What the caching allocator reserves at most for a step on a GPU where it gets so much; more
-    than that, if the step does not fit.
-    """
-    reserved = estimate.peak_reserved_bytes
-    assert reserved is not None, "the estimate is for a GPU"
-    whole = estimate.step.allocator.per_process_memory_fraction == 1.0
-    if whole and (reserved <= usable_bytes or estimate.peak_bytes > usable_bytes):
-        return reserved
-    within = estimate.reserved_within(usable_bytes, total_bytes)
-    return within.peak_reserved_bytes if within.fits else max(reserved, usable_bytes + 1)
-
-
-class _Search:
-    """The search for the largest size that fits.
-
-    Bisection alternates with interpolation: the size at which the line through both bounds meets
-    the limit. Memory grows linearly with the batch once activations outweigh the optimizer. If a
-    model does not run at a size, but does at the multiple of its given size just below, only such
-    multiples are tried from then on.
-    """
-
-    def __init__(self, peaks: _Peaks, gpu: CudaProfile, usable_bytes: int, size: int) -> None:
-        self.peaks, self.gpu, self.usable_bytes, self.size = peaks, gpu, usable_bytes, size
-        self.multiple_of = 1  # sizes to try
-
-    def run(self) -> tuple[int, str]:
-        """The largest size that fits, and what limits it."""
-        interpolate = True
-        while True:
-            low, high, limit = self._bounds()
-            estimated = self._interpolated(low, high) if interpolate else None
-            size = self._untried(low, high, estimated or self._middle(low, high, limit))
-            if size is None:
-                return low, limit
-            interpolate = not interpolate
-            if self.peaks.peak(self.gpu, size) is None and self.multiple_of == 1:
-                multiple = size // self.size * self.size
-                if low < multiple < size and self.peaks.peak(self.gpu, multiple) is not None:
-                    self.multiple_of = self.size
-
-    def _measured(self) -> dict[int, int | None]:
-        sizes = [n for n in self.peaks.measured(self.gpu) if n is not None]
-        return {n: self.peaks.peak(self.gpu, n) for n in sizes}
-
-    def _bounds(self) -> tuple[int, int, str]:
-        """The largest size known to fit, the smallest known not to, and why that does not."""
-        measured = self._measured()
-        ran = {n: peak for n, peak in measured.items() if peak is not None}
-        low = max((n for n, peak in ran.items() if peak <= self.usable_bytes), default=0)
-        too_large = [n for n, peak in ran.items() if peak > self.usable_bytes and n > low]
-        failing = [
-            n for n in measured if n > max(ran) and n not in ran and n % self.multiple_of == 0
-        ]
-        high = min([*too_large, *failing], default=MAX_SIZE + 1)
-        limit = "memory" if high in too_large else "model" if high in failing else "search"
-        return low, high, limit
-
-    def _interpolated(self, low: int, high: int) -> int | None:
-        """Where the line through both bounds meets the limit; None if a bound was not measured."""
-        at_low, at_high = self._measured().get(low), self._measured().get(high)
-        if not at_low or not at_high or at_high <= at_low:
-            return None
-        return low + int((high - low) * (self.usable_bytes - at_low) / (at_high - at_low))
-
-    def _middle(self, low: int, high: int, limit: str) -> int:
-        """Half way between the bounds; far above the lower one while there is no upper one."""
-        return (low + high) // 2 if limit != "search" else max(8 * low, 1)
-
-    def _untried(self, low: int, high: int, proposed: int) -> int | None:
-        """The size nearest to the proposed one that is between the bounds and was not tried."""
-        measured, unit = self._measured(), self.multiple_of
-        first, last = low // unit + 1, (high - 1) // unit
-        near = min(max(proposed // unit, first), last)
-        for distance in range(max(near - first, last - near) + 1):
-            for number in (near + distance, near - distance):
-                if first <= number <= last and number * unit not in measured:
-                    return number * unit
-        return None

@@ -23,6 +23,7 @@ from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits, fit
 from torchfake.inspect.inputs.example_inputs import ExampleInputs, example_inputs
 from torchfake.inspect.memory import estimate
+from torchfake.inspect.serve import Serve
 from torchfake.inspect.summary import Summary, summary
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.options import device_named, dtype_named
@@ -98,12 +99,13 @@ class Question:
     allocator: str | None = None  # options of CUDA's caching allocator
     accumulate: int = 1  # micro-batches of the training step
     keep_gradients: bool = False  # between steps, set to zero
+    serve: Serve | None = None  # sequences that are to be served
 
     @property
     def runs(self) -> bool:
         """Whether the model has to be run to answer it."""
         options = (self.batch, self.seq, self.optimizer, self.autocast, self.decode)
-        given = (*options, self.gpus, self.answer, self.allocator)
+        given = (*options, self.gpus, self.answer, self.allocator, self.serve)
         return self.trains or any(option is not None for option in given)
 
     @property
@@ -186,8 +188,27 @@ def _answer_or_advise(module: nn.Module, question: Question) -> dict[str, Any]:
         raise UnknownValueError(f"{error}, on the command line --answer typical") from error
 
 
+def _answer_served(module: nn.Module, question: Question, serve: Serve) -> dict[str, Any]:
+    """What serving takes; token ids are made as they are needed."""
+    if question.trains or any((question.batch, question.seq, question.decode)):
+        raise InputsError("--serve says what is run: leave out --batch, --seq, --decode, --train")
+    gpus = question.gpus
+    found = estimate(
+        module,
+        serve=serve,
+        autocast=question.autocast,
+        gpu=gpus[0] if gpus else None,
+        answer=question.answer,
+        allocator=question.allocator,
+    )
+    fits = None if gpus is None else fit(found, *gpus, vary=question.vary)
+    return {"summary": summary(module), "estimate": found, "fits": fits}
+
+
 def _answer(module: nn.Module, question: Question) -> dict[str, Any]:
     """Make inputs, check that the module runs on them, then run the step and the summary."""
+    if question.serve is not None:
+        return _answer_served(module, question, question.serve)
     trains = question.trains
     inputs = example_inputs(module, batch=question.batch or 1, seq=question.seq, labels=trains)
     check(module, inputs, answer=question.answer)

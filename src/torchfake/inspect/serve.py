@@ -8,7 +8,7 @@ Invariant: what contradicts itself is refused when it is made. Called by: the us
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -89,6 +89,17 @@ class Serve:
         """Tokens of the longest prompt."""
         return self.context - 1 if self.prompt is None else self.prompt
 
+    def resized(self, vary: str, size: int) -> Serve | None:
+        """The same for so many ``"users"``, or for a ``"context"`` of so many tokens, in which a
+        prompt is as long as fits; None where a context is too short for a prompt and an answer.
+        """
+        if vary == "users":
+            return replace(self, users=size)
+        if size < 2:
+            return None
+        prompt = None if self.prompt is None else min(self.prompt, size - 1)
+        return replace(self, context=size, prompt=prompt)
+
     @property
     def dtype_name(self) -> str | None:
         """The name of the cache's dtype, without "torch."; None: the model's."""
@@ -168,15 +179,15 @@ def parse_serve(text: str) -> Serve:
     known = [field.name for field in fields(Serve)]
     values: dict[str, Any] = {}
     for i, part in enumerate(text.split(",")):
-        key, equals, value = part.strip().partition("=")
-        if not equals and i == 0:
+        key, _, value = part.strip().partition("=")
+        if i == 0 and key.isdecimal():
             key, value = "context", key
         if key not in known:
             raise TargetError(
                 f"--serve {text!r}: give CONTEXT,KEY=VALUE,... such as 8192,users=16,cache=static; "
                 f"{part.strip()!r} is none of {', '.join(known)}{did_you_mean(key, known)}"
             )
-        values[key] = int(value) if value.isascii() and value.isdigit() else value
+        values[key] = int(value) if value.isdecimal() else value
     if "context" not in values:
         raise TargetError(f"--serve {text!r} names no context: 8192, or context=8192")
     return Serve(**values)

@@ -119,10 +119,11 @@ class GreedyLoop:
             length = whole if to_next <= steps else steps
             self.run(length)
             steps, since = steps - length, since + length
-        if steps > 1:
-            self.run(steps - 1)
-        if steps:  # a window is cut after a pass: what several tokens leave is longer than it
-            self.run(1)
+        rest = 1 if _cuts(self.cache) else steps
+        if steps > rest:
+            self.run(steps - rest)
+        if steps:
+            self.run(rest)
 
     def _inputs(self, length: int) -> dict[str, Any]:
         found = dict(self._options)
@@ -151,6 +152,14 @@ def _residual(cache: Any) -> tuple[int, int]:
     period = getattr(layers[0], "residual_length", 0)
     keys = getattr(layers[0], "keys", None)
     return period, keys.shape[-2] if period and keys is not None and keys.dim() == 4 else 0
+
+
+def _cuts(cache: Any) -> bool:
+    """Whether layers cut what they cache after each pass, so that several tokens leave more memory
+    behind than one: windows and states do.
+    """
+    layers = getattr(cache, "layers", None) or (None,)
+    return any(getattr(x, "is_sliding", True) or hasattr(x, "conv_states") for x in layers)
 
 
 def _cache(output: Any, name: str) -> Any:

@@ -42,6 +42,7 @@ class Step:
     training: Any = None  # transformers' TrainingArguments, in place of all these
     peft: Any = None  # the config of adapters
     serve: Serve | None = None  # sequences that are served, and their cache
+    pages: tuple[Any, ...] = ()  # what each layer caches of one, if that is known
 
 
 def step_of(

@@ -13,7 +13,7 @@ pass; here only those are that fit into one. Groups of layers are not padded to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,10 +118,11 @@ def rows_of_pass(serve: Serve) -> tuple[int, int]:
     return min(serve.users, max(1, limit // prompt)), min(prompt, limit)
 
 
-def served_blocks(pages: list[Page], serve: Serve) -> ServedCache:
+def served_blocks(pages: Sequence[Page], serve: Serve) -> ServedCache:
     """What all users take in the pool when each has its whole context."""
     layers = tuple(LayerCache(page.kind, _pool_bytes(page, serve)) for page in pages)
-    return ServedCache(f"blocks of {serve.block_size} tokens", serve.users, serve.context, layers)
+    name = f"blocks of {serve.block_size} tokens"
+    return ServedCache(name, serve.users, serve.context, layers, tuple(pages))
 
 
 def _pool_bytes(page: Page, serve: Serve) -> int:
@@ -145,10 +146,12 @@ def cache_in_blocks(module: Any) -> Any:
     """
     cache = dynamic_cache(module)
     for layer in layers_of(cache):
-        if hasattr(layer, "get_mask_sizes") and hasattr(layer, "cumulative_length"):
+        if not hasattr(layer, "get_mask_sizes"):  # a state, which a pass makes anew
+            continue
+        layer.update = _passed_through
+        if hasattr(layer, "cumulative_length"):
             layer.get_mask_sizes = _sees_the_pass
-        if hasattr(layer, "get_mask_sizes"):
-            layer.update = _passed_through(layer.update)
+            vars(layer).pop("_sliding_window_tensor", None)  # its window, once more
     return cache
 
 
@@ -156,8 +159,5 @@ def _sees_the_pass(query_length: int) -> tuple[int, int]:
     return query_length, 0
 
 
-def _passed_through(update: Callable[..., Any]) -> Callable[..., Any]:
-    def passed(keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-        return keys, values
-
-    return passed
+def _passed_through(keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+    return keys, values

@@ -8,7 +8,7 @@ by: ``passes`` and ``blocks``; ``estimates`` and ``show`` read it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchfake._core.storage import Storage
@@ -33,6 +33,8 @@ class ServedCache:
     users: int
     context: int  # tokens of each
     layers: tuple[LayerCache, ...]
+    pages: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    """Of a paged cache, what each layer caches for a token and for a sequence."""
 
     @property
     def num_bytes(self) -> int:

@@ -7,6 +7,8 @@ by: ``memory``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torchfake._torch import autograd
@@ -39,7 +41,7 @@ def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> Ser
     set_training(module, step.mode)
     with autograd.no_grad(), autocast_of(fake_copy, step):
         if serve.cache == PAGED:
-            return _serve_blocks(serve, fake_copy, tracker)
+            return _serve_blocks(serve, fake_copy, tracker, step.pages)
         return _serve_cache(serve, fake_copy, tracker)
 
 
@@ -69,11 +71,13 @@ def _read_prompt(loop: GreedyLoop, prompt: int, piece: int) -> None:
         loop.run(rest, "prefill")
 
 
-def _serve_blocks(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
+def _serve_blocks(
+    serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker, pages: tuple[Any, ...]
+) -> ServedCache:
     """The pool, a pass over as many prompts as one takes, and a pass over a token of each user."""
     device = main_device(fake_copy.module)
-    pages = blocks.pages_of(fake_copy, tracker, serve, str(device))
-    served = blocks.served_blocks(pages, serve)
+    found = pages or blocks.pages_of(fake_copy, tracker, serve, str(device))
+    served = blocks.served_blocks(found, serve)
     pool = [torch.empty(n.num_bytes, dtype=torch.uint8, device=device) for n in served.layers]
     tracker.register([("", tensor) for tensor in pool], "kv cache")
     rows, length = blocks.rows_of_pass(serve)

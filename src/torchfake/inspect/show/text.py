@@ -22,6 +22,7 @@ from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fit, Fits
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show.diff_text import diff_text
+from torchfake.inspect.show.serving_text import served_text, serving_lines
 from torchfake.inspect.show.summary_table import HEADER, LEFT_ALIGNED, footnote, rows
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.tree import Size
@@ -139,6 +140,7 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     where = estimate.device if estimate.gpu is None else f"{estimate.device}, {estimate.gpu.name}"
     lines = [("step", f"{estimate.mode} on {where}"), ("peak", _peak_text(estimate))]
     lines += [(f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()]
+    lines += serving_lines(estimate)
     if peak.line:
         lines.append(("line", peak.line))
     if estimate.peak_reserved_bytes is not None:
@@ -183,6 +185,8 @@ def fits_cells(fit: Fit) -> tuple[str, ...]:
 
 def largest_text(fit: Fit) -> str:
     """The largest size that fits, and the limit if that is not the memory."""
+    if fit.serve is not None:
+        return served_text(fit)
     if fit.largest is None:
         return ""
     why = {"model": " (the model's limit)", "search": " or more"}.get(fit.limited_by or "", "")

@@ -1,0 +1,177 @@
+"""The search for the largest size at which a step fits on a GPU.
+
+Input: an estimate, what varies, a GPU. Output: peaks of reserved memory by size; the largest size
+whose peak fits. Invariant: every peak was measured by a run on fakes of that GPU; nothing is
+extrapolated. Called by: ``fit``, and ``distributed`` for what is reserved on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.errors import TorchFakeError
+from torchfake.inspect.estimates import Estimate
+from torchfake.inspect.inputs.resizing import resized
+from torchfake.inspect.memory import measure
+from torchfake.inspect.run.step import Step
+from torchfake.inspect.run.workload import Workload
+
+MAX_SIZE = 1 << 24
+"""The largest size that the search tries."""
+
+
+class Peaks:
+    """Peaks by kind of GPU and size, each measured once."""
+
+    def __init__(self, estimate: Estimate, vary: str | None, reserved_bytes: int) -> None:
+        self.vary, self.reserved_bytes = vary, reserved_bytes
+        self.failure: Exception = RuntimeError("it was not run")  # the last
+        self._estimate = estimate
+        self._measured: dict[int, dict[int | None, Estimate | None]] = {}
+        self._reserved: dict[tuple[int, int, int | None], int] = {}  # by major, capacity and size
+
+    def usable_bytes(self, gpu: CudaProfile) -> int:
+        """Of a GPU, by the caching allocator."""
+        return gpu.total_memory - self.reserved_bytes
+
+    def measured(self, gpu: CudaProfile) -> dict[int | None, Estimate | None]:
+        """The estimates for such a GPU by size; None: the step does not run at that size.
+
+        Kernels and workspaces depend on the major version of the compute capability alone.
+        """
+        return self._measured.setdefault(gpu.major, {})
+
+    def peak(self, gpu: CudaProfile, size: int | None) -> int | None:
+        """What is reserved at most on this GPU, or None if the step does not run at that size."""
+        measured = self.measured(gpu)
+        if size not in measured:
+            measured[size] = self._run(gpu, size)
+        found = measured[size]
+        if found is None:
+            return None
+        usable = self.usable_bytes(gpu)
+        key = gpu.major, usable, size
+        if key not in self._reserved:
+            self._reserved[key] = reserved_on(found, usable, gpu.total_memory)
+        return self._reserved[key]
+
+    def _run(self, gpu: CudaProfile, size: int | None) -> Estimate | None:
+        workload = self._estimate.subject
+        device = workload.device
+        if device is None or device.type != "cuda":
+            device = torch.device("cuda", 0)
+        workload = replace(workload, gpu=gpu, device=device)
+        step: Step | None = self._estimate.step
+        try:
+            if size is not None and self.vary is not None:
+                workload, step = _varied(workload, self._estimate.step, self.vary, size)
+            return None if step is None else measure(workload, step)
+        except TorchFakeError:
+            raise
+        except Exception as error:
+            self.failure = error
+            return None
+
+
+def _varied(workload: Workload, step: Step, vary: str, size: int) -> tuple[Workload, Step | None]:
+    """The workload or the step at another size; None: there is none of that size."""
+    if step.serve is None:
+        return resized(workload, vary, size), step
+    serve = step.serve.resized(vary, size)
+    return workload, None if serve is None else replace(step, serve=serve)
+
+
+def reserved_on(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:
+    """What the caching allocator reserves at most for a step on a GPU where it gets so much; more
+    than that, if the step does not fit.
+    """
+    reserved = estimate.peak_reserved_bytes
+    assert reserved is not None, "the estimate is for a GPU"
+    whole = estimate.step.allocator.per_process_memory_fraction == 1.0
+    if whole and (reserved <= usable_bytes or estimate.peak_bytes > usable_bytes):
+        return reserved
+    within = estimate.reserved_within(usable_bytes, total_bytes)
+    return within.peak_reserved_bytes if within.fits else max(reserved, usable_bytes + 1)
+
+
+class Search:
+    """The search for the largest size that fits.
+
+    Bisection alternates with interpolation: the size at which the line through both bounds meets
+    the limit. Memory grows linearly with the batch once activations outweigh the optimizer. If a
+    model does not run at a size, but does at the multiple of its given size just below, only such
+    multiples are tried from then on.
+    """
+
+    def __init__(
+        self,
+        peaks: Peaks,
+        gpu: CudaProfile,
+        size: int,
+        highest: int = MAX_SIZE,
+        multiple_of: int = 1,
+    ) -> None:
+        self.peaks, self.gpu, self.size = peaks, gpu, size
+        self.usable_bytes = peaks.usable_bytes(gpu)
+        self.highest = highest  # size to try
+        self.multiple_of = multiple_of  # sizes to try
+
+    def run(self) -> tuple[int, str]:
+        """The largest size that fits, and what limits it."""
+        interpolate = True
+        while True:
+            low, high, limit = self._bounds()
+            estimated = self._interpolated(low, high) if interpolate else None
+            size = self._untried(low, high, estimated or self._middle(low, high))
+            if size is None:
+                return low, limit
+            interpolate = not interpolate
+            if self.peaks.peak(self.gpu, size) is None and self.multiple_of == 1:
+                multiple = size // self.size * self.size
+                if low < multiple < size and self.peaks.peak(self.gpu, multiple) is not None:
+                    self.multiple_of = self.size
+
+    def _measured(self) -> dict[int, int | None]:
+        sizes = [n for n in self.peaks.measured(self.gpu) if n is not None]
+        return {n: self.peaks.peak(self.gpu, n) for n in sizes}
+
+    def _bounds(self) -> tuple[int, int, str]:
+        """The largest size known to fit, the smallest known not to, and why that does not."""
+        measured = self._measured()
+        ran = {n: peak for n, peak in measured.items() if peak is not None}
+        low = max((n for n, peak in ran.items() if peak <= self.usable_bytes), default=0)
+        too_large = [n for n, peak in ran.items() if peak > self.usable_bytes and n > low]
+        failing = [
+            n for n in measured if n > max(ran) and n not in ran and n % self.multiple_of == 0
+        ]
+        high = min([*too_large, *failing], default=self.highest + 1)
+        if high in too_large:
+            return low, high, "memory"
+        is_of_model = high in failing or self.highest < MAX_SIZE
+        return low, high, "model" if is_of_model else "search"
+
+    def _interpolated(self, low: int, high: int) -> int | None:
+        """Where the line through both bounds meets the limit; None if a bound was not measured."""
+        at_low, at_high = self._measured().get(low), self._measured().get(high)
+        if not at_low or not at_high or at_high <= at_low:
+            return None
+        return low + int((high - low) * (self.usable_bytes - at_low) / (at_high - at_low))
+
+    def _middle(self, low: int, high: int) -> int:
+        """Half way between the bounds; far above the lower one while there is no upper one."""
+        is_bound = high <= self.highest
+        return (low + high) // 2 if is_bound else min(max(8 * low, 1), self.highest)
+
+    def _untried(self, low: int, high: int, proposed: int) -> int | None:
+        """The size nearest to the proposed one that is between the bounds and was not tried."""
+        measured, unit = self._measured(), self.multiple_of
+        first, last = low // unit + 1, (high - 1) // unit
+        near = min(max(proposed // unit, first), last)
+        for distance in range(max(near - first, last - near) + 1):
+            for number in (near + distance, near - distance):
+                if first <= number <= last and number * unit not in measured:
+                    return number * unit
+        return None

@@ -1,0 +1,48 @@
+"""What is served, and how much of it fits, as text.
+
+Input: an estimate of serving, or a fit of one. Output: lines of a name and a text; a text.
+Invariant: other estimates have no such lines. Called by: ``show/text``.
+"""
+
+from __future__ import annotations
+
+from torchfake.inspect.describe.units import bytes_text
+from torchfake.inspect.estimates import Estimate
+from torchfake.inspect.fit import Fit
+
+_WHY = {"model": " (the model's limit)", "search": " or more"}
+
+
+def serving_lines(estimate: Estimate) -> list[tuple[str, str]]:
+    """Who is served, and what each kind of layer caches for them."""
+    serve, cache = estimate.step.serve, estimate.cache
+    if serve is None or cache is None:
+        return []
+    prompts = f"prompts of {serve.prompt_length:,}"
+    if serve.prefill is not None:
+        prompts += f", {serve.prefill:,} tokens in a pass"
+    dtype = "" if serve.dtype_name is None else f" of {serve.dtype_name}"
+    served = f"{_times(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
+    per_token = bytes_text(round(cache.bytes_per_token))
+    lines = [("serves", served), ("cache", f"{cache.name}{dtype}, {per_token} a token")]
+    for kind, (count, size) in cache.by_kind.items():
+        lines.append(("", f"{_times(count, 'layer')}, {kind}: {bytes_text(size)}"))
+    return lines
+
+
+def _times(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def served_text(fit: Fit) -> str:
+    """How many users of the context fit, and how long a context of the users."""
+    if fit.serve is None:
+        return ""
+    found = []
+    if fit.users is not None:
+        why = _WHY.get(fit.limited_by or "", "")
+        found.append(f"{_times(fit.users, 'user')}{why} x {fit.serve.context:,}")
+    if fit.context is not None:
+        why = _WHY.get(fit.context_limited_by or "", "")
+        found.append(f"{_times(fit.serve.users, 'user')} x {fit.context:,}{why}")
+    return ", ".join(found)

@@ -1,0 +1,83 @@
+"""What is served, as a record and as text; how many users and how long a context fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.serving.served_models import served_model
+from torchfake import Serve, estimate, fit, profiles
+from torchfake.errors import InputsError, TargetError
+from torchfake.inspect.serve import parse_serve
+
+SMALL = profiles()["t4-16gb"]._replace(total_memory=64 << 20)
+
+
+def test_text() -> None:
+    text = "8192,users=16,cache=quantized,cache_dtype=int8,backend=hqq,prompt=100,prefill=50"
+    named = {"cache": "quantized", "cache_dtype": "int8", "backend": "hqq"}
+    assert parse_serve(text) == Serve(8192, 16, prompt=100, prefill=50, **named)
+    assert parse_serve("users=2, context=64,block_size=32") == Serve(64, 2, block_size=32)
+
+
+@pytest.mark.parametrize("text", ["users=2", "8192,user=3", "8192,16", ""])
+def test_text_that_is_none(text: str) -> None:
+    with pytest.raises(TargetError, match="--serve"):
+        parse_serve(text)
+
+
+def fits_at(model: nn.Module, serve: Serve, usable: int) -> bool:
+    reserved = estimate(model, serve=serve, gpu=SMALL).peak_reserved_bytes
+    assert reserved is not None
+    return reserved <= usable
+
+
+@pytest.mark.parametrize("cache", ["paged", "static"])
+def test_the_most_users_and_the_longest_context(cache: str) -> None:
+    model = served_model("llama")
+    serve = Serve(512, 2, cache=cache, prompt=64)
+    (found,) = fit(model, SMALL, serve=serve, reserved_bytes=0)
+    assert found.fits
+    assert found.users == found.largest
+    assert found.users is not None
+    assert found.context is not None
+    usable = SMALL.total_memory
+    assert fits_at(model, Serve(512, found.users, cache=cache, prompt=64), usable)
+    assert fits_at(model, Serve(found.context, 2, cache=cache, prompt=64), usable)
+    assert found.users > 2 or found.limited_by == "memory"
+    assert found.tokens == max(found.users * 512, found.context * 2)
+    assert found.to_dict()["tokens"] == found.tokens
+
+
+def test_a_context_ends_where_the_positions_of_the_model_do() -> None:
+    model = served_model("gpt2")
+    (found,) = fit(model, "t4-16gb", serve=Serve(64, 2), vary="context")
+    assert (found.context, found.context_limited_by) == (1024, "model")
+    assert found.users is None
+    assert "2 users x 1,024 (the model's limit)" in str(fit(model, "t4-16gb", serve=Serve(64, 2)))
+
+
+def test_an_estimate_of_serving_can_be_fitted() -> None:
+    found = fit(estimate(served_model("llama"), serve=Serve(64, 2)), "t4-16gb", vary=None)
+    assert found[0].fits
+    assert found[0].largest is None
+    assert "serves" in str(found)
+
+
+def test_refusals() -> None:
+    model = served_model("llama")
+    with pytest.raises(InputsError, match="leave out the inputs"):
+        estimate(model, torch.zeros(1, 2, dtype=torch.long), serve=Serve(8))
+    with pytest.raises(InputsError, match="serve= is inference"):
+        estimate(model, serve=Serve(8), optimizer="adamw")
+    with pytest.raises(InputsError, match="is not a torchfake.Serve"):
+        estimate(model, serve=8192)
+    with pytest.raises(InputsError, match="for models of transformers"):
+        estimate(nn.Linear(3, 4), serve=Serve(8))
+    with pytest.raises(InputsError, match="for a model, not for a Estimate"):
+        fit(estimate(model, serve=Serve(8)), serve=Serve(8))
+    with pytest.raises(TypeError, match="a model, with serve="):
+        fit(model)
+    with pytest.raises(InputsError, match="'users', 'context' or None"):
+        fit(model, "t4-16gb", serve=Serve(8), vary="seq")

@@ -50,6 +50,11 @@ class MptRow:
         kind = "checkpointing" if self.checkpoints else "no checkpointing"
         return f"MPT {self.size}, {self.num_gpus} {self.gpu}, {self.batch} x {self.length}, {kind}"
 
+    @property
+    def subject(self) -> tuple[str, int, str]:
+        """What layouts are compared of."""
+        return self.size, self.length, self.gpu
+
     def timing(self) -> Timing:
         options = {"checkpoints": self.checkpoints, "pure": self.pure}
         found = mpt.planned(self.size, self.length, self.num_gpus, self.gpu, self.batch, **options)
@@ -79,6 +84,11 @@ class TitanRow:
     @property
     def setting(self) -> str:
         return f"Llama 3.1 8B, {self.num_gpus} H100 of 500 W, 2 x 8192, selective checkpointing"
+
+    @property
+    def subject(self) -> tuple[str, int, str]:
+        """What layouts are compared of."""
+        return "Llama 3.1 8B", llama_of_torchtitan.LENGTH, "H100 of 500 W"
 
     def timing(self) -> Timing:
         found = llama_of_torchtitan.planned(2, self.num_gpus)

@@ -23,7 +23,8 @@ from torchfake.distributed.plan import plan as plan
 from torchfake.distributed.rank_plan import RankPlan as RankPlan
 from torchfake.distributed.rank_tracker import Traffic as Traffic
 from torchfake.inspect.base_record import plain_text, register_on_first_use
+from torchfake.inspect.timing.collectives import Links as Links
 
-__all__ = ["Plan", "RankPlan", "Traffic", "plan"]
+__all__ = ["Links", "Plan", "RankPlan", "Traffic", "plan"]
 
 register_on_first_use(plain_text, Plan, "torchfake.distributed.text")

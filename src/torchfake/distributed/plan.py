@@ -141,6 +141,9 @@ class Plan(Record):
             "peak_rank": self.peak_rank,
             "peak_bytes": self.peak_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
+            "step_seconds": self.step_seconds,
+            "mfu": self.mfu,
+            "schedule": None if self.schedule is None else self.schedule.to_dict(),
             "fit": None if self.fit is None else self.fit.to_dict(),
             "by_ranks": [found.to_dict() for found in self.by_ranks],
         }

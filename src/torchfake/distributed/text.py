@@ -13,7 +13,7 @@ from torchfake.distributed.plan import Plan
 from torchfake.distributed.rank_plan import RankPlan
 from torchfake.distributed.rank_tracker import Traffic
 from torchfake.inspect.base_record import plain_text
-from torchfake.inspect.describe.units import bytes_text
+from torchfake.inspect.describe.units import bytes_text, seconds_text
 from torchfake.inspect.show.text import padded, plain_lines
 
 SHOWN_KINDS = {
@@ -56,6 +56,7 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     ]
     if plan.peak_reserved_bytes is not None:
         lines.append(("reserved", bytes_text(plan.peak_reserved_bytes)))
+    lines += _time(plan)
     elsewhere = plan.highest.estimate.elsewhere
     lines += [(f"on {name}", bytes_text(n)) for name, n in elsewhere.items() if n]
     if plan.fit is not None:
@@ -64,6 +65,22 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
         usable = bytes_text(plan.fit.total_bytes - plan.fit.reserved_bytes)
         lines.append(("fits", f"{answer}, of {usable} for the caching allocator"))
     return lines
+
+
+def _time(plan: Plan) -> list[tuple[str, str]]:
+    schedule = plan.schedule
+    if schedule is None:
+        return []
+    parts = {
+        "communication": schedule.exposed_seconds,
+        "the host": schedule.idle_seconds,
+    }
+    waits = [f"{seconds_text(n)} wait for {name}" for name, n in parts.items() if n > 1e-6]
+    step = f"{seconds_text(schedule.seconds)}" + (
+        f", of which {' and '.join(waits)}" if waits else ""
+    )
+    flops = "" if plan.mfu is None else f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
+    return [("step time", step), ("  model FLOPs", flops)] if flops else [("step time", step)]
 
 
 def _ranks_at_peak(plan: Plan) -> str:

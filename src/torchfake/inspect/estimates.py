@@ -216,6 +216,7 @@ class Estimate(ReservedMemory, Record):
             "round_to": self.round_to,
             "workspace_bytes": self.workspace_bytes,
             **self.reserved_to_dict(),
+            "schedule": None if self.schedule is None else self.schedule.to_dict(),
             "elsewhere": self.elsewhere,
             **({"left_out": list(self.left_out)} if self.left_out else {}),
             **self._serving_to_dict(),

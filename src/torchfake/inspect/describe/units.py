@@ -43,3 +43,15 @@ def _scaled(number: int, units: tuple[str, ...]) -> str:
     sign = "-" if number < 0 else ""
     digits = 0 if power == 0 or scaled >= 99.95 else 1 if scaled >= 9.995 else 2
     return f"{sign}{scaled:.{digits}f}{units[power]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with three digits and a unit.
+
+    >>> seconds_text(1.2345), seconds_text(0.0123), seconds_text(4e-6)
+    ('1.23 s', '12.3 ms', '4 us')
+    """
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

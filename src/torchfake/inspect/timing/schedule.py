@@ -83,6 +83,18 @@ class Schedule:
         mask = np.array([command.place.phase == phase for command in self.commands], dtype=bool)
         return float(self.ends[mask].max() - self.begins[mask].min()) if mask.any() else 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Its totals, ready for JSON; `write_trace` has each command."""
+        return {
+            "seconds": self.seconds,
+            "computing_seconds": self.computing_seconds,
+            "exposed_seconds": self.exposed_seconds,
+            "idle_seconds": self.idle_seconds,
+            "seconds_by_kind": self.seconds_by_kind,
+            "flops": self.flops,
+            "model_flops": self.model_flops,
+        }
+
     def write_trace(self, path: str | Path) -> None:
         """Write a trace in the Trace Event Format, which ui.perfetto.dev opens."""
         Path(path).write_text(json.dumps(trace_of(self.commands, self.begins, self.ends)))

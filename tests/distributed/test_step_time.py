@@ -1,0 +1,103 @@
+"""The time of a rank's step: the streams of FSDP2, and the nodes that a group spans."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from tests.distributed import sharded_models as models
+from torchfake import estimate, fake_mode
+from torchfake.distributed import Links, Plan, plan
+from torchfake.distributed.layout import Layout
+
+
+class Layers(nn.Module):
+    def __init__(self, depth: int = 4) -> None:
+        super().__init__()
+        linears = (nn.Linear(8192, 8192, bias=False) for _ in range(depth))
+        self.layers = nn.ModuleList(linears)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def planned(batch: int, num_ranks: int = 8, **options: object) -> Plan:
+    def parallelize(module: nn.Module, mesh: object) -> None:
+        for layer in module.layers:  # type: ignore[union-attr]
+            fully_shard(layer, mesh=mesh)  # type: ignore[call-overload]
+        fully_shard(module, mesh=mesh)  # type: ignore[call-overload]
+
+    return plan(
+        lambda: Layers().bfloat16(),
+        mesh_shape=num_ranks,
+        parallelize=parallelize,
+        inputs=lambda: torch.empty(batch, 8192, dtype=torch.bfloat16),
+        gpu="h100-80gb",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_layers_hide_the_messages_of_the_next() -> None:
+    large, small = planned(65536).schedule, planned(64).schedule
+    assert large is not None
+    assert small is not None
+    first = 2 * 8192 * 8192 / (450e9 * 0.8)  # the first layer's parameters are waited for
+    assert large.exposed_seconds == pytest.approx(first * 7 / 8 * 2, rel=0.2)  # the last gradient's
+    assert small.exposed_seconds > 0.3 * small.seconds
+
+
+def test_a_slower_network_takes_longer() -> None:
+    fast = planned(64, 64)
+    slow = planned(64, 64, links=Links(450e9, 12.5e9))
+    few = planned(64, 64, links=Links(450e9, 50e9, gpus_per_node=1))
+    assert fast.step_seconds is not None
+    assert slow.step_seconds is not None
+    assert few.step_seconds is not None
+    assert slow.step_seconds > 3 * fast.step_seconds
+    assert few.step_seconds > 5 * fast.step_seconds
+
+
+def test_ranks_in_one_node() -> None:
+    layout = Layout((4, 2, 8), ("pp", "dp", "tp"))
+    assert layout.ranks_in_node("tp", 8, 8) == 8
+    assert layout.ranks_in_node("dp", 2, 8) == 1
+    assert layout.ranks_in_node("dp", 2, 16) == 2
+    assert layout.ranks_in_node("dp x tp", 16, 8) == 8
+    assert layout.ranks_in_node("pp x dp", 8, 32) == 4
+    assert layout.ranks_in_node("part of tp", 4, 8) == 4
+
+
+def test_a_mesh_of_one_is_an_estimate() -> None:
+    with fake_mode():
+        model, inputs = models.Model(63, 32, 66), models.inputs()
+    alone = estimate(model, inputs, optimizer="adamw", gpu="h100-80gb")
+    found = plan(
+        lambda: models.Model(63, 32, 66),
+        mesh_shape=1,
+        inputs=models.inputs,
+        optimizer="adamw",
+        gpu="h100-80gb",
+    )
+    assert found.peak_bytes == alone.peak_bytes
+    assert found.peak_reserved_bytes == alone.peak_reserved_bytes
+    assert found.step_seconds == alone.step_seconds
+    assert found.schedule is not None
+    assert alone.schedule is not None
+    assert found.schedule.seconds_by_kind == alone.schedule.seconds_by_kind
+
+
+def test_a_plan_says_its_time() -> None:
+    found = planned(65536)
+    assert found.mfu is not None
+    assert 0.4 < found.mfu < 0.6
+    assert "step time" in str(found)
+    said = json.loads(json.dumps(found.to_dict()))
+    assert said["step_seconds"] == found.step_seconds == said["schedule"]["seconds"]
+    on_cpu = plan(lambda: nn.Linear(2, 2), mesh_shape=2, inputs=torch.empty(1, 2), device="cpu")
+    assert on_cpu.step_seconds is on_cpu.mfu is None

@@ -86,6 +86,10 @@ AnswerName = Annotated[
     str | None,
     typer.Option("--answer", help="Answers what it asks of values that do not exist: typical."),
 ]
+Units = Annotated[
+    str | None,
+    typer.Option(help="Of bytes: GB, GiB, both. [default: GB, both where sizes are compared]"),
+]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write one page with figures as well.")
 ]

@@ -41,6 +41,7 @@ from torchfake._cli_options import (
     SnapshotFile,
     Target,
     Train,
+    Units,
 )
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._escapes import printable
@@ -48,7 +49,7 @@ from torchfake._streams import chatter_on_stderr, json_text, write_error
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.base_record import plain_text, renderables
 from torchfake.inspect.describe.messages import one_line
-from torchfake.inspect.describe.units import bytes_text
+from torchfake.inspect.describe.units import bytes_text, shown_in
 from torchfake.inspect.diff import diff
 from torchfake.inspect.gpu_files import read_profiles
 from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
@@ -108,6 +109,7 @@ def inspect_command(
     allocator: Allocator = None,
     snapshot: SnapshotFile = None,
     html: Html = None,
+    units: Units = None,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
@@ -142,9 +144,10 @@ def inspect_command(
         )
         _write_snapshot(found.estimate, snapshot)
         if html is not None:
-            report(found, html)
+            with shown_in(units):
+                report(found, html)
     with _errors_on_one_line(show_traceback):
-        _print_record(found, as_json, depth)
+        _print_record(found, as_json, depth, units=units)
     if any(note.startswith(SIZES_OF_CONFIG) for note in found.notes):
         raise typer.Exit(1)  # the checkpoint cannot be read
 
@@ -172,6 +175,7 @@ def fit_command(
     allocator: Allocator = None,
     snapshot: SnapshotFile = None,
     html: Html = None,
+    units: Units = None,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
@@ -202,10 +206,11 @@ def fit_command(
         )
         _write_snapshot(found.estimate, snapshot)
         if html is not None:
-            report(found, html)
+            with shown_in(units):
+                report(found, html)
     assert found.fits is not None
     with _errors_on_one_line(show_traceback):
-        _print_record(found.fits, as_json)
+        _print_record(found.fits, as_json, units=units)
     if not any(fit.fits for fit in found.fits):
         raise typer.Exit(1)
 
@@ -320,8 +325,15 @@ def _errors_on_one_line(show_traceback: bool) -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def _print_record(found: Any, as_json: bool, depth: int | None = None) -> None:
+def _print_record(
+    found: Any, as_json: bool, depth: int | None = None, *, units: str | None = None
+) -> None:
     """Print a record: as JSON, in colour on a terminal, or as plain text."""
+    with shown_in(units):
+        _print(found, as_json, depth)
+
+
+def _print(found: Any, as_json: bool, depth: int | None) -> None:
     if as_json:
         data = found.to_dict() if depth is None else found.to_dict(depth=depth)
         print(json_text(data))

@@ -79,6 +79,15 @@ class Recording:
 recording = Recording()
 
 
+class Display:
+    """How results are shown, by all threads."""
+
+    units: str | None = None  # of bytes: "GB", "GiB", "both"; None: both where they are compared
+
+
+display = Display()
+
+
 class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []

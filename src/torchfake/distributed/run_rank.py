@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +112,8 @@ class _Rank:
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):
             run_step(step, fake_copy, tracker, first)
-        return self._result(class_name, tracker, first)
+        ran = replace(self.job.workload, args=args, kwargs=kwargs)
+        return self._result(class_name, ran, tracker, first)
 
     def _build(self) -> nn.Module:
         with self._errors_named("module_fn"), self.job.device:
@@ -174,7 +175,9 @@ class _Rank:
             self._axes[group.group_name] = known
         return known
 
-    def _result(self, class_name: str, tracker: RankTracker, first: RankTracker | None) -> RankRun:
+    def _result(
+        self, class_name: str, ran: Workload, tracker: RankTracker, first: RankTracker | None
+    ) -> RankRun:
         job = self.job
         lifetimes, roles = tracker.finish_with_roles()
         estimate = memory.account(
@@ -183,7 +186,7 @@ class _Rank:
             first=None if first is None else first.finish(),
             class_name=class_name,
             device=job.device,
-            workload=job.workload,
+            workload=ran,
             step=job.step,
             answers=tuple(self.answerer.answers),
             commands=tracker.recorded_commands,

@@ -7,14 +7,16 @@ when it is first shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.rank_plan import RankPlan
 from torchfake.distributed.rank_tracker import Traffic
 from torchfake.inspect.base_record import plain_text
-from torchfake.inspect.describe.units import bytes_text, seconds_text
+from torchfake.inspect.describe.units import bytes_text, compared_bytes, seconds_text
+from torchfake.inspect.fit import Fit
 from torchfake.inspect.show.text import padded, plain_lines
+from torchfake.inspect.show.verdict import verdict_text
 
 SHOWN_KINDS = {
     "parameters": "parameters",
@@ -48,23 +50,29 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     mesh = " x ".join(f"{axis} {n}" for axis, n in zip(layout.axes, layout.shape, strict=True))
     where = plan.device if plan.gpu is None else f"{plan.device}, {plan.gpu.name}"
     lines = [
+        *([] if plan.fit is None else [("fits", _verdict(plan, plan.fit))]),
         ("plan", f"{plan.class_name}, {plan.mode} on {layout.num_ranks} ranks: {mesh}"),
         ("device", where),
-        ("highest peak", f"{bytes_text(peak.num_bytes)} on {_ranks_at_peak(plan)}"),
+        ("highest peak", f"{_size(plan)(peak.num_bytes)} on {_ranks_at_peak(plan)}"),
         ("  when", _moment(plan)),
         *((f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()),
     ]
     if plan.peak_reserved_bytes is not None:
-        lines.append(("reserved", bytes_text(plan.peak_reserved_bytes)))
+        lines.append(("reserved", compared_bytes(plan.peak_reserved_bytes)))
     lines += _time(plan)
     elsewhere = plan.highest.estimate.elsewhere
     lines += [(f"on {name}", bytes_text(n)) for name, n in elsewhere.items() if n]
-    if plan.fit is not None:
-        spare = bytes_text(abs(plan.fit.headroom_bytes))
-        answer = f"yes, with {spare} to spare" if plan.fit.fits else f"no, {spare} are missing"
-        usable = bytes_text(plan.fit.total_bytes - plan.fit.reserved_bytes)
-        lines.append(("fits", f"{answer}, of {usable} for the caching allocator"))
-    return lines
+    left_out = plan.highest.estimate.left_out
+    return lines + [("" if i else "left out", line) for i, line in enumerate(left_out)]
+
+
+def _verdict(plan: Plan, fit: Fit) -> str:
+    """Whether the rank that reserves most fits, with the inputs of a rank."""
+    return verdict_text(fit, plan.highest.estimate)
+
+
+def _size(plan: Plan) -> Callable[[int], str]:
+    return bytes_text if plan.gpu is None else compared_bytes
 
 
 def _time(plan: Plan) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ draws the records.
 from torchfake.inspect.check import Checked as Checked
 from torchfake.inspect.check import check as check
 from torchfake.inspect.describe.tensor_specs import TensorSpec as TensorSpec
+from torchfake.inspect.describe.units import set_units as set_units
 from torchfake.inspect.diff import Diff as Diff
 from torchfake.inspect.diff import diff as diff
 from torchfake.inspect.estimates import Estimate as Estimate
@@ -96,5 +97,6 @@ __all__ = [
     "read_profiles",
     "report",
     "resolve",
+    "set_units",
     "summary",
 ]

@@ -22,7 +22,7 @@ from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
 from torchfake.inspect.memory import estimate as estimate_of
-from torchfake.inspect.search import MAX_SIZE, Peaks, Search
+from torchfake.inspect.search import MAX_SIZE, reserved_on, Peaks, Search
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.caches import config_of
 
@@ -233,3 +233,13 @@ def _fit(name: str, gpu: CudaProfile, peaks: Peaks, size: int | None, *, searche
         return fitted
     largest, limit = Search(peaks, gpu, size).run()
     return replace(fitted, largest=largest, limited_by=limit)
+
+
+def verdict_on(estimate: Estimate, reserved_bytes: int = RESERVED_BYTES) -> Fit | None:
+    """Whether the step of an estimate fits on the GPU that it is for; None on a CPU."""
+    gpu = estimate.gpu
+    if gpu is None:
+        return None
+    reserved = reserved_on(estimate, gpu.total_memory - reserved_bytes, gpu.total_memory)
+    sizes = gpu.total_memory, reserved_bytes, estimate.peak_bytes
+    return Fit(gpu.name, *sizes, None, None, None, None, reserved)

@@ -1,10 +1,50 @@
 """Counts, bytes and floating point operations as text, in the units that people use.
 
-Input: a number. Output: text of three digits and a unit. Invariant: units are powers of 1000: 1 GB
-is 10^9 bytes. Called by: ``show``, ``distributed/text`` and ``cli``.
+Input: a number. Output: text of three digits and a unit. Invariant: 1 GB is 10^9 bytes, 1 GiB is
+2^30. Called by: ``show``, ``distributed/text`` and ``cli``.
 """
 
 from __future__ import annotations
+
+from torchfake._contexts import Setting
+from torchfake._core import modes
+from torchfake.errors import InputsError
+
+UNITS = ("GB", "GiB", "both")
+"""What bytes may be shown in."""
+
+
+def set_units(units: str | None) -> None:
+    """Show bytes in these units from now on.
+
+    Args:
+        units: ``"GB"``: powers of 1000; ``"GiB"``: powers of 1024; ``"both"``; None, as at first:
+            GB, and both where sizes are compared with those that GPUs and torch are said to have.
+
+    Raises:
+        InputsError: if there are no such units.
+
+    >>> set_units("GiB"); bytes_text(10_785_075_200); set_units(None)
+    '10.0 GiB'
+    """
+    _check(units)
+    modes.display.units = units
+
+
+def shown_in(units: str | None) -> Setting:
+    """Context: bytes are shown in these units; None changes nothing.
+
+    Raises:
+        InputsError: if there are no such units.
+    """
+    _check(units)
+    wanted = units or modes.display.units
+    return Setting(lambda: modes.display.units, set_units, wanted)
+
+
+def _check(units: str | None) -> None:
+    if units is not None and units not in UNITS:
+        raise InputsError(f"units={units!r} are not GB, GiB or both")
 
 
 def count_text(count: int) -> str:
@@ -18,12 +58,30 @@ def count_text(count: int) -> str:
 
 
 def bytes_text(size_bytes: int) -> str:
-    """Bytes in units of powers of 1000.
+    """Bytes, in GB if :func:`set_units` has not said otherwise.
 
     >>> bytes_text(10_785_075_200), bytes_text(-2048)
     ('10.8 GB', '-2.05 kB')
     """
-    return _scaled(size_bytes, (" B", " kB", " MB", " GB", " TB", " PB"))
+    return _bytes_in(modes.display.units or "GB", size_bytes)
+
+
+def compared_bytes(size_bytes: int) -> str:
+    """The same for a size that people compare: in both units.
+
+    >>> compared_bytes(85_899_345_920)
+    '85.9 GB (80.0 GiB)'
+    """
+    return _bytes_in(modes.display.units or "both", size_bytes)
+
+
+def _bytes_in(units: str, size: int) -> str:
+    if units == "GiB":
+        return _scaled(size, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"), base=1024)
+    decimal = _scaled(size, (" B", " kB", " MB", " GB", " TB", " PB"))
+    if units == "GB" or abs(size) < 1000:
+        return decimal
+    return f"{decimal} ({_bytes_in('GiB', size)})"
 
 
 def flops_text(count: int) -> str:
@@ -36,10 +94,10 @@ def flops_text(count: int) -> str:
     return _scaled(count, units)
 
 
-def _scaled(number: int, units: tuple[str, ...]) -> str:
+def _scaled(number: int, units: tuple[str, ...], base: int = 1000) -> str:
     scaled, power = float(abs(number)), 0
     while scaled >= 999.5 and power + 1 < len(units):  # 999.5 would be shown as 1000
-        scaled, power = scaled / 1000, power + 1
+        scaled, power = scaled / base, power + 1
     sign = "-" if number < 0 else ""
     digits = 0 if power == 0 or scaled >= 99.95 else 1 if scaled >= 9.995 else 2
     return f"{sign}{scaled:.{digits}f}{units[power]}"

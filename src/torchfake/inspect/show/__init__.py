@@ -8,6 +8,7 @@ In reading order:
 
     register       has the files below imported when a record is first shown
     summary_table  the rows of a summary's tree, which text, terminal and HTML share
+    verdict        the answer to whether it fits, as one line
     text           plain text, and the lines of totals that all kinds share
     diff_text      the plain text of a diff
     terminal       tables and colours for rich, fitted to a width

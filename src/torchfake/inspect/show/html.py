@@ -72,7 +72,7 @@ def _(found: Summary) -> str:
 
 @html_fragment.register
 def _(found: Estimate) -> str:
-    return _framed(_memory(found))
+    return _framed(_lines(text.verdict_lines(found)) + _memory(found))
 
 
 @html_fragment.register
@@ -80,7 +80,8 @@ def _(found: Fits) -> str:
     rows = [text.fits_cells(fit) for fit in found]
     fitted = _table(text.FITS_HEADER, rows, left=("GPU", "fits", "largest"))
     note = f'<p class="dim">{escape(text.reserved_note(found))}</p>'
-    return _framed(_memory(found.estimate) + fitted + note)
+    verdict = _lines(text.verdict_lines(found))
+    return _framed(verdict + _memory(found.estimate) + fitted + note)
 
 
 @html_fragment.register

@@ -6,7 +6,7 @@ Input: a record and rich's console. Output: what rich prints. Invariant: the tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
@@ -15,6 +15,7 @@ from rich.text import Text
 from torchfake._escapes import printable
 from torchfake.inspect.base_record import Record, renderables
 from torchfake.inspect.check import Checked
+from torchfake.inspect.describe.units import bytes_text, compared_bytes
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
@@ -35,7 +36,7 @@ def _(found: Summary, console: Console, *, depth: int | None = None) -> Iterator
 
 @renderables.register
 def _(found: Estimate, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
-    yield _lines(text.estimate_lines(found))
+    yield _lines(text.verdict_lines(found) + text.estimate_lines(found))
 
 
 @renderables.register
@@ -45,13 +46,11 @@ def _(found: Checked, console: Console, *, depth: int | None = None) -> Iterator
 
 @renderables.register
 def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
-    yield from renderables(found.estimate, console)
+    yield _lines(text.verdict_lines(found) + text.estimate_lines(found.estimate))
     yield Text("")
-    grid = _table(text.FITS_HEADER, left=("GPU", "fits", "largest"))
-    for fit in found:
-        style = "green" if fit.fits else "red"
-        cells = map(printable, text.fits_cells(fit))
-        grid.add_row(*(Text(cell, style=style if i == 4 else "") for i, cell in enumerate(cells)))
+    grid = _fits_table(found, compared_bytes)
+    if console.measure(grid, options=_unbounded(console)).maximum > console.width:
+        grid = _fits_table(found, bytes_text)
     yield grid
     yield Text("")
     yield Text(text.reserved_note(found), style="dim")
@@ -64,6 +63,15 @@ def _(found: Inspection, console: Console, *, depth: int | None = None) -> Itera
     if found.memory is not None:
         yield Text("")
         yield from renderables(found.memory, console)
+
+
+def _fits_table(found: Fits, size: Callable[[int], str]) -> Table:
+    grid = _table(text.FITS_HEADER, left=("GPU", "fits", "largest"))
+    for fit in found:
+        style = "green" if fit.fits else "red"
+        cells = map(printable, text.fits_cells(fit, size))
+        grid.add_row(*(Text(cell, style=style if i == 4 else "") for i, cell in enumerate(cells)))
+    return grid
 
 
 def _tree(summary: Summary, console: Console, depth: int | None) -> Iterator[RenderableType]:

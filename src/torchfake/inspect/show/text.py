@@ -9,21 +9,22 @@ what is not printable is escaped. Called by:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torchfake._escapes import printable
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.check import Checked
 from torchfake.inspect.describe.messages import answer_lines
 from torchfake.inspect.describe.tensor_specs import to_lines
-from torchfake.inspect.describe.units import bytes_text, count_text, flops_text
+from torchfake.inspect.describe.units import bytes_text, compared_bytes, count_text, flops_text
 from torchfake.inspect.diff import Diff
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.fit import Fit, Fits
+from torchfake.inspect.fit import Fit, Fits, verdict_on
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show.diff_text import diff_text
 from torchfake.inspect.show.serving_text import served_text, serving_lines
 from torchfake.inspect.show.summary_table import HEADER, LEFT_ALIGNED, footnote, rows
+from torchfake.inspect.show.verdict import verdict_on_several, verdict_text
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.tree import Size
 
@@ -99,13 +100,14 @@ def _(found: Inspection, *, depth: int | None = None) -> str:
 
 @plain_text.register
 def _(found: Estimate, *, depth: int | None = None) -> str:
-    return plain_lines(estimate_lines(found))
+    return plain_lines(verdict_lines(found) + estimate_lines(found))
 
 
 @plain_text.register
 def _(found: Fits, *, depth: int | None = None) -> str:
     table = "\n".join(padded([FITS_HEADER, *map(fits_cells, found)], ("GPU", "fits", "largest")))
-    return f"{plain_text(found.estimate)}\n\n{table}\n\n{reserved_note(found)}"
+    lines = plain_lines(verdict_lines(found) + estimate_lines(found.estimate))
+    return f"{lines}\n\n{table}\n\n{reserved_note(found)}"
 
 
 @plain_text.register
@@ -134,6 +136,14 @@ def plain_lines(lines: list[tuple[str, str]]) -> str:
     return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
 
 
+def verdict_lines(found: Estimate | Fits) -> list[tuple[str, str]]:
+    """The line that says whether it fits, if there is a GPU to fit on."""
+    if isinstance(found, Fits):
+        return [("fits", verdict_on_several(found, found.estimate))]
+    verdict = None if found.subject.gpu is None else verdict_on(found)
+    return [] if verdict is None else [("fits", verdict_text(verdict, found))]
+
+
 def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     """The lines of an estimate, each a name and a text."""
     peak = estimate.peak
@@ -154,15 +164,16 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
 
 def _reserved_text(estimate: Estimate) -> str:
     reserved, unused = estimate.peak_reserved_bytes or 0, estimate.fragmentation_bytes or 0
-    return f"{bytes_text(reserved)} by the caching allocator, {bytes_text(unused)} of it unused"
+    return f"{compared_bytes(reserved)} by the caching allocator, {bytes_text(unused)} of it unused"
 
 
 def _peak_text(estimate: Estimate) -> str:
     peak = estimate.peak
     when = {"optimizer": "in the optimizer's step", "start": "before it begins"}
-    text = f"{bytes_text(peak.num_bytes)} {when.get(peak.phase, f'going {peak.phase}')}"
+    size = bytes_text if estimate.gpu is None else compared_bytes
+    text = f"{size(peak.num_bytes)} {when.get(peak.phase, f'going {peak.phase}')}"
     if peak.phase in ("prefill", "decode"):
-        text = f"{bytes_text(peak.num_bytes)} at the {peak.phase}"
+        text = f"{size(peak.num_bytes)} at the {peak.phase}"
     text += f", in {peak.module}" if peak.module else ""
     return text + (f", {peak.op}" if peak.op else "")
 
@@ -170,14 +181,14 @@ def _peak_text(estimate: Estimate) -> str:
 FITS_HEADER = ("GPU", "memory", "peak", "reserved", "headroom", "fits", "largest")
 
 
-def fits_cells(fit: Fit) -> tuple[str, ...]:
-    """A fit as the columns of FITS_HEADER."""
+def fits_cells(fit: Fit, size: Callable[[int], str] = compared_bytes) -> tuple[str, ...]:
+    """A fit as the columns of FITS_HEADER, bytes as `size` writes them."""
     return (
         fit.gpu,
-        bytes_text(fit.total_bytes),
-        bytes_text(fit.peak_bytes),
-        bytes_text(fit.peak_reserved_bytes),
-        bytes_text(fit.headroom_bytes),
+        size(fit.total_bytes),
+        size(fit.peak_bytes),
+        size(fit.peak_reserved_bytes),
+        size(fit.headroom_bytes),
         "yes" if fit.fits else "no",
         largest_text(fit),
     )

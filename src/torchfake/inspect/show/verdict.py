@@ -1,0 +1,72 @@
+"""The answer to whether something fits, as one line: the first that is shown.
+
+Input: a :class:`Fit`, and what was run for it. Output: text. Invariant: it is judged by what the
+caching allocator reserves, and says for which batch and sequence. Called by: ``show/text`` and
+``distributed/text``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from torchfake.errors import InputsError
+from torchfake.inspect.describe.units import compared_bytes
+from torchfake.inspect.estimates import Estimate
+from torchfake.inspect.fit import Fit
+from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
+
+
+def verdict_text(fit: Fit, estimate: Estimate) -> str:
+    """``yes: 5.2 GB (4.8 GiB) reserved of ..., on a ...; batch 8, seq 1024``."""
+    usable = compared_bytes(fit.total_bytes - fit.reserved_bytes)
+    spare = compared_bytes(abs(fit.headroom_bytes))
+    reserved = compared_bytes(fit.peak_reserved_bytes)
+    if fit.fits:
+        answer = f"yes: {reserved} reserved of {usable}, {spare} to spare, on {fit.gpu}"
+    else:
+        answer = f"no: {reserved} reserved of {usable}, {spare} missing, on {fit.gpu}"
+    return f"{answer}{sizes_text(estimate)}"
+
+
+def verdict_on_several(fits: Sequence[Fit], estimate: Estimate) -> str:
+    """The same for several GPUs."""
+    if len(fits) == 1:
+        return verdict_text(fits[0], estimate)
+    names = [fit.gpu for fit in fits if fit.fits]
+    on = f" of {len(fits)} GPUs" if len(names) < len(fits) else ""
+    if not names:
+        return f"no, on none{on}{sizes_text(estimate)}"
+    listed = ", ".join(names) if len(names) < len(fits) else f"all {len(fits)} GPUs"
+    count = f"{len(names)}{on}: " if on else ""
+    return f"yes, on {count}{listed}{sizes_text(estimate)}"
+
+
+def sizes_text(estimate: Estimate) -> str:
+    """``; batch 8, seq 1024``: for which inputs, as far as that can be told."""
+    sizes = ", ".join(_sizes(estimate))
+    return f"; {sizes}" if sizes else ""
+
+
+def _sizes(estimate: Estimate) -> Iterator[str]:
+    step, subject = estimate.step, estimate.subject
+    if step.serve is not None:
+        yield f"{step.serve.users:,} users, a context of {step.serve.context:,}"
+    if subject.program is not None or step.serve is not None:
+        return
+    names = (BATCH,) if step.decode is not None else (BATCH, SEQ)
+    for name in names:
+        try:
+            yield f"{name} {size_of(replace(subject, device=None), name):,}"
+        except InputsError:
+            continue
+    if step.accumulate > 1 or step.training is not None:
+        number = step.accumulate if step.training is None else _accumulated(step.training)
+        yield from [f"{number} micro-batches"] if number > 1 else []
+    if step.decode is not None:
+        prompt, new = step.decode
+        yield f"a prompt of {prompt:,}, {new:,} new tokens"
+
+
+def _accumulated(args: object) -> int:
+    return int(getattr(args, "gradient_accumulation_steps", 1))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SMALL
+from torchfake._core import modes
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns on import
 
@@ -21,7 +22,10 @@ def test_fit(run: Run) -> None:
     options = ("--seq", "32", "--batch", "10000", "--optimizer", "adamw")
     code, out, err = run("fit", *SMALL, *options)
     assert (code, err) == (0, "")
-    rows = [line.split() for line in out.splitlines() if "batch" in line]
+    assert out.startswith("fits ")
+    assert " yes, on all " in out.splitlines()[0]
+    assert out.splitlines()[0].endswith("; batch 10,000, seq 32")
+    rows = [line.split() for line in out.splitlines()[1:] if "batch" in line]
     assert rows[0][0] == "t4-16gb"
     assert all(row[-3] == "yes" and int(row[-1]) > 10_000 for row in rows)
 
@@ -52,6 +56,23 @@ def test_serving(run: Run) -> None:
     assert "3 users x 64 tokens, prompts of 63" in out
     code, _, err = run("fit", *SMALL, *served, "--train")
     assert (code, err[:37]) == (2, "error: --serve says what is run: leav")
+
+
+def test_units(run: Run) -> None:
+    options = ("--seq", "32", "--train", "--gpu", "t4-16gb", "--vary", "none")
+    shown = {}
+    for units in ("GB", "GiB", "both"):
+        code, out, _ = run("fit", *SMALL, *options, "--units", units)
+        assert code == 0
+        shown[units] = next(line for line in out.splitlines() if line.startswith("t4-16gb"))
+    assert "16.1 GB" in shown["GB"]
+    assert "iB" not in shown["GB"]
+    assert "15.0 GiB" in shown["GiB"]
+    assert "GB" not in shown["GiB"]
+    assert "16.1 GB (15.0 GiB)" in shown["both"]
+    assert modes.display.units is None
+    code, _, err = run("fit", *SMALL, *options, "--units", "TB")
+    assert (code, err) == (2, "error: units='TB' are not GB, GiB or both\n")
 
 
 def test_a_snapshot_of_the_step(run: Run, tmp_path: Path) -> None:

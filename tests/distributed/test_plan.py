@@ -268,26 +268,29 @@ def test_text() -> None:
         optimizer="sgd",
         gpu="h100-80gb",
     )
+    verdict, _, rest = str(found).partition("\n")
+    assert verdict.split()[:2] == ["fits", "yes:"]
+    assert verdict.endswith(" to spare, on NVIDIA H100 80GB HBM3; batch 2, seq 12")
     assert_expected_inline(
-        str(found),
+        rest,
         """\
 plan                    Model, training on 4 ranks: dp 2 x tp 2
 device                  cuda:0, NVIDIA H100 80GB HBM3
-highest peak            67.3 MB on rank 0 (dp 0, tp 0), and 1 more
+highest peak            67.3 MB (64.2 MiB) on rank 0 (dp 0, tp 0), and 1 more
   when                  going backward, layers.2.up, aten.sum.dim_IntList
   workspace             67.1 MB
-  activations           81.4 kB
+  activations           78.3 kB
   parameters            46.1 kB
   unsharded parameters  37.9 kB
   temporaries           26.6 kB
   communication         21.0 kB
   inputs                1.02 kB
-reserved                73.4 MB
-fits                    yes, with 84.8 GB to spare, of 84.8 GB for the caching allocator
+reserved                73.4 MB (70.0 MiB)
+on cpu                  48 B
 
 ranks  parameters  gradients  activations  unsharded  communication     peak    sent
-0-1       46.1 kB    36.4 kB       102 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
-2-3       46.1 kB    36.4 kB       120 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
+0-1       46.1 kB    36.4 kB      99.3 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
+2-3       46.1 kB    36.4 kB       117 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
 
 phase     collective      axis  ranks  calls  payload     sent
 forward   all_gather      dp        2      4  69.3 kB  34.6 kB
@@ -298,7 +301,7 @@ backward  reduce_scatter  dp        2      4  69.3 kB  34.6 kB""",
     )
     assert found.fits
     assert repr(found) == str(found)
-    assert "<pre>plan" in found._repr_html_()
+    assert "<pre>fits" in found._repr_html_()
     said = json.loads(json.dumps(found.to_dict()))
     assert said["mesh"] == {"dp": 2, "tp": 2}
     assert [row["ranks"] for row in said["by_ranks"]] == [[0, 1], [2, 3]]

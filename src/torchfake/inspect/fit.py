@@ -22,7 +22,7 @@ from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
 from torchfake.inspect.memory import estimate as estimate_of
-from torchfake.inspect.search import MAX_SIZE, reserved_on, Peaks, Search
+from torchfake.inspect.search import MAX_SIZE, Peaks, Search, reserved_on
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.caches import config_of
 

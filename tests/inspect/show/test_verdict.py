@@ -1,0 +1,82 @@
+"""The first line says whether it fits, by what is reserved, and for which sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.small_models import model_and_inputs
+from torchfake import estimate, fit, plan
+from torchfake._core import modes
+from torchfake.errors import InputsError
+from torchfake.inspect import set_units
+from torchfake.inspect.describe.units import bytes_text, compared_bytes
+
+
+def first_line(found: Any) -> str:
+    return " ".join(repr(found).splitlines()[0].split())
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4)))
+
+
+def test_of_an_estimate() -> None:
+    model, inputs = model_and_inputs("gpt2")
+    found = estimate(model, inputs, optimizer="adamw", gpu="t4-16gb", accumulate=2)
+    assert first_line(found).startswith("fits yes: ")
+    assert first_line(found).endswith(" on Tesla T4; batch 2, seq 16, 2 micro-batches")
+    assert "GiB) to spare" in first_line(found)
+    assert f"<td>{first_line(found)[5:]}</td>" in found._repr_html_()
+    assert first_line(estimate(model, inputs)).startswith("step ")
+    decoded = estimate(model, inputs, decode=(8, 4), gpu="t4-16gb")
+    assert first_line(decoded).endswith("; batch 2, a prompt of 8, 4 new tokens")
+
+
+def test_of_several_gpus() -> None:
+    found = estimate(layers(), torch.ones(8, 4096), optimizer="adamw", gpu="t4-16gb")
+    x = torch.empty(1_500_000, 4096, device="meta")
+    large = estimate(layers(), x, optimizer="adamw", gpu="t4-16gb")
+    assert first_line(large).startswith("fits no: ")
+    assert " missing, on Tesla T4; batch 1,500,000" in first_line(large)
+    several = fit(found, "t4-16gb", "h100-80gb", vary=None)
+    assert first_line(several) == "fits yes, on all 2 GPUs; batch 8"
+    assert first_line(fit(large, "t4-16gb", "a100-40gb", vary=None)) == (
+        "fits no, on none of 2 GPUs; batch 1,500,000"
+    )
+    some = fit(large, "t4-16gb", "b200-180gb", vary=None)
+    assert first_line(some).startswith("fits yes, on 1 of 2 GPUs: b200-180gb;")
+
+
+def test_of_a_plan() -> None:
+    found = plan(
+        lambda: nn.Linear(64, 64),
+        mesh_shape=2,
+        inputs=lambda: torch.empty(4, 64),
+        optimizer="sgd",
+        gpu="h100-80gb",
+    )
+    assert first_line(found).startswith("fits yes: ")
+    assert first_line(found).endswith("to spare, on NVIDIA H100 80GB HBM3; batch 4")
+
+
+def test_units_are_set() -> None:
+    texts = {}
+    try:
+        for units in (None, "GB", "GiB", "both"):
+            set_units(units)
+            texts[units] = bytes_text(80 * 2**30), compared_bytes(80 * 2**30), bytes_text(12)
+    finally:
+        set_units(None)
+    assert texts == {
+        None: ("85.9 GB", "85.9 GB (80.0 GiB)", "12 B"),
+        "GB": ("85.9 GB", "85.9 GB", "12 B"),
+        "GiB": ("80.0 GiB", "80.0 GiB", "12 B"),
+        "both": ("85.9 GB (80.0 GiB)", "85.9 GB (80.0 GiB)", "12 B"),
+    }
+    with pytest.raises(InputsError, match="units='MB' are not GB, GiB or both"):
+        set_units("MB")
+    assert modes.display.units is None

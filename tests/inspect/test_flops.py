@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from tests.inspect.small_models import MODELS, model_and_inputs
 from torchfake import fake_like, fake_mode
-from torchfake.inspect import summary
+from torchfake.inspect import Flops, summary
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -111,3 +112,37 @@ def test_inference_mode_inside_a_module() -> None:
     found = summary(Frozen(), torch.ones(2, 8)).flops
     assert found[""] == (512, 256)
     assert found["encoder"] == (256, 0)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_model_flops_do_not_grow_with_checkpointing(use_reentrant: bool) -> None:
+    model, inputs = model_and_inputs("llama")
+    model.train()
+    model.config.use_cache = False
+    plain = summary(model, inputs).flops[""]
+    model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
+    found = summary(model, inputs).flops[""]
+    layers = summary(model, inputs).flops["model.layers"].forward
+    assert found.model == plain.model
+    again = found.recomputed - plain.recomputed
+    assert found.hardware == plain.hardware + again
+    assert again == layers if use_reentrant else 0 < again <= layers  # which stops early
+
+
+def test_attention_recomputes_its_scores() -> None:
+    """Fused attention has five products going backward; of four the model has need."""
+    model, inputs = model_and_inputs("llama")
+    model.eval()
+    found = summary(model, inputs).flops[""]
+    assert found.recomputed == 3 * 2 * 2 * 4 * 16 * 16 * 8  # layers, batch, heads, lengths, width
+    assert found.model == 3 * found.forward
+    assert (found.hardware, found.model) == (sum(found), sum(found) - found.recomputed)
+    text, data = str(summary(model, inputs)), summary(model, inputs).to_dict()
+    assert "hardware FLOPs" in text
+    assert "without recomputation" in text
+    assert data["flops"][""]["model"] == found.model
+
+
+def test_flops_are_copied_whole() -> None:
+    found = pickle.loads(pickle.dumps(Flops(3, 8, 2)))
+    assert (found, found.recomputed, found.hardware, found.model) == ((3, 8), 2, 11, 9)

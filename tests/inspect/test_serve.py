@@ -71,7 +71,7 @@ def test_refusals() -> None:
         estimate(model, torch.zeros(1, 2, dtype=torch.long), serve=Serve(8))
     with pytest.raises(InputsError, match="serve= is inference"):
         estimate(model, serve=Serve(8), optimizer="adamw")
-    with pytest.raises(InputsError, match="is not a torchfake.Serve"):
+    with pytest.raises(InputsError, match=r"is not a torchfake\.Serve"):
         estimate(model, serve=8192)
     with pytest.raises(InputsError, match="for models of transformers"):
         estimate(nn.Linear(3, 4), serve=Serve(8))

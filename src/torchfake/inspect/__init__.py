@@ -12,6 +12,7 @@ The answers, each a function and its record:
     check       whether a module runs on its inputs, and where it fails
     memory      how much memory a step takes, and what holds it at the peak
     left_out    what an estimate leaves out of a real run
+    experts     the parameters of a mixture of experts that compute a token
     fit         which GPUs a step fits on, and the largest batch that does
     search      the largest size at which a step fits
     serve       how a model is served: users, context, cache

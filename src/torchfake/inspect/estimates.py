@@ -19,6 +19,7 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import SourceLocation
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
+from torchfake.inspect.experts import Active, active_parameters, active_to_dict
 from torchfake.inspect.left_out import left_out_of
 from torchfake.inspect.reserved import ReservedMemory
 from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
@@ -104,6 +105,11 @@ class Estimate(ReservedMemory, Record):
     def step_seconds(self) -> float | None:
         """How long the step takes, from the second one on; see docs/time.md for the error."""
         return None if self.schedule is None else self.schedule.seconds
+
+    @cached_property
+    def active(self) -> Active | None:
+        """Of a mixture of experts, the parameters that compute a token."""
+        return active_parameters(self.subject.module)
 
     @property
     def peak_bytes(self) -> int:
@@ -219,6 +225,7 @@ class Estimate(ReservedMemory, Record):
             "schedule": None if self.schedule is None else self.schedule.to_dict(),
             "elsewhere": self.elsewhere,
             **({"left_out": list(self.left_out)} if self.left_out else {}),
+            **active_to_dict(self.active),
             **self._serving_to_dict(),
             **answers_to_dict(self.answers),
         }

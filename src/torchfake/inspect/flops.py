@@ -22,14 +22,45 @@ from torchfake.inspect.describe.module_names import name_and_ancestors
 from torchfake.inspect.run.backward import default_loss, run_backward
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.workload import FakeCopy
-from torchfake.inspect.timing.formulas import flop_formulas
+from torchfake.inspect.timing.formulas import flop_formulas, recomputed_flops
 
 
-class Flops(NamedTuple):
-    """The operations of one module and all modules in it."""
-
+class _Passes(NamedTuple):
     forward: int
     backward: int
+
+
+class Flops(_Passes):
+    """The operations of one module and all modules in it, forward and backward.
+
+    Attributes:
+        recomputed: those of the backward pass that repeat some of the forward pass: what
+            checkpointing runs again, and in fused attention the product of queries and keys.
+    """
+
+    recomputed: int
+
+    def __new__(cls, forward: int, backward: int, recomputed: int = 0) -> Flops:
+        made = super().__new__(cls, forward, backward)
+        made.recomputed = recomputed
+        return made
+
+    @property
+    def hardware(self) -> int:
+        """Hardware FLOPs: all that run, recomputation included."""
+        return self.forward + self.backward
+
+    @property
+    def model(self) -> int:
+        """Model FLOPs: those that the model needs, without recomputation (PaLM, Chowdhery et al.
+        2022, appendix B).
+        """
+        return self.hardware - self.recomputed
+
+    def to_dict(self) -> dict[str, int]:
+        """All of these by name, ready for JSON."""
+        both = {"hardware": self.hardware, "model": self.model}
+        return {**self._asdict(), "recomputed": self.recomputed, **both}
 
 
 class _FlopCounter(FakeDispatch):
@@ -55,8 +86,13 @@ class _FlopCounter(FakeDispatch):
         result = dispatch(self, func, types, args, kwargs)
         formula = self.formulas.get(getattr(func, "_overloadpacket", func))
         if formula is not None:
-            count = formula(*args, **kwargs, out_val=result)
-            self.counts[self.phase, self.modules.name] += int(count)
+            count = int(formula(*args, **kwargs, out_val=result))
+            name = self.modules.name
+            self.counts[self.phase, name] += count
+            if self.phase == "backward":
+                again = self.modules.is_recomputing
+                repeated = count if again else recomputed_flops(func, args, count)
+                self.counts["recomputed", name] += repeated
         return result
 
 
@@ -80,8 +116,11 @@ def count_flops(fake_copy: FakeCopy, modules: ModuleTracker) -> dict[str, Flops]
 
 def _inclusive(counts: Mapping[tuple[str, str], int]) -> dict[str, Flops]:
     """Counts of each module's own operations, as counts that include the modules in it."""
-    found: dict[str, list[int]] = {"": [0, 0]}
+    found: dict[str, list[int]] = {"": [0, 0, 0]}
     for (phase, name), count in counts.items():
         for ancestor in name_and_ancestors(name):
-            found.setdefault(ancestor, [0, 0])[phase == "backward"] += count
-    return {name: Flops(*both) for name, both in found.items()}
+            found.setdefault(ancestor, [0, 0, 0])[_COUNTED.index(phase)] += count
+    return {name: Flops(*each) for name, each in found.items()}
+
+
+_COUNTED = ("forward", "backward", "recomputed")

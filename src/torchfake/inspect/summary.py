@@ -21,6 +21,7 @@ from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import to_json, to_specs
+from torchfake.inspect.experts import Active, active_parameters, active_to_dict
 from torchfake.inspect.flops import Flops, count_flops
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.workload import workload_of
@@ -36,6 +37,7 @@ class Summary(Record):
     outputs: dict[str, Any] = field(default_factory=dict)  # by full name, of its first call
     flops: dict[str, Flops] = field(default_factory=dict)  # by full name, of its descendants too
     answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
+    active: Active | None = None  # of a mixture of experts: what computes a token
 
     @cached_property
     def by_dtype(self) -> dict[str, tuple[int, int]]:
@@ -50,7 +52,8 @@ class Summary(Record):
     def flops_of(self, names: list[str]) -> Flops:
         """The operations of several modules together."""
         found = [self.flops[name] for name in names if name in self.flops]
-        return Flops(sum(f.forward for f in found), sum(f.backward for f in found))
+        recomputed = sum(f.recomputed for f in found)
+        return Flops(sum(f.forward for f in found), sum(f.backward for f in found), recomputed)
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
         """Everything, ready for JSON; the tree `depth` levels deep."""
@@ -59,12 +62,13 @@ class Summary(Record):
             "totals": self.tree.size.to_dict(),
             "dtypes": _counts(self.by_dtype),
             "devices": _counts(self.by_device),
+            **active_to_dict(self.active),
             "tree": self.tree.to_dict(depth=depth),
         }
         if self.inputs is not None:
             found["inputs"] = to_json(self.inputs)
             found["outputs"] = {name: to_json(out) for name, out in self.outputs.items()}
-            found["flops"] = {name: flops._asdict() for name, flops in self.flops.items()}
+            found["flops"] = {name: flops.to_dict() for name, flops in self.flops.items()}
             found.update(answers_to_dict(self.answers))
         return found
 
@@ -126,15 +130,15 @@ def summary(
     (16, Flops(forward=48, backward=48))
     """
     workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
-    tree = read_module(module)
+    tree, active = read_module(module), active_parameters(module)
     if not inputs:
-        return Summary(tree)
+        return Summary(tree, active=active)
     fake_copy = workload.fake_copy()
     outputs: dict[str, Any] = {}
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
     flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
-    return Summary(tree, to_specs(fake_copy.inputs), outputs, flops, fake_copy.answers)
+    return Summary(tree, to_specs(fake_copy.inputs), outputs, flops, fake_copy.answers, active)
 
 
 def _record_output(

@@ -19,6 +19,7 @@ from torchfake.inspect.describe.tensor_specs import to_lines
 from torchfake.inspect.describe.units import bytes_text, compared_bytes, count_text, flops_text
 from torchfake.inspect.diff import Diff
 from torchfake.inspect.estimates import Estimate
+from torchfake.inspect.experts import Active
 from torchfake.inspect.fit import Fit, Fits, verdict_on
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show.diff_text import diff_text
@@ -33,6 +34,8 @@ def totals(summary: Summary) -> list[tuple[str, str]]:
     """The lines under a summary's table, each a name and a text."""
     size = summary.tree.size
     lines = [("parameters", _parameters_text(size))]
+    if summary.active is not None:
+        lines.append(("active", active_text(summary.active)))
     if size.num_frozen:
         lines.append(("trainable", _exact_and_rounded(size.num_trainable)))
         lines.append(("frozen", _exact_and_rounded(size.num_frozen)))
@@ -46,6 +49,11 @@ def totals(summary: Summary) -> list[tuple[str, str]]:
         flops = summary.flops_of([""])
         backward = f", {flops_text(flops.backward)} backward" if flops.backward else ""
         lines.append(("operations", f"{flops_text(flops.forward)} forward{backward}"))
+        if flops.recomputed:
+            lines.append(
+                ("hardware FLOPs", f"{flops_text(flops.hardware)}, recomputation included")
+            )
+            lines.append(("model FLOPs", f"{flops_text(flops.model)}, without recomputation"))
     return lines
 
 
@@ -62,6 +70,12 @@ def costs(inspection: Inspection) -> list[tuple[str, str]]:
 
 def _parameters_text(size: Size) -> str:
     return f"{_exact_and_rounded(size.num_parameters)}, {bytes_text(size.parameter_bytes)}"
+
+
+def active_text(active: Active) -> str:
+    """How many parameters compute a token, and of which experts."""
+    experts = " or ".join(active.experts)
+    return f"{_exact_and_rounded(active.num_parameters)}, {experts} experts for each token"
 
 
 def _exact_and_rounded(count: int) -> str:
@@ -150,6 +164,9 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     where = estimate.device if estimate.gpu is None else f"{estimate.device}, {estimate.gpu.name}"
     lines = [("step", f"{estimate.mode} on {where}"), ("peak", _peak_text(estimate))]
     lines += [(f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()]
+    if estimate.active is not None:
+        total = sum(p.numel() for p in estimate.subject.module.parameters())
+        lines.append(("parameters", f"{count_text(total)}, active {active_text(estimate.active)}"))
     lines += serving_lines(estimate)
     if peak.line:
         lines.append(("line", peak.line))

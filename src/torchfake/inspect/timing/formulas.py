@@ -47,3 +47,15 @@ def flop_formulas() -> Mapping[Any, Any]:
     counter = flop_counter.FlopCounterMode(display=False, custom_mapping=own)
     formulas: Mapping[Any, Any] = counter.flop_registry
     return formulas
+
+
+def recomputed_flops(func: Any, args: Any, count: int) -> int:
+    """Of the FLOPs of an operator of the backward pass, those that repeat some of the forward pass:
+    of fused attention, which does not keep the scores, one of the five products
+    (``sdpa_backward_flop_count`` of torch/utils/flop_counter.py); of others none.
+    """
+    name = str(getattr(func, "_overloadpacket", func))
+    if "attention" not in name or "backward" not in name or len(args) < 4:
+        return 0
+    query_width, value_width = args[1].shape[-1], args[3].shape[-1]
+    return int(count * query_width // (3 * query_width + 2 * value_width))

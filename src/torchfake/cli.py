@@ -1,4 +1,4 @@
-"""The ``torchfake`` command: inspect, fit, diff and init. The only file that prints.
+"""The ``torchfake`` command: inspect, fit, plan, diff and init. It and ``_cli_output`` print.
 
 Input: arguments of the command line. Output: text on stdout, one line on stderr for an error, and
 an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument, a model that
@@ -9,15 +9,10 @@ and modules are escaped. Called by: ``__main__``, which writes the answer.
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import torchfake
 from torchfake._cli_options import (
@@ -43,15 +38,13 @@ from torchfake._cli_options import (
     Train,
     Units,
 )
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._cli_output import errors_on_one_line, print_record
+from torchfake._cli_plan import parse_gpus, plan_command
 from torchfake._escapes import printable
-from torchfake._streams import chatter_on_stderr, json_text, write_error
-from torchfake.errors import InputsError, TorchFakeError
-from torchfake.inspect.base_record import plain_text, renderables
-from torchfake.inspect.describe.messages import one_line
+from torchfake._streams import chatter_on_stderr, json_text
+from torchfake.errors import InputsError
 from torchfake.inspect.describe.units import bytes_text, shown_in
 from torchfake.inspect.diff import diff
-from torchfake.inspect.gpu_files import read_profiles
 from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
 from torchfake.inspect.memory import Estimate
 from torchfake.inspect.serve import parse_serve
@@ -121,7 +114,7 @@ def inspect_command(
     With --batch, --seq or any option after them the model is run as well, on fakes of inputs that
     are made up, and outputs, operations and the memory of the step are shown.
     """
-    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
+    with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
             target,
             overrides=config or (),
@@ -134,7 +127,7 @@ def inspect_command(
                 optimizer,
                 autocast,
                 _parse_decode(decode),
-                _parse_gpus(gpu, profiles_file),
+                parse_gpus(gpu, profiles_file),
                 answer=answer,
                 allocator=allocator,
                 accumulate=accumulate,
@@ -146,8 +139,8 @@ def inspect_command(
         if html is not None:
             with shown_in(units):
                 report(found, html)
-    with _errors_on_one_line(show_traceback):
-        _print_record(found, as_json, depth, units=units)
+    with errors_on_one_line(show_traceback):
+        print_record(found, as_json, depth, units=units)
     if any(note.startswith(SIZES_OF_CONFIG) for note in found.notes):
         raise typer.Exit(1)  # the checkpoint cannot be read
 
@@ -183,7 +176,7 @@ def fit_command(
 
     Without --gpu all are tried that torchfake knows. Exits with 1 if it fits on none.
     """
-    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
+    with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
             target,
             overrides=config or (),
@@ -195,7 +188,7 @@ def fit_command(
                 optimizer,
                 autocast,
                 _parse_decode(decode),
-                _parse_gpus(gpu, profiles_file) or (),
+                parse_gpus(gpu, profiles_file) or (),
                 None if vary == "none" else vary,
                 answer,
                 allocator,
@@ -209,8 +202,8 @@ def fit_command(
             with shown_in(units):
                 report(found, html)
     assert found.fits is not None
-    with _errors_on_one_line(show_traceback):
-        _print_record(found.fits, as_json, units=units)
+    with errors_on_one_line(show_traceback):
+        print_record(found.fits, as_json, units=units)
     if not any(fit.fits for fit in found.fits):
         raise typer.Exit(1)
 
@@ -232,10 +225,10 @@ def diff_command(
 
     Of checkpoints only the headers are read. Exits with 1 if anything differs.
     """
-    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
+    with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = diff(a, b)
-    with _errors_on_one_line(show_traceback):
-        _print_record(found, as_json)
+    with errors_on_one_line(show_traceback):
+        print_record(found, as_json)
     if not found.is_equal:
         raise typer.Exit(1)
 
@@ -257,14 +250,6 @@ def _parse_decode(text: str | None) -> tuple[int, int] | None:
         return int(prompt), int(new)
     except ValueError as error:
         raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256") from error
-
-
-def _parse_gpus(names: list[str] | None, file: Path | None) -> tuple[str | CudaProfile, ...] | None:
-    """The named GPUs, some of which may be in a file; all GPUs of the file if none is named."""
-    own = {} if file is None else read_profiles(file)
-    if names is None:
-        return tuple(own.values()) or None
-    return tuple(own.get(name, name) for name in names)
 
 
 @app.command("init")
@@ -291,7 +276,7 @@ def init_command(
     model is never in memory as a whole; from_pretrained reads the result. Run again after an
     interruption, it goes on from the last whole file.
     """
-    with _errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
+    with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         written = init_target(
             target,
             out,
@@ -309,39 +294,4 @@ def init_command(
     print(f"{bytes_text(written.num_bytes)} in {written.seconds:.1f} s")
 
 
-@contextlib.contextmanager
-def _errors_on_one_line(show_traceback: bool) -> Iterator[None]:
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except BaseException as error:  # of a library, or of a model's code
-        if show_traceback:
-            write_error("".join(traceback.format_exception(error)))
-        if isinstance(error, KeyboardInterrupt):
-            raise typer.Exit(130) from error
-        is_ours = isinstance(error, (TorchFakeError, OSError))
-        write_error(f"error: {printable(str(error) if is_ours else one_line(error))}\n")
-        raise typer.Exit(2) from error
-
-
-def _print_record(
-    found: Any, as_json: bool, depth: int | None = None, *, units: str | None = None
-) -> None:
-    """Print a record: as JSON, in colour on a terminal, or as plain text."""
-    with shown_in(units):
-        _print(found, as_json, depth)
-
-
-def _print(found: Any, as_json: bool, depth: int | None) -> None:
-    if as_json:
-        data = found.to_dict() if depth is None else found.to_dict(depth=depth)
-        print(json_text(data))
-    elif sys.stdout.isatty():
-        console = Console(highlight=False)
-        if console.width < 1:  # COLUMNS=0, where there is no terminal to ask
-            console.width = 80
-        for part in renderables(found, console, depth=depth):
-            console.print(part)
-    else:
-        print(plain_text(found, depth=depth))
+app.command("plan")(plan_command)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "torchfake"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-MAY_PRINT = {"cli.py", "__main__.py"}
+MAY_PRINT = {"cli.py", "_cli_output.py", "__main__.py"}
 MAY_HOLD_STATE = {"_core/modes.py"}
 MAY_IMPORT = {
     "inspect/targets/hub.py": {"huggingface_hub"},
@@ -28,7 +28,9 @@ MAY_IMPORT = {
     "_files/transformers_checkpoints.py": {"transformers"},
     "_materialize/progress.py": {"tqdm"},
     "_cli_options.py": {"typer"},
-    "cli.py": {"rich", "typer"},
+    "_cli_output.py": {"rich", "typer"},
+    "_cli_plan.py": {"typer"},
+    "cli.py": {"typer"},
     "inspect/base_record.py": {"pandas"},
     "inspect/run/adapters.py": {"peft"},
     "inspect/run/trainer_loop.py": {"accelerate", "transformers"},

@@ -161,6 +161,8 @@ class Case(NamedTuple):
     optimizer: str = "AdamW"
     accumulate: int = 1
     keep_gradients: bool = False
+    inputs: Callable[[], Any] | None = None  # of one rank; those below, if None
+    names: tuple[str, ...] = ()  # of the axes; dp and tp, if empty
 
 
 CASES = {

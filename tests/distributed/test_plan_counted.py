@@ -47,8 +47,9 @@ def planned(case: Case) -> Any:
     return plan(
         case.build,
         mesh_shape=case.shape,
+        mesh_dim_names=case.names or None,
         parallelize=case.parallelize,
-        inputs=inputs,
+        inputs=case.inputs or inputs,
         optimizer=case.optimizer,
         accumulate=case.accumulate,
         keep_gradients=case.keep_gradients,

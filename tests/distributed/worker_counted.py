@@ -99,12 +99,12 @@ def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def counted(case: Case) -> dict[str, Any]:
-    names = ("dp", "tp")[: len(case.shape)]
+    names = case.names or ("dp", "tp")[: len(case.shape)]
     mesh = init_device_mesh("cpu", case.shape, mesh_dim_names=names)
     model = case.build()
     model = case.parallelize(model, mesh) or model
     optimizer = getattr(torch.optim, case.optimizer)(model.parameters())
-    given = inputs()
+    given = (case.inputs or inputs)()
     counting = Counting()
     for tensor in locals_of([*model.parameters(), *model.buffers(), *given.values()]):
         counting.saw(tensor.untyped_storage())
@@ -120,8 +120,8 @@ def counted(case: Case) -> dict[str, Any]:
         model.zero_grad(set_to_none=not case.keep_gradients)
         for _ in range(case.accumulate):
             output = model(**given)
-            loss = output.sum() if case.accumulate == 1 else output.sum() / case.accumulate
-            loss.backward()
+            loss = output.sum() if torch.is_tensor(output) else output.loss
+            (loss if case.accumulate == 1 else loss / case.accumulate).backward()
         optimizer.step()
 
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
@@ -142,8 +142,12 @@ def counted(case: Case) -> dict[str, Any]:
     }
 
 
-def main(folder: str, *names: str) -> None:
+def count(folder: str, cases: dict[str, Case]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = {name: counted(CASES[name]) for name in names}
+    found = {name: counted(case) for name, case in cases.items()}
     Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(found))
+
+
+def main(folder: str, *names: str) -> None:
+    count(folder, {name: CASES[name] for name in names})

@@ -163,8 +163,10 @@ def native_group_norm_backward(
     the process: not so here.)
     """
     *_, wanted = args
+    if not wanted[0] or grad.device.type != "cpu":
+        return redispatch(grad, tensor, *args)
     saved = autograd.saved_by_running_node_of("NativeGroupNormBackward0", "input")
-    if saved and wanted[0] and saved[0].shape == tensor.shape and grad.device.type == "cpu":
+    if saved and saved[0].shape == tensor.shape:
         memory_format = kernels.memory_format_of(saved[0])
         grad = grad.contiguous(memory_format=memory_format)
         tensor = saved[0].contiguous(memory_format=memory_format)

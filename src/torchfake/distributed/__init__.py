@@ -16,15 +16,29 @@ Files, in the order in which data flows:
     shard_sizes         which ranks have shards of the same sizes
     rank_plan           what a rank holds and sends, as a record
     text                a plan as text
+    strategies          layouts that are found in a model, and TARGETs of the command line
 """
 
 from torchfake.distributed.plan import Plan as Plan
 from torchfake.distributed.plan import plan as plan
 from torchfake.distributed.rank_plan import RankPlan as RankPlan
 from torchfake.distributed.rank_tracker import Traffic as Traffic
+from torchfake.distributed.strategies.strategy import Strategy as Strategy
+from torchfake.distributed.strategies.target_plan import TargetPlan as TargetPlan
+from torchfake.distributed.strategies.target_plan import plan_target as plan_target
 from torchfake.inspect.base_record import plain_text, register_on_first_use
 from torchfake.inspect.timing.collectives import Links as Links
 
-__all__ = ["Links", "Plan", "RankPlan", "Traffic", "plan"]
+__all__ = [
+    "Links",
+    "Plan",
+    "RankPlan",
+    "Strategy",
+    "TargetPlan",
+    "Traffic",
+    "plan",
+    "plan_target",
+]
 
 register_on_first_use(plain_text, Plan, "torchfake.distributed.text")
+register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.strategies.text")

@@ -37,11 +37,16 @@ MAX_ROWS = 12
 
 @plain_text.register
 def _(found: Plan, *, depth: int | None = None) -> str:
-    parts = [plain_lines(plan_lines(found)), "\n".join(_ranks(found))]
+    return "\n\n".join([plain_lines(plan_lines(found)), *plan_tables(found)])
+
+
+def plan_tables(found: Plan) -> list[str]:
+    """What each rank holds, and what it sends, as tables."""
+    tables = ["\n".join(_ranks(found))]
     if found.traffic:
         table = [TRAFFIC_HEADER, *map(traffic_cells, found.traffic)]
-        parts.append("\n".join(padded(table, TRAFFIC_HEADER[:3])))
-    return "\n\n".join(parts)
+        tables.append("\n".join(padded(table, TRAFFIC_HEADER[:3])))
+    return tables
 
 
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:

@@ -61,7 +61,7 @@ def _headline(records: list[Any]) -> tuple[str, str]:
         if isinstance(record, Summary):
             title = title or record.tree.class_name
             parts.append(dict(text.totals(record))["parameters"])
-        estimated = record.estimate if isinstance(record, Fits) else record
+        estimated = getattr(record, "estimate", record)
         if isinstance(estimated, Estimate):
             title = title or estimated.class_name
             parts.append(f"{estimated.mode}: {bytes_text(estimated.peak_bytes)} at the peak")
@@ -81,9 +81,12 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(record, Fits):
         yield "Memory, and where it fits", html_fragment(record)
         yield from _memory_sections(record.estimate)
-    else:
+    elif isinstance(record, Estimate):
         yield "Memory", html_fragment(record)
         yield from _memory_sections(record)
+    else:  # a plan: its text, and the memory of the ranks that have most
+        yield type(record).__name__, html_fragment(record)
+        yield from _memory_sections(record.estimate)
 
 
 def _memory_sections(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -32,8 +32,8 @@ def report(*found: Any, **options: Any) -> Path:
         report(summary(model), fit(found, "h100-80gb"), "out.html")  # what is there already
 
     Args:
-        found: a module and its inputs, or any of Summary, Estimate, Fits and Inspection; last, the
-            path of the file.
+        found: a module and its inputs, or any of Summary, Estimate, Fits, Inspection and
+            TargetPlan; last, the path of the file.
         options: with a module, those of :func:`estimate`.
 
     Returns:
@@ -63,7 +63,8 @@ def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
     if options:
         raise InputsError(f"{', '.join(options)} are options for a module, not for results")
     for record in given:
-        if not isinstance(record, (Summary, Estimate, Fits, Inspection)):
+        is_known = isinstance(record, (Summary, Estimate, Fits, Inspection))
+        if not is_known and not isinstance(getattr(record, "estimate", None), Estimate):
             raise InputsError(f"a {type(record).__name__} cannot be reported: give results")
     return given
 

@@ -63,8 +63,7 @@ def build(
     start = time.perf_counter()
     try:
         with mode, device:
-            with _default_dtype(dtype or target.dtype):
-                module = target.construct()
+            module = construct(target, dtype)
             if dtype is not None and isinstance(module, nn.Module):
                 module = module.to(dtype)
     except (Exception, SystemExit) as error:  # sys.exit in a constructor is a failure too
@@ -75,6 +74,14 @@ def build(
     peak = _peak_rss_bytes()
     increase = None if peak is None or peak_before is None else peak - peak_before
     return Built(module, seconds, peak, increase)
+
+
+def construct(target: Target, dtype: torch.dtype | None = None) -> Any:
+    """What the constructor of a target makes in the current mode, with `dtype` as torch's default
+    dtype; not given, the one that its config names.
+    """
+    with _default_dtype(dtype or target.dtype):
+        return target.construct()
 
 
 def _default_dtype(dtype: torch.dtype | None) -> Any:

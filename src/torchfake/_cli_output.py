@@ -1,0 +1,62 @@
+"""What the ``torchfake`` command writes: a record on stdout, an error as one line on stderr.
+
+Input: a record, or code that may fail. Output: text, and an exit code. Invariant: stdout has the
+answer only. Called by: ``cli`` and ``_cli_plan``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from torchfake._escapes import printable
+from torchfake._streams import json_text, write_error
+from torchfake.errors import TorchFakeError
+from torchfake.inspect.base_record import plain_text, renderables
+from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.describe.units import shown_in
+
+
+@contextlib.contextmanager
+def errors_on_one_line(show_traceback: bool) -> Iterator[None]:
+    """Context whose errors are a line on stderr, and exit code 2."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except BaseException as error:  # of a library, or of a model's code
+        if show_traceback:
+            write_error("".join(traceback.format_exception(error)))
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(130) from error
+        is_ours = isinstance(error, (TorchFakeError, OSError))
+        write_error(f"error: {printable(str(error) if is_ours else one_line(error))}\n")
+        raise typer.Exit(2) from error
+
+
+def print_record(
+    found: Any, as_json: bool, depth: int | None = None, *, units: str | None = None
+) -> None:
+    """Print a record: as JSON, in colour on a terminal, or as plain text."""
+    with shown_in(units):
+        _print(found, as_json, depth)
+
+
+def _print(found: Any, as_json: bool, depth: int | None) -> None:
+    if as_json:
+        data = found.to_dict() if depth is None else found.to_dict(depth=depth)
+        print(json_text(data))
+    elif sys.stdout.isatty():
+        console = Console(highlight=False)
+        if console.width < 1:  # COLUMNS=0, where there is no terminal to ask
+            console.width = 80
+        for part in renderables(found, console, depth=depth):
+            console.print(part)
+    else:
+        print(plain_text(found, depth=depth))

@@ -1,0 +1,158 @@
+"""The command ``torchfake plan``, and the options that it alone takes.
+
+Input: arguments of the command line. Output: a plan on stdout; exit code 1 if it does not fit.
+Invariant: what it says is what ``plan_target`` finds. Called by: ``cli``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchfake._cli_options import (
+    Allocator,
+    AnswerName,
+    AsJson,
+    Config,
+    Html,
+    Profiles,
+    Seq,
+    ShowTraceback,
+    Target,
+    Units,
+)
+from torchfake._cli_output import errors_on_one_line, print_record
+from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile, profiles
+from torchfake._streams import chatter_on_stderr
+from torchfake.inspect.describe.units import shown_in
+from torchfake.inspect.gpu_files import read_profiles
+from torchfake.inspect.show.report import report
+
+
+def _complete_gpu(prefix: str) -> list[str]:
+    return [name for name in profiles() if name.startswith(prefix)]
+
+
+Gpus = Annotated[
+    int | None, typer.Option(min=1, help="How many there are. [default: the ranks of the mesh]")
+]
+EachGpu = Annotated[
+    str | None,
+    typer.Option(
+        help=f"What each of them is. [default: {DEFAULT_PROFILE}]", autocompletion=_complete_gpu
+    ),
+]
+Mesh = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=SIZE,...",
+        help="Axes, outermost first: dp shards (FSDP2), replicate has copies (alone as DDP, with "
+        "dp HSDP), tp splits tensors. What is left of the GPUs is dp. [default: all of them dp]",
+    ),
+]
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Samples of all GPUs in a step. [default: micro-batches of 1]"),
+]
+MicroBatch = Annotated[
+    int | None, typer.Option(min=1, help="Samples of a data rank at a time. [default: all]")
+]
+Accumulate = Annotated[
+    int | None, typer.Option(min=1, help="Micro-batches of a step. [default: 1]")
+]
+Checkpoint = Annotated[
+    str, typer.Option(help="Of the activations of blocks: none, selective or full.")
+]
+Precision = Annotated[
+    str, typer.Option(help="mixed (float32 parameters, bfloat16 computation), bf16 or fp32.")
+]
+OptimizerName = Annotated[str, typer.Option("--optimizer", help="By its name in torch.optim.")]
+Zero = Annotated[int, typer.Option(help="3, or 2: gathered parameters are kept for backward.")]
+Offload = Annotated[bool, typer.Option("--offload", help="Keep shards on the CPU.")]
+InputsFunction = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE:FUNCTION",
+        help="Makes the arguments of forward from batch and, if given, seq; its code runs. Models "
+        "of transformers do not need it.",
+    ),
+]
+ShowsCode = Annotated[bool, typer.Option("--code", help="Print the layout as code to paste.")]
+
+
+def plan_command(
+    target: Target,
+    gpus: Gpus = None,
+    gpu: EachGpu = None,
+    mesh: Mesh = None,
+    seq: Seq = None,
+    batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    accumulate: Accumulate = None,
+    checkpoint: Checkpoint = "none",
+    precision: Precision = "mixed",
+    optimizer: OptimizerName = "adamw",
+    zero: Zero = 3,
+    offload: Offload = False,
+    config: Config = None,
+    inputs: InputsFunction = None,
+    profiles_file: Profiles = None,
+    answer: AnswerName = None,
+    allocator: Allocator = None,
+    code: ShowsCode = False,
+    html: Html = None,
+    units: Units = None,
+    as_json: AsJson = False,
+    show_traceback: ShowTraceback = False,
+) -> None:
+    """Say whether a model trains on so many GPUs, and what each of them holds and sends.
+
+    Its repeated blocks are sharded by FSDP2; with an axis tp in the mesh, its tensors are split by
+    the plan that a model of transformers ships. One rank of each kind is run on fakes. Exits with 1
+    if it does not fit.
+    """
+    with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
+        from torchfake.distributed import plan_target  # imports torch.distributed
+
+        found = plan_target(
+            target,
+            gpus=gpus,
+            mesh=mesh,
+            gpu=_gpu(gpu, profiles_file),
+            seq=seq,
+            batch=batch,
+            micro_batch=micro_batch,
+            accumulate=accumulate,
+            checkpoint=checkpoint,
+            precision=precision,
+            optimizer=optimizer,
+            zero=zero,
+            offload=offload,
+            overrides=config or (),
+            inputs=inputs,
+            answer=answer,
+            allocator=allocator,
+            shows_code=code,
+        )
+        if html is not None:
+            with shown_in(units):
+                report(found, html)
+    with errors_on_one_line(show_traceback):
+        print_record(found, as_json, units=units)
+    if not found.fits:
+        raise typer.Exit(1)
+
+
+def _gpu(name: str | None, file: Path | None) -> str | CudaProfile:
+    given = parse_gpus(None if name is None else [name], file)
+    return given[0] if given else DEFAULT_PROFILE
+
+
+def parse_gpus(names: list[str] | None, file: Path | None) -> tuple[str | CudaProfile, ...] | None:
+    """The named GPUs, some of which may be in a file; all GPUs of the file if none is named."""
+    own = {} if file is None else read_profiles(file)
+    if names is None:
+        return tuple(own.values()) or None
+    return tuple(own.get(name, name) for name in names)

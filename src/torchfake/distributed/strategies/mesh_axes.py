@@ -1,0 +1,148 @@
+"""The axes of a mesh by what they do: shard, replicate, or split tensors.
+
+Input: sizes by name, or text such as ``dp=8,tp=8``, and a number of GPUs. Output: a
+:class:`MeshAxes`. Invariant: each axis has one of the three jobs, and the sizes multiply to the
+number of GPUs. Called by: ``strategy`` and ``target_plan``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchfake._arguments import is_whole_number
+from torchfake.errors import InputsError
+from torchfake.inspect.describe.messages import did_you_mean
+
+SHARD_NAMES = ("dp", "fsdp", "shard", "dp_shard")
+REPLICATE_NAMES = ("replicate", "dp_replicate", "ddp")
+TENSOR_NAMES = ("tp",)
+_KNOWN = (*SHARD_NAMES, *REPLICATE_NAMES, *TENSOR_NAMES)
+_OTHERS = {
+    "pp": "pipeline stages",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+    "sp": "sequence parallelism",
+}
+
+
+@dataclass(frozen=True)
+class MeshAxes:
+    """The axes of a mesh, in order, and which of them has which job; "" where none has it."""
+
+    sizes: Mapping[str, int]
+    shard: str
+    replicate: str
+    tensor: str
+
+    @property
+    def num_ranks(self) -> int:
+        """The ranks of the mesh."""
+        return math.prod(self.sizes.values())
+
+    @property
+    def data_ranks(self) -> int:
+        """The ranks, or groups of ranks, that have a part of the batch of their own."""
+        return math.prod(self.sizes.get(name, 1) for name in (self.shard, self.replicate))
+
+    @property
+    def tensor_ranks(self) -> int:
+        """The ranks that share each tensor."""
+        return self.sizes.get(self.tensor, 1)
+
+
+def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
+    """The axes of these names and sizes.
+
+    Raises:
+        InputsError: if a name or a size is not understood.
+    """
+    for name, size in sizes.items():
+        if name not in _KNOWN:
+            raise InputsError(f"the mesh has an axis {name!r}{_remedy(name)}")
+        if not is_whole_number(size, 1):
+            raise InputsError(f"the mesh has {name}={size!r}: give a number of ranks, 1 or more")
+    if not sizes:
+        raise InputsError("the mesh has no axes: give their sizes, such as dp=64")
+    shard, replicate, tensor = (
+        _only(sizes, names) for names in (SHARD_NAMES, REPLICATE_NAMES, TENSOR_NAMES)
+    )
+    order = list(sizes)
+    if shard and replicate and order.index(shard) < order.index(replicate):
+        raise InputsError(
+            f"the mesh has {shard!r} before {replicate!r}: FSDP2 takes the axis that replicates "
+            f"first, {replicate}={sizes[replicate]},{shard}={sizes[shard]}"
+        )
+    return MeshAxes(dict(sizes), shard, replicate, tensor)
+
+
+def _only(sizes: Mapping[str, int], names: tuple[str, ...]) -> str:
+    """The axis of the mesh that has one of these names."""
+    found = [name for name in sizes if name in names]
+    if len(found) > 1:
+        raise InputsError(
+            f"the mesh has {' and '.join(found)}, which are names of the same axis: give one"
+        )
+    return found[0] if found else ""
+
+
+def _remedy(name: str) -> str:
+    if name in _OTHERS:
+        return (
+            f", {_OTHERS[name]}, which is not laid out here: torchfake.distributed.plan runs it "
+            "with a parallelize= of your own"
+        )
+    hint = did_you_mean(name, _KNOWN)
+    return hint or ": dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors"
+
+
+def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
+    """The axes that ``--mesh`` and ``--gpus`` describe; what is left of the GPUs shards.
+
+    Raises:
+        InputsError: if they contradict each other.
+
+    >>> parse_mesh("tp=8", 64).sizes, parse_mesh(None, 64).sizes
+    ({'dp': 8, 'tp': 8}, {'dp': 64})
+    """
+    if gpus is not None and not is_whole_number(gpus, 1):
+        raise InputsError(f"gpus={gpus!r} is not a number of GPUs, 1 or more")
+    if text is None:
+        if gpus is None:
+            raise InputsError("give the number of GPUs, --gpus 64, or a mesh, --mesh dp=8,tp=8")
+        return mesh_axes({"dp": gpus})
+    axes = mesh_axes(_sizes(text))
+    if gpus is None or axes.num_ranks == gpus:
+        return axes
+    others = axes.num_ranks // axes.sizes.get(axes.shard, 1)
+    rest = gpus // others if gpus % others == 0 else None
+    if not axes.shard and rest is not None:
+        return mesh_axes(_with_shards(axes, rest))
+    named = ",".join(f"{name}={size}" for name, size in axes.sizes.items() if name != axes.shard)
+    left = f": {named or 'the rest'} leaves {axes.shard or 'dp'}={rest}" if rest is not None else ""
+    if rest is None:
+        left = f", which {others} do not divide: give another --gpus or --mesh"
+    raise InputsError(f"--mesh {text} has {axes.num_ranks} ranks, and --gpus is {gpus}{left}")
+
+
+def _with_shards(axes: MeshAxes, size: int) -> dict[str, int]:
+    """The sizes with an axis that shards: inside what replicates, outside what splits tensors."""
+    before = {name: n for name, n in axes.sizes.items() if name == axes.replicate}
+    after = {name: n for name, n in axes.sizes.items() if name != axes.replicate}
+    name = "shard" if axes.replicate == "replicate" else "dp"
+    name = "dp_shard" if axes.replicate == "dp_replicate" else name
+    return {**before, **({name: size} if size > 1 or not axes.replicate else {}), **after}
+
+
+def _sizes(text: str) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.partition("=")
+        name = name.strip()
+        if not name or not size.strip().isdecimal():
+            raise InputsError(f"--mesh {text!r} is not of the form dp=8,tp=8")
+        if name in sizes:
+            raise InputsError(f"--mesh {text!r} has {name!r} twice")
+        sizes[name] = int(size)
+    return sizes

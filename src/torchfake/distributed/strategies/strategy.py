@@ -1,0 +1,166 @@
+"""The public record ``Strategy``: a layout over a mesh, without a sharding function of one's own.
+
+Input: sizes of axes and options. Output: the code that lays a model out so, and the same code run,
+for ``plan``. Invariant: what is run is what is printed. Called by: users, and ``target_plan``.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchfake.distributed.strategies.code import MESH_IMPORT, call_text, code_of
+from torchfake.distributed.strategies.mesh_axes import MeshAxes, mesh_axes
+from torchfake.distributed.strategies.tensor_rules import tensor_rules
+from torchfake.errors import InputsError
+from torchfake.inspect.describe.messages import did_you_mean
+
+CHECKPOINTS = ("none", "selective", "full")
+PRECISIONS = ("mixed", "bf16", "fp32")
+_FILE = "<torchfake.distributed.Strategy>"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A layout of a model over a mesh, found in the model itself.
+
+    It is a function for ``plan(parallelize=...)``, and can be printed as the code to paste. The
+    repeated blocks of the model are what FSDP2 shards one at a time (of a model of transformers,
+    its ``_no_split_modules``; else modules of equal class in a list), and then the root. Tensors
+    are split by the rules that a model of transformers ships, or by `tensor_plan`.
+
+    Args:
+        mesh: sizes of the axes by name, in order. ``dp`` (also ``fsdp``, ``shard``, ``dp_shard``)
+            shards; ``replicate`` (``dp_replicate``, ``ddp``) has copies: with ``dp``, HSDP, and
+            alone, data parallelism as DDP's; ``tp`` splits tensors.
+        checkpoint: of activations: ``"none"``; ``"full"``, which keeps the inputs of each block; or
+            ``"selective"``, which keeps attention and every second matrix product too.
+        precision: ``"mixed"``: parameters as they are (float32), computation in bfloat16, gradients
+            reduced in float32; ``"bf16"`` and ``"fp32"``: all of it as the model was built.
+        zero: 3, or 2, which keeps gathered parameters from the forward to the backward pass
+            (``reshard_after_forward=False``).
+        offload: keep shards on the CPU (``CPUOffloadPolicy``).
+        tensor_plan: rules of tensor parallelism of your own: ``"colwise"``, ``"rowwise"`` and
+            transformers' other styles, by names of modules with ``*`` for numbers.
+
+    Raises:
+        InputsError: if an option is not understood.
+
+    >>> from torchfake import fake_mode
+    >>> with fake_mode():
+    ...     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    >>> print(Strategy({"dp": 8}, precision="fp32").code(model))
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    <BLANKLINE>
+    <BLANKLINE>
+    def parallelize(model, mesh):
+        for block in model:
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+        return model
+    <BLANKLINE>
+    <BLANKLINE>
+    mesh = init_device_mesh("cuda", (8,), mesh_dim_names=("dp",))
+    model = parallelize(model, mesh)
+    """
+
+    mesh: Mapping[str, int]
+    checkpoint: str = "none"
+    precision: str = "mixed"
+    zero: int = 3
+    offload: bool = False
+    tensor_plan: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mesh, Mapping):
+            raise InputsError(f"mesh={self.mesh!r}: give sizes of axes by name, {{'dp': 8}}")
+        axes = mesh_axes(self.mesh)
+        _check_choice("checkpoint", self.checkpoint, CHECKPOINTS)
+        _check_choice("precision", self.precision, PRECISIONS)
+        _check_zero(self.zero)
+        if self.offload and axes.data_ranks == 1:
+            raise InputsError("offload is FSDP2's: give the mesh an axis that shards, dp=2 or more")
+        if self.tensor_plan is not None and axes.tensor_ranks == 1:
+            raise InputsError("tensor_plan is for an axis tp, which the mesh does not have")
+
+    @property
+    def axes(self) -> MeshAxes:
+        """The axes of the mesh by what they do."""
+        return mesh_axes(self.mesh)
+
+    @property
+    def mesh_shape(self) -> tuple[int, ...]:
+        """For ``plan(mesh_shape=...)``."""
+        return tuple(self.mesh.values())
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...]:
+        """For ``plan(mesh_dim_names=...)``."""
+        return tuple(self.mesh)
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """For ``plan(autocast=...)``: bfloat16 where mixed precision is not FSDP2's to provide."""
+        is_alone = self.precision == "mixed" and self.axes.data_ranks == 1
+        return torch.bfloat16 if is_alone else None
+
+    def code(self, module: nn.Module, *, device: str = "cuda") -> str:
+        """The code that lays this model out so: a function ``parallelize``, the mesh, the call.
+
+        Args:
+            module: the model; it is not changed.
+            device: the type of the mesh's devices.
+
+        Raises:
+            InputsError: if the model does not allow it.
+        """
+        head, _, rest = self._function(module).partition("\n\n\n")
+        lines = [line for line in (*head.splitlines(), MESH_IMPORT) if line]
+        imports = [line for line in lines if line.startswith("import")]
+        imports += sorted(line for line in lines if line not in imports)
+        body = f"\n\n{rest}" if rest else ""
+        return "\n".join(imports) + f"\n{body}\n\n{call_text(self.axes, device)}".rstrip()
+
+    def __call__(self, module: nn.Module, mesh: Any) -> nn.Module:
+        """Lay the model out over a mesh with these axes, by running the code."""
+        text = self._function(module)
+        linecache.cache[_FILE] = len(text), None, text.splitlines(keepends=True), _FILE
+        names: dict[str, Any] = {}
+        exec(compile(text, _FILE, "exec"), names)
+        laid_out: nn.Module = names["parallelize"](module, mesh)
+        return laid_out
+
+    def _function(self, module: nn.Module) -> str:
+        axes = self.axes
+        splits = axes.tensor_ranks > 1
+        return code_of(
+            module,
+            axes,
+            rules=tensor_rules(module, self.tensor_plan, axes.tensor_ranks) if splits else None,
+            checkpoint=self.checkpoint,
+            is_mixed=self.precision == "mixed",
+            zero=self.zero,
+            offload=self.offload,
+        )
+
+
+def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        hint = did_you_mean(str(given), known) or f": give one of {', '.join(known)}"
+        raise InputsError(f"{name} is {given!r}{hint}")
+
+
+def _check_zero(zero: int) -> None:
+    if zero == 1:
+        raise InputsError(
+            "zero=1 is ZeRO-2 whose gradients are reduced once in several micro-batches, which is "
+            "up to the training loop: give 2 or 3, or set_requires_gradient_sync in a step of yours"
+        )
+    if zero not in (2, 3) or isinstance(zero, bool):
+        raise InputsError(f"zero={zero!r}: give 3, or 2 (reshard_after_forward=False)")

@@ -1,0 +1,259 @@
+"""A TARGET of the command line, planned: does it train on these GPUs, laid out in this way.
+
+Input: a TARGET, numbers of GPUs, tokens and samples, and names of options. Output: a
+:class:`TargetPlan`, plain data. Invariant: the numbers are those of ``plan`` for the code that is
+in the record. Called by: users, and ``cli``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.distributed.plan import Plan, plan
+from torchfake.distributed.strategies.batch import Batch, batch_of
+from torchfake.distributed.strategies.mesh_axes import mesh_axes, parse_mesh
+from torchfake.distributed.strategies.step_time import StepTime, step_time
+from torchfake.distributed.strategies.strategy import Strategy
+from torchfake.errors import InputsError, UnknownValueError
+from torchfake.inspect.base_record import Record
+from torchfake.inspect.estimates import Estimate
+from torchfake.inspect.inputs.example_inputs import example_inputs
+from torchfake.inspect.targets.build import build, construct
+from torchfake.inspect.targets.resolve import resolve
+from torchfake.inspect.targets.target import Target
+from torchfake.inspect.timing.hardware import hardware_of
+
+_DTYPES = {"mixed": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
+_MOST_RUN = 2
+"""Micro-batches of a step that are run: from the second on each finds gradients, and all later ones
+are as the second.
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class TargetPlan(Record):
+    """A plan of a TARGET: what was assumed, what was found, and the code of the layout."""
+
+    target: str  # as the user wrote it
+    strategy: Strategy
+    batch: Batch
+    seq: int | None  # tokens of a sequence, if the inputs have any
+    optimizer: str
+    plan: Plan
+    code: str  # to paste
+    time: StepTime | None = None  # of a step; None if the figures of the GPU are not known
+    notes: tuple[str, ...] = ()
+    shows_code: bool = False  # whether its text ends with the code
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is reserved at most fits on the GPU."""
+        return bool(self.plan.fits)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The step of the ranks with the highest peak."""
+        return self.plan.highest.estimate
+
+    @property
+    def class_name(self) -> str:
+        """The class of the model."""
+        return self.plan.class_name
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long a step takes, all micro-batches and the optimizer's."""
+        return None if self.time is None else self.time.seconds
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of a second, on all GPUs together."""
+        return self.batch.size / self.time.seconds if self.time and self.time.seconds else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of a second, on each GPU."""
+        samples, num_ranks = self.samples_per_second, self.plan.layout.num_ranks
+        return None if samples is None or self.seq is None else samples * self.seq / num_ranks
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation, as that of a plan."""
+        hardware = None if self.plan.gpu is None else hardware_of(self.plan.gpu)
+        if hardware is None or not self.time or not self.time.seconds:
+            return None
+        return self.time.model_flops / self.time.seconds / hardware.half_flops
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was found, ready for JSON."""
+        return {
+            "target": self.target,
+            "fits": self.fits,
+            "step_seconds": self.step_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "samples_per_second": self.samples_per_second,
+            "mfu": self.mfu,
+            "batch": self.batch.size,
+            "micro_batch": self.batch.micro,
+            "accumulate": self.batch.accumulate,
+            "data_ranks": self.batch.data_ranks,
+            "seq": self.seq,
+            "checkpoint": self.strategy.checkpoint,
+            "precision": self.strategy.precision,
+            "zero": self.strategy.zero,
+            "offload": self.strategy.offload,
+            "optimizer": self.optimizer,
+            "plan": self.plan.to_dict(),
+            "code": self.code,
+            "notes": list(self.notes),
+        }
+
+
+def plan_target(
+    text: str,
+    *,
+    gpus: int | None = None,
+    mesh: str | Mapping[str, int] | None = None,
+    gpu: str | CudaProfile = DEFAULT_PROFILE,
+    seq: int | None = None,
+    batch: int | None = None,
+    micro_batch: int | None = None,
+    accumulate: int | None = None,
+    checkpoint: str = "none",
+    precision: str = "mixed",
+    optimizer: str = "adamw",
+    zero: int = 3,
+    offload: bool = False,
+    overrides: Sequence[str] = (),
+    inputs: str | None = None,
+    answer: str | None = None,
+    allocator: str | None = None,
+    shows_code: bool = False,
+) -> TargetPlan:
+    """Plan the training of what a TARGET names, with a layout that is found in the model.
+
+    Args:
+        text: a TARGET, see :func:`torchfake.inspect.resolve`.
+        gpus: how many there are; the ranks of `mesh`, if not given.
+        mesh: sizes of axes, as for :class:`Strategy`; all GPUs along ``dp``, if not given.
+        gpu: what each is.
+        seq: tokens of a sequence; as :func:`torchfake.example_inputs` chooses, if not given.
+        batch: samples of all ranks in a step.
+        micro_batch: samples of a data rank in a forward pass.
+        accumulate: micro-batches in a step.
+        checkpoint: of activations, as for :class:`Strategy`.
+        precision: as for :class:`Strategy`; parameters are float32 in ``"mixed"`` and ``"fp32"``,
+            whatever dtype the config names.
+        optimizer: its name in ``torch.optim``.
+        zero: 3 or 2, as for :class:`Strategy`.
+        offload: keep shards on the CPU.
+        overrides: ``key=value`` each, for its config or arguments.
+        inputs: ``package.module:function`` or ``path/to/file.py:function`` that makes the arguments
+            of the forward pass; it takes ``batch``, and ``seq`` if that is given. Models of
+            transformers do not need it.
+        answer: answers what the model asks of values that do not exist: ``"typical"``.
+        allocator: options of CUDA's caching allocator.
+        shows_code: whether the text of the result ends with the code.
+
+    Raises:
+        TargetError: if the target is not understood, or cannot be built.
+        InputsError: if the sizes do not divide, the model cannot be laid out so, or does not run.
+    """
+    axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
+    if gpus not in (None, axes.num_ranks):
+        raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
+    strategy = Strategy(axes.sizes, checkpoint, precision, zero, offload)
+    sizes = batch_of(batch, micro_batch, accumulate, axes.data_ranks)
+    target, dtype = resolve(text, overrides=overrides), _DTYPES[precision]
+    module = build(replace(target, dtype=dtype)).module
+    code = strategy.code(module)
+    given, seq = _inputs(module, inputs, sizes.micro, seq)
+    num_run = min(sizes.accumulate, _MOST_RUN)
+    try:
+        found = plan(
+            partial(construct, target, dtype),
+            mesh_shape=strategy.mesh_shape,
+            mesh_dim_names=strategy.mesh_dim_names,
+            parallelize=strategy,
+            inputs=given,
+            optimizer=optimizer,
+            autocast=strategy.autocast,
+            accumulate=num_run,
+            gpu=gpu,
+            answer=answer,
+            allocator=allocator,
+        )
+    except UnknownValueError as error:
+        if answer is not None:
+            raise
+        raise UnknownValueError(f"{error}, on the command line --answer typical") from error
+    schedule = found.schedule
+    return TargetPlan(
+        target=text,
+        strategy=strategy,
+        batch=sizes,
+        seq=seq,
+        optimizer=optimizer,
+        plan=_of_all_micro_batches(found, num_run, sizes.accumulate),
+        code=code,
+        time=None
+        if found.schedule is None
+        else step_time(found.schedule, num_run, sizes.accumulate),
+        notes=target.notes + _notes(sizes, num_run),
+        shows_code=shows_code,
+    )
+
+
+def _inputs(
+    module: nn.Module, maker: str | None, micro: int, seq: int | None
+) -> tuple[Any, int | None]:
+    """The arguments of the forward pass of a rank, or a function that makes them; and how long its
+    sequences are.
+    """
+    if maker is None:
+        try:
+            made = example_inputs(module, batch=micro, seq=seq, labels=True)
+        except InputsError as error:
+            if hasattr(module, "main_input_name"):  # of transformers
+                raise
+            raise InputsError(f"{error}; on the command line --inputs file.py:function") from None
+        return dict(made), made.seq
+    sizes = [f"batch={micro}", *([] if seq is None else [f"seq={seq}"])]
+    function: Target = resolve(maker, overrides=sizes)
+    make: Callable[[], Any] = function.construct
+    return make, seq
+
+
+def _of_all_micro_batches(found: Plan, num_run: int, num_all: int) -> Plan:
+    """The plan with the messages of all micro-batches, of which some were run."""
+    if num_run == num_all:
+        return found
+
+    def times(number: int) -> int:
+        return number * num_all // num_run
+
+    def of_all(row: Any) -> Any:
+        if row.phase == "optimizer":
+            return row
+        sums = (row.num_calls, row.num_bytes, row.sent_bytes)
+        return row._replace(
+            **dict(zip(("num_calls", "num_bytes", "sent_bytes"), map(times, sums), strict=True))
+        )
+
+    by_ranks = tuple(
+        replace(ranks, traffic=tuple(map(of_all, ranks.traffic))) for ranks in found.by_ranks
+    )
+    return replace(found, by_ranks=by_ranks)
+
+
+def _notes(sizes: Batch, num_run: int) -> tuple[str, ...]:
+    if num_run == sizes.accumulate:
+        return ()
+    return (f"{num_run} of the {sizes.accumulate} micro-batches were run: later ones are as these",)

@@ -1,0 +1,122 @@
+"""A plan of a TARGET as text: the answer first, then what it rests on.
+
+Input: a TargetPlan. Output: its text. Invariant: its first line says whether it fits. Called by:
+``repr`` of the record, which imports this file when it is first shown.
+"""
+
+from __future__ import annotations
+
+from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.distributed.text import plan_lines, plan_tables
+from torchfake.inspect.base_record import plain_text
+from torchfake.inspect.describe.units import bytes_text, seconds_text
+from torchfake.inspect.show.text import plain_lines
+
+_PRECISIONS = {
+    "mixed": "parameters float32, computation bfloat16, reduction float32",
+    "bf16": "all bfloat16",
+    "fp32": "all float32",
+}
+_CHECKPOINTS = {
+    "none": "all activations are kept",
+    "selective": "of blocks, attention and every second matrix product are kept",
+    "full": "of blocks, the inputs are kept",
+}
+
+
+_SAID_ABOVE = ("fits", "step time", "  model FLOPs")
+"""Lines of a plan that the answer replaces."""
+
+_ERROR = (
+    "of published layouts kept back, half are within 5 %, nine in ten within 15 % (docs/time.md)"
+)
+
+
+@plain_text.register
+def _(found: TargetPlan, *, depth: int | None = None) -> str:
+    lines = answer_lines(found) + time_lines(found) + assumption_lines(found)
+    lines += [line for line in plan_lines(found.plan) if line[0] not in _SAID_ABOVE]
+    lines = [(name, text.replace("._checkpoint_wrapped_module", "")) for name, text in lines]
+    parts = [plain_lines(lines), *plan_tables(found.plan)]
+    return "\n\n".join([*parts, found.code.rstrip()] if found.shows_code else parts)
+
+
+def answer_lines(found: TargetPlan) -> list[tuple[str, str]]:
+    """What was asked: whether it fits, and if it does not, what would need less."""
+    fit = found.plan.fit
+    assert fit is not None
+    spare = bytes_text(abs(fit.headroom_bytes))
+    usable = bytes_text(fit.total_bytes - fit.reserved_bytes)
+    end = f"of {usable} on each of {found.plan.layout.num_ranks} GPUs"
+    if fit.fits:
+        return [("fits", f"yes, with {spare} to spare, {end}")]
+    remedies = " or ".join(_remedies(found))
+    lines = [("fits", f"no, {spare} are missing, {end}")]
+    return [*lines, ("  needs less", remedies)] if remedies else lines
+
+
+def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
+    """How long a step takes, what that is in tokens, and how far it may be off."""
+    time = found.time
+    if time is None:
+        return []
+    parts = {"communication": time.exposed_seconds, "the host": time.idle_seconds}
+    waits = [f"{seconds_text(n)} wait for {name}" for name, n in parts.items() if n > 1e-6]
+    of_which = f", of which {' and '.join(waits)}" if waits else ""
+    lines = [("step time", seconds_text(time.seconds) + of_which), ("  error", _ERROR)]
+    if found.tokens_per_second is not None:
+        rate = f"{found.tokens_per_second:,.0f} tokens/s on each GPU"
+    else:
+        rate = f"{found.samples_per_second or 0:,.3g} samples/s on all GPUs"
+    mfu = "" if found.mfu is None else f", MFU {100 * found.mfu:.0f} %"
+    return [*lines, ("throughput", rate + mfu)]
+
+
+def _remedies(found: TargetPlan) -> list[str]:
+    strategy, batch = found.strategy, found.batch
+    remedies = []
+    if batch.micro > 1:
+        remedies.append("--micro-batch 1")
+    if strategy.checkpoint != "full":
+        remedies.append("--checkpoint full")
+    if strategy.zero == 2:
+        remedies.append("--zero 3")
+    if not strategy.offload and strategy.axes.data_ranks > 1:
+        remedies.append("--offload")
+    return remedies
+
+
+def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
+    """What the answer rests on."""
+    batch, strategy = found.batch, found.strategy
+    tokens = "" if found.seq is None else f" of {found.seq:,} tokens"
+    parts = f"{batch.micro} on each of {batch.data_ranks} data ranks"
+    if batch.accumulate > 1:
+        parts = f"{batch.accumulate} micro-batches of {parts}"
+    optimizer = f"optimizer {found.optimizer}"
+    lines = [
+        ("batch", f"{batch.size:,}{tokens}: {parts}"),
+        ("layout", _layout(found)),
+        ("precision", f"{strategy.precision}: {_PRECISIONS[strategy.precision]}; {optimizer}"),
+        ("checkpoint", f"{strategy.checkpoint}: {_CHECKPOINTS[strategy.checkpoint]}"),
+    ]
+    return lines + [("note", note) for note in found.notes]
+
+
+def _layout(found: TargetPlan) -> str:
+    """The engines by name, and the axes that they work along."""
+    strategy, axes = found.strategy, found.strategy.axes
+    sizes = {name: n for name, n in axes.sizes.items() if n > 1}
+    parts = []
+    if axes.shard in sizes:
+        kind = "HSDP" if axes.replicate in sizes else "FSDP2"
+        along = " x ".join(f"{n} {sizes[n]}" for n in (axes.replicate, axes.shard) if n in sizes)
+        zero = "" if strategy.zero == 3 else ", which keeps what it gathers (ZeRO-2)"
+        parts.append(f"{kind} along {along}{zero}")
+    elif axes.replicate in sizes:
+        parts.append(f"replicas along {axes.replicate} {sizes[axes.replicate]} (as DDP)")
+    if axes.tensor in sizes:
+        parts.append(f"tensor parallel along {axes.tensor} {sizes[axes.tensor]}")
+    if strategy.offload:
+        parts.append("shards on the CPU")
+    return ", ".join(parts) or "one GPU"

@@ -1,0 +1,1 @@
+"""Layouts that are found in models, and what four real processes count of them."""

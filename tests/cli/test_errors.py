@@ -148,8 +148,9 @@ def test_without_the_cli_extra(run, monkeypatch, package):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real_import(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "torchfake.cli", raising=False)
-    monkeypatch.delattr(torchfake, "cli", raising=False)
+    for module in ("cli", "_cli_output", "_cli_plan"):
+        monkeypatch.delitem(sys.modules, f"torchfake.{module}", raising=False)
+        monkeypatch.delattr(torchfake, module, raising=False)
     monkeypatch.setattr(builtins, "__import__", no_package)
     code, out, err = run("inspect", "models_here:Net")
     assert (code, out) == (2, "")

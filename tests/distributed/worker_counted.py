@@ -121,7 +121,8 @@ def counted(case: Case) -> dict[str, Any]:
         for _ in range(case.accumulate):
             output = model(**given)
             loss = output.sum() if torch.is_tensor(output) else output.loss
-            (loss if case.accumulate == 1 else loss / case.accumulate).backward()
+            loss = loss if case.accumulate == 1 else loss / case.accumulate
+            loss.backward()
         optimizer.step()
 
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]

@@ -37,9 +37,7 @@ def names(config: pytest.Config) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def counted(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Counted:
+def counted(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Counted:
     """What each rank has counted of a case."""
 
     def count(folder: Path) -> None:

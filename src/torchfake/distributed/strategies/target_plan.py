@@ -203,9 +203,7 @@ def plan_target(
         optimizer=optimizer,
         plan=_of_all_micro_batches(found, num_run, sizes.accumulate),
         code=code,
-        time=None
-        if found.schedule is None
-        else step_time(found.schedule, num_run, sizes.accumulate),
+        time=None if schedule is None else step_time(schedule, num_run, sizes.accumulate),
         notes=target.notes + _notes(sizes, num_run),
         shows_code=shows_code,
     )

@@ -53,7 +53,7 @@ def tensor_rules(module: nn.Module, own: Mapping[str, str] | None, size: int) ->
         InputsError: if there are none, or one of them cannot be followed.
     """
     class_name = type(module).__name__
-    shipped = getattr(module, "tp_plan", None)
+    shipped: Any = getattr(module, "tp_plan", None)
     if own is None and not (isinstance(shipped, dict) and shipped):
         raise InputsError(
             f"{class_name} ships no plan of tensor parallelism: leave tp out of the mesh, or give "
@@ -105,7 +105,7 @@ def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int) -> None
     """Refuse to split a head of attention."""
     if not any(_SPLIT_HEADS.search(name) for name, style in rules.items() if style == "colwise"):
         return
-    text_config = getattr(getattr(module, "config", None), "get_text_config", dict)()
+    text_config: Any = getattr(getattr(module, "config", None), "get_text_config", dict)()
     for key, kind in (("num_attention_heads", "heads"), ("num_key_value_heads", "key-value heads")):
         heads = getattr(text_config, key, None)
         if isinstance(heads, int) and heads % size:

@@ -23,7 +23,7 @@ def test_the_first_line_answers(run: Run) -> None:
     code, out, err = run("plan", *SMALL, *SIZES, *options, "--code")
     assert (code, err) == (0, "")
     lines = dict(line.split("  ", 1) for line in out.splitlines()[:8])
-    assert lines["fits"].strip().startswith("yes, with ")
+    assert lines["fits"].strip().startswith("yes: ")
     assert "wait for" in lines["step time"]
     assert "tokens/s on each GPU, MFU" in lines["throughput"]
     assert lines["batch"].strip() == "16 of 32 tokens: 4 on each of 4 data ranks"
@@ -42,7 +42,7 @@ def test_it_says_no_and_what_would_need_less(run: Run, tmp_path: Path) -> None:
     assert code == 1
     first, second = out.splitlines()[:2]
     assert first.startswith("fits ")
-    assert " no, " in first
+    assert " no: " in first
     assert second.split(maxsplit=2)[2] == "--micro-batch 1 or --checkpoint full or --offload"
 
 

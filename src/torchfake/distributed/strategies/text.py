@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.distributed.text import plan_lines, plan_tables
 from torchfake.inspect.base_record import plain_text
-from torchfake.inspect.describe.units import bytes_text, seconds_text
+from torchfake.inspect.describe.units import seconds_text
 from torchfake.inspect.show.text import plain_lines
 
 _PRECISIONS = {
@@ -43,16 +43,11 @@ def _(found: TargetPlan, *, depth: int | None = None) -> str:
 
 def answer_lines(found: TargetPlan) -> list[tuple[str, str]]:
     """What was asked: whether it fits, and if it does not, what would need less."""
-    fit = found.plan.fit
-    assert fit is not None
-    spare = bytes_text(abs(fit.headroom_bytes))
-    usable = bytes_text(fit.total_bytes - fit.reserved_bytes)
-    end = f"of {usable} on each of {found.plan.layout.num_ranks} GPUs"
-    if fit.fits:
-        return [("fits", f"yes, with {spare} to spare, {end}")]
+    verdict = dict(plan_lines(found.plan))["fits"]
+    if found.fits:
+        return [("fits", verdict)]
     remedies = " or ".join(_remedies(found))
-    lines = [("fits", f"no, {spare} are missing, {end}")]
-    return [*lines, ("  needs less", remedies)] if remedies else lines
+    return [("fits", verdict), *([("  needs less", remedies)] if remedies else [])]
 
 
 def time_lines(found: TargetPlan) -> list[tuple[str, str]]:

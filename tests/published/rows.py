@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from tests.published import llama_of_torchtitan, models
+from tests.published import llama_of_torchtitan, models, served
 from torchfake import estimate, fake_mode, summary
 
 MIB, GIB = 2**20, 2**30
@@ -94,6 +94,8 @@ KORTHIKANTI = "Korthikanti et al. 2022, eq. 1 and 6"
 _LAYERS = (("22B", 6144, 64, 4, 6752, 1632), ("175B", 12288, 96, 1, 2736, 816),
            ("530B", 20480, 128, 1, 3920, 1360), ("1T", 25600, 160, 1, 4900, 1700))  # fmt: skip
 _OLD = "not explained; the versions of 2022 could not be run"
+_INSIGHTS = "DeepSeek-AI 2025, Insights into DeepSeek-V3, table 1"
+_VLLM = "vLLM, issue 10517, its log"
 TRAINER = "transformers, perf_train_gpu_one (2022), V100, nvidia-smi less 1,343 MB"
 
 ROWS = [
@@ -113,6 +115,41 @@ ROWS = [
             partial(llama_cache, tokens), 0.02)
         for tokens, size in ((1024, 0.125), (16000, 1.95), (128000, 15.62))
     ),
+    *(
+        Row("Hugging Face blog, llama31", f"Llama 3.1 70B, cache of {tokens:,} tokens", size, "GiB",
+            partial(served.cache_gib, "Llama 3.1 70B", tokens), 0.02, "", False)
+        for tokens, size in ((1024, 0.313), (16000, 4.88), (128000, 39.06))
+    ),
+    *(
+        Row(_INSIGHTS, f"{name}, cache of a token, bf16", size, "kB",
+            partial(served.kilobytes_per_token, name), 0.0, "", False)
+        for name, size in (("DeepSeek-V3", 70.272), ("Qwen2.5 72B", 327.68),
+                           ("Llama 3.1 405B", 516.096))
+    ),
+    Row(_VLLM, "Llama 3.1 8B, blocks of 16 tokens in 3.81 GiB", 1952, "blocks",
+        partial(served.blocks_in, "Llama 3.1 8B", 3.81), 0.02),
+    *(
+        Row(_VLLM, f"Llama 3.1 8B, weights and a pass over {tokens:,} tokens", size, "GiB",
+            partial(served.peak_beside_the_cache, "Llama 3.1 8B", tokens), 0.02, "", False)
+        for tokens, size in ((20000, 17.06), (29000, 17.98))
+    ),
+    *(
+        Row(source, f"{name}, {what}", size, "billion", count, 0.02, "", name == "Qwen3-30B-A3B")
+        for source, name, whole, active, count_active in (
+            ("Jiang et al. 2024", "Mixtral 8x7B", 46.7, 12.9, served.billions_active),
+            ("DeepSeek-AI 2024", "DeepSeek-V3", 671, 37, served.billions_active),
+            ("Qwen3's model card", "Qwen3-30B-A3B", 30.5, 3.3, served.billions_active),
+            ("gpt-oss' model card, active without the embedding", "gpt-oss-120b", 116.83, 5.13,
+             partial(served.billions_active, embedding=False)),
+        )
+        for what, size, count in (
+            ("parameters", whole, partial(served.billions, name)),
+            ("active parameters", active, partial(count_active, name)),
+        )
+    ),
+    Row("PaLM's formula (Chowdhery et al. 2022) as torchtitan has it",
+        "Llama 3 8B, 8,192 tokens, model FLOPs of a token", 57_910_000_000, "FLOPs",
+        partial(served.model_flops_per_token, "Llama 3.1 8B", 8192), 0.001),
     Row("nanoGPT, transformer_sizing", "GPT-2, 1,024 tokens, forward", 291_648_307_200, "FLOPs",
         gpt2_flops, 0.0),
     Row("torchtitan, llama3_h100_202412, reserved",

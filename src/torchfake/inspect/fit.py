@@ -131,6 +131,7 @@ def fit(
         DeviceError: if there is no such profile.
         InputsError: if the inputs have no such size.
 
+    >>> import torch
     >>> from torchfake import fake_mode
     >>> from torchfake.inspect import estimate
     >>> with fake_mode():

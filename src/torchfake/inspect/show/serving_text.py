@@ -6,7 +6,7 @@ Invariant: other estimates have no such lines. Called by: ``show/text``.
 
 from __future__ import annotations
 
-from torchfake.inspect.describe.units import bytes_text
+from torchfake.inspect.describe.units import bytes_text, compared_bytes
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fit
 
@@ -24,7 +24,8 @@ def serving_lines(estimate: Estimate) -> list[tuple[str, str]]:
     dtype = "" if serve.dtype_name is None else f" of {serve.dtype_name}"
     served = f"{_times(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
     per_token = bytes_text(round(cache.bytes_per_token))
-    lines = [("serves", served), ("cache", f"{cache.name}{dtype}, {per_token} a token")]
+    size = compared_bytes(cache.num_bytes)
+    lines = [("serves", served), ("cache", f"{size}, {per_token} a token, {cache.name}{dtype}")]
     for kind, (count, size) in cache.by_kind.items():
         lines.append(("", f"{_times(count, 'layer')}, {kind}: {bytes_text(size)}"))
     return lines

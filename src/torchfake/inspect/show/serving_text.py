@@ -24,8 +24,8 @@ def serving_lines(estimate: Estimate) -> list[tuple[str, str]]:
     dtype = "" if serve.dtype_name is None else f" of {serve.dtype_name}"
     served = f"{_times(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
     per_token = bytes_text(round(cache.bytes_per_token))
-    size = compared_bytes(cache.num_bytes)
-    lines = [("serves", served), ("cache", f"{size}, {per_token} a token, {cache.name}{dtype}")]
+    whole = compared_bytes(cache.num_bytes)
+    lines = [("serves", served), ("cache", f"{whole}, {per_token} a token, {cache.name}{dtype}")]
     for kind, (count, size) in cache.by_kind.items():
         lines.append(("", f"{_times(count, 'layer')}, {kind}: {bytes_text(size)}"))
     return lines

@@ -212,12 +212,19 @@ def efficient_attention_shares_keys() -> bool:
 
 
 def efficient_attention_trains_masks() -> bool:
-    """Whether the memory-efficient kernel keeps what the gradient of a mask alone needs: in 2.15."""
+    """Whether the memory-efficient kernel keeps what a gradient of the mask needs: in 2.15."""
     return _version >= (2, 15)
 
 
 def attention_seed_is_always_on_cpu() -> bool:
     """Whether the memory-efficient kernel gives a seed on the CPU without dropout too: in 2.13."""
+    return _version < (2, 15)
+
+
+def cublas_workspace_is_kept() -> bool:
+    """Whether torch gives each handle of cuBLAS a workspace for good: in 2.13. In 2.15 it allocates
+    one for each call.
+    """
     return _version < (2, 15)
 
 

@@ -57,6 +57,7 @@ class RankTracker(StorageTracker):
         uneven: registers the DTensors that the step meets.
         axis_of: gives for a process group the axis of the mesh that it lies along, and its size.
         commands: records what is put on streams.
+        has_workspace: as for any storage tracker.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class RankTracker(StorageTracker):
         uneven: UnevenShards,
         axis_of: Callable[[Any], tuple[str, int]],
         commands: timing.CommandRecorder | None = None,
+        *,
+        has_workspace: bool = False,
     ) -> None:
-        super().__init__(modules, commands)
+        super().__init__(modules, commands, has_workspace=has_workspace)
         self.uneven = uneven
         self._axis_of = axis_of
         self._traffic: dict[tuple[str, str, str, int], list[int]] = {}

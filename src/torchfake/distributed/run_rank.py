@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,10 +106,12 @@ class _Rank:
         uneven.register(module.parameters())
         uneven.register(module.buffers())
         modules, step = ModuleTracker(module), self.job.step
-        commands = recorder_for(self.job.device)
-        tracker = RankTracker(modules, uneven, self._axis_of, commands)
-        another = is_first_another(step)
-        first = RankTracker(modules, uneven, self._axis_of) if another else None
+        make = partial(
+            RankTracker, modules, uneven, self._axis_of,
+            has_workspace=step.workspace_bytes is not None,
+        )  # fmt: skip
+        tracker = make(recorder_for(self.job.device))
+        first = make() if is_first_another(step) else None
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):
             run_step(step, fake_copy, tracker, first)

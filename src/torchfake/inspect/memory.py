@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -171,9 +172,10 @@ def measure(workload: Workload, step: Step) -> Estimate:
     if step.peft is not None:
         fake_copy = with_adapters(fake_copy, step.peft)
     modules = ModuleTracker(fake_copy.module)
+    make = partial(StorageTracker, modules, has_workspace=step.workspace_bytes is not None)
     device = main_device(fake_copy.module)
-    tracker = StorageTracker(modules, recorder_for(device))
-    first = StorageTracker(modules) if is_first_another(step) else None
+    tracker = make(recorder_for(device))
+    first = make() if is_first_another(step) else None
     cache = None
     with fake_copy.mode():
         if step.serve is None:
@@ -196,7 +198,7 @@ def measure(workload: Workload, step: Step) -> Estimate:
 
 def _measure_program(workload: Workload, step: Step) -> Estimate:
     answerer = Answerer(workload.answer)
-    run = run_program(workload, answerer)
+    run = run_program(workload, answerer, has_workspace=step.workspace_bytes is not None)
     return account(
         run.later,
         run.ops,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,8 +83,10 @@ class ProgramTracker(StorageTracker):
         program: ProgramCopy,
         modules: ModuleTracker,
         commands: CommandRecorder | None = None,
+        *,
+        has_workspace: bool = False,
     ) -> None:
-        super().__init__(modules, commands)
+        super().__init__(modules, commands, has_workspace=has_workspace)
         self._tensors = ModuleTensors(program.modules)
         self._optimizers = program.optimizers
         self._num_stepping = 0  # optimizers that are running
@@ -146,7 +149,7 @@ class ProgramTracker(StorageTracker):
         return self.finish()
 
 
-def run_program(workload: Workload, answerer: Answerer) -> ProgramRun:
+def run_program(workload: Workload, answerer: Answerer, *, has_workspace: bool) -> ProgramRun:
     """Run a step twice on a fake copy: only later ones find what the first has made."""
     assert workload.program is not None
     function, args = workload.program
@@ -156,8 +159,8 @@ def run_program(workload: Workload, answerer: Answerer) -> ProgramRun:
         program = ProgramCopy(function, args, workload.device)
         device = workload.device or main_device(program.modules)
         modules = ModuleTracker(program.modules)  # whose hooks stay: one for both calls
-        first = ProgramTracker(program, modules)
-        later = ProgramTracker(program, modules, recorder_for(device))
+        make = partial(ProgramTracker, program, modules, has_workspace=has_workspace)
+        first, later = make(), make(recorder_for(device))
         first.register_existing(program)
         first_lives = first.run(program)
         later.register_existing(program, first)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._torch import kernels
 from torchfake.inspect.run.step import Step
 
 CUDA_ROUNDING = 512
@@ -26,12 +27,14 @@ def allocation_rounding(profile: CudaProfile | None, step: Step) -> int:
 
 
 def workspace_bytes(profile: CudaProfile | None, ops: Iterable[Any], step: Step) -> int:
-    """Of all workspaces: one for the thread that runs forward and one for autograd's, since each
-    thread has its own handle of cuBLAS.
+    """Of all workspaces that are kept: one for the thread that runs forward and one for autograd's,
+    since each thread has its own handle of cuBLAS. torch 2.15 keeps none: see ``kernel_memory``.
     """
     if step.workspace_bytes is not None:
         return step.workspace_bytes
-    if profile is None or not any(is_matrix_product(op) for op in ops):
+    if profile is None or not kernels.cublas_workspace_is_kept():
+        return 0
+    if not any(is_matrix_product(op) for op in ops):
         return 0
     num_handles = 2 if step.mode == "training" else 1
     return num_handles * cublas_workspace_bytes(profile)

@@ -29,6 +29,7 @@ from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._fake_copies import held_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.inspect.run.bounds_check import check_indices
+from torchfake.inspect.run.kernel_memory import MADE_LAST_FIRST, is_product, kernel_bytes
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes, columns_of
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.timing.commands import Command, CommandRecorder, Place
@@ -46,9 +47,21 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
 
 
 class StorageTracker(FakeDispatch):
-    """A dispatch of operators that also records allocations, and what is put on streams."""
+    """A dispatch of operators that also records allocations, and what is put on streams.
 
-    def __init__(self, modules: ModuleTracker, commands: CommandRecorder | None = None) -> None:
+    Args:
+        modules: of the step.
+        commands: records what is put on streams.
+        has_workspace: products on CUDA use a workspace that is accounted for the whole step.
+    """
+
+    def __init__(
+        self,
+        modules: ModuleTracker,
+        commands: CommandRecorder | None = None,
+        *,
+        has_workspace: bool = False,
+    ) -> None:
         super().__init__()
         self.modules = modules
         self.commands = commands
@@ -56,6 +69,7 @@ class StorageTracker(FakeDispatch):
         self.clock = 0  # events so far
         self.end = 0  # the clock at the end of the step
         self.phase = "start"
+        self._has_workspace = has_workspace
         self.ops: set[Any] = set()  # all operators that ran
         self._refs: dict[int, _Ref] = {}  # of storages that are alive, by identity
         self._dead_refs: deque[_Ref] = deque()  # in the order in which they died
@@ -71,10 +85,13 @@ class StorageTracker(FakeDispatch):
         if isinstance(result, FakeTensor):
             self._observe(result._fake_storage, func)
         elif isinstance(result, (list, tuple)):
-            for item in result:
+            for item in reversed(result) if func in MADE_LAST_FIRST else result:
                 if isinstance(item, FakeTensor):
                     self._observe(item._fake_storage, func)
         self.ops.add(func)
+        state = modes.current()
+        if state is not None and state.accelerator is not None:
+            self._observe_kernel(func, args, kwargs or {}, state.accelerator)
         if self.commands is not None:
             self.commands.launch(func, args, kwargs or {}, result, self._place)
         return result
@@ -106,6 +123,21 @@ class StorageTracker(FakeDispatch):
         self.commands.current_stream = self._launch_stream
         set_order = partial(setattr, machine, "order")
         return Together(Setting(lambda: machine.order, set_order, self.commands), super().active())
+
+    def _observe_kernel(self, func: Any, args: Any, kwargs: Any, accelerator: Any) -> None:
+        """Record what the kernel of an operator has allocated and freed."""
+        gpu = accelerator.profile
+        first = args[0] if args else None
+        if gpu is None or not isinstance(first, FakeTensor) or first.device.type != "cuda":
+            return
+        if self._has_workspace and is_product(func):
+            return
+        sizes = [size for size in kernel_bytes(func, args, kwargs, gpu) if size]
+        storages = [Storage(size, first.device, func, None) for size in sizes]
+        for storage in storages:
+            self._record_allocation(storage, func, "temporaries").location = None
+        for storage in storages:
+            self._record_free(self._refs[id(storage)])
 
     def _observe(self, storage: Storage, op: Any) -> None:
         """Record the storage of a result if it is new or was resized."""

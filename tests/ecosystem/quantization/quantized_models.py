@@ -75,3 +75,15 @@ def error_of(folder: Path, config: Any) -> tuple[type, str]:
     except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
         return type(error), str(error)
     raise AssertionError("it was loaded")
+
+
+def wide_llama() -> nn.Module:
+    """On real tensors, wide enough for groups of 64 values."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=256, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=50,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).eval()

@@ -7,7 +7,7 @@ Invariant: what it says is what ``plan_target`` finds. Called by: ``cli``.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ from torchfake._cli_options import (
 from torchfake._cli_output import errors_on_one_line, print_record
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile, profiles
 from torchfake._streams import chatter_on_stderr
+from torchfake.errors import InputsError
 from torchfake.inspect.describe.units import shown_in
 from torchfake.inspect.gpu_files import read_profiles
 from torchfake.inspect.show.report import report
@@ -82,6 +83,16 @@ InputsFunction = Annotated[
 ShowsCode = Annotated[bool, typer.Option("--code", help="Print the layout as code to paste.")]
 
 
+Searches = Annotated[
+    bool,
+    typer.Option(
+        "--search",
+        help="Try meshes, checkpointing and micro-batches for --gpus and --batch: the fastest "
+        "layout that fits, and the fewest GPUs on which one does.",
+    ),
+]
+
+
 def plan_command(
     target: Target,
     gpus: Gpus = None,
@@ -102,6 +113,7 @@ def plan_command(
     answer: AnswerName = None,
     allocator: Allocator = None,
     code: ShowsCode = False,
+    search: Searches = False,
     html: Html = None,
     units: Units = None,
     as_json: AsJson = False,
@@ -114,28 +126,34 @@ def plan_command(
     if it does not fit.
     """
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
-        from torchfake.distributed import plan_target  # imports torch.distributed
+        from torchfake.distributed import plan_target, search_layouts  # import torch.distributed
 
-        found = plan_target(
-            target,
-            gpus=gpus,
-            mesh=mesh,
-            gpu=_gpu(gpu, profiles_file),
-            seq=seq,
-            batch=batch,
-            micro_batch=micro_batch,
-            accumulate=accumulate,
-            checkpoint=checkpoint,
-            precision=precision,
-            optimizer=optimizer,
-            zero=zero,
-            offload=offload,
-            overrides=config or (),
-            inputs=inputs,
-            answer=answer,
-            allocator=allocator,
-            shows_code=code,
-        )
+        given: dict[str, Any] = {
+            "gpus": gpus,
+            "gpu": _gpu(gpu, profiles_file),
+            "seq": seq,
+            "batch": batch,
+            "precision": precision,
+            "optimizer": optimizer,
+            "zero": zero,
+            "overrides": config or (),
+            "inputs": inputs,
+            "answer": answer,
+            "allocator": allocator,
+        }
+        layout: dict[str, Any] = {
+            "mesh": mesh,
+            "micro_batch": micro_batch,
+            "accumulate": accumulate,
+            "checkpoint": checkpoint,
+            "offload": offload,
+            "shows_code": code,
+        }
+        if search:
+            _check_search(gpus, batch, html, layout)
+            found: Any = search_layouts(target, **given)
+        else:
+            found = plan_target(target, **given, **layout)
         if html is not None:
             with shown_in(units):
                 report(found, html)
@@ -143,6 +161,21 @@ def plan_command(
         print_record(found, as_json, units=units)
     if not found.fits:
         raise typer.Exit(1)
+
+
+def _check_search(
+    gpus: int | None, batch: int | None, html: Path | None, layout: dict[str, Any]
+) -> None:
+    if gpus is None or batch is None:
+        raise InputsError("--search needs --gpus and --batch, for which it tries layouts")
+    chosen = [f"--{name.replace('_', '-')}" for name, value in layout.items() if value]
+    chosen = [name for name in chosen if name not in ("--checkpoint", "--shows-code")]
+    if layout["checkpoint"] != "none":
+        chosen.append("--checkpoint")
+    if html is not None:
+        chosen.append("--html")
+    if chosen:
+        raise InputsError(f"--search chooses the layout: leave out {', '.join(chosen)}")
 
 
 def _gpu(name: str | None, file: Path | None) -> str | CudaProfile:

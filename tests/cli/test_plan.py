@@ -111,3 +111,17 @@ def test_a_module_of_ones_own(run: Run, tmp_path: Path) -> None:
 def test_errors_are_one_line_with_the_remedy(run: Run, options: str, message: str) -> None:
     code, out, err = run("plan", *SMALL, *options.split())
     assert (code, out, err) == (2, "", f"error: {message}\n")
+
+
+def test_a_search(run: Run) -> None:
+    options = ("--gpus", "2", "--batch", "2", "--seq", "32", "--gpu", "h100-80gb", "--search")
+    code, out, err = run("plan", *SMALL, *options)
+    assert (code, err) == (0, "")
+    assert out.startswith("fastest   2 GPUs, ")
+    assert "model = parallelize(model, mesh)" in out
+    code, _, err = run("plan", *SMALL, "--gpus", "2", "--search")
+    assert code == 2
+    assert err == "error: --search needs --gpus and --batch, for which it tries layouts\n"
+    code, _, err = run("plan", *SMALL, *options, "--mesh", "dp=2", "--html", "x.html")
+    assert code == 2
+    assert err == "error: --search chooses the layout: leave out --mesh, --html\n"

@@ -16,6 +16,7 @@ Files, in the order in which data flows:
     shard_sizes         which ranks have shards of the same sizes
     rank_plan           what a rank holds and sends, as a record
     text                a plan as text
+    search              which of many layouts is the fastest that fits
     strategies          layouts that are found in a model, and TARGETs of the command line
 """
 
@@ -23,6 +24,8 @@ from torchfake.distributed.plan import Plan as Plan
 from torchfake.distributed.plan import plan as plan
 from torchfake.distributed.rank_plan import RankPlan as RankPlan
 from torchfake.distributed.rank_tracker import Traffic as Traffic
+from torchfake.distributed.search.search import Search as Search
+from torchfake.distributed.search.search import search_layouts as search_layouts
 from torchfake.distributed.strategies.strategy import Strategy as Strategy
 from torchfake.distributed.strategies.target_plan import TargetPlan as TargetPlan
 from torchfake.distributed.strategies.target_plan import plan_target as plan_target
@@ -33,12 +36,15 @@ __all__ = [
     "Links",
     "Plan",
     "RankPlan",
+    "Search",
     "Strategy",
     "TargetPlan",
     "Traffic",
     "plan",
     "plan_target",
+    "search_layouts",
 ]
 
 register_on_first_use(plain_text, Plan, "torchfake.distributed.text")
+register_on_first_use(plain_text, Search, "torchfake.distributed.search.text")
 register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.strategies.text")

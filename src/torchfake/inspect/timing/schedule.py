@@ -3,13 +3,14 @@
 Input: commands in the order of the program, a GPU, links. Output: a :class:`Schedule`. Invariant:
 CUDA's rules: the host launches one command after the other; a command begins when it has been
 launched, all before it on its stream have ended, and the events that its stream waits for have
-happened. Collectives share one set of links. Called by: ``inspect/estimates`` and
-``distributed/rank_plan``.
+happened. Collectives in a node share its links, and those between nodes the network. Called by:
+``inspect/estimates`` and ``distributed/rank_plan``.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -154,7 +155,8 @@ class _Machine:
     ) -> None:
         self._gpu, self._hardware, self._shares = gpu, hardware, shares
         self._links, self._in_node = links, in_node
-        self._host = self._links_free = 0.0  # seconds at which each has done what it was given
+        self._host = 0.0  # seconds at which it has done what it was given
+        self._links_free = [0.0, 0.0]  # the same, of the links in a node and between nodes
         self._messages: list[tuple[float, float]] = []  # when links were used
         self._streams: defaultdict[int, float] = defaultdict(float)  # the same
         self._events: dict[int, float] = {}  # when they happened
@@ -181,10 +183,12 @@ class _Machine:
             took = seconds_of(command.work, self._gpu, self._hardware, self._shares)
             took = self._slowed(begin, took)
         else:
-            kind, begin = COMMUNICATION, max(begin, self._links_free)
-            took = seconds_of_message(command.message, self._in_node(command.message), self._links)
-            self._links_free = begin + took
-            self._messages.append((begin, begin + took))
+            in_node = self._in_node(command.message)
+            spans = in_node < command.message.group_size
+            kind, begin = COMMUNICATION, max(begin, self._links_free[spans])
+            took = seconds_of_message(command.message, in_node, self._links)
+            self._links_free[spans] = begin + took
+            insort(self._messages, (begin, begin + took))
         self._by_kind[kind] += took
         self._streams[stream] = begin + took
         self._ran.append((command, begin, begin + took))
@@ -196,7 +200,7 @@ class _Machine:
             if last <= at:
                 continue
             if first >= at + rest:
-                break
+                break  # and so do all after it
             rest -= max(first - at, 0.0)
             at = max(first, at)
             done = min((last - at) * (1 - PROCESSORS_OF_MESSAGES), rest)

@@ -1,0 +1,13 @@
+"""Which layout: the fastest that fits, and the fewest GPUs that do.
+
+Input: a TARGET, a number of GPUs, a batch. Output: a :class:`Search`. Invariant: a layout that is
+said to fit was run whole; others are told apart by few layers of the model, where these grow in
+proportion. Called by: users, and ``cli``.
+
+Its files, in reading order:
+
+    candidates  the layouts that are tried
+    depths      what a layout takes at full depth, from a few layers
+    search      the public function and its record
+    text        a search as text
+"""

@@ -1,0 +1,71 @@
+"""The layouts that a search tries.
+
+Input: a number of GPUs, a global batch. Output: candidates, in an order in which a larger
+micro-batch comes after a smaller one of the same layout. Invariant: each divides the GPUs and the
+batch. Called by: ``search``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+MAX_TENSOR_RANKS = 8
+"""Tensors are split among the GPUs of one node, whose links are fast."""
+
+MAX_MICRO_BATCH = 16
+
+
+class Candidate(NamedTuple):
+    """One layout: arguments of ``plan_target``."""
+
+    data_ranks: int
+    tensor_ranks: int
+    checkpoint: str
+    micro_batch: int
+    offload: bool = False
+
+    @property
+    def num_gpus(self) -> int:
+        """The ranks of its mesh."""
+        return self.data_ranks * self.tensor_ranks
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """The sizes of its axes."""
+        sizes = {"dp": self.data_ranks, "tp": self.tensor_ranks}
+        return {name: size for name, size in sizes.items() if size > 1} or {"dp": 1}
+
+    @property
+    def mesh_text(self) -> str:
+        """The same, as ``--mesh`` takes it."""
+        return ",".join(f"{name}={size}" for name, size in self.mesh.items())
+
+
+def candidates(
+    num_gpus: int, batch: int, checkpoints: Iterable[str], offload: bool = False
+) -> Iterator[Candidate]:
+    """The layouts of so many GPUs, with and without tensor parallelism.
+
+    Args:
+        num_gpus: in the mesh.
+        batch: samples of a step, of all ranks.
+        checkpoints: of activations.
+        offload: whether shards are kept on the CPU.
+    """
+    for tensor_ranks in _powers_of_two(min(MAX_TENSOR_RANKS, num_gpus)):
+        data_ranks = num_gpus // tensor_ranks
+        if num_gpus % tensor_ranks or batch % data_ranks or (offload and data_ranks == 1):
+            continue
+        of_rank = batch // data_ranks
+        for checkpoint in checkpoints:
+            for micro in _powers_of_two(min(of_rank, MAX_MICRO_BATCH)):
+                if of_rank % micro == 0:
+                    yield Candidate(data_ranks, tensor_ranks, checkpoint, micro, offload)
+
+
+def _powers_of_two(largest: int) -> Iterator[int]:
+    power = 1
+    while power <= largest:
+        yield power
+        power *= 2

@@ -1,0 +1,131 @@
+"""A search names what plans say of each layout; few layers say what all do."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from torchfake import profiles
+from torchfake.distributed import Search, plan_target, search_layouts
+from torchfake.distributed.search.candidates import Candidate, candidates
+from torchfake.distributed.search.depths import Taken, taken_at, taken_by
+from torchfake.errors import InputsError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
+
+TARGET = "transformers:LlamaForCausalLM"
+DEEP = (
+    "hidden_size=64", "num_hidden_layers=9", "num_attention_heads=4", "num_key_value_heads=2",
+    "intermediate_size=128", "vocab_size=100",
+)  # fmt: skip
+GPU = profiles()["h100-80gb"]
+
+
+def test_candidates_divide_gpus_and_batch() -> None:
+    found = list(candidates(12, 24, ["none"]))
+    assert found == [
+        Candidate(12, 1, "none", 1),
+        Candidate(12, 1, "none", 2),
+        Candidate(6, 2, "none", 1),
+        Candidate(6, 2, "none", 2),
+        Candidate(6, 2, "none", 4),
+        Candidate(3, 4, "none", 1),
+        Candidate(3, 4, "none", 2),
+        Candidate(3, 4, "none", 4),
+        Candidate(3, 4, "none", 8),
+    ]
+    assert [c.mesh_text for c in found[1:3]] == ["dp=12", "dp=6,tp=2"]
+    assert [c.mesh for c in candidates(4, 3, ["none"])] == [{"tp": 4}]
+    assert {c.num_gpus for c in candidates(64, 512, ["none", "full"])} == {64}
+    assert not [c for c in candidates(2, 4, ["none"], offload=True) if c.data_ranks == 1]
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "full"])
+@pytest.mark.parametrize("mesh", ["dp=4", "dp=2,tp=2"])
+def test_few_layers_say_what_all_do(mesh: str, checkpoint: str) -> None:
+    def run(layers: int | None) -> object:
+        depth = () if layers is None else (f"num_hidden_layers={layers}",)
+        overrides = (*DEEP, *depth)
+        options = {"mesh": mesh, "checkpoint": checkpoint, "batch": 8, "seq": 512}
+        return plan_target(TARGET, gpu=GPU, overrides=overrides, **options)
+
+    whole = taken_by(run(None))
+    found = taken_at(9, run)
+    assert found.is_extrapolated
+    assert found.peak_bytes == whole.peak_bytes
+    assert found.step_seconds == pytest.approx(whole.step_seconds, rel=0.01)
+    assert found.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=0.1)
+
+
+def test_what_does_not_grow_in_proportion_is_run_whole() -> None:
+    seen: list[int | None] = []
+
+    class Grown:
+        step_seconds = None
+
+        def __init__(self, layers: int | None) -> None:
+            seen.append(layers)
+            self.plan = type(
+                "Plan", (), {"peak_reserved_bytes": 1, "peak_bytes": 2 ** (layers or 9)}
+            )
+
+    assert taken_at(9, Grown) == Taken(512, 1, None)
+    assert seen == [3, 4, 5, None]
+
+
+@pytest.fixture(scope="module")
+def found() -> Search:
+    small = GPU._replace(total_memory=(1 << 30) + (80 << 20))
+    options = {"overrides": DEEP, "checkpoints": ("none", "full"), "seq": 512}
+    return search_layouts(TARGET, gpus=2, batch=8, gpu=small, **options)
+
+
+def test_the_answers_were_run_whole(found: Search) -> None:
+    assert found.fits
+    assert found.fastest is not None
+    assert found.fastest.fits
+    row = next(
+        row
+        for row in found.rows
+        if row.candidate.mesh == dict(found.fastest.strategy.mesh)
+        and row.candidate.checkpoint == found.fastest.strategy.checkpoint
+        and row.candidate.micro_batch == found.fastest.batch.micro
+    )
+    assert row.taken is not None
+    assert not row.taken.is_extrapolated
+    assert row.taken.step_seconds == found.fastest.step_seconds
+    faster = [r for r in found.rows if r.taken and r.taken.step_seconds < row.taken.step_seconds]
+    assert not any(r.fits for r in faster if r.candidate.num_gpus == 2)
+    assert found.cheapest is not None
+
+
+def test_no_layout_of_the_table_is_beaten_by_another(found: Search) -> None:
+    taken = [row.taken for row in found.pareto if row.taken is not None]
+    assert taken
+    seconds = [row.step_seconds or 0.0 for row in taken]
+    sizes = [row.reserved_bytes for row in taken]
+    assert seconds == sorted(seconds)
+    assert sizes == sorted(sizes, reverse=True)
+    said = json.loads(json.dumps(found.to_dict()))
+    assert len(said["rows"]) == len(found.rows)
+    assert said["fastest"]["code"] in str(found) + "\n"
+
+
+def test_nothing_fits() -> None:
+    tiny = GPU._replace(total_memory=(1 << 30) + 4_000_000)
+    options = {"overrides": DEEP, "checkpoints": ("full",), "seq": 64}
+    found = search_layouts(TARGET, gpus=2, batch=2, gpu=tiny, **options)
+    assert not found.fits
+    assert {row.candidate.offload for row in found.rows} == {False, True}
+    first = str(found).splitlines()[0]
+    assert first.startswith(f"fastest  none of {len(found.rows)} layouts fits; the smallest ")
+
+
+def test_bad_input() -> None:
+    search = partial(search_layouts, TARGET, overrides=DEEP)
+    with pytest.raises(InputsError, match="a batch of 3 does not divide among 16 GPUs"):
+        search(gpus=16, batch=3)
+    with pytest.raises(InputsError, match=r"no layout can be run; the first: .*precision"):
+        search(gpus=2, batch=2, precision="fp4")

@@ -82,7 +82,8 @@ def exhaustive(session: nox.Session) -> None:
         run_pytest(session, f"--cache={cache}", *SWEEPS)
     run_pytest(session, *CACHED, *SWEEPS, TORCHFAKE_CHECK_CACHE="1")
     run_pytest(session, "--pieces", *DEFERRED)
-    run_pytest(session, "tests/inspect/test_memory_product.py", "--all-samples")
+    products = ("tests/inspect/test_memory_product.py", "tests/inspect/serving/test_caches.py")
+    run_pytest(session, *products, "--all-samples")
 
 
 @nox.session

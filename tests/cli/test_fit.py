@@ -45,11 +45,11 @@ def test_fit_says_no(run: Run, tmp_path: Path) -> None:
 
 def test_serving(run: Run) -> None:
     served = ("--serve", "64,users=3,cache_dtype=fp8", "--gpu", "t4-16gb")
-    code, out, err = run("fit", *SMALL, *served, "--json")
+    code, out, err = run("fit", *SMALL, *served, "--json", "--vary", "context")
     assert (code, err) == (0, "")
     (fit,) = json.loads(out)["fits"]
     assert fit["serve"]["users"] == 3
-    assert fit["users"] > 100
+    assert fit["users"] is None
     assert fit["context"] >= 64
     code, out, _ = run("inspect", *SMALL, *served[:2])
     assert code == 0

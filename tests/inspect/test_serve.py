@@ -11,7 +11,7 @@ from torchfake import Serve, estimate, fit, profiles
 from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.serve import parse_serve
 
-SMALL = profiles()["t4-16gb"]._replace(total_memory=64 << 20)
+SMALL = profiles()["t4-16gb"]._replace(total_memory=32 << 20)
 
 
 def test_text() -> None:
@@ -33,21 +33,26 @@ def fits_at(model: nn.Module, serve: Serve, usable: int) -> bool:
     return reserved <= usable
 
 
-@pytest.mark.parametrize("cache", ["paged", "static"])
-def test_the_most_users_and_the_longest_context(cache: str) -> None:
-    model = served_model("llama")
-    serve = Serve(512, 2, cache=cache, prompt=64)
-    (found,) = fit(model, SMALL, serve=serve, reserved_bytes=0)
+def test_the_most_users() -> None:
+    model, serve = served_model("llama"), Serve(512, 2, prompt=64)
+    (found,) = fit(model, SMALL, serve=serve, reserved_bytes=0, vary="users")
     assert found.fits
-    assert found.users == found.largest
     assert found.users is not None
-    assert found.context is not None
-    usable = SMALL.total_memory
-    assert fits_at(model, Serve(512, found.users, cache=cache, prompt=64), usable)
-    assert fits_at(model, Serve(found.context, 2, cache=cache, prompt=64), usable)
-    assert found.users > 2 or found.limited_by == "memory"
-    assert found.tokens == max(found.users * 512, found.context * 2)
+    assert (found.users, found.context) == (found.largest, None)
+    assert fits_at(model, Serve(512, found.users, prompt=64), SMALL.total_memory)
+    assert found.limited_by == "memory"
+    assert found.tokens == found.users * 512
     assert found.to_dict()["tokens"] == found.tokens
+
+
+def test_the_longest_context() -> None:
+    model, serve = served_model("llama"), Serve(512, 8, cache="static", prompt=64)
+    (found,) = fit(model, SMALL, serve=serve, reserved_bytes=0, vary="context")
+    assert found.users is None
+    assert found.context is not None
+    assert found.tokens == found.context * 8
+    longer = Serve(found.context, 8, cache="static", prompt=64)
+    assert fits_at(model, longer, SMALL.total_memory)
 
 
 def test_a_context_ends_where_the_positions_of_the_model_do() -> None:
@@ -55,7 +60,8 @@ def test_a_context_ends_where_the_positions_of_the_model_do() -> None:
     (found,) = fit(model, "t4-16gb", serve=Serve(64, 2), vary="context")
     assert (found.context, found.context_limited_by) == (1024, "model")
     assert found.users is None
-    assert "2 users x 1,024 (the model's limit)" in str(fit(model, "t4-16gb", serve=Serve(64, 2)))
+    shown = str(fit(model, "t4-16gb", serve=Serve(64, 2), vary="context"))
+    assert "2 users x 1,024 (the model's limit)" in shown
 
 
 def test_an_estimate_of_serving_can_be_fitted() -> None:

@@ -163,6 +163,7 @@ class Case(NamedTuple):
     keep_gradients: bool = False
     inputs: Callable[[], Any] | None = None  # of one rank; those below, if None
     names: tuple[str, ...] = ()  # of the axes; dp and tp, if empty
+    autocast: torch.dtype | None = None
 
 
 CASES = {

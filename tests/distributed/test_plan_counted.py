@@ -51,6 +51,7 @@ def planned(case: Case) -> Any:
         parallelize=case.parallelize,
         inputs=case.inputs or inputs,
         optimizer=case.optimizer,
+        autocast=case.autocast,
         accumulate=case.accumulate,
         keep_gradients=case.keep_gradients,
         device="cpu",

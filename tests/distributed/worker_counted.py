@@ -119,8 +119,9 @@ def counted(case: Case) -> dict[str, Any]:
     def step() -> None:
         model.zero_grad(set_to_none=not case.keep_gradients)
         for _ in range(case.accumulate):
-            output = model(**given)
-            loss = output.sum() if torch.is_tensor(output) else output.loss
+            with torch.autocast("cpu", case.autocast, enabled=case.autocast is not None):
+                output = model(**given)
+                loss = output.sum() if torch.is_tensor(output) else output.loss
             loss = loss if case.accumulate == 1 else loss / case.accumulate
             loss.backward()
         optimizer.step()

@@ -14,6 +14,7 @@ from typing import Any
 
 from torchfake._patches.patch import Patch, Patched
 from torchfake._tensor.storages import FakeUntypedStorage
+from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.distributed import is_dtensor, local_tensor_of
 from torchfake._torch.distributed_patches import report_devices_of_shards
@@ -49,8 +50,16 @@ def _resize(original: Any) -> Any:
     return resize_
 
 
+def _switched_by_autocast(original: Any) -> Any:
+    """C++ autocast asks a DTensor for the carrier's device too: it is cast where fakes are."""
+    return override_switch
+
+
 def _patches() -> list[Patch]:
+    from torch.distributed.tensor import DTensor
+
     return [
+        Patch(DTensor, "__torch_function__", _switched_by_autocast),
         Patch(FakeUntypedStorage, "resize_", _resize),
         Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
     ]

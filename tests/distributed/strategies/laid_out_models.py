@@ -126,7 +126,7 @@ def labelled_images() -> dict[str, torch.Tensor]:
 def case(
     build: Callable[[], nn.Module], inputs: Callable[[], Any], strategy: Strategy, **options: Any
 ) -> Case:
-    names = {"inputs": inputs, "names": strategy.mesh_dim_names}
+    names = {"inputs": inputs, "names": strategy.mesh_dim_names, "autocast": strategy.autocast}
     return Case(strategy.mesh_shape, strategy, build, **names, **options)
 
 
@@ -149,6 +149,9 @@ LAID_OUT = {
     ),
     "llama, tensor alone": case(
         partial(llama, num_key_value_heads=4), texts, Strategy({"tp": 4}, precision="fp32")
+    ),
+    "llama, tensor alone, mixed": case(
+        partial(llama, num_key_value_heads=4), texts, Strategy({"tp": 4}, "full")
     ),
     "qwen3 moe, fsdp": case(qwen3_moe, texts, Strategy(FSDP, precision="fp32")),
     "qwen3 moe, both": case(qwen3_moe, texts, Strategy(BOTH, precision="fp32")),

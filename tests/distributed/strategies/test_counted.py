@@ -17,6 +17,7 @@ from tests.ranks import Launch, finished, once_per_session, run_launches  # noqa
 
 IN_SUITE = [
     "llama, hybrid, full",
+    "llama, tensor alone, mixed",
     "llama, both, mixed, selective",
     "qwen3 moe, both",
     "t5, fsdp, full",

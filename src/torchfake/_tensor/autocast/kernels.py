@@ -39,6 +39,7 @@ from torchfake._tensor.autocast.policies import (
     tensors_in,
 )
 from torchfake._torch import dispatcher, subclass
+from torchfake._torch.distributed import is_dtensor
 
 
 def run_with_autocast(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -127,6 +128,8 @@ def _list_of(device_type: str) -> str:
 
 
 def _device_types(args: Args, kwargs: Kwargs) -> list[str]:
-    """The device types that the fakes among the arguments report, each once."""
-    records = (metadata_record(tensor) for tensor in tensors_in(args, kwargs))
-    return list(dict.fromkeys(record.device.type for record in records if record is not None))
+    """The device types that the fakes among the arguments report, and DTensors of fakes, each
+    once.
+    """
+    fakes = (t for t in tensors_in(args, kwargs) if metadata_record(t) is not None or is_dtensor(t))
+    return list(dict.fromkeys(tensor.device.type for tensor in fakes))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-_LEAST_SHARE = 100
+_LEAST_SHARE = 1000
 """A group that holds less than one part in so many of the parameters is left to the root."""
 
 

@@ -110,6 +110,13 @@ class Strategy:
         is_alone = self.precision == "mixed" and self.axes.data_ranks == 1
         return torch.bfloat16 if is_alone else None
 
+    @property
+    def mixes_dtensors(self) -> bool:
+        """Whether some parameters are DTensors and others are not: with tensor parallelism alone.
+        Optimizers take ``foreach=False`` then, since torch refuses to update both in one call.
+        """
+        return self.axes.data_ranks == 1 and self.axes.tensor_ranks > 1
+
     def code(self, module: nn.Module, *, device: str = "cuda") -> str:
         """The code that lays this model out so: a function ``parallelize``, the mesh, the call.
 
@@ -125,7 +132,12 @@ class Strategy:
         imports = [line for line in lines if line.startswith("import")]
         imports += sorted(line for line in lines if line not in imports)
         body = f"\n\n{rest}" if rest else ""
-        return "\n".join(imports) + f"\n{body}\n\n{call_text(self.axes, device)}".rstrip()
+        call = call_text(self.axes, device)
+        if self.mixes_dtensors:
+            call += (
+                "# optimizers take foreach=False: some parameters are DTensors, and some are not\n"
+            )
+        return "\n".join(imports) + f"\n{body}\n\n{call}".rstrip()
 
     def __call__(self, module: nn.Module, mesh: Any) -> nn.Module:
         """Lay the model out over a mesh with these axes, by running the code."""

@@ -7,6 +7,7 @@ in the record. Called by: users, and ``cli``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -183,7 +184,7 @@ def plan_target(
             mesh_dim_names=strategy.mesh_dim_names,
             parallelize=strategy,
             inputs=given,
-            optimizer=optimizer,
+            optimizer=_optimizer(optimizer) if strategy.mixes_dtensors else optimizer,
             autocast=strategy.autocast,
             accumulate=num_run,
             gpu=gpu,
@@ -227,6 +228,15 @@ def _inputs(
     function: Target = resolve(maker, overrides=sizes)
     make: Callable[[], Any] = function.construct
     return make, seq
+
+
+def _optimizer(name: str) -> Any:
+    """The optimizer of that name, one parameter at a time; the name, if there is no such choice."""
+    known = {key.lower(): value for key, value in vars(torch.optim).items()}
+    found = known.get(name.lower())
+    if not isinstance(found, type) or "foreach" not in inspect.signature(found).parameters:
+        return name
+    return partial(found, foreach=False)
 
 
 def _of_all_micro_batches(found: Plan, num_run: int, num_all: int) -> Plan:

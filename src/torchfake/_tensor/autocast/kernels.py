@@ -131,5 +131,11 @@ def _device_types(args: Args, kwargs: Kwargs) -> list[str]:
     """The device types that the fakes among the arguments report, and DTensors of fakes, each
     once.
     """
-    fakes = (t for t in tensors_in(args, kwargs) if metadata_record(t) is not None or is_dtensor(t))
-    return list(dict.fromkeys(tensor.device.type for tensor in fakes))
+    found = []
+    for tensor in tensors_in(args, kwargs):
+        record = metadata_record(tensor)
+        if record is not None:
+            found.append(record.device.type)
+        elif is_dtensor(tensor):
+            found.append(tensor.device.type)
+    return list(dict.fromkeys(found))

@@ -22,4 +22,7 @@ In reading order:
     storage_tracker  records when each storage is allocated and freed, and for what
     lifetimes        those records as columns: bytes held after each event
     cuda_memory      what CUDA adds: rounding of allocations, workspaces of cuBLAS
+    kernel_memory    what kernels of CUDA allocate while they run
+    attention_memory  that of attention's kernels
+    reduction_memory  that of reductions
 """

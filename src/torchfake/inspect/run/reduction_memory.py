@@ -64,12 +64,12 @@ def _coalesced(shape: Sequence[int], strides: Sequence[int], reduced: set[int]) 
     all_dims = [d for d in all_dims if d.size != 1]
     inner = sorted((d for d in all_dims if d.is_reduced), key=lambda d: d.step)
     joined: list[_Dim] = []
-    for dim in [*inner, *(d for d in all_dims if not d.is_reduced)]:
+    for each in [*inner, *(d for d in all_dims if not d.is_reduced)]:
         last = joined[-1] if joined else None
-        if last is not None and _follows(last, dim):
-            joined[-1] = last._replace(size=last.size * dim.size)
+        if last is not None and _follows(last, each):
+            joined[-1] = last._replace(size=last.size * each.size)
         else:
-            joined.append(dim)
+            joined.append(each)
     return joined
 
 

@@ -19,6 +19,7 @@ from torchfake.inspect.program.references import Reached, hooks_of
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.training_arguments import settings_left_out
 from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.serve import PAGED, Serve
 
 
 def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> tuple[str, ...]:
@@ -40,9 +41,17 @@ def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> t
     ]
     if workload.program is None:
         lines += _hooks(workload.module, step.optimizer)
+    if step.serve is not None:
+        lines += _of_servers(step.serve)
     if step.training is not None:
         lines += settings_left_out(step.training, device)
     return tuple(lines)
+
+
+def _of_servers(serve: Serve) -> Iterator[str]:
+    yield "sampling: what is done with the logits"
+    if serve.cache == PAGED:
+        yield "an engine's fused kernels and CUDA graphs; passes are those of the model's modules"
 
 
 def _compiled(modules: list[nn.Module], reached: Reached) -> Iterator[str]:

@@ -45,6 +45,7 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
                                "mamba_chunk_size": 8}),
     "jamba": ("Jamba", {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2,
                         "use_mamba_kernels": False, "mamba_d_state": 4, "mamba_dt_rank": 4}),
+    "minimax": ("MiniMax", {"num_local_experts": 4, "block_size": 8}),
     "qwen3_next": ("Qwen3Next", {"head_dim": 8, "linear_num_key_heads": 2,
                                  "linear_num_value_heads": 2, "linear_key_head_dim": 8,
                                  "linear_value_head_dim": 8, "num_experts": 4,

@@ -23,6 +23,10 @@ CASES = [(2, 11, 40, None), (3, 30, 31, None), (1, 21, 30, 6)]
 def made(kind: str, config: Any, context: int) -> Any:
     from transformers import DynamicCache, QuantizedCache, StaticCache
 
+    if config.model_type == "minimax":
+        from transformers.models.minimax.modeling_minimax import MiniMaxCache
+
+        return MiniMaxCache()
     if kind == "quantized":
         return QuantizedCache("fp8", config)
     if kind == "static":
@@ -40,6 +44,7 @@ def check(name: str, kind: str, case: tuple[int, int, int, int | None]) -> None:
     found = estimate(model, serve=serve)
     assert found.peak_bytes == counted.peak_bytes
     assert found.mode == "serving"
+    assert any("sampling" in line for line in found.left_out)
     assert found.cache is not None
     assert found.cache.num_bytes <= found.peak_bytes
 
@@ -54,6 +59,8 @@ def test_caches_are_byte_exact(name: str, request: pytest.FixtureRequest) -> Non
         chosen = all_of_them
     else:
         chosen = [all_of_them[list(SERVED).index(name) % len(all_of_them)]]
+    if name == "minimax":  # which makes its own
+        chosen = [("dynamic", case) for _, case in chosen]
     for kind, case in chosen:
         check(name, kind, case)
 
@@ -119,6 +126,7 @@ def _refusals() -> dict[str, Callable[[], Any]]:
             served_model("llama"),
             serve=Serve(8, cache="quantized", backend="quanto", cache_dtype="fp8"),
         ),
+        "has a cache of its own": lambda: estimate(served_model("minimax"), serve=Serve(8)),
         "only full attention": lambda: estimate(
             served_model("gemma3"), serve=Serve(8, cache="quantized", backend="fp8")
         ),

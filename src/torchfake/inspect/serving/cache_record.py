@@ -79,7 +79,9 @@ def record_of(cache: Any, device: str, users: int, context: int) -> ServedCache:
         LayerCache(type(layer).__name__, sum(s.num_bytes for s in _new(layer, device, seen)))
         for layer in layers_of(cache)
     ]
-    layers = [layer for layer in layers if layer.num_bytes]
+    # what a cache has beside its layers, as MiniMax' the states of linear attention
+    rest = sum(storage.num_bytes for storage in _new(cache, device, seen))
+    layers = [x for x in (*layers, LayerCache(type(cache).__name__, rest)) if x.num_bytes]
     return ServedCache(type(cache).__name__, users, context, tuple(layers))
 
 
@@ -87,7 +89,7 @@ def layers_of(cache: Any) -> list[Any]:
     """The layers of a cache; of an encoder-decoder, those of both its caches."""
     both = [getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross")]
     found = [layer for part in both if part is not None for layer in part.layers]
-    return found or list(getattr(cache, "layers", ()))
+    return found or list(getattr(cache, "layers", (cache,)))
 
 
 def layer_bytes(layer: Any, device: str) -> int:

@@ -16,6 +16,7 @@ from torchfake.errors import InputsError, MissingExtraError
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.serve import FP8, INTEGERS, QUANTIZED, Serve
 
+_ITS_OWN = "has a cache of its own: give serve= cache='dynamic'"
 _QUANTO_BITS, _HQQ_BITS = (2, 4), (1, 2, 3, 4, 8)
 
 
@@ -35,13 +36,17 @@ def config_of(module: nn.Module) -> Any:
 
 
 def cache_for(module: nn.Module, serve: Serve) -> Any:
-    """An empty cache.
+    """An empty cache; None for a dynamic one of a model that makes its own.
 
     Raises:
         InputsError: if the model cannot have it.
         MissingExtraError: if its quantization needs a library that is not installed.
     """
     config = config_of(module)
+    if isinstance(serve.cache, str) and _has_its_own(module):
+        if serve.cache == "dynamic":
+            return None
+        raise InputsError(f"{type(module).__name__} {_ITS_OWN}")
     try:
         cache = _cache(config, serve)
     except ImportError as error:
@@ -57,8 +62,19 @@ def cache_for(module: nn.Module, serve: Serve) -> Any:
     return cache if is_both else EncoderDecoderCache(cache, DynamicCache(config=config))
 
 
+def _has_its_own(module: nn.Module) -> bool:
+    supports = getattr(module, "_supports_default_dynamic_cache", None)
+    return callable(supports) and not supports()
+
+
 def dynamic_cache(module: nn.Module) -> Any:
-    """A ``DynamicCache``, which knows windows and states from the config."""
+    """A ``DynamicCache``, which knows windows and states from the config.
+
+    Raises:
+        InputsError: if the model makes a cache of its own.
+    """
+    if _has_its_own(module):
+        raise InputsError(f"{type(module).__name__} {_ITS_OWN}")
     return cache_for(module, Serve(2, cache="dynamic"))
 
 

@@ -60,7 +60,7 @@ def test_the_choice_of_attention_on_the_cpu() -> None:
         assert found is ("Flash" in name)
     tensor = torch.ones(2, 3, 8, requires_grad=True)
     is_squeezed = "Squeeze" in attention(tensor, tensor, tensor).grad_fn.name()
-    assert kernels.cpu_attention_adds_batch_dim() is is_squeezed
+    assert kernels.attention_adds_batch_dim() is is_squeezed
     assert kernels.cpu_attention_allows_causal_mask() in (True, False)
     described = kernels.AttentionArgument(tensor.shape, tensor.dtype, True)
     assert hash(described) == hash(described._replace(dtype=torch.float32))

@@ -44,6 +44,26 @@ def scaled_dot_product_attention(
     """
     query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
     options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+    if query.dim() == key.dim() == value.dim() == 3 and kernels.attention_adds_batch_dim():
+        while attn_mask is not None and attn_mask.dim() < 4:
+            attn_mask = attn_mask.unsqueeze(0)
+        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
+        call = (query, key, value, attn_mask, dropout_p, is_causal)
+        return _attend(math_path, *call, options).squeeze(0)
+    return _attend(math_path, query, key, value, attn_mask, dropout_p, is_causal, options)
+
+
+def _attend(
+    math_path: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    options: dict[str, Any],
+) -> Any:
+    """The kernel of the device, or the math path."""
     if all(
         decode(t.device).type == "cpu" for t in (query, key, value)
     ):  # torch.func tells carriers
@@ -52,10 +72,12 @@ def scaled_dot_product_attention(
     run = None
     is_on_cuda = decode(query.device).type == "cuda"  # of others it is not known which there are
     if is_on_cuda and not (is_causal and attn_mask is not None):
-        run = kernel_for(Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa))
+        run = kernel_for(
+            Call(query, key, value, attn_mask, dropout_p, is_causal, options["enable_gqa"])
+        )
     if run is not None:
         mask = _additive_mask(attn_mask, query.dtype)
-        return run(query, key, value, mask, dropout_p, is_causal, scale)
+        return run(query, key, value, mask, dropout_p, is_causal, options["scale"])
     return math_path(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
@@ -70,12 +92,6 @@ def _on_cpu(
     **options: Any,
 ) -> Any:
     """Flash attention where torch itself chooses that, else the math path."""
-    if query.dim() == key.dim() == value.dim() == 3 and kernels.cpu_attention_adds_batch_dim():
-        while mask is not None and mask.dim() < 4:
-            mask = mask.unsqueeze(0)
-        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
-        call = (query, key, value, mask, dropout_p, is_causal)
-        return _on_cpu(math_path, *call, **options).squeeze(0)
     is_valid = mask is None or (
         mask.dtype in (torch.bool, torch.float32, query.dtype)
         and (not is_causal or kernels.cpu_attention_allows_causal_mask())

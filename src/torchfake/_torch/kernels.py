@@ -229,8 +229,8 @@ def cublas_workspace_is_kept() -> bool:
 
 
 @cache
-def cpu_attention_adds_batch_dim() -> bool:
-    """Whether attention of three dims on the CPU is that of four: since torch 2.14."""
+def attention_adds_batch_dim() -> bool:
+    """Whether attention of three dims is that of four: since torch 2.14."""
     with _outside_of_all(), enable_grad():
         tensor = torch.ones(1, 1, 1, requires_grad=True)
         result: Any = torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)

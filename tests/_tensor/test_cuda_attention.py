@@ -114,6 +114,14 @@ def test_kernel_of_a_gpu(gpu: str, given: dict[str, Any], expected: str) -> None
     assert result.shape == (2, 4, length, width)
 
 
+def test_one_head_of_keys() -> None:
+    shares = kernels.attention_shares_one_head()
+    for gpu, fused in ((A100, FLASH), (H100, CUDNN)):
+        with fake_mode(fake_cuda=gpu), Kernels() as seen:
+            attend(heads(), heads(num=1), heads(num=1)).sum().backward()
+        assert (seen.names or [MATH])[0] == (fused if shares else MATH)
+
+
 def test_kernels_that_differ_by_version() -> None:
     shares = kernels.efficient_attention_shares_keys()
     assert run(A100, gqa=2, dtype=FLOAT)[0] == (EFFICIENT if shares else MATH)

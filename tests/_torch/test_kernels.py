@@ -120,5 +120,6 @@ def test_attention_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     assert not kernels.prefers_cudnn_attention()
     assert kernels.cudnn_attention_takes_256() == kernels.efficient_attention_shares_keys()
+    assert kernels.attention_shares_one_head() == kernels.efficient_attention_shares_keys()
     assert kernels.efficient_attention_trains_masks() == kernels.efficient_attention_shares_keys()
     assert kernels.attention_seed_is_always_on_cpu() != kernels.efficient_attention_trains_masks()

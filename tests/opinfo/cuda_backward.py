@@ -30,11 +30,25 @@ ACCELERATORS = {8: "a100-80gb", 9: "h100-80gb"}
 NUM_ATTENTION_CALLS = 400
 FLOATS = [torch.float32, torch.bfloat16]
 
-VALUES = "a shape, or a branch, is a matter of values, and kernels compute none here"
-ONE_ELEMENT = "strides of a dim of one element, which no kernel reads"
-NO_CUDNN = "only cuDNN knows how large its buffers are"
+VALUES = "a shape, or a branch, is a matter of values: refused here, and a guess without kernels"
+SAMPLES = "the database draws its samples from a set, whose order is another in each process"
+JITERATOR = "torch.cuda.jiterator asks torch for a GPU when it is called"
+SPARSE = "fakes are strided"
 
-UNTOLD: dict[str, str] = {}
+UNTOLD: dict[str, str] = {
+    **{name: reason for name, reason in forward.UNTOLD.items() if reason != forward.ATTENTION},
+    **dict.fromkeys(("allclose", "nonzero", "unique"), VALUES),
+    **dict.fromkeys(
+        ("empty_like", "new_empty_strided", "new_full", "new_zeros", "randint"), SAMPLES
+    ),
+    **dict.fromkeys(("jiterator_2inputs_2outputs", "jiterator_binary"), JITERATOR),
+    **dict.fromkeys(
+        ("masked.amax", "masked.logaddexp", "masked.norm", "masked.prod", "masked.softmax"),
+        forward.NUMBERS,
+    ),
+    "nn.CircularPad1d": "views of the border are made once more",
+    "to_sparse": SPARSE,
+}
 """What differs, and why."""
 
 

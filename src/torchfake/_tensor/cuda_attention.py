@@ -93,7 +93,8 @@ def _heads_fit(call: Call, *, shared_by_keys_and_values: bool = True) -> bool:
     """check_batch_size_and_num_heads_dense."""
     of_query, *others = (t.shape[1] for t in call.tensors)
     if not call.enable_gqa:
-        return others == [of_query, of_query]
+        shares_one = kernels.attention_shares_one_head() and others == [1, 1]
+        return shares_one or others == [of_query, of_query]
     if shared_by_keys_and_values and others[0] != others[1]:
         return False
     return all(of_query % n == 0 for n in others)

@@ -211,6 +211,11 @@ def efficient_attention_shares_keys() -> bool:
     return _version >= (2, 15)
 
 
+def attention_shares_one_head() -> bool:
+    """Whether all kernels of attention take one head of keys for any number of queries: in 2.15."""
+    return _version >= (2, 15)
+
+
 def efficient_attention_trains_masks() -> bool:
     """Whether the memory-efficient kernel keeps what a gradient of the mask needs: in 2.15."""
     return _version >= (2, 15)

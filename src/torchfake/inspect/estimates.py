@@ -98,8 +98,11 @@ class Estimate(ReservedMemory, Record):
 
     @cached_property
     def schedule(self) -> Schedule | None:
-        """When each kernel of the step runs; None on a CPU, and on a GPU of your own."""
-        return None if self.gpu is None else schedule_of(self.commands, self.gpu)
+        """When each kernel of the step runs; None on a CPU, on a GPU of your own, and for
+        generation and serving, of which not all passes are run.
+        """
+        is_step = self.step.decode is None and self.step.serve is None
+        return schedule_of(self.commands, self.gpu) if is_step and self.gpu is not None else None
 
     @property
     def step_seconds(self) -> float | None:

@@ -114,7 +114,7 @@ def test_communication_is_exposed_where_nothing_is_computed() -> None:
 
 
 def test_recomputation_is_no_model_flops() -> None:
-    product = Work("matrix products", 10**9, 10**6, torch.bfloat16, 1.0, (1, 1024, 1024))
+    product = Work("matrix products", 10**9, 10**6, torch.bfloat16, products=(1, 1024, 1024))
     again = Command(LAUNCH, Place(0, "backward", "", True), "aten::mm", product)
     found = run([again._replace(place=Place(0)), again])
     assert (found.flops, found.model_flops) == (2 * 10**9, 10**9)
@@ -138,7 +138,7 @@ def test_between_nodes_a_ring_has_all_ports_of_a_node() -> None:
 
 
 def test_tiles_that_stand_over_the_edge_are_computed() -> None:
-    big = Work("matrix products", 2 * 4096**3, 10, torch.bfloat16, 1.0, (1, 4096, 4096))
+    big = Work("matrix products", 2 * 4096**3, 10, torch.bfloat16, products=(1, 4096, 4096))
     narrow = big._replace(flops=2 * 4096 * 4096 * 1, products=(1, 4096, 1))
     shares = shares_of(GPU)
     waves = -(-32 * 32 // 132)

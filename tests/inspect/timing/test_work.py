@@ -53,7 +53,7 @@ def test_products(works: Any) -> None:
     (found,) = works(lambda: F.linear(x, w))
     num_bytes = 2 * (64 * 1024 + 4096 * 1024 + 64 * 4096)
     assert found == Work(
-        "matrix products", 2 * 64 * 1024 * 4096, num_bytes, torch.bfloat16, 1.0, (1, 64, 4096)
+        "matrix products", 2 * 64 * 1024 * 4096, num_bytes, torch.bfloat16, products=(1, 64, 4096)
     )
     batch = on_gpu(8, 64, 32)
     (found,) = works(lambda: batch @ on_gpu(8, 32, 16))

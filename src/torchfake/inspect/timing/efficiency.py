@@ -2,7 +2,7 @@
 
 Input: the work of a call, a GPU. Output: seconds. Invariant: a roofline (Williams, Waterman and
 Patterson 2009): a call takes as long as its FLOPs or its bytes do, whichever is longer. Called by:
-``timing/timeline``.
+``timing/schedule``.
 
 Shares of the peak are of large sizes. Smaller ones leave processors without a tile: that is
 counted, tile by tile.

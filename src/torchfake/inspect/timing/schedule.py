@@ -74,7 +74,7 @@ class Schedule:
     def model_flops(self) -> int:
         """The same without recomputation (model FLOPs, as in PaLM, Chowdhery et al. 2022)."""
         return sum(
-            command.work.flops
+            command.work.flops - command.work.repeated_flops
             for command in self.commands
             if command.work is not None and not command.place.is_recomputation
         )

@@ -16,7 +16,7 @@ import torch
 from torchfake._core.metadata import Metadata
 from torchfake._core.schemas import traits_of
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake.inspect.timing.formulas import flop_formulas
+from torchfake.inspect.timing.formulas import flop_formulas, recomputed_flops
 
 MATMUL, CONVOLUTION = "matrix products", "convolutions"
 ELEMENTWISE, REDUCTION, COPY, LOOKUP = "elementwise", "reductions", "copies", "lookups"
@@ -46,6 +46,7 @@ class Work(NamedTuple):
     flops: int  # as torch counts them; 0 for what is no product
     num_bytes: int
     dtype: torch.dtype
+    repeated_flops: int = 0  # of them, what the forward pass has computed already
     executed: float = 1.0  # the share of the FLOPs that is executed: half of causal attention
     products: tuple[int, int, int] = (1, 0, 0)  # in a batch, and the rows and columns of each
 
@@ -61,7 +62,8 @@ def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
         num_bytes = _bytes_moved(traits.packet, read, written)
         return Work(_kind(traits.packet), 0, num_bytes, written[0].dtype)
     flops = int(formula(*args, **kwargs, out_val=result))
-    work = Work(MATMUL, flops, _bytes_moved("", read, written), read[0].dtype)
+    repeated = recomputed_flops(func, args, flops)
+    work = Work(MATMUL, flops, _bytes_moved("", read, written), read[0].dtype, repeated)
     if "attention" in traits.packet:
         executed = 0.5 if _is_causal(func, args, kwargs) else 1.0
         return work._replace(kind=_attention(traits.packet), executed=executed)

@@ -84,6 +84,7 @@ def exhaustive(session: nox.Session) -> None:
     run_pytest(session, "--pieces", *DEFERRED)
     products = ("tests/inspect/test_memory_product.py", "tests/inspect/serving/test_caches.py")
     run_pytest(session, *products, "--all-samples")
+    run_pytest(session, "tests/distributed/strategies/test_counted.py", "--all-samples")
 
 
 @nox.session

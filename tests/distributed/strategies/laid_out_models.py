@@ -9,8 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3MoeConfig,
@@ -41,6 +45,23 @@ def llama(**changes: Any) -> nn.Module:
 def qwen3_moe() -> nn.Module:
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts, head_dim=8))
+
+
+def deepseek() -> nn.Module:
+    """Latent attention, a dense layer before those of experts, experts in groups."""
+    experts = {"n_routed_experts": 8, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+    groups = {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}
+    ranks = {"kv_lora_rank": 16, "q_lora_rank": 32, "num_key_value_heads": 4}
+    heads = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    return DeepseekV3ForCausalLM(
+        DeepseekV3Config(**{**SIZES, **experts, **groups, **ranks, **heads})
+    )
+
+
+def gpt_oss() -> nn.Module:
+    """Attention sinks, and experts with biases."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+    return GptOssForCausalLM(GptOssConfig(**SIZES, **experts))
 
 
 def gpt2() -> nn.Module:
@@ -156,6 +177,9 @@ LAID_OUT = {
     "qwen3 moe, fsdp": case(qwen3_moe, texts, Strategy(FSDP, precision="fp32")),
     "qwen3 moe, both": case(qwen3_moe, texts, Strategy(BOTH, precision="fp32")),
     "qwen3 moe, both, selective": case(qwen3_moe, texts, Strategy(BOTH, "selective", "fp32")),
+    "deepseek, both, full": case(deepseek, texts, Strategy(BOTH, "full", "fp32")),
+    "gpt oss, both, full": case(gpt_oss, texts, Strategy(BOTH, "full", "fp32")),
+    "llama, both, accumulated": case(llama, texts, Strategy(BOTH, "selective"), accumulate=3),
     "gpt2, fsdp, selective": case(gpt2, texts, Strategy(FSDP, "selective", "fp32")),
     "t5, fsdp, full": case(t5, texts, Strategy(FSDP, "full", "fp32")),
     "t5, hybrid": case(t5, texts, Strategy(HYBRID, precision="fp32")),

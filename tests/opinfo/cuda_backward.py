@@ -34,19 +34,26 @@ VALUES = "a shape, or a branch, is a matter of values: refused here, and a guess
 SAMPLES = "the database draws its samples from a set, whose order is another in each process"
 JITERATOR = "torch.cuda.jiterator asks torch for a GPU when it is called"
 SPARSE = "fakes are strided"
+MIXED = "mm with an out dtype takes operands of two dtypes on CUDA, and is refused here"
+
+_MASKED = (
+    "amax", "amin", "argmax", "argmin", "log_softmax", "logaddexp", "mean", "norm", "normalize",
+    "prod", "softmax", "softmin", "std", "sum", "var",
+)  # fmt: skip
 
 UNTOLD: dict[str, str] = {
     **{name: reason for name, reason in forward.UNTOLD.items() if reason != forward.ATTENTION},
-    **dict.fromkeys(("allclose", "nonzero", "unique"), VALUES),
+    **dict.fromkeys(("allclose", "nonzero", "unique", "unique_consecutive"), VALUES),
     **dict.fromkeys(
         ("empty_like", "new_empty_strided", "new_full", "new_zeros", "randint"), SAMPLES
     ),
     **dict.fromkeys(("jiterator_2inputs_2outputs", "jiterator_binary"), JITERATOR),
     **dict.fromkeys(
-        ("masked.amax", "masked.logaddexp", "masked.norm", "masked.prod", "masked.softmax"),
+        tuple(f"masked.{op}" for op in _MASKED),
         forward.NUMBERS,
     ),
     "nn.CircularPad1d": "views of the border are made once more",
+    "nn.functional.linear_cross_entropy.chunked_none": MIXED,
     "to_sparse": SPARSE,
 }
 """What differs, and why."""

@@ -259,6 +259,8 @@ def sweep_inputs(session: nox.Session) -> None:
 def published(session: nox.Session) -> None:
     """Estimates against figures that others published: the table of docs/memory.md."""
     install(session, CHECKED_TORCH)
+    session.install("-r", "tests/ecosystem/training/requirements.txt", "bitsandbytes==0.50.2")
+    session.install("--no-deps", "-r", "tests/ecosystem/training/without_dependencies.txt")
     session.run("python", "-m", "tests.published.run", *session.posargs)
 
 

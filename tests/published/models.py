@@ -73,17 +73,43 @@ def gpt2() -> tuple[nn.Module, Any]:
     return model, example_inputs(model, batch=1, seq=1024)
 
 
+class EarlierSoftmax(torch.autograd.Function):
+    """torch's until 1.10: its backward pass took the input too, for its dtype alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        found = x.softmax(-1)
+        ctx.save_for_backward(x, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        x, found = ctx.saved_tensors
+        return torch._softmax_backward_data(gradients[0], found, -1, x.dtype)
+
+
+def attention_of_2022(
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """BERT's, with a mask of zeros where none is given."""
+    zeros = torch.zeros(q.shape[0], 1, 1, k.shape[2], device=q.device)
+    scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1]) + zeros
+    kept = F.dropout(EarlierSoftmax.apply(scores), options["dropout"], module.training)
+    return torch.matmul(kept, v).transpose(1, 2).contiguous(), None
+
+
 def bert_step(
     batch: int, *, adafactor: bool, half: bool, accumulate: int, checkpoints: bool
 ) -> Any:
     """A step of BERT-large as transformers' Trainer did it in 2022: gradients are set to zero, and
-    stay.
+    stay; with torch's softmax of that time.
     """
-    from transformers import BertConfig, BertForSequenceClassification
+    from transformers import AttentionInterface, BertConfig, BertForSequenceClassification
 
+    AttentionInterface.register("of_2022", attention_of_2022)
     config = BertConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
-        attn_implementation="eager",
+        attn_implementation="of_2022",
     )  # fmt: skip
     with fake_mode():
         model = BertForSequenceClassification(config)

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from tests.published import llama_of_torchtitan, models, served
+from tests.published import llama_of_torchtitan, models, served, tuned_models
 from torchfake import estimate, fake_mode, summary
 
 MIB, GIB = 2**20, 2**30
@@ -90,10 +90,31 @@ def torchtitan_reserved() -> float:
     return reserved / GIB
 
 
+def litgpt_peak(name: str, length: int, batch: int = 1, quantize: str | None = None) -> float:
+    step = tuned_models.litgpt_lora(name, length, batch, quantize)
+    return estimate(step, gpu="a100-40gb").peak_bytes / 1e9
+
+
+def torchtune_peak() -> float:
+    return estimate(tuned_models.llama_3b_full(2, 4096), gpu="a100-80gb").peak_bytes / GIB
+
+
+def torchtune_initial() -> float:
+    size = summary(tuned_models.llama_3b_lora()).tree.size
+    return (size.parameter_bytes + size.buffer_bytes) / GIB
+
+
+LITGPT = "litgpt, resource tables (2023), LoRA, A100, max_memory_allocated"
+_TUNED = (("phi-1.5, 1 x 1,044", 4.82, ("phi-1_5", 1044)),
+          ("phi-1.5, 4 x 1,044", 10.68, ("phi-1_5", 1044, 4)),
+          ("phi-1.5, 1 x 1,044, nf4", 3.78, ("phi-1_5", 1044, 1, "nf4")),
+          ("StableLM 3B, 1 x 1,034", 9.69, ("stablelm-base-alpha-3b", 1034)),
+          ("Llama 2 7B, 1 x 1,304", 21.30, ("Llama-2-7b-hf", 1304)),
+          ("Llama 2 7B, 1 x 1,304, nf4", 14.14, ("Llama-2-7b-hf", 1304, 1, "nf4")),
+          ("Llama 2 13B, 1 x 1,304", 38.12, ("Llama-2-13b-hf", 1304)))  # fmt: skip
 KORTHIKANTI = "Korthikanti et al. 2022, eq. 1 and 6"
 _LAYERS = (("22B", 6144, 64, 4, 6752, 1632), ("175B", 12288, 96, 1, 2736, 816),
            ("530B", 20480, 128, 1, 3920, 1360), ("1T", 25600, 160, 1, 4900, 1700))  # fmt: skip
-_OLD = "not explained; the versions of 2022 could not be run"
 _INSIGHTS = "DeepSeek-AI 2025, Insights into DeepSeek-V3, table 1"
 _VLLM = "vLLM, issue 10517, its log"
 TRAINER = "transformers, perf_train_gpu_one (2022), V100, nvidia-smi less 1,343 MB"
@@ -156,13 +177,22 @@ ROWS = [
         "Llama 3 8B, FSDP2 on 8 H100, 2 x 8,192, selective checkpointing, eager", 82.4, "GiB",
         torchtitan_reserved, 0.05, "", False),
     Row(TRAINER, "BERT-large, 4 x 512, fp32, reserved", 13606, "MiB",
-        partial(bert_reserved, 4), 0.05, _OLD, False),
+        partial(bert_reserved, 4), 0.05, "", False),
     Row(TRAINER, "the same, fp16", 12596, "MiB",
-        partial(bert_reserved, 4, half=True), 0.05, _OLD, False),
+        partial(bert_reserved, 4, half=True), 0.05, "", False),
     Row(TRAINER, "the same, Adafactor", 10952, "MiB",
-        partial(bert_reserved, 4, adafactor=True), 0.05, _OLD, False),
+        partial(bert_reserved, 4, adafactor=True), 0.05, "", False),
     Row(TRAINER, "BERT-large, 1 x 512, 4 accumulated", 7338, "MiB",
-        partial(bert_reserved, 1, accumulate=4), 0.05, _OLD, False),
+        partial(bert_reserved, 1, accumulate=4), 0.05, "", False),
     Row(TRAINER, "the same with checkpointing", 5432, "MiB",
         partial(bert_reserved, 1, accumulate=4, checkpoints=True), 0.05, "", False),
+    Row("torchtune, README (November 2024), A100, peak active",
+        "Llama 3.2 3B, 2 x 4,096 packed, fused AdamW", 60.0, "GiB",
+        torchtune_peak, 0.02, "", False),
+    Row("torchtune, end-to-end workflow", "Llama 3.2 3B, LoRA, model made", 6.21, "GiB",
+        torchtune_initial, 0.02, "", False),
+    *(
+        Row(LITGPT, setting, size, "GB", partial(litgpt_peak, *args), 0.02, "", False)
+        for setting, size, args in _TUNED
+    ),
 ]  # fmt: skip

@@ -148,6 +148,7 @@ def materialize_module(
     strict: bool = True,
     threads: int | None = None,
     progress: bool | None = None,
+    exchange: bool = False,
 ) -> _Module:
     """Materialize the deferred parameters and buffers of a module in place, and return it.
 
@@ -171,6 +172,8 @@ def materialize_module(
         threads: the number of threads that compute values; None: ``torch.get_num_threads()``.
         progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds and
             tqdm is there.
+        exchange: whether ranks that have columns of a matrix draw disjoint rows and exchange them,
+            instead of drawing all each. All ranks must call this then.
 
     Raises:
         NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
@@ -197,6 +200,7 @@ def materialize_module(
     _arguments.check_checkpoint(checkpoint, "checkpoint")
     _arguments.check_flag(strict, "strict")
     _arguments.check_optional_flag(progress, "progress")
+    _arguments.check_flag(exchange, "exchange")
     replay.check_threads(threads)
     request = pipeline.Request(
         device=_real_device(device),
@@ -205,6 +209,7 @@ def materialize_module(
         strict=strict,
         num_threads=threads,
         progress=progress,
+        exchange=exchange,
     )
     with holding(pipeline.lock):
         selection = collect(module, buffers_only=buffers_only, check=check_fn)

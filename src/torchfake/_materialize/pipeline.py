@@ -19,9 +19,11 @@ from torchfake._files import assign
 from torchfake._files.load import Source
 from torchfake._materialize import prepare, wrappers
 from torchfake._materialize.checks import NamedFakes, check_can_be_exchanged, check_kinds
-from torchfake._materialize.collect import Selection
+from torchfake._materialize.collect import NamedTensors, Selection
 from torchfake._materialize.materialize import materialize
 from torchfake._materialize.progress import progress_bar
+from torchfake._sharding import row_exchange
+from torchfake._sharding.exchange_batches import materialize_exchanged
 from torchfake._sharding.rank_agreement import check_agreement
 from torchfake._torch import distributed
 
@@ -40,6 +42,7 @@ class Request(NamedTuple):
     strict: bool = True
     num_threads: int | None = None
     progress: bool | None = False
+    exchange: bool = False  # rows, between ranks that have columns
     keep: bool = False  # what is computed on the way, for later replays
 
 
@@ -66,15 +69,26 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
     check_can_be_exchanged(others, device=request.device)
     values = _values_from_checkpoint(selection, request, module)
     given = {id(value.target) for value in values}
-    check_agreement([pair for pair in shards if id(pair[1]) not in given])
+    replayed = [pair for pair in shards if id(pair[1]) not in given]
+    exchanges = _exchanges(replayed) if request.exchange else []
+    check_agreement(
+        replayed,
+        exchanged={each.name for each in exchanges},
+        meshes=selection.meshes if request.exchange else (),
+    )
     prepare.release_histories(selection.attributes)
     released = [pair for pair in fakes if id(pair[1]) in in_histories]
     check_can_be_exchanged(released, device=request.device)
     prepare.give_own_memory(shards)
     with wrappers.updated_afterwards(shards + wrapped):
-        _materialize(fakes, values, request, wrappers.ids_inside(wrapped))
+        _materialize(fakes, values, request, wrappers.ids_inside(wrapped), exchanges)
     for managed in selection.fsdp_modules:
         distributed.refresh_fsdp_shards(managed)
+
+
+def _exchanges(shards: NamedTensors) -> list[row_exchange.Exchange]:
+    found = [row_exchange.exchange_of(name, dtensor) for name, dtensor in shards]
+    return [each for each in found if each is not None]
 
 
 def _values_from_checkpoint(
@@ -87,17 +101,31 @@ def _values_from_checkpoint(
 
 
 def _materialize(
-    fakes: NamedFakes, values: list[assign.Value], request: Request, uncast: set[int]
+    fakes: NamedFakes,
+    values: list[assign.Value],
+    request: Request,
+    uncast: set[int],
+    exchanges: list[row_exchange.Exchange],
 ) -> None:
+    places = {each.name: row_exchange.first_copy(each) for each in exchanges}
     if request.dtype is not None:
         prepare.cast((fake for _, fake in fakes if id(fake) not in uncast), request.dtype)
     assign.copy(values, request.device)
     num_bytes = sum(fake._fake_meta.num_bytes for _, fake in fakes)
     with progress_bar(num_bytes, request.progress) as advance:
-        materialize(
-            fakes,
-            device=request.device,
-            keep=request.keep,
-            advance=advance,
-            num_threads=request.num_threads,
-        )
+
+        def materialize_some(some: NamedFakes) -> None:
+            materialize(
+                some,
+                device=request.device,
+                keep=request.keep,
+                advance=advance,
+                num_threads=request.num_threads,
+            )
+
+        def install(batch: list[row_exchange.Exchange]) -> None:
+            shards = {id(distributed.shard_of(each.dtensor)) for each in batch}
+            materialize_some([pair for pair in fakes if id(pair[1]) in shards])
+
+        materialize_exchanged(exchanges, places, install)
+        materialize_some(fakes)

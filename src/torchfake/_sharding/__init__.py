@@ -2,7 +2,8 @@
 
 Input: DTensors of deferred shards, or of real ones. Output: the slices of the full tensor that this
 rank has, what a deferred shard was sliced from, and errors that all ranks raise together.
-Invariant: nothing is changed here, and ranks exchange digests and messages, never values.
+Invariant: nothing is changed here, and ranks exchange digests and messages, and values only
+where they are asked to (``row_exchange``).
 
 Files, in reading order:
 
@@ -10,5 +11,7 @@ Files, in reading order:
     local_slices     which elements of the full tensor a shard has
     provenance       what a deferred shard was sliced from
     rank_agreement   whether all ranks have recorded the same
+    row_exchange     columns, made of rows that ranks draw in turn and exchange
+    exchange_batches these exchanges batch by batch, errors told to the others
     shared_errors    an error on one rank, raised on all of them
 """

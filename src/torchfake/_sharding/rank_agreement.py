@@ -13,6 +13,7 @@ sliced from: the digest of a shard's own record would differ by rank.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -28,39 +29,48 @@ class _Parameter(NamedTuple):
 
     signature: str  # dtype and global shape
     digest: bytes  # of its source; empty: this rank does not know it
+    is_exchanged: bool = False  # its rows are drawn in turn
 
 
 Parameters = dict[str, _Parameter]
 
 
-def check_agreement(shards: list[tuple[str, torch.Tensor]]) -> None:
+def check_agreement(
+    shards: list[tuple[str, torch.Tensor]],
+    *,
+    exchanged: Collection[str] = (),
+    meshes: Iterable[Any] = (),
+) -> None:
     """Check that the ranks of each mesh have recorded the same. All of them must call this.
 
     Args:
         shards: names and DTensors of deferred shards.
+        exchanged: names of those whose rows ranks will exchange.
+        meshes: whose ranks have to agree, even if this one has no deferred shard there.
 
     Raises:
         RankMismatchError: on all ranks alike, naming those that differ from the majority, and the
             first parameter.
     """
-    by_mesh: dict[Any, Parameters] = {}
+    by_mesh: dict[Any, Parameters] = {m: {} for m in meshes if distributed.can_communicate(m)}
     for name, dtensor in shards:
         mesh: Any = dtensor.device_mesh  # type: ignore[attr-defined]
         if distributed.can_communicate(mesh):
-            by_mesh.setdefault(mesh, {})[name] = _described(dtensor)
+            by_mesh.setdefault(mesh, {})[name] = _described(dtensor, name in exchanged)
     for mesh, parameters in by_mesh.items():
         digests = distributed.gather_over_mesh(mesh, hash_parts(sorted(parameters.items())))
         if len(set(digests.values())) > 1:
             _check_equal(distributed.gather_over_mesh(mesh, parameters))
 
 
-def _described(dtensor: Any) -> _Parameter:
+def _described(dtensor: Any, is_exchanged: bool) -> _Parameter:
     signature = f"{str(dtensor.dtype).removeprefix('torch.')}{list(dtensor.shape)}"
     source = shard_source(dtensor)
     if source is None:
-        return _Parameter(signature, b"")
+        return _Parameter(signature, b"", is_exchanged)
     layout = source.offset, tuple(dtensor.stride())
-    return _Parameter(signature, hash_parts(digest_of_contents(source.contents), layout))
+    digest = hash_parts(digest_of_contents(source.contents), layout)
+    return _Parameter(signature, digest, is_exchanged)
 
 
 # What differs.
@@ -100,7 +110,10 @@ def _majority(by_rank: dict[int, Parameters]) -> Parameters:
             digests = Counter(parameter.digest for parameter in parameters if parameter.digest)
             signatures = Counter(parameter.signature for parameter in parameters)
             digest = digests.most_common(1)[0][0] if digests else b""
-            majority[name] = _Parameter(signatures.most_common(1)[0][0], digest)
+            ways = Counter(parameter.is_exchanged for parameter in parameters)
+            is_exchanged = ways.most_common(1)[0][0]
+            signature = signatures.most_common(1)[0][0]
+            majority[name] = _Parameter(signature, digest, is_exchanged)
     return majority
 
 
@@ -122,6 +135,13 @@ def _difference(own: Parameters, majority: Parameters) -> str | None:
             return (
                 f"{name} has other values: another seed, other draws before it, or it was changed "
                 "since"
+            )
+    for name, expected in majority.items():
+        if own[name].is_exchanged != expected.is_exchanged:
+            not_here = "" if own[name].is_exchanged else "not "
+            return (
+                f"rows of {name} are {not_here}exchanged, unlike on the others: pass the same "
+                "exchange= to materialize_module on all ranks"
             )
     return None
 

@@ -278,3 +278,37 @@ def process_group_of(given: Any) -> Any:
         resolve: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
         return resolve(given)
     return given if isinstance(given, dist.ProcessGroup) else dist.ProcessGroup.unbox(given)
+
+
+def axis_that_shards(dtensor: Any, dim: int) -> tuple[int | None, int]:
+    """The axis of the mesh that shards `dim`, and its size; None if ranks of its group have another
+    order than the axis.
+    """
+    mesh = dtensor.device_mesh
+    for axis, placement in enumerate(dtensor.placements):
+        if getattr(placement, "dim", None) in (dim, dim - dtensor.dim()) and mesh.size(axis) > 1:
+            is_plain = int(getattr(placement, "split_factor", 1)) == 1
+            is_ordered = bool((mesh.mesh.diff(dim=axis) > 0).all())
+            return (axis if is_plain and is_ordered else None), mesh.size(axis)
+    return None, 1
+
+
+def all_to_all_bytes(
+    sent: torch.Tensor, sizes: list[int], received: list[int], group: Any, device_type: str
+) -> torch.Tensor:
+    """Send each rank of `group` its part of `sent`; what they have sent, in their order."""
+    import torch.distributed as dist
+
+    sent = sent.to(device_type)
+    found = torch.empty(sum(received), dtype=torch.uint8, device=sent.device)
+    dist.all_to_all_single(found, sent, received, sizes, group=group)
+    return found.cpu()
+
+
+def gather_in_group(value: Any, group: Any) -> list[Any]:
+    """The `value` of each rank of a process group. All of them must call this."""
+    import torch.distributed as dist
+
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, value, group=group)
+    return gathered

@@ -1,0 +1,77 @@
+"""Shards of columns materialized from rows that ranks exchange, batch by batch.
+
+Input: what is exchanged, and the deferred fakes. Output: those fakes, real. Invariant: an error on
+one rank is raised on all ranks of its group, before they would wait for it; afterwards the record
+is what it was. Called by: ``_materialize/pipeline``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from torchfake._graph.operations import Op
+from torchfake._sharding import row_exchange
+from torchfake._sharding.row_exchange import Exchange
+from torchfake._torch import distributed
+from torchfake.errors import ReplayError
+
+Place = tuple[Op, int]
+
+
+def materialize_exchanged(
+    exchanges: list[Exchange],
+    places: dict[str, Place | None],
+    install: Callable[[list[Exchange]], None],
+) -> None:
+    """Exchange the values of each batch, and call `install`, which replays its shards from them."""
+    pending = list(row_exchange.batches(exchanges))
+    while pending:
+        try:
+            drawn = row_exchange.draw_rows(pending[0])
+        except BaseException as error:
+            _tell(pending, f"{type(error).__name__}: {error}")
+            raise
+        group = pending[0][0].group
+        messages = distributed.gather_in_group(None, group)
+        failed = [text for text in messages if text is not None]
+        if failed:
+            _tell([b for b in pending if b[0].group is not group], failed[0])
+            raise ReplayError(f"another rank failed and sent no rows: {failed[0]}")
+        values = row_exchange.exchange(pending[0], drawn)
+        del drawn
+        batch, pending = pending[0], pending[1:]
+        try:
+            _install(batch, values, places, install)
+        except BaseException as error:
+            _tell(pending, f"{type(error).__name__}: {error}")
+            raise
+
+
+def _tell(pending: list[list[Exchange]], message: str) -> None:
+    """Tell the ranks of each group that waits for this one."""
+    for group in {id(batch[0].group): batch[0].group for batch in pending}.values():
+        distributed.gather_in_group(message, group)
+
+
+def _install(
+    batch: list[Exchange],
+    values: list[torch.Tensor],
+    places: dict[str, Place | None],
+    install: Callable[[list[Exchange]], None],
+) -> None:
+    changed: list[tuple[Op, tuple[object, ...]]] = []
+    try:
+        for each, shard in zip(batch, values, strict=True):
+            place = places[each.name]
+            if place is not None:
+                op, index = place
+                changed.append((op, op.args))
+                new = list(op.args)
+                new[index] = row_exchange.given(op.args[index], shard)
+                op.args = tuple(new)
+        install(batch)
+    finally:
+        for op, args in changed:
+            op.args = args

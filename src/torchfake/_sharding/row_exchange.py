@@ -1,0 +1,227 @@
+"""Shards of columns, made of rows that ranks exchange.
+
+Input: DTensors of deferred shards, by name. Output: :class:`Exchange`, one for each parameter of
+which ranks can draw disjoint rows, and the values of this rank's shards. Invariant: what is
+exchanged depends on global shapes and on the record alone, so all ranks that have recorded the same
+exchange the same; a shard is exchanged only if it is seen to be a plain slice of what was drawn.
+Called by: ``_materialize/pipeline``.
+
+Streams of random numbers are in the order of rows. To keep some columns, a rank would draw all of
+them; instead it draws the rows of its turn, and sends each rank of its group the columns it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._core import memory
+from torchfake._core.metadata import Metadata, contiguous_stride, intern
+from torchfake._graph.operations import Cell, Contents, Op, Output, Read, dependencies
+from torchfake._replay import demand_analysis, replay
+from torchfake._replay.demand_analysis import copy_operands
+from torchfake._replay.tiling import as_tileable
+from torchfake._sharding.local_slices import local_slices_of
+from torchfake._sharding.provenance import ShardSource, shard_source, source_metadata
+from torchfake._torch import dispatcher, distributed
+
+BATCH_BYTES = 64 * 1024 * 1024
+"""Bytes of shards that are exchanged at a time."""
+
+
+class Exchange(NamedTuple):
+    """How one parameter is exchanged: as a matrix; dimensions before the sharded one are rows."""
+
+    name: str
+    dtensor: Any
+    group: Any  # the process group of the axis that shards columns
+    source: ShardSource
+    record: Metadata  # of the full tensor
+    rows: tuple[int, int]  # that this group has
+    columns: list[tuple[int, int]]  # of each rank of the group
+
+    @property
+    def num_columns(self) -> int:
+        return math.prod(self.record.size) // max(1, self._num_rows)
+
+    @property
+    def _num_rows(self) -> int:
+        dim = next(d for d in _sharded_dims(self.dtensor) if d > 0)
+        return math.prod(self.record.size[:dim])
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the largest shard."""
+        return (self.rows[1] - self.rows[0]) * self.columns[0][1] * self.record.dtype.itemsize
+
+    def rows_of(self, index: int) -> tuple[int, int]:
+        """The rows that a rank of the group draws."""
+        first, last = self.rows
+        size = -(-(last - first) // len(self.columns))
+        return min(first + index * size, last), min(first + (index + 1) * size, last)
+
+
+def _sharded_dims(dtensor: Any) -> list[int]:
+    splits = distributed.axis_splits_of(dtensor) or []
+    return [s.dim % dtensor.dim() for s in splits if s.num_shards > 1]
+
+
+def exchange_of(name: str, dtensor: Any) -> Exchange | None:
+    """How `dtensor` is exchanged; None if each rank has to draw its own shard."""
+    mesh = dtensor.device_mesh
+    if dtensor.dim() < 2 or not distributed.can_communicate(mesh):
+        return None
+    dims = _sharded_dims(dtensor)
+    dim = max(dims, default=0)
+    if dim == 0 or dims.count(dim) > 1 or any(d not in (0, dim) for d in dims):
+        return None
+    size = tuple(dtensor.shape)
+    axis, num_shards = distributed.axis_that_shards(dtensor, dim)
+    part = -(-size[dim] // num_shards)
+    is_large = dtensor.numel() * dtensor.dtype.itemsize > demand_analysis.MIN_SLICED_BYTES
+    if axis is None or part * (num_shards - 1) >= size[dim] or not is_large:
+        return None  # a rank has nothing
+    slices, source = local_slices_of(name, dtensor), shard_source(dtensor)
+    if source is None or any(len(ranges) != 1 for ranges in slices.ranges):
+        return None
+    record = source_metadata(dtensor, source)
+    if record is None or not record.is_contiguous or not _can_be_drawn_in_rows(source):
+        return None
+    starts, inner = [r[0] for r in slices.ranges], math.prod(size[dim + 1 :])
+    coordinate = mesh.get_coordinate()[axis]
+    bounds = [(min(k * part, size[dim]), min((k + 1) * part, size[dim])) for k in range(num_shards)]
+    if starts[dim] != bounds[coordinate]:
+        return None
+    outer = math.prod(size[1:dim])
+    rows = starts[0][0] * outer, starts[0][1] * outer
+    columns = [(first * inner, last * inner) for first, last in bounds]
+    return Exchange(name, dtensor, mesh.get_group(axis), source, record, rows, columns)
+
+
+def _can_be_drawn_in_rows(source: ShardSource) -> bool:
+    """Whether the record is draws and operations element by element: a part of it costs a part."""
+    ops = dependencies([source.contents.op])
+    return any(op.draw is not None for op in ops) and all(map(as_tileable, ops))
+
+
+def batches(exchanges: list[Exchange]) -> Iterator[list[Exchange]]:
+    """The same exchanges in order, as many at a time as have :data:`BATCH_BYTES`."""
+    batch: list[Exchange] = []
+    for each in exchanges:
+        is_full = sum(e.num_bytes for e in batch) + each.num_bytes > BATCH_BYTES
+        if batch and (is_full or batch[0].group is not each.group):
+            yield batch
+            batch = []
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+def draw_rows(batch: list[Exchange]) -> list[torch.Tensor]:
+    """For each exchange, the rows of this rank's turn."""
+    index = distributed.rank_in(batch[0].group)
+    wanted = [_rows(each, *each.rows_of(index)) for each in batch]
+    made: dict[int, torch.UntypedStorage] = {}
+
+    def deliver(contents: Contents, storage: torch.UntypedStorage) -> None:
+        made[id(contents)] = storage
+
+    replay.replay(wanted, deliver)
+    with dispatcher.as_eager():
+        return [
+            memory.flat_view(made[id(contents)], each.record.dtype).view(-1, each.num_columns)
+            for contents, each in zip(wanted, batch, strict=True)
+        ]
+
+
+def _rows(each: Exchange, first: int, last: int) -> Contents:
+    record, width = each.record, each.num_columns
+    size = last - first, width
+    strides = contiguous_stride(size)
+    offset = record.offset + first * width
+    part = intern(size, strides, offset, record.dtype, record.device)
+    cell = Cell(size[0] * width * record.dtype.itemsize, each.source.contents.cell.device)
+    op = Op(torch.ops.aten.clone.default, (Read(each.source.contents, part),), {}, None)
+    op.outputs = (Output(None, cell, intern(size, strides, 0, record.dtype, record.device)),)
+    return Contents(cell, op)
+
+
+def exchange(batch: list[Exchange], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
+    """For each exchange, the values of this rank's shard, as one dimension."""
+    group = batch[0].group
+    index, num_ranks = distributed.rank_in(group), len(batch[0].columns)
+    with dispatcher.as_eager():
+        parts = [
+            [_bytes(d[:, slice(*each.columns[to])]) for each, d in zip(batch, drawn, strict=True)]
+            for to in range(num_ranks)
+        ]
+        sent = [sum(map(len, part)) for part in parts]
+        sizes = [[_received(each, index, of) for each in batch] for of in range(num_ranks)]
+        received = distributed.all_to_all_bytes(
+            torch.cat([piece for part in parts for piece in part]),
+            sent, [sum(part) for part in sizes], group, batch[0].dtensor.device_mesh.device_type,
+        )  # fmt: skip
+        pieces = iter(received.split([size for part in sizes for size in part]))
+        by_rank = [[next(pieces) for _ in batch] for _ in range(num_ranks)]
+        return [
+            torch.cat([part[i] for part in by_rank]).view(each.record.dtype)
+            for i, each in enumerate(batch)
+        ]
+
+
+def _bytes(values: torch.Tensor) -> torch.Tensor:
+    return values.contiguous().view(-1).view(torch.uint8)
+
+
+def _received(each: Exchange, index: int, of: int) -> int:
+    (first, last), (left, right) = each.rows_of(of), each.columns[index]
+    return (last - first) * (right - left) * each.record.dtype.itemsize
+
+
+# Where the values go.
+
+
+def first_copy(each: Exchange) -> tuple[Op, int] | None:
+    """The operation that copied this rank's shard out of the full tensor, and which of its
+    arguments that is; None if it is not seen to be exactly this slice.
+    """
+    shard: Any = distributed.shard_of(each.dtensor)
+    read = Read(shard._fake_storage.deferred.contents, shard._fake_meta)
+    while read.contents is not each.source.contents:
+        op = read.contents.op
+        pair = None if op is None else copy_operands(op)
+        if op is None or pair is None or not _same_view(pair[0].record, read.record):
+            return None
+        read = pair[1]
+        if read.contents is each.source.contents and _is_slice(each, read.record):
+            return op, op.args.index(read)
+    return None
+
+
+def _same_view(one: Metadata, other: Metadata) -> bool:
+    return (one.size, one.stride, one.offset, one.dtype) == (
+        other.size, other.stride, other.offset, other.dtype)  # fmt: skip
+
+
+def _is_slice(each: Exchange, record: Metadata) -> bool:
+    ranges = [r[0] for r in local_slices_of(each.name, each.dtensor).ranges]
+    full = each.record
+    offset = full.offset + sum(s[0] * step for s, step in zip(ranges, full.stride, strict=True))
+    sizes = tuple(last - first for first, last in ranges)
+    expected = sizes, full.stride, offset, full.dtype
+    return (record.size, record.stride, record.offset, record.dtype) == expected
+
+
+def given(read: Read, values: torch.Tensor) -> Read:
+    """A read of `values` in the place of `read`, of which they are the elements."""
+    record = read.record
+    cell = Cell(values.nbytes, read.contents.cell.device)
+    dense = intern(record.size, contiguous_stride(record.size), 0, record.dtype, record.device)
+    op = Op(torch.ops.aten.clone.default, (read,), {}, None)
+    op.number = read.contents.op.number if read.contents.op is not None else op.number
+    op.outputs = (Output(None, cell, dense),)
+    op.cached = {cell: values.untyped_storage()}
+    return Read(Contents(cell, op), dense)

@@ -169,6 +169,7 @@ ACCEPTED: dict[str, tuple[Any, ...]] = {
     "device": (0, "no such"), "fake_cuda": (0, True), "backward": (True,), "labels": (True,),
     "strict": (True,), "decompose": (True, {3: 4}), "autocast": (True,), "reserved_bytes": (0,),
     "workspace_bytes": (0,), "mesh_dim_names": ("no such",), "keep_cache": (True,),
+    "keep_gradients": (True,),
     "buffers_only": (True,), "progress": (True,), "overrides_a": ((),), "overrides_b": ((),),
     "inputs": ((), {3: 4}), "dynamic_shapes": ((), {3: 4}), "concrete_args": ({3: 4},),
     "decomposition_table": ({3: 4},), "kwargs": ({3: 4},), "checkpoint": ({3: 4}, "no such"),
@@ -248,6 +249,6 @@ def test_the_sweep_knows_all_public_functions() -> None:
     subject_only = {"deferred_init", "is_deferred", "is_fake", "graph", "meta_like", "report",
                     "read_profiles", "profiles", "install_as_torchdistx", "is_meta_init",
                     "clear_meta_init_cache"}  # fmt: skip
-    no_functions = {"Answer", "Answers", "CudaProfile", "FakeTensor", "Question", "errors"}
+    no_functions = {"Answer", "Answers", "CudaProfile", "FakeTensor", "Question", "Serve", "errors"}
     names = {*torchfake.__all__, *fx.__all__} - {"MetaAwareMethodsPatcher"}
     assert names - elsewhere - subject_only - no_functions == set(SWEPT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +215,25 @@ def test_isolated_dtensor_state(mesh: DeviceMesh) -> None:
         assert _random._rng_tracker is None
         _random._rng_tracker = "of this rank"  # type: ignore[assignment]
     assert _random._rng_tracker is before
+
+
+def test_the_axis_that_shards(mesh: DeviceMesh) -> None:
+    whole = torch.arange(32.0).view(4, 8)
+    columns = distribute_tensor(whole, mesh, [Shard(1)], src_data_rank=None)
+    assert distributed.axis_that_shards(columns, 1) == (0, 4)
+    assert distributed.axis_that_shards(columns, 0) == (None, 1)
+    reverse = DeviceMesh("cpu", [3, 2, 1, 0])
+    other = DTensor.from_local(torch.zeros(4, 2), reverse, [Shard(1)], run_check=False)
+    assert distributed.axis_that_shards(other, 1) == (None, 4)
+
+
+def test_messages_of_one_rank(tmp_path: Path) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        sent = torch.arange(5, dtype=torch.uint8)
+        received = distributed.all_to_all_bytes(sent, [5], [5], dist.group.WORLD, "cpu")
+        assert torch.equal(received, sent)
+        assert distributed.gather_in_group({"a": 1}, dist.group.WORLD) == [{"a": 1}]
+    finally:
+        dist.destroy_process_group()

@@ -123,3 +123,9 @@ def test_attention_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.attention_shares_one_head() == kernels.efficient_attention_shares_keys()
     assert kernels.efficient_attention_trains_masks() == kernels.efficient_attention_shares_keys()
     assert kernels.attention_seed_is_always_on_cpu() != kernels.efficient_attention_trains_masks()
+
+
+def test_cublas_workspace_is_kept() -> None:
+    """tests/cuda_stand_in counts what torch's own cuBLAS handles allocate."""
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    assert kernels.cublas_workspace_is_kept() is (version < (2, 15))

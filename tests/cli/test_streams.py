@@ -141,10 +141,10 @@ def test_an_interrupt_while_printing(monkeypatch: pytest.MonkeyPatch, run: Any) 
     def interrupted(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    for name in ("plain_text", "inspect_target", "json_text"):
+    for name in ("_cli_output.plain_text", "cli.inspect_target", "_cli_output.json_text"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"torchfake.cli.{name}", interrupted)
-            json_option = ("--json",) if name == "json_text" else ()
+            patch.setattr(f"torchfake.{name}", interrupted)
+            json_option = ("--json",) if name.endswith("json_text") else ()
             assert run("inspect", "models_here:Net", *json_option) == (
                 130, "", "error: interrupted\n",
             )  # fmt: skip

@@ -39,7 +39,6 @@ class Selection(NamedTuple):
     attributes: Sequence[Attribute] = ()
     scripted: Sequence[str] = ()  # paths of chosen modules whose tensors C++ holds
     fsdp_modules: Sequence[torch.nn.Module] = ()  # which keep what they know of their shards
-    meshes: Sequence[Any] = ()  # of all DTensors of the module, chosen or not
 
     @property
     def sharded(self) -> NamedTensors:
@@ -85,10 +84,14 @@ def collect(
             attributes += _of_tensors(prefix, submodule, own)
             if isinstance(submodule, torch.jit.ScriptModule):
                 scripted.append(path)
+    return Selection(list(tensors.values()), attributes, scripted, fsdp_modules)
+
+
+def meshes_of(module: torch.nn.Module) -> list[Any]:
+    """The meshes of all DTensors of a module, each once, in the order of the module."""
     everything = [*module.parameters(), *module.buffers()]
     sharded: list[Any] = [t for t in everything if distributed.is_dtensor(t)]
-    meshes = {t.device_mesh: None for t in sharded}
-    return Selection(list(tensors.values()), attributes, scripted, fsdp_modules, list(meshes))
+    return list({t.device_mesh: None for t in sharded})
 
 
 def _own_tensors(module: torch.nn.Module, buffers_only: bool) -> Iterator[tuple[str, torch.Tensor]]:

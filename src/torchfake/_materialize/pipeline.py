@@ -19,7 +19,7 @@ from torchfake._files import assign
 from torchfake._files.load import Source
 from torchfake._materialize import prepare, wrappers
 from torchfake._materialize.checks import NamedFakes, check_can_be_exchanged, check_kinds
-from torchfake._materialize.collect import NamedTensors, Selection
+from torchfake._materialize.collect import NamedTensors, Selection, meshes_of
 from torchfake._materialize.materialize import materialize
 from torchfake._materialize.progress import progress_bar
 from torchfake._sharding import row_exchange
@@ -52,7 +52,7 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
     Args:
         selection: of the tensors.
         request: how.
-        module: whose names a checkpoint has.
+        module: whose names a checkpoint has, and whose ranks exchange rows.
 
     Raises:
         NotDeferredError, MaterializeError, CheckpointError, RankMismatchError: before anything has
@@ -74,7 +74,7 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
     check_agreement(
         replayed,
         exchanged={each.name for each in exchanges},
-        meshes=selection.meshes if request.exchange else (),
+        meshes=meshes_of(module) if request.exchange and module is not None else (),
     )
     prepare.release_histories(selection.attributes)
     released = [pair for pair in fakes if id(pair[1]) in in_histories]

@@ -262,6 +262,8 @@ def plan(
     """
     check_no_process_group()
     Answerer(answer)  # refuses what is none
+    if links is not None and not isinstance(links, Links):
+        raise InputsError(f"links={links!r:.40}: give torchfake.distributed.Links")
     layout = layout_of(mesh_shape, mesh_dim_names)
     _check_functions(module_fn, parallelize, reserved_bytes)
     _check_inputs(inputs)

@@ -22,6 +22,8 @@ def with_adapters(fake_copy: FakeCopy, config: Any) -> FakeCopy:
         InputsError: if it is no config of PEFT, or does not fit the module.
         MissingExtraError: if PEFT is not installed.
     """
+    if not any(cls.__module__.split(".")[0] == "peft" for cls in type(config).__mro__):
+        raise InputsError(f"peft= is a {type(config).__name__}: give a config, such as LoraConfig")
     try:
         import peft
     except ImportError as error:

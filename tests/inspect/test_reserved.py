@@ -11,6 +11,7 @@ from torch import nn
 from torch.cuda import _memory_viz
 
 from torchfake import estimate, fake_mode, fit, plan, profiles
+from torchfake._torch import kernels
 from torchfake.errors import DeviceError, InputsError
 from torchfake.inspect import Estimate
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES
@@ -149,7 +150,8 @@ def test_a_stream_does_not_reuse_what_another_has_freed() -> None:
     assert sorted({*found.lives.stream.tolist()}) == [0, 1]
     once = estimate(plain, fake_input(4096), gpu=GPU)
     assert found.peak_bytes == once.peak_bytes
-    assert found.peak_reserved_bytes == once.peak_reserved_bytes + 32 * MIB
+    workspace = 0 if kernels.cublas_workspace_is_kept() else 20 * MIB  # a segment of that stream
+    assert found.peak_reserved_bytes == once.peak_reserved_bytes + 32 * MIB + workspace
 
 
 class UsedElsewhere(nn.Module):

@@ -14,7 +14,8 @@ import typer
 from torchfake._core.gpu_profiles import profiles
 
 
-def _complete_gpu(prefix: str) -> list[str]:
+def complete_gpu(prefix: str) -> list[str]:
+    """The names of GPUs that begin so."""
     return [name for name in profiles() if name.startswith(prefix)]
 
 
@@ -75,7 +76,7 @@ Gpu = Annotated[
     list[str] | None,
     typer.Option(
         help="A GPU that it is to fit on, such as h100-80gb; can be repeated.",
-        autocompletion=_complete_gpu,
+        autocompletion=complete_gpu,
     ),
 ]
 Profiles = Annotated[

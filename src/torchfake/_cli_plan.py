@@ -22,19 +22,15 @@ from torchfake._cli_options import (
     ShowTraceback,
     Target,
     Units,
+    complete_gpu,
 )
 from torchfake._cli_output import errors_on_one_line, print_record
-from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile, profiles
+from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake._streams import chatter_on_stderr
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.units import shown_in
 from torchfake.inspect.gpu_files import read_profiles
 from torchfake.inspect.show.report import report
-
-
-def _complete_gpu(prefix: str) -> list[str]:
-    return [name for name in profiles() if name.startswith(prefix)]
-
 
 Gpus = Annotated[
     int | None, typer.Option(min=1, help="How many there are. [default: the ranks of the mesh]")
@@ -42,7 +38,7 @@ Gpus = Annotated[
 EachGpu = Annotated[
     str | None,
     typer.Option(
-        help=f"What each of them is. [default: {DEFAULT_PROFILE}]", autocompletion=_complete_gpu
+        help=f"What each of them is. [default: {DEFAULT_PROFILE}]", autocompletion=complete_gpu
     ),
 ]
 Mesh = Annotated[
@@ -150,7 +146,15 @@ def plan_command(
             "shows_code": code,
         }
         if search:
-            _check_search(gpus, batch, html, layout)
+            chosen = {
+                "--mesh": mesh,
+                "--micro-batch": micro_batch,
+                "--accumulate": accumulate,
+                "--offload": offload,
+                "--checkpoint": checkpoint != "none",
+                "--html": html,
+            }
+            _check_search(gpus, batch, chosen)
             found: Any = search_layouts(target, **given)
         else:
             found = plan_target(target, **given, **layout)
@@ -163,19 +167,12 @@ def plan_command(
         raise typer.Exit(1)
 
 
-def _check_search(
-    gpus: int | None, batch: int | None, html: Path | None, layout: dict[str, Any]
-) -> None:
+def _check_search(gpus: int | None, batch: int | None, chosen: dict[str, Any]) -> None:
     if gpus is None or batch is None:
         raise InputsError("--search needs --gpus and --batch, for which it tries layouts")
-    chosen = [f"--{name.replace('_', '-')}" for name, value in layout.items() if value]
-    chosen = [name for name in chosen if name not in ("--checkpoint", "--shows-code")]
-    if layout["checkpoint"] != "none":
-        chosen.append("--checkpoint")
-    if html is not None:
-        chosen.append("--html")
-    if chosen:
-        raise InputsError(f"--search chooses the layout: leave out {', '.join(chosen)}")
+    named = [name for name, value in chosen.items() if value]
+    if named:
+        raise InputsError(f"--search chooses the layout: leave out {', '.join(named)}")
 
 
 def _gpu(name: str | None, file: Path | None) -> str | CudaProfile:

@@ -19,10 +19,11 @@ from typing import Protocol
 
 import torch
 
+from torchfake._random import mt19937
+from torchfake._random.streams import state_bytes
 from torchfake._torch import backends
 
-_NUM_WORDS = 624
-_STATE_WORDS_OFFSET = 24  # of the words in the result of get_state(), each in 8 bytes there
+_WORDS_BYTES = 4 * 624
 _LARGEST_OFFSET = 512  # within which the words are sought: less than the words themselves take
 _HEAD_BYTES = 24  # before the words: the seed, and the position among them
 _TAIL_BYTES = 24  # after them: the normal numbers that are kept
@@ -43,7 +44,7 @@ class _CopiedState:
 
     @property
     def raw(self) -> bytes:
-        return self._generator.get_state().numpy().tobytes()
+        return state_bytes(self._generator.get_state())
 
 
 def state_memory(generator: torch.Generator) -> StateMemory:
@@ -52,7 +53,7 @@ def state_memory(generator: torch.Generator) -> StateMemory:
     if offset is None:
         return _CopiedState(generator)
     start = backends.generator_address(generator) + offset - _HEAD_BYTES
-    num_bytes = _HEAD_BYTES + 4 * _NUM_WORDS + _TAIL_BYTES
+    num_bytes = _HEAD_BYTES + _WORDS_BYTES + _TAIL_BYTES
     return (ctypes.c_char * num_bytes).from_address(start)
 
 
@@ -61,8 +62,7 @@ def words_offset() -> int | None:
     """Where in a CPU generator its words begin, in bytes; None if they are not found."""
     generator = torch.Generator("cpu")
     generator.manual_seed(5489)
-    state = generator.get_state().numpy()[_STATE_WORDS_OFFSET:]
-    words = state[: 8 * _NUM_WORDS].view("uint64").astype("uint32").tobytes()
+    words = mt19937.words_of(generator.get_state())
     start = backends.generator_address(generator)
     offset = ctypes.string_at(start, _LARGEST_OFFSET + _PROBED_BYTES).find(words[:_PROBED_BYTES])
     if offset < _HEAD_BYTES or ctypes.string_at(start + offset, len(words)) != words:

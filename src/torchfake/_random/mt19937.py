@@ -220,6 +220,12 @@ def is_state(tensor: torch.Tensor) -> bool:
     return bool(is_counted and not (data[_BLOCK_FIELD].view(np.uint64) >> np.uint64(32)).any())
 
 
+def words_of(state: torch.Tensor) -> bytes:
+    """The block of 624 words in a state, in 4 bytes each."""
+    data = np.frombuffer(ctypes.string_at(state.data_ptr(), STATE_BYTES), np.uint8)
+    return data[_BLOCK_FIELD].view(np.uint64).astype(np.uint32).tobytes()
+
+
 def has_kept_normal(state: torch.Tensor) -> bool:
     """Whether the second normal number of a pair is kept for the next draw."""
     return bool(state.numpy()[_KEPT_NORMAL_FIELD].any())

@@ -73,5 +73,5 @@ def _install(
                 op.args = tuple(new)
         install(batch)
     finally:
-        for op, args in changed:
+        for op, args in reversed(changed):  # one operation may have several arguments changed
             op.args = args

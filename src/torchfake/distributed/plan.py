@@ -35,7 +35,7 @@ from torchfake.inspect.run.step import Loss, step_of
 from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.search import reserved_on
 from torchfake.inspect.timing.collectives import Links
-from torchfake.inspect.timing.hardware import hardware_of
+from torchfake.inspect.timing.hardware import utilization
 from torchfake.inspect.timing.schedule import Schedule
 
 
@@ -95,10 +95,9 @@ class Plan(Record):
         """Model FLOPs utilisation (PaLM, Chowdhery et al. 2022): FLOPs of a rank's step without
         recomputation, as a share of what its GPU could do in bfloat16 in the time of the step.
         """
-        hardware = None if self.gpu is None else hardware_of(self.gpu)
-        if self.schedule is None or hardware is None or not self.schedule.seconds:
+        if self.schedule is None:
             return None
-        return self.schedule.model_flops / self.schedule.seconds / hardware.half_flops
+        return utilization(self.schedule.model_flops, self.schedule.seconds, self.gpu)
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:

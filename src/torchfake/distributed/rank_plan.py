@@ -18,10 +18,10 @@ from torchfake.distributed.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
 from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
 from torchfake.inspect.estimates import Estimate, Peak
 from torchfake.inspect.run.lifetimes import CATEGORIES
-from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
 from torchfake.inspect.timing.commands import Message
 from torchfake.inspect.timing.efficiency import Shares
-from torchfake.inspect.timing.hardware import Hardware, hardware_of
+from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.schedule import Schedule, schedule_of
 
 KINDS = (*CATEGORIES, UNSHARDED, COMMUNICATION)
@@ -65,17 +65,14 @@ class RankPlan:
             hardware: the figures of the GPU; not given: those of its datasheet.
             shares: what kernels reach of them; not given: those of the GPU's generation.
         """
-        gpu = self.estimate.gpu
-        hardware = hardware or (None if gpu is None else hardware_of(gpu))
-        if gpu is None or hardware is None:
+        gpu, commands = self.estimate.gpu, self.estimate.commands
+        if gpu is None:
             return None
-        links = links or Links(hardware.link_bytes)
-        per_node = links.gpus_per_node
+        per_node = GPUS_PER_NODE if links is None else links.gpus_per_node
 
         def in_node(message: Message) -> int:
             return layout.ranks_in_node(message.axis, message.group_size, per_node)
 
-        commands = self.estimate.commands
         return schedule_of(commands, gpu, links, in_node, hardware, shares)
 
     @property

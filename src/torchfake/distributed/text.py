@@ -8,6 +8,7 @@ when it is first shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.rank_plan import RankPlan
@@ -33,6 +34,15 @@ TRAFFIC_HEADER = ("phase", "collective", "axis", "ranks", "calls", "payload", "s
 
 MAX_ROWS = 12
 """The most rows of ranks that are shown: those with the highest peaks."""
+
+
+class _StepTime(Protocol):
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def exposed_seconds(self) -> float: ...
+    @property
+    def idle_seconds(self) -> float: ...
 
 
 @plain_text.register
@@ -84,16 +94,19 @@ def _time(plan: Plan) -> list[tuple[str, str]]:
     schedule = plan.schedule
     if schedule is None:
         return []
-    parts = {
-        "communication": schedule.exposed_seconds,
-        "the host": schedule.idle_seconds,
-    }
+    lines = [("step time", step_text(schedule))]
+    if plan.mfu is not None:
+        flops = f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
+        lines.append(("  model FLOPs", flops))
+    return lines
+
+
+def step_text(time: _StepTime) -> str:
+    """How long a step takes, and how much of it the GPU waits."""
+    parts = {"communication": time.exposed_seconds, "the host": time.idle_seconds}
     waits = [f"{seconds_text(n)} wait for {name}" for name, n in parts.items() if n > 1e-6]
-    step = f"{seconds_text(schedule.seconds)}" + (
-        f", of which {' and '.join(waits)}" if waits else ""
-    )
-    flops = "" if plan.mfu is None else f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
-    return [("step time", step), ("  model FLOPs", flops)] if flops else [("step time", step)]
+    of_which = f", of which {' and '.join(waits)}" if waits else ""
+    return seconds_text(time.seconds) + of_which
 
 
 def _ranks_at_peak(plan: Plan) -> str:

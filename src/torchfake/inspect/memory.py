@@ -164,8 +164,8 @@ def _of_batch(workload: Workload, training: Any) -> Workload:
     return workload if size_of(workload, BATCH) == size else resized(workload, BATCH, size)
 
 
-def measure(workload: Workload, step: Step) -> Estimate:
-    """Run a step on a fake copy of a workload, and account for its memory."""
+def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimate:
+    """Run a step on a fake copy, and account for its memory, and if asked for its time."""
     if workload.program is not None:
         return _measure_program(workload, step)
     fake_copy = workload.fake_copy()
@@ -174,7 +174,7 @@ def measure(workload: Workload, step: Step) -> Estimate:
     modules = ModuleTracker(fake_copy.module)
     make = partial(StorageTracker, modules, has_workspace=step.workspace_bytes is not None)
     device = main_device(fake_copy.module)
-    tracker = make(recorder_for(device))
+    tracker = make(recorder_for(device) if is_timed else None)
     first = make() if is_first_another(step) else None
     cache = None
     with fake_copy.mode():

@@ -15,7 +15,6 @@ def test_every_profile_has_figures_with_a_source() -> None:
         assert found is HARDWARE[name]
         assert found.source.startswith("NVIDIA")
         assert found.flops[torch.float16] >= found.flops[torch.float32] == found.vector_flops
-        assert found.half_flops == found.flops[torch.bfloat16]
 
 
 def test_a_gpu_with_another_memory_is_the_same() -> None:

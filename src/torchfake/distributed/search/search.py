@@ -15,14 +15,13 @@ from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.search.candidates import Candidate, candidates
 from torchfake.distributed.search.depths import Taken, taken_at, taken_by
+from torchfake.distributed.strategies.strategy import CHECKPOINTS
 from torchfake.distributed.strategies.target_plan import TargetPlan, plan_target
 from torchfake.errors import InputsError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.fit import RESERVED_BYTES
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.resolve import resolve
-
-CHECKPOINTS = ("none", "selective", "full")
 
 _MOST_RUN_WHOLE = 4
 """Layouts that are run whole before the search gives up on an answer."""
@@ -142,9 +141,8 @@ def search_layouts(
     fewer = list(tried.on_fewer_gpus(gpus, batch)) if fastest is not None else []
     fewest = sorted(fewer, key=lambda row: (row.candidate.num_gpus, _slowness(row)))
     cheapest = tried.first_that_fits(fewest) or fastest
-    usable = profile.total_memory - RESERVED_BYTES
     found = tuple(tried.whole.get(row.candidate, row) for row in [*rows, *fewer])
-    return Search(text, profile, gpus, batch, usable, found, fastest, cheapest)
+    return Search(text, profile, gpus, batch, tried.usable_bytes, found, fastest, cheapest)
 
 
 def _slowness(row: Row) -> float:
@@ -170,7 +168,7 @@ class _Trials:
         gpu: CudaProfile,
     ) -> None:
         self._planned, self._overrides, self._depth = planned, overrides, depth
-        self._usable = gpu.total_memory - RESERVED_BYTES
+        self.usable_bytes = gpu.total_memory - RESERVED_BYTES
         self.whole: dict[Candidate, Row] = {}  # what those take that were run whole
 
     def rows(self, found: Iterator[Candidate]) -> Iterator[Row]:
@@ -210,7 +208,7 @@ class _Trials:
             taken = taken_at(self._depth, partial(self._run, candidate))
         except InputsError as error:
             return Row(candidate, None, False, str(error))
-        return Row(candidate, taken, taken.reserved_bytes <= self._usable)
+        return Row(candidate, taken, taken.reserved_bytes <= self.usable_bytes)
 
     def _run(self, candidate: Candidate, layers: int | None) -> TargetPlan:
         depth = () if layers is None else (f"num_hidden_layers={layers}",)

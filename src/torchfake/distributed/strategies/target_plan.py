@@ -29,7 +29,7 @@ from torchfake.inspect.inputs.example_inputs import example_inputs
 from torchfake.inspect.targets.build import build, construct
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target
-from torchfake.inspect.timing.hardware import hardware_of
+from torchfake.inspect.timing.hardware import utilization
 
 _DTYPES = {"mixed": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_RUN = 2
@@ -87,10 +87,9 @@ class TargetPlan(Record):
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation, as that of a plan."""
-        hardware = None if self.plan.gpu is None else hardware_of(self.plan.gpu)
-        if hardware is None or not self.time or not self.time.seconds:
+        if self.time is None:
             return None
-        return self.time.model_flops / self.time.seconds / hardware.half_flops
+        return utilization(self.time.model_flops, self.time.seconds, self.plan.gpu)
 
     def to_dict(self) -> dict[str, Any]:
         """What was found, ready for JSON."""

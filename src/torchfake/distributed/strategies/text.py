@@ -7,9 +7,8 @@ Input: a TargetPlan. Output: its text. Invariant: its first line says whether it
 from __future__ import annotations
 
 from torchfake.distributed.strategies.target_plan import TargetPlan
-from torchfake.distributed.text import plan_lines, plan_tables
+from torchfake.distributed.text import plan_lines, plan_tables, step_text
 from torchfake.inspect.base_record import plain_text
-from torchfake.inspect.describe.units import seconds_text
 from torchfake.inspect.show.text import plain_lines
 
 _PRECISIONS = {
@@ -34,16 +33,17 @@ _ERROR = (
 
 @plain_text.register
 def _(found: TargetPlan, *, depth: int | None = None) -> str:
-    lines = answer_lines(found) + time_lines(found) + assumption_lines(found)
-    lines += [line for line in plan_lines(found.plan) if line[0] not in _SAID_ABOVE]
+    of_plan = plan_lines(found.plan)
+    lines = answer_lines(found, dict(of_plan)["fits"])
+    lines += time_lines(found) + assumption_lines(found)
+    lines += [line for line in of_plan if line[0] not in _SAID_ABOVE]
     lines = [(name, text.replace("._checkpoint_wrapped_module", "")) for name, text in lines]
     parts = [plain_lines(lines), *plan_tables(found.plan)]
     return "\n\n".join([*parts, found.code.rstrip()] if found.shows_code else parts)
 
 
-def answer_lines(found: TargetPlan) -> list[tuple[str, str]]:
+def answer_lines(found: TargetPlan, verdict: str) -> list[tuple[str, str]]:
     """What was asked: whether it fits, and if it does not, what would need less."""
-    verdict = dict(plan_lines(found.plan))["fits"]
     if found.fits:
         return [("fits", verdict)]
     remedies = " or ".join(_remedies(found))
@@ -55,10 +55,7 @@ def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
     time = found.time
     if time is None:
         return []
-    parts = {"communication": time.exposed_seconds, "the host": time.idle_seconds}
-    waits = [f"{seconds_text(n)} wait for {name}" for name, n in parts.items() if n > 1e-6]
-    of_which = f", of which {' and '.join(waits)}" if waits else ""
-    lines = [("step time", seconds_text(time.seconds) + of_which), ("  error", _ERROR)]
+    lines = [("step time", step_text(time)), ("  error", _ERROR)]
     if found.tokens_per_second is not None:
         rate = f"{found.tokens_per_second:,.0f} tokens/s on each GPU"
     else:

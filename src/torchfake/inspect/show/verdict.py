@@ -61,12 +61,10 @@ def _sizes(estimate: Estimate) -> Iterator[str]:
         except InputsError:
             continue
     if step.accumulate > 1 or step.training is not None:
-        number = step.accumulate if step.training is None else _accumulated(step.training)
+        number = (
+            step.accumulate if step.training is None else step.training.gradient_accumulation_steps
+        )
         yield from [f"{number} micro-batches"] if number > 1 else []
     if step.decode is not None:
         prompt, new = step.decode
         yield f"a prompt of {prompt:,}, {new:,} new tokens"
-
-
-def _accumulated(args: object) -> int:
-    return int(getattr(args, "gradient_accumulation_steps", 1))

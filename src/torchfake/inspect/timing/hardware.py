@@ -24,11 +24,6 @@ class Hardware(NamedTuple):
     link_bytes: float  # bytes/s to other GPUs of the node, in one direction
     source: str
 
-    @property
-    def half_flops(self) -> float:
-        """FLOP/s in bfloat16, to which a utilisation refers."""
-        return self.flops[torch.bfloat16]
-
 
 def _hardware(
     half: float, vector: float, memory: float, link: float, source: str,
@@ -86,3 +81,13 @@ def hardware_of(gpu: CudaProfile) -> Hardware | None:
         if profile.name == gpu.name:
             return HARDWARE.get(name)
     return None
+
+
+def utilization(flops: int, seconds: float, gpu: CudaProfile | None) -> float | None:
+    """The share of a GPU's peak in bfloat16 that so many FLOPs in so many seconds are; None if its
+    figures are not known.
+    """
+    hardware = None if gpu is None else hardware_of(gpu)
+    if hardware is None or not seconds:
+        return None
+    return flops / seconds / hardware.flops[torch.bfloat16]

@@ -156,9 +156,9 @@ class _Machine:
         self._gpu, self._hardware, self._shares = gpu, hardware, shares
         self._links, self._in_node = links, in_node
         self._host = 0.0  # seconds at which it has done what it was given
+        self._streams: defaultdict[int, float] = defaultdict(float)  # the same
         self._links_free = [0.0, 0.0]  # the same, of the links in a node and between nodes
         self._messages: list[tuple[float, float]] = []  # when links were used
-        self._streams: defaultdict[int, float] = defaultdict(float)  # the same
         self._events: dict[int, float] = {}  # when they happened
         self._ran: list[tuple[Command, float, float]] = []
         self._by_kind: defaultdict[str, float] = defaultdict(float)

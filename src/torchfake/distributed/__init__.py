@@ -16,6 +16,7 @@ Files, in the order in which data flows:
     shard_sizes         which ranks have shards of the same sizes
     rank_plan           what a rank holds and sends, as a record
     text                a plan as text
+    parallelize         the code that lays a model out over a mesh, written for that model
     search              which of many layouts is the fastest that fits
     strategies          layouts that are found in a model, and TARGETs of the command line
 """

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake.distributed.strategies.code import MESH_IMPORT, call_text, code_of
-from torchfake.distributed.strategies.mesh_axes import MeshAxes, mesh_axes
-from torchfake.distributed.strategies.tensor_rules import tensor_rules
+from torchfake.distributed.parallelize.code import MESH_IMPORT, call_text, code_of
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
+from torchfake.distributed.parallelize.tensor_rules import tensor_rules
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import did_you_mean
 

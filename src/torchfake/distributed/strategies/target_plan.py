@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.distributed.parallelize.mesh_axes import mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.strategies.batch import Batch, batch_of
-from torchfake.distributed.strategies.mesh_axes import mesh_axes, parse_mesh
 from torchfake.distributed.strategies.step_time import StepTime, step_time
 from torchfake.distributed.strategies.strategy import Strategy
 from torchfake.errors import InputsError, UnknownValueError

@@ -1,0 +1,17 @@
+"""The function ``parallelize(model, mesh)`` of a model, as text: what is found in the model, and
+how it is laid out over the axes of a mesh.
+
+Input: a model as fakes, the sizes and names of axes, options. Output: the text, to paste and to
+run. Invariant: the model is not changed. Called by: ``strategies``.
+
+In reading order:
+
+    mesh_axes      the axes of a mesh by what they do: --mesh dp=8,tp=8
+    blocks         the repeated blocks of a model
+    tensor_rules   its rules of tensor parallelism, and whose code follows them
+    writer         the text while it is written, and how names are written
+    tensor         the lines that split tensors
+    checkpoints    the lines that checkpoint activations
+    data           the lines that shard or copy
+    code           all of it, in order
+"""

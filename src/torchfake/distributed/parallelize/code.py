@@ -1,0 +1,67 @@
+"""The function that lays a model out over a mesh, as the code to paste.
+
+Input: the axes of a mesh, options, and a model. Output: the text of ``parallelize(model, mesh)``
+and of the call. Invariant: a plan runs this text and no other code. Called by: ``strategies``.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from torchfake.distributed.parallelize.blocks import repeated_blocks
+from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
+from torchfake.distributed.parallelize.data import share_data
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.parallelize.tensor import split_tensors
+from torchfake.distributed.parallelize.tensor_rules import TensorRules
+from torchfake.distributed.parallelize.writer import Code
+
+MESH_IMPORT = "from torch.distributed.device_mesh import init_device_mesh"
+
+_NO_CACHE = """for part in model.modules():
+    if getattr(getattr(part, "config", None), "use_cache", False):
+        part.config.use_cache = False  # of keys and values, for generation"""
+
+
+def code_of(
+    module: nn.Module,
+    axes: MeshAxes,
+    *,
+    rules: TensorRules | None,
+    checkpoint: str,
+    is_mixed: bool,
+    zero: int,
+    offload: bool,
+) -> str:
+    """The text of ``parallelize(model, mesh)`` for this model.
+
+    Raises:
+        InputsError: if something that is asked for cannot be done with it.
+    """
+    code, blocks = Code({"import torch"}), repeated_blocks(module)
+    _without_cache(code, module)
+    if rules is not None:
+        split_tensors(code, axes, rules)
+    if checkpoint != "none":
+        checkpoint_blocks(code, module, blocks, checkpoint)
+    share_data(code, axes, blocks, is_mixed, zero, offload)
+    if "torch." not in code.text().replace("from torch.", ""):
+        code.imports.remove("import torch")
+    return code.text()
+
+
+def call_text(axes: MeshAxes, device: str) -> str:
+    """The lines that make the mesh, and call the function."""
+    sizes, names = tuple(axes.sizes.values()), tuple(axes.sizes)
+    named = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
+    return (
+        f'mesh = init_device_mesh("{device}", {sizes}, mesh_dim_names=({named}))\n'
+        "model = parallelize(model, mesh)\n"
+    )
+
+
+def _without_cache(code: Code, module: nn.Module) -> None:
+    """Without the cache of generation, to which checkpoints would append keys and values twice."""
+    configs = (getattr(part, "config", None) for part in module.modules())
+    if any(getattr(config, "use_cache", False) is True for config in configs):
+        code.lines += _NO_CACHE.splitlines()

@@ -1,0 +1,49 @@
+"""The lines that split tensors among the ranks of an axis.
+
+Input: the rules of a model. Output: lines of ``parallelize``. Invariant: torch's own styles where
+they do what the rules say, else transformers' own code. Called by: ``code``.
+"""
+
+from __future__ import annotations
+
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.parallelize.tensor_rules import TORCH_STYLES, TensorRules
+from torchfake.distributed.parallelize.writer import Code, expression
+
+_RULES_OF_TRANSFORMERS = """    styles = {}
+    parameters = dict(model.named_parameters())
+    for name, module in model.named_modules():
+        rule = re.sub(r"(?<=\\.)\\d+(?=\\.|$)", "*", name)
+        for key, _ in module.named_parameters(recurse=False):
+            style = rules.get(f"{rule}.{key}", rules.get(rule))
+            if style is not None and f"{name}.{key}" in parameters:
+                styles[f"{name}.{key}"] = style
+        if rule in rules:
+            styles[name] = rules[rule]
+"""
+
+
+def split_tensors(code: Code, axes: MeshAxes, rules: TensorRules) -> None:
+    """Split the tensors of a model by its rules."""
+    mesh = f'mesh["{axes.tensor}"]'
+    if rules.is_torch:
+        written = {name: TORCH_STYLES[style] for name, style in rules.styles.items()}
+        _add_styles_imports(code, "".join(written.values()))
+        code.lines += ["styles = {", *(f'    "{k}": {v},' for k, v in written.items()), "}"]
+        code.lines.append(f"parallelize_module(model, {mesh}, styles)")
+    else:
+        engine = "transformers.distributed.tensor_parallel"
+        code.imports |= {"import re", f"from {engine} import apply_tensor_parallelism"}
+        code.lines += ["rules = {", *(f'    "{k}": "{v}",' for k, v in rules.styles.items()), "}"]
+        code.lines += [line[4:] for line in _RULES_OF_TRANSFORMERS.splitlines()]
+        code.lines.append(f"apply_tensor_parallelism(model, {mesh}, styles)")
+    for first, other in rules.tied:
+        code.lines.append(f"{expression(other)} = {expression(first)}  # they are tied")
+
+
+def _add_styles_imports(code: Code, written: str) -> None:
+    names = [n for n in ("ColwiseParallel", "RowwiseParallel") if n in written]
+    names.append("parallelize_module")
+    code.imports.add(f"from torch.distributed.tensor.parallel import {', '.join(names)}")
+    if "Replicate()" in written:
+        code.imports.add("from torch.distributed.tensor import Replicate")

@@ -1,0 +1,62 @@
+"""The text of ``parallelize(model, mesh)``, while it is written.
+
+Input: imports, definitions and lines. Output: the text. Invariant: names of ``model`` are written
+as Python that finds them, whatever they are. Called by: the other files of this package.
+"""
+
+from __future__ import annotations
+
+import keyword
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from torchfake.distributed.parallelize.blocks import Blocks
+
+
+@dataclass
+class Code:
+    """Code that is being written."""
+
+    imports: set[str] = field(default_factory=set)
+    helpers: list[str] = field(default_factory=list)  # definitions above the function
+    lines: list[str] = field(default_factory=list)  # of the function
+
+    def text(self) -> str:
+        """The function, with what it needs."""
+        plain = sorted(line for line in self.imports if line.startswith("import"))
+        named = sorted(self.imports - set(plain))
+        imports = "\n".join([*plain, *named])
+        body = "\n".join(f"    {line}".rstrip() for line in [*self.lines, "return model"])
+        function = f"def parallelize(model, mesh):\n{body}\n"
+        return "\n\n\n".join([imports, *(text.rstrip() for text in self.helpers), function])
+
+
+def expression(path: str) -> str:
+    """The Python expression of a submodule or a parameter of ``model``.
+
+    >>> expression("model.layers"), expression("stages.0.blocks")
+    ('model.model.layers', 'model.get_submodule("stages.0.blocks")')
+    """
+    parts = path.split(".") if path else []
+    if all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+        return ".".join(["model", *parts])
+    owner, _, last = path.rpartition(".")
+    if last in ("weight", "bias"):
+        return f'model.get_submodule("{owner}").{last}'
+    return f'model.get_submodule("{path}")'
+
+
+def members(group: Blocks) -> str:
+    """The expression of the blocks of a group."""
+    owner = expression(group.path)
+    if group.is_whole:
+        return owner
+    names = ", ".join(f'"{name}"' for name in group.names)
+    return f"map(model.get_submodule, [{names}])"
+
+
+def positions(module: nn.Module, group: Blocks) -> tuple[int, ...]:
+    """Where in their list the blocks of a group are."""
+    keys = [key for key, _ in module.get_submodule(group.path).named_children()]
+    return tuple(keys.index(key) for key in group.keys)

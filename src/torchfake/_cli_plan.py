@@ -46,7 +46,8 @@ Mesh = Annotated[
     typer.Option(
         metavar="NAME=SIZE,...",
         help="Axes, outermost first: dp shards (FSDP2), replicate has copies (alone as DDP, with "
-        "dp HSDP), tp splits tensors. What is left of the GPUs is dp. [default: all of them dp]",
+        "dp HSDP), tp splits tensors, cp sequences, ep experts. What is left of the GPUs is dp. "
+        "[default: all of them dp]",
     ),
 ]
 GlobalBatch = Annotated[
@@ -68,6 +69,12 @@ Precision = Annotated[
 OptimizerName = Annotated[str, typer.Option("--optimizer", help="By its name in torch.optim.")]
 Zero = Annotated[int, typer.Option(help="3, or 2: gathered parameters are kept for backward.")]
 Offload = Annotated[bool, typer.Option("--offload", help="Keep shards on the CPU.")]
+SequenceParallel = Annotated[
+    bool,
+    typer.Option(
+        "--sequence-parallel", help="Along tp, split the sequence where tensors are not split."
+    ),
+]
 InputsFunction = Annotated[
     str | None,
     typer.Option(
@@ -103,6 +110,7 @@ def plan_command(
     optimizer: OptimizerName = "adamw",
     zero: Zero = 3,
     offload: Offload = False,
+    sequence_parallel: SequenceParallel = False,
     config: Config = None,
     inputs: InputsFunction = None,
     profiles_file: Profiles = None,
@@ -143,6 +151,7 @@ def plan_command(
             "accumulate": accumulate,
             "checkpoint": checkpoint,
             "offload": offload,
+            "sequence_parallel": sequence_parallel,
             "shows_code": code,
         }
         if search:
@@ -151,6 +160,7 @@ def plan_command(
                 "--micro-batch": micro_batch,
                 "--accumulate": accumulate,
                 "--offload": offload,
+                "--sequence-parallel": sequence_parallel,
                 "--checkpoint": checkpoint != "none",
                 "--html": html,
             }

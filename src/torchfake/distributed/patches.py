@@ -12,7 +12,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from torch.nn import functional
+
 from torchfake._patches.patch import Patch, Patched
+from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, dispatcher
@@ -55,6 +58,19 @@ def _switched_by_autocast(original: Any) -> Any:
     return override_switch
 
 
+def _attention(original: Any) -> Any:
+    """C++ chooses the kernel of attention by the device that it knows: of DTensors, the carrier's.
+    Context parallelism wraps this function, and sends the keys and values of the chosen kernel.
+    """
+
+    def replacement(query: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_dtensor(query):
+            return original(query, *args, **kwargs)
+        return scaled_dot_product_attention(original, query, *args, **kwargs)
+
+    return replacement
+
+
 def _patches() -> list[Patch]:
     from torch.distributed.tensor import DTensor
 
@@ -62,6 +78,7 @@ def _patches() -> list[Patch]:
         Patch(DTensor, "__torch_function__", _switched_by_autocast),
         Patch(FakeUntypedStorage, "resize_", _resize),
         Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
+        Patch(functional, "scaled_dot_product_attention", _attention),
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
 from tests.distributed.strategies.laid_out_models import LAID_OUT  # noqa: E402
+from tests.distributed.strategies.token_layouts import TOKENS  # noqa: E402
 from tests.distributed.test_plan_counted import as_counted, planned  # noqa: E402
 from tests.ranks import Launch, finished, once_per_session, run_launches  # noqa: E402
 
@@ -22,8 +23,9 @@ IN_SUITE = [
     "qwen3 moe, both",
     "t5, fsdp, full",
     "own vision, fsdp",
+    "qwen3, sequences",
 ]
-"""Of LAID_OUT; --all-samples takes all of them."""
+"""Of LAID_OUT and TOKENS; --all-samples takes all of them."""
 
 Counted = Callable[[str, int], dict[str, Any]]
 
@@ -34,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def names(config: pytest.Config) -> list[str]:
-    return list(LAID_OUT) if config.getoption("--all-samples") else IN_SUITE
+    return [*LAID_OUT, *TOKENS] if config.getoption("--all-samples") else IN_SUITE
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,6 @@ def counted(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 def test_every_rank_is_as_counted(name: str, counted: Counted) -> None:
-    found = planned(LAID_OUT[name])
+    found = planned({**LAID_OUT, **TOKENS}[name])
     for rank in range(4):
         assert as_counted(found.of_rank(rank)) == counted(name, rank), rank

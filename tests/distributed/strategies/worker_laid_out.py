@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.distributed import worker_counted
 from tests.distributed.strategies.laid_out_models import LAID_OUT
+from tests.distributed.strategies.token_layouts import TOKENS
 
 
 def main(folder: str, *names: str) -> None:
-    worker_counted.count(folder, {name: LAID_OUT[name] for name in names})
+    worker_counted.count(folder, {name: {**LAID_OUT, **TOKENS}[name] for name in names})

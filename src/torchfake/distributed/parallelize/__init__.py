@@ -11,6 +11,7 @@ In reading order:
     tensor_rules   its rules of tensor parallelism, and whose code follows them
     writer         the text while it is written, and how names are written
     tensor         the lines that split tensors
+    sequence       the same, and the sequence between them
     checkpoints    the lines that checkpoint activations
     data           the lines that shard or copy
     code           all of it, in order

@@ -12,6 +12,7 @@ from torchfake.distributed.parallelize.blocks import repeated_blocks
 from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
 from torchfake.distributed.parallelize.data import share_data
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.parallelize.sequence import split_sequences
 from torchfake.distributed.parallelize.tensor import split_tensors
 from torchfake.distributed.parallelize.tensor_rules import TensorRules
 from torchfake.distributed.parallelize.writer import Code
@@ -32,6 +33,7 @@ def code_of(
     is_mixed: bool,
     zero: int,
     offload: bool,
+    splits_sequence: bool = False,
 ) -> str:
     """The text of ``parallelize(model, mesh)`` for this model.
 
@@ -40,7 +42,9 @@ def code_of(
     """
     code, blocks = Code({"import torch"}), repeated_blocks(module)
     _without_cache(code, module)
-    if rules is not None:
+    if rules is not None and splits_sequence:
+        split_sequences(code, axes, rules, module, blocks)
+    elif rules is not None:
         split_tensors(code, axes, rules)
     if checkpoint != "none":
         checkpoint_blocks(code, module, blocks, checkpoint)

@@ -22,11 +22,10 @@ def share_data(
     code: Code, axes: MeshAxes, blocks: list[Blocks], is_mixed: bool, zero: int, offload: bool
 ) -> None:
     """Shard with FSDP2, replicate, or both."""
-    names = [n for n in (axes.replicate, axes.shard) if axes.sizes.get(n, 1) > 1]
-    if not names:
+    if not axes.wraps_modules:
         return
-    apply = "fully_shard" if axes.shard in names else "replicate"
-    options = ["mesh=mesh[" + ", ".join(f'"{name}"' for name in names) + "]"]
+    apply = "fully_shard" if axes.sharding else "replicate"
+    options = [f"mesh={data_mesh(code, axes, axes.sharding)}"]
     imported = {"fully_shard"} if apply == "fully_shard" else set()
     if is_mixed:
         imported.add("MixedPrecisionPolicy")
@@ -46,6 +45,24 @@ def share_data(
     for group in blocks:
         code.lines += [f"for block in {members(group)}:", f"    {apply}(block, {given})"]
     code.lines.append(f"{apply}(model, {given})")
+
+
+def data_mesh(code: Code, axes: MeshAxes, sharding: list[str]) -> str:
+    """The expression of the mesh along which modules are sharded and copied; several axes that
+    shard are joined to one first.
+    """
+    joined = "_".join(sharding)
+    if len(sharding) > 1:
+        line = f'mesh[{_quoted(sharding)}]._flatten("{joined}")'
+        if line not in code.lines:
+            code.lines.append(line)
+    is_copied = axes.sizes.get(axes.replicate, 1) > 1
+    names = [*([axes.replicate] if is_copied else []), *([joined] if joined else [])]
+    return f"mesh[{_quoted(names)}]"
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def check_replicate() -> None:

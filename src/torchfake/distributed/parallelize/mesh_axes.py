@@ -1,8 +1,8 @@
-"""The axes of a mesh by what they do: shard, replicate, or split tensors.
+"""The axes of a mesh by what they do: shard, replicate, split tensors, sequences or experts.
 
 Input: sizes by name, or text such as ``dp=8,tp=8``, and a number of GPUs. Output: a
-:class:`MeshAxes`. Invariant: each axis has one of the three jobs, and the sizes multiply to the
-number of GPUs. Called by: ``strategy`` and ``target_plan``.
+:class:`MeshAxes`. Invariant: each axis has one job, and the sizes multiply to the number of GPUs.
+Called by: ``strategy`` and ``target_plan``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ from torchfake.inspect.describe.messages import did_you_mean
 SHARD_NAMES = ("dp", "fsdp", "shard", "dp_shard")
 REPLICATE_NAMES = ("replicate", "dp_replicate", "ddp")
 TENSOR_NAMES = ("tp",)
-_KNOWN = (*SHARD_NAMES, *REPLICATE_NAMES, *TENSOR_NAMES)
-_OTHERS = {
-    "pp": "pipeline stages",
-    "cp": "context parallelism",
-    "ep": "expert parallelism",
-    "sp": "sequence parallelism",
-}
+CONTEXT_NAMES = ("cp",)
+EXPERT_NAMES = ("ep",)
+_KNOWN = (*SHARD_NAMES, *REPLICATE_NAMES, *TENSOR_NAMES, *CONTEXT_NAMES, *EXPERT_NAMES)
+_OTHERS = {"pp": "pipeline stages"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,8 @@ class MeshAxes:
     shard: str
     replicate: str
     tensor: str
+    context: str = ""
+    experts: str = ""
 
     @property
     def num_ranks(self) -> int:
@@ -43,13 +42,39 @@ class MeshAxes:
 
     @property
     def data_ranks(self) -> int:
-        """The ranks, or groups of ranks, that have a part of the batch of their own."""
-        return math.prod(self.sizes.get(name, 1) for name in (self.shard, self.replicate))
+        """The ranks, or groups of ranks, that have samples of their own."""
+        return self._ranks(self.shard, self.replicate, self.experts)
+
+    @property
+    def sharding(self) -> list[str]:
+        """The axes, in order, along which parameters are sharded: those of ranks that have tokens
+        of their own, without the replicas.
+        """
+        names = self.shard, self.context, self.experts
+        return [name for name, size in self.sizes.items() if name in names and size > 1]
+
+    @property
+    def wraps_modules(self) -> bool:
+        """Whether modules are sharded or copied, which provides mixed precision."""
+        return bool(self.sharding) or self._ranks(self.replicate) > 1
 
     @property
     def tensor_ranks(self) -> int:
         """The ranks that share each tensor."""
-        return self.sizes.get(self.tensor, 1)
+        return self._ranks(self.tensor)
+
+    @property
+    def context_ranks(self) -> int:
+        """The ranks that share each sequence."""
+        return self._ranks(self.context)
+
+    @property
+    def expert_ranks(self) -> int:
+        """The ranks that share the experts, apart from those of tensor parallelism."""
+        return self._ranks(self.experts)
+
+    def _ranks(self, *names: str) -> int:
+        return math.prod(self.sizes.get(name, 1) for name in names)
 
 
 def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
@@ -65,16 +90,18 @@ def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
             raise InputsError(f"the mesh has {name}={size!r}: give a number of ranks, 1 or more")
     if not sizes:
         raise InputsError("the mesh has no axes: give their sizes, such as dp=64")
-    shard, replicate, tensor = (
-        _only(sizes, names) for names in (SHARD_NAMES, REPLICATE_NAMES, TENSOR_NAMES)
-    )
+    jobs = SHARD_NAMES, REPLICATE_NAMES, TENSOR_NAMES, CONTEXT_NAMES, EXPERT_NAMES
+    shard, replicate, tensor, context, experts = (_only(sizes, names) for names in jobs)
     order = list(sizes)
     if shard and replicate and order.index(shard) < order.index(replicate):
         raise InputsError(
             f"the mesh has {shard!r} before {replicate!r}: FSDP2 takes the axis that replicates "
             f"first, {replicate}={sizes[replicate]},{shard}={sizes[shard]}"
         )
-    return MeshAxes(dict(sizes), shard, replicate, tensor)
+    if experts and not (shard and tensor):  # whose code takes both axes, if need be of one rank
+        sizes = {**({} if shard else {"dp": 1}), **sizes, **({} if tensor else {"tp": 1})}
+        return mesh_axes({**({replicate: sizes[replicate]} if replicate else {}), **sizes})
+    return MeshAxes(dict(sizes), shard, replicate, tensor, context, experts)
 
 
 def _only(sizes: Mapping[str, int], names: tuple[str, ...]) -> str:
@@ -88,13 +115,21 @@ def _only(sizes: Mapping[str, int], names: tuple[str, ...]) -> str:
 
 
 def _remedy(name: str) -> str:
+    if name == "sp":
+        return (
+            ": the sequence is split along tp, with sequence_parallel=True (--sequence-parallel), "
+            "or along cp, in attention too"
+        )
     if name in _OTHERS:
         return (
             f", {_OTHERS[name]}, which is not laid out here: torchfake.distributed.plan runs it "
             "with a parallelize= of your own"
         )
     hint = did_you_mean(name, _KNOWN)
-    return hint or ": dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors"
+    return hint or (
+        ": dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors, cp sequences, ep "
+        "experts"
+    )
 
 
 def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
@@ -112,12 +147,13 @@ def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
         if gpus is None:
             raise InputsError("give the number of GPUs, --gpus 64, or a mesh, --mesh dp=8,tp=8")
         return mesh_axes({"dp": gpus})
-    axes = mesh_axes(_sizes(text))
+    given = _sizes(text)
+    axes = mesh_axes(given)
     if gpus is None or axes.num_ranks == gpus:
         return axes
     others = axes.num_ranks // axes.sizes.get(axes.shard, 1)
     rest = gpus // others if gpus % others == 0 else None
-    if not axes.shard and rest is not None:
+    if axes.shard not in given and rest is not None:
         return mesh_axes(_with_shards(axes, rest))
     named = ",".join(f"{name}={size}" for name, size in axes.sizes.items() if name != axes.shard)
     left = f": {named or 'the rest'} leaves {axes.shard or 'dp'}={rest}" if rest is not None else ""
@@ -129,7 +165,7 @@ def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
 def _with_shards(axes: MeshAxes, size: int) -> dict[str, int]:
     """The sizes with an axis that shards: inside what replicates, outside what splits tensors."""
     before = {name: n for name, n in axes.sizes.items() if name == axes.replicate}
-    after = {name: n for name, n in axes.sizes.items() if name != axes.replicate}
+    after = {n: k for n, k in axes.sizes.items() if n not in (axes.replicate, axes.shard)}
     name = "shard" if axes.replicate == "replicate" else "dp"
     name = "dp_shard" if axes.replicate == "dp_replicate" else name
     return {**before, **({name: size} if size > 1 or not axes.replicate else {}), **after}

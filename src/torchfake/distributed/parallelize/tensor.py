@@ -37,8 +37,13 @@ def split_tensors(code: Code, axes: MeshAxes, rules: TensorRules) -> None:
         code.lines += ["rules = {", *(f'    "{k}": "{v}",' for k, v in rules.styles.items()), "}"]
         code.lines += [line[4:] for line in _RULES_OF_TRANSFORMERS.splitlines()]
         code.lines.append(f"apply_tensor_parallelism(model, {mesh}, styles)")
-    for first, other in rules.tied:
-        code.lines.append(f"{expression(other)} = {expression(first)}  # they are tied")
+    code.lines += retied(rules)
+
+
+def retied(rules: TensorRules) -> list[str]:
+    """The lines that tie parameters again, each of which was made anew under each name."""
+    pairs = ((expression(other), expression(first)) for first, other in rules.tied)
+    return [f"{other} = {first}  # they are tied" for other, first in pairs]
 
 
 def _add_styles_imports(code: Code, written: str) -> None:

@@ -47,6 +47,8 @@ class Strategy:
         offload: keep shards on the CPU (``CPUOffloadPolicy``).
         tensor_plan: rules of tensor parallelism of your own: ``"colwise"``, ``"rowwise"`` and
             transformers' other styles, by names of modules with ``*`` for numbers.
+        sequence_parallel: split the sequence along ``tp`` too, where tensors are not split: norms
+            and residuals.
 
     Raises:
         InputsError: if an option is not understood.
@@ -76,6 +78,7 @@ class Strategy:
     zero: int = 3
     offload: bool = False
     tensor_plan: Mapping[str, str] | None = None
+    sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.mesh, Mapping):
@@ -84,10 +87,12 @@ class Strategy:
         _check_choice("checkpoint", self.checkpoint, CHECKPOINTS)
         _check_choice("precision", self.precision, PRECISIONS)
         _check_zero(self.zero)
-        if self.offload and axes.data_ranks == 1:
+        if self.offload and not axes.wraps_modules:
             raise InputsError("offload is FSDP2's: give the mesh an axis that shards, dp=2 or more")
         if self.tensor_plan is not None and axes.tensor_ranks == 1:
             raise InputsError("tensor_plan is for an axis tp, which the mesh does not have")
+        if self.sequence_parallel and axes.tensor_ranks == 1:
+            raise InputsError("sequence_parallel splits along tp: give the mesh tp=2 or more")
 
     @property
     def axes(self) -> MeshAxes:
@@ -97,17 +102,17 @@ class Strategy:
     @property
     def mesh_shape(self) -> tuple[int, ...]:
         """For ``plan(mesh_shape=...)``."""
-        return tuple(self.mesh.values())
+        return tuple(self.axes.sizes.values())
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
         """For ``plan(mesh_dim_names=...)``."""
-        return tuple(self.mesh)
+        return tuple(self.axes.sizes)
 
     @property
     def autocast(self) -> torch.dtype | None:
         """For ``plan(autocast=...)``: bfloat16 where mixed precision is not FSDP2's to provide."""
-        is_alone = self.precision == "mixed" and self.axes.data_ranks == 1
+        is_alone = self.precision == "mixed" and not self.axes.wraps_modules
         return torch.bfloat16 if is_alone else None
 
     @property
@@ -115,7 +120,7 @@ class Strategy:
         """Whether some parameters are DTensors and others are not: with tensor parallelism alone.
         Optimizers take ``foreach=False`` then, since torch refuses to update both in one call.
         """
-        return self.axes.data_ranks == 1 and self.axes.tensor_ranks > 1
+        return not self.axes.wraps_modules and self.axes.tensor_ranks > 1
 
     def code(self, module: nn.Module, *, device: str = "cuda") -> str:
         """The code that lays this model out so: a function ``parallelize``, the mesh, the call.
@@ -159,6 +164,7 @@ class Strategy:
             is_mixed=self.precision == "mixed",
             zero=self.zero,
             offload=self.offload,
+            splits_sequence=self.sequence_parallel,
         )
 
 

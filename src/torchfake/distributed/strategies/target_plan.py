@@ -108,6 +108,7 @@ class TargetPlan(Record):
             "checkpoint": self.strategy.checkpoint,
             "precision": self.strategy.precision,
             "zero": self.strategy.zero,
+            "sequence_parallel": self.strategy.sequence_parallel,
             "offload": self.strategy.offload,
             "optimizer": self.optimizer,
             "plan": self.plan.to_dict(),
@@ -135,6 +136,7 @@ def plan_target(
     inputs: str | None = None,
     answer: str | None = None,
     allocator: str | None = None,
+    sequence_parallel: bool = False,
     shows_code: bool = False,
 ) -> TargetPlan:
     """Plan the training of what a TARGET names, with a layout that is found in the model.
@@ -160,6 +162,7 @@ def plan_target(
             transformers do not need it.
         answer: answers what the model asks of values that do not exist: ``"typical"``.
         allocator: options of CUDA's caching allocator.
+        sequence_parallel: split the sequence along ``tp`` too, as for :class:`Strategy`.
         shows_code: whether the text of the result ends with the code.
 
     Raises:
@@ -169,7 +172,9 @@ def plan_target(
     axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
     if gpus not in (None, axes.num_ranks):
         raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
-    strategy = Strategy(axes.sizes, checkpoint, precision, zero, offload)
+    strategy = Strategy(
+        axes.sizes, checkpoint, precision, zero, offload, sequence_parallel=sequence_parallel
+    )
     sizes = batch_of(batch, micro_batch, accumulate, axes.data_ranks)
     target, dtype = resolve(text, overrides=overrides), _DTYPES[precision]
     module = build(replace(target, dtype=dtype)).module

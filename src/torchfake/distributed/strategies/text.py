@@ -6,6 +6,7 @@ Input: a TargetPlan. Output: its text. Invariant: its first line says whether it
 
 from __future__ import annotations
 
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.distributed.text import plan_lines, plan_tables, step_text
 from torchfake.inspect.base_record import plain_text
@@ -73,7 +74,7 @@ def _remedies(found: TargetPlan) -> list[str]:
         remedies.append("--checkpoint full")
     if strategy.zero == 2:
         remedies.append("--zero 3")
-    if not strategy.offload and strategy.axes.data_ranks > 1:
+    if not strategy.offload and strategy.axes.wraps_modules:
         remedies.append("--offload")
     return remedies
 
@@ -100,15 +101,27 @@ def _layout(found: TargetPlan) -> str:
     strategy, axes = found.strategy, found.strategy.axes
     sizes = {name: n for name, n in axes.sizes.items() if n > 1}
     parts = []
-    if axes.shard in sizes:
+    if axes.sharding:
         kind = "HSDP" if axes.replicate in sizes else "FSDP2"
-        along = " x ".join(f"{n} {sizes[n]}" for n in (axes.replicate, axes.shard) if n in sizes)
+        names = [name for name in (axes.replicate, *axes.sharding) if name in sizes]
+        along = " x ".join(f"{name} {sizes[name]}" for name in names)
         zero = "" if strategy.zero == 3 else ", which keeps what it gathers (ZeRO-2)"
         parts.append(f"{kind} along {along}{zero}")
     elif axes.replicate in sizes:
         parts.append(f"replicas along {axes.replicate} {sizes[axes.replicate]} (as DDP)")
     if axes.tensor in sizes:
-        parts.append(f"tensor parallel along {axes.tensor} {sizes[axes.tensor]}")
+        kinds = "tensor and sequence" if strategy.sequence_parallel else "tensor"
+        parts.append(f"{kinds} parallel along {axes.tensor} {sizes[axes.tensor]}")
+    if axes.context in sizes:
+        parts.append(f"context parallel along {axes.context} {sizes[axes.context]}")
+    if axes.experts in sizes:
+        parts.append(f"experts along {_experts_along(axes, sizes)}")
     if strategy.offload:
         parts.append("shards on the CPU")
     return ", ".join(parts) or "one GPU"
+
+
+def _experts_along(axes: MeshAxes, sizes: dict[str, int]) -> str:
+    """The axes whose ranks share the experts; with those of tensor parallelism."""
+    names = [name for name in sizes if name in (axes.experts, axes.tensor)]
+    return " x ".join(f"{name} {sizes[name]}" for name in names)

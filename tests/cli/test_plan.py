@@ -97,7 +97,7 @@ def test_a_module_of_ones_own(run: Run, tmp_path: Path) -> None:
         ("--mesh dp=8,tp=4 --gpus 64", "--mesh dp=8,tp=4 has 32 ranks, and --gpus is 64: tp=4 leaves dp=16"),
         ("--mesh tp=3 --gpus 64", "--mesh tp=3 has 3 ranks, and --gpus is 64, which 3 do not divide: give another --gpus or --mesh"),
         ("--mesh dp:8", "--mesh 'dp:8' is not of the form dp=8,tp=8"),
-        ("--mesh dq=8", "the mesh has an axis 'dq': dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors"),
+        ("--mesh dq=8", "the mesh has an axis 'dq': dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors, cp sequences, ep experts"),
         ("--mesh pp=8", "the mesh has an axis 'pp', pipeline stages, which is not laid out here: torchfake.distributed.plan runs it with a parallelize= of your own"),
         ("--gpus 64 --batch 500", "a batch of 500 does not divide among 64 data ranks: give 448 or 512"),
         ("--gpus 64 --batch 512 --micro-batch 3", "a batch of 512 does not divide into micro-batches of 3 on 64 ranks: give 384 or 576"),

@@ -91,6 +91,9 @@ class Strategy:
             raise InputsError("offload is FSDP2's: give the mesh an axis that shards, dp=2 or more")
         if self.tensor_plan is not None and axes.tensor_ranks == 1:
             raise InputsError("tensor_plan is for an axis tp, which the mesh does not have")
+        for name in (axes.context, axes.experts):
+            if name:
+                raise InputsError(f"the mesh has an axis {name!r}, which is not laid out yet")
         if self.sequence_parallel and axes.tensor_ranks == 1:
             raise InputsError("sequence_parallel splits along tp: give the mesh tp=2 or more")
 

@@ -45,23 +45,33 @@ Dtype = Annotated[
     typer.Option(help="Floating point dtype to build in, such as bf16. [default: the model's]"),
 ]
 Batch = Annotated[
-    int | None, typer.Option(min=1, help="Run it, on a batch of so many. [default: 1, if run]")
+    int | None, typer.Option(min=1, help="Batch size; runs the model. [default: 1, if it is run]")
 ]
-Seq = Annotated[int | None, typer.Option(min=1, help="Run it, on so many tokens.")]
-Train = Annotated[bool, typer.Option("--train", help="A training step rather than inference.")]
+Seq = Annotated[int | None, typer.Option(min=1, help="Sequence length in tokens; runs the model.")]
+Train = Annotated[bool, typer.Option("--train", help="Run a training step rather than inference.")]
 OptimizerName = Annotated[
-    str | None, typer.Option(help="Of the training step, by its name in torch.optim: adamw.")
+    str | None,
+    typer.Option(help="Optimizer of the training step, by its name in torch.optim: adamw."),
 ]
 Accumulate = Annotated[
-    int, typer.Option(min=1, help="Micro-batches of a training step; --batch is of one.")
+    int,
+    typer.Option(
+        min=1,
+        help="Micro-batches (gradient accumulation steps) of a training step, each of --batch.",
+    ),
 ]
 KeepGradients = Annotated[
-    bool, typer.Option("--keep-gradients", help="Set gradients to zero, and do not free them.")
+    bool,
+    typer.Option(
+        "--keep-gradients", help="Zero the gradients between steps instead of freeing them."
+    ),
 ]
-Autocast = Annotated[str | None, typer.Option(help="The dtype of autocast, such as bf16.")]
+Autocast = Annotated[
+    str | None, typer.Option(help="Run under torch.autocast with this dtype, such as bf16.")
+]
 Decode = Annotated[
     str | None,
-    typer.Option(metavar="PROMPT,NEW", help="Generate NEW tokens after a prompt of PROMPT."),
+    typer.Option(metavar="PROMPT,NEW", help="Generate NEW tokens after a prompt of PROMPT tokens."),
 ]
 ServeText = Annotated[
     str | None,
@@ -85,14 +95,16 @@ Profiles = Annotated[
 ]
 AnswerName = Annotated[
     str | None,
-    typer.Option("--answer", help="Answers what it asks of values that do not exist: typical."),
+    typer.Option("--answer", help="What to assume where the model branches on values: typical."),
 ]
 Units = Annotated[
     str | None,
-    typer.Option(help="Of bytes: GB, GiB, both. [default: GB, both where sizes are compared]"),
+    typer.Option(
+        help="Units of bytes: GB, GiB or both. [default: GB; both where sizes are compared]"
+    ),
 ]
 Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write one page with figures as well.")
+    Path | None, typer.Option(metavar="FILE", help="Also write an HTML page with figures.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ShowTraceback = Annotated[
@@ -103,7 +115,7 @@ Allocator = Annotated[
     str | None,
     typer.Option(
         metavar="OPTIONS",
-        help="Of CUDA's caching allocator, as in PYTORCH_CUDA_ALLOC_CONF: "
+        help="Options of CUDA's caching allocator, as in PYTORCH_CUDA_ALLOC_CONF: "
         "expandable_segments:True.",
     ),
 ]
@@ -112,6 +124,6 @@ SnapshotFile = Annotated[
     typer.Option(
         "--snapshot",
         metavar="FILE",
-        help="Write a memory snapshot of the step on a GPU as well, for pytorch.org/memory_viz.",
+        help="Also write a memory snapshot of the step, which pytorch.org/memory_viz opens.",
     ),
 ]

@@ -258,14 +258,12 @@ def init_command(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; made if need be.")
     ],
-    seed: Annotated[
-        int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Of torch's generator.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Random seed.")] = 0,
     config: Config = None,
     dtype: Dtype = None,
     max_shard_size: Annotated[str, typer.Option(help="Of a file, such as 200MB.")] = "5GB",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="That make values. [default: torch's]")
+        int | None, typer.Option(min=1, help="Number of CPU threads. [default: torch's]")
     ] = None,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,

@@ -84,8 +84,8 @@ class UnknownValueError(TorchFakeError, ValueError):
             if x.sum() > 0:                  # UnknownValueError
                 ...
 
-    Remove the branch from the code that is inspected, give it a host value
-    (``torch.tensor(1.0)``), or skip it for fakes (``if not is_fake(x): ...``).
+    Remove the branch from the code that is inspected, use a Python number or a small
+    ``torch.tensor(1.0)`` in it, or skip it for fakes (``if not is_fake(x): ...``).
     """
 
 

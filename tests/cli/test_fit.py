@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SMALL
+from torchfake import profiles
 from torchfake._core import modes
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns on import
@@ -20,14 +21,18 @@ Run = Callable[..., tuple[int, str, str]]
 
 def test_fit(run: Run) -> None:
     options = ("--seq", "32", "--batch", "10000", "--optimizer", "adamw")
-    code, out, err = run("fit", *SMALL, *options)
+    gpus = ("--gpu", "h100-80gb", "--gpu", "t4-16gb")
+    code, out, err = run("fit", *SMALL, *options, *gpus)
     assert (code, err) == (0, "")
     assert out.startswith("fits ")
     assert " yes, on all " in out.splitlines()[0]
     assert out.splitlines()[0].endswith("; batch 10,000, seq 32")
-    rows = [line.split() for line in out.splitlines()[1:] if "batch" in line]
+    rows = [line.split() for line in out.splitlines() if "-" in line[:12]]
     assert rows[0][0] == "t4-16gb"
-    assert all(row[-3] == "yes" and int(row[-1]) > 10_000 for row in rows)
+    assert all(row[-2] == "yes" and int(row[-1].replace(",", "")) > 10_000 for row in rows)
+    code, out, _ = run("fit", *SMALL, *options, "--vary", "none")
+    assert code == 0
+    assert all(f"\n{name} " in out for name in profiles())
 
 
 def test_fit_says_no(run: Run, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_again_and_with_another_seed(run: Run) -> None:
     code, out, err = run("init", "init_here:net", "--out", "out", "--seed", "1")
     assert (code, out) == (2, "")
     assert err == (
-        "error: out/model.safetensors is of another model, of another seed, or of this one "
-        "before it was changed or materialized: remove it, or give another directory\n"
+        "error: out/model.safetensors was written for a different model, config or seed: "
+        "remove it, or give another directory\n"
     )
 
 

@@ -19,6 +19,8 @@ def test_a_callable(run):
     check_output(
         run("inspect", "models_here:Net"),
         """\
+108 params | 432 B of mixed dtypes
+
 module                   parameters  bytes  buffer bytes  tensors
 Net                             108  432 B          40 B
   (embedding) Embedding          40  160 B                weight [10, 4]
@@ -26,7 +28,7 @@ Net                             108  432 B          40 B
   (norm) BatchNorm1d              8   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
   (head) Linear                                           weight tied to embedding.weight
 
-An `n x` row counts all n blocks; the rows below it are those of one.
+"n x" rows total n identical blocks; the rows beneath show one of them.
 
 parameters   108, 432 B
 trainable    104
@@ -43,6 +45,8 @@ def test_a_config_file(run):
     check_output(
         run("inspect", "llama.json", "--dtype", "bf16", "--device", "cuda:1"),
         """\
+117K params | 235 kB (229 KiB) bf16
+
 module                                         parameters    bytes  buffer bytes  tensors
 LlamaForCausalLM                                  117,440   235 kB          32 B
   (model) LlamaModel                              117,440   235 kB          32 B
@@ -61,12 +65,12 @@ LlamaForCausalLM                                  117,440   235 kB          32 B
       (input_layernorm) LlamaRMSNorm                   64    128 B                weight [64]
       (post_attention_layernorm) LlamaRMSNorm          64    128 B                weight [64]
     (norm) LlamaRMSNorm                                64    128 B                weight [64]
-    (rotary_emb) LlamaRotaryEmbedding                                       32 B  inv_freq [8] unsaved buffer, original_inv_freq [8] unsaved buffer
+    (rotary_emb) LlamaRotaryEmbedding                                       32 B  inv_freq [8] non-persistent buffer, original_inv_freq [8] non-persistent buffer
   (lm_head) Linear                                                                weight tied to model.embed_tokens.weight
 
-An `n x` row counts all n blocks; the rows below it are those of one.
+"n x" rows total n identical blocks; the rows beneath show one of them.
 
-parameters   117,440 (117 thousand), 235 kB
+parameters   117,440 (117K), 235 kB
 buffers      16 values, 32 B
 dtype        bfloat16
 device       cuda:1
@@ -79,18 +83,20 @@ def test_depth(run):
     check_output(
         run("inspect", "llama.json", "--depth", "2"),
         """\
+117K params | 470 kB (459 KiB) fp32
+
 module                                 parameters    bytes  buffer bytes  tensors
 LlamaForCausalLM                          117,440   470 kB          64 B
   (model) LlamaModel                      117,440   470 kB          64 B
     (embed_tokens) Embedding                6,400  25.6 kB                weight [100, 64]
     (layers) 3 x LlamaDecoderLayer        110,976   444 kB
     (norm) LlamaRMSNorm                        64    256 B                weight [64]
-    (rotary_emb) LlamaRotaryEmbedding                               64 B  inv_freq [8] unsaved buffer, original_inv_freq [8] unsaved buffer
+    (rotary_emb) LlamaRotaryEmbedding                               64 B  inv_freq [8] non-persistent buffer, original_inv_freq [8] non-persistent buffer
   (lm_head) Linear                                                        weight tied to model.embed_tokens.weight
 
-An `n x` row counts all n blocks; the rows below it are those of one.
+"n x" rows total n identical blocks; the rows beneath show one of them.
 
-parameters   117,440 (117 thousand), 470 kB
+parameters   117,440 (117K), 470 kB
 buffers      16 values, 64 B
 dtype        float32
 device       cpu
@@ -103,10 +109,12 @@ def test_depth_0_is_the_totals(run):
     check_output(
         run("inspect", "llama.json", "--depth", "0"),
         """\
+117K params | 470 kB (459 KiB) fp32
+
 module            parameters   bytes  buffer bytes
 LlamaForCausalLM     117,440  470 kB          64 B
 
-parameters   117,440 (117 thousand), 470 kB
+parameters   117,440 (117K), 470 kB
 buffers      16 values, 64 B
 dtype        float32
 device       cpu
@@ -124,6 +132,8 @@ def test_a_transformers_class(run):
     check_output(
         result,
         """\
+4.43B params | 17.7 GB (16.5 GiB) fp32 | smallest GPU for the weights: rtx4090-24gb | AdamW training: a100-80gb (70.8 GB of states)
+
 module                                                         parameters    bytes  tensors
 BlenderbotModel                                             4,427,151,360  17.7 GB
   (shared) BlenderbotScaledWordEmbedding                       20,500,480  82.0 MB  weight [8008, 2560]
@@ -138,13 +148,14 @@ BlenderbotModel                                             4,427,151,360  17.7 
     (layers) 24 x BlenderbotDecoderLayer                    2,517,749,760  10.1 GB
     (layer_norm) LayerNorm                                          5,120  20.5 kB  weight [2560], bias [2560]
 
-An `n x` row counts all n blocks; the rows below it are those of one.
+"n x" rows total n identical blocks; the rows beneath show one of them.
 
-parameters   4,427,151,360 (4.43 billion), 17.7 GB
+parameters   4,427,151,360 (4.43B), 17.7 GB
 dtype        float32
 device       cpu
 time         <time>
-peak memory  <memory>""",
+peak memory  <memory>
+next         torchfake fit transformers:BlenderbotModel""",
     )
 
 
@@ -173,6 +184,8 @@ def test_layers_that_alternate_and_modules_that_are_shared(run, folder):
     check_output(
         run("inspect", "models_here:build"),
         """\
+138 params | 552 B fp32
+
 module                           parameters  bytes  tensors
 ModuleDict                              138  552 B
   (mixed) ModuleList                    112  448 B
@@ -185,7 +198,7 @@ ModuleDict                              138  552 B
   (lazy) LazyLinear                                 weight lazy, bias lazy
   (nothing) ModuleList
 
-An `n x` row counts all n blocks; the rows below it are those of one.
+"n x" rows total n identical blocks; the rows beneath show one of them.
 
 parameters   138, 552 B
 dtype        float32
@@ -199,6 +212,8 @@ def test_a_module_without_tensors(run):
     check_output(
         run("inspect", "torch.nn:ReLU"),
         """\
+0 params | 0 B
+
 module
 ReLU
 

@@ -49,6 +49,8 @@ def test_a_wide_terminal(on_terminal):
     check_output(
         on_terminal(200, "inspect", "models_here:Net"),
         """\
+108 params | 432 B of mixed dtypes
+
 module                    parameters  bytes  buffer bytes  tensors
 Net                              108  432 B          40 B
 +- (embedding) Embedding          40  160 B                weight [10, 4]
@@ -56,7 +58,7 @@ Net                              108  432 B          40 B
 +- (norm) BatchNorm1d              8   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
 `- (head) Linear                                           weight tied to embedding.weight
 
-An `n x` row counts all n blocks; the rows below it are those of one.
+"n x" rows total n identical blocks; the rows beneath show one of them.
 
 parameters   108, 432 B
 trainable    104
@@ -73,6 +75,8 @@ def test_a_narrow_terminal(on_terminal):
     check_output(
         on_terminal(60, "inspect", "models_here:Net"),
         """\
+108 params | 432 B of mixed dtypes
+
 module                                     parameters  bytes
 Net                                               108  432 B
 +- (embedding) Embedding  weight [10, 4]           40  160 B
@@ -87,8 +91,8 @@ Net                                               108  432 B
 `- (head) Linear
       weight tied to embedding.weight
 
-An `n x` row counts all n blocks; the rows below it are
-those of one.
+"n x" rows total n identical blocks; the rows beneath show
+one of them.
 
 parameters   108, 432 B
 trainable    104

@@ -172,3 +172,26 @@ def test_the_error_of_a_step_that_does_not_run_on_a_gpu() -> None:
     found = estimate(nn.Linear(3, 4), torch.ones(2, 3), loss=lambda out: (out - target).sum())
     with pytest.raises(InputsError, match="does not run on t4-16gb: RuntimeError: Expected all"):
         fit(found, "t4-16gb")
+
+
+def test_the_smallest_gpu_with_room_is_shown() -> None:
+    """Its memory is what the first lines break down, in whatever order GPUs are given."""
+    with fake_mode():
+        x = torch.empty(1000, 1024)
+    step = estimate(layers(1024, 2), x, optimizer="adamw")
+    needed = estimate(layers(1024, 2), x, optimizer="adamw", gpu=card(1 << 40)).peak_reserved_bytes
+    assert needed is not None
+    small, tight, large = (
+        card(size)._replace(name=name)
+        for name, size in (("S", needed - 1), ("T", needed), ("L", 2 * needed))
+    )
+    found = fit(step, large, small, tight, reserved_bytes=0)
+    assert [fitted.verdict for fitted in found] == ["yes", "no", "tight"]
+    assert found.shown.gpu == tight
+    assert found.fits
+    lines = str(found).splitlines()
+    assert lines[0].split()[:8] == ["fits", "yes,", "on", "2", "of", "3", "GPUs:", "L,"]
+    assert [line.split()[0] for line in lines[-5:-2]] == ["S", "T", "L"]
+    none = fit(step, small, reserved_bytes=0)
+    assert none.shown.gpu == small
+    assert not none.fits

@@ -73,8 +73,8 @@ class OutputDirectory:
             ) from error
         if not self._has_digest(header):
             raise CheckpointError(
-                f"{path} is of another model, of another seed, or of this one before it was "
-                "changed or materialized: remove it, or give another directory"
+                f"{path} was written for a different model, config or seed: remove it, or give "
+                "another directory"
             )
 
     def is_complete(self, name: str, tensor_names: set[str]) -> bool:

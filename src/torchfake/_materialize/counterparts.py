@@ -31,7 +31,7 @@ def real_tensor(fake: FakeTensor) -> torch.Tensor:
 
 
 def remember(base: torch.Tensor, counterpart: torch.Tensor) -> None:
-    """Keep what views of `base` are views of when they become real, as long as there are any."""
+    """Keep what views of `base` will be views of once materialized, as long as there are any."""
     subclass.all_attributes(base)[REAL_COUNTERPART] = counterpart
 
 

@@ -1,7 +1,7 @@
 """Collectives on deferred tensors: copies on this rank where torch shards, else on real values.
 
 Input: a collective operation. Output: the copies that it amounts to on this rank, which are
-recorded in its place; or its result, on tensors that have become real. Invariant: nothing is sent
+recorded in its place; or its result, on materialized tensors. Invariant: nothing is sent
 by functions that shard. Ranks that shard a deferred module have recorded the same operations, which
 :mod:`torchfake._sharding.rank_agreement` checks before any value is computed. So what another rank
 would send is what this rank has, or another part of it. A broadcast that a program asks for itself

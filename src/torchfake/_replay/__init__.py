@@ -1,4 +1,4 @@
-"""Replay of recorded operations: deferred contents become real storages.
+"""Replay of recorded operations: deferred contents are materialized as real storages.
 
 Input: contents that are requested. Output: real storages with the bits of eager construction.
 Invariant: operations and generators that exist are not changed; memory in addition to the results

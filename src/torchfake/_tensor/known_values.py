@@ -157,8 +157,8 @@ def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:
     return UnknownValueError(
         f"{requested_by} needs the value of a fake tensor, and it is not known: "
         f"{describe(fake)}. Fakes keep the values of small tensors computed from host data only. "
-        "Give this branch a host value (torch.tensor(...), torch.arange(...)), skip it for "
-        "fakes with torchfake.is_fake(tensor), or have such questions answered: "
+        "Use a Python number or a small torch.tensor(...) here, skip the branch for fakes with "
+        "torchfake.is_fake(tensor), or have such questions answered: "
         "torchfake.fake_mode(answer=...)"
     )
 

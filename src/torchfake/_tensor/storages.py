@@ -306,7 +306,7 @@ def real_storage(storage: Storage, requested_by: str) -> torch.UntypedStorage:
         f"{requested_by} needs the memory of a fake tensor, and it has none: {storage.num_bytes:,} "
         f"bytes on {storage.device}{made_by}{at}. Give this code a real tensor, or skip it for "
         "fakes with torchfake.is_fake(tensor); a model whose values are wanted later is built with "
-        "torchfake.deferred_init and made real with torchfake.materialize_module"
+        "torchfake.deferred_init and materialized with torchfake.materialize_module"
     )
 
 

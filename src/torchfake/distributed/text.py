@@ -118,7 +118,7 @@ def _ranks_at_peak(plan: Plan) -> str:
 def _moment(plan: Plan) -> str:
     peak = plan.highest.peak
     doing = {"optimizer": "in the optimizer's step", "start": "before it begins"}
-    text = doing.get(peak.phase, f"going {peak.phase}")
+    text = doing.get(peak.phase, f"in the {peak.phase} pass")
     return text + "".join(f", {word}" for word in (peak.module, peak.op) if word)
 
 

@@ -39,7 +39,9 @@ class NamedTensor:
     shape: tuple[int, ...] | None  # None: not known, as for a lazy module
     dtype: str | None  # without "torch."; None: torch does not have it
     size_bytes: int
-    kind: str | None  # "parameter", "buffer" or "unsaved buffer"; None: not recorded in a file
+    kind: (
+        str | None
+    )  # "parameter", "buffer" or "non-persistent buffer"; None: not recorded in a file
     trainable: bool | None  # None: not recorded in a file
     tied_to: str | None  # the name under which it was counted, if not this one
 
@@ -93,7 +95,7 @@ class Contents:
     @property
     def saved(self) -> Contents:
         """The same without buffers that a checkpoint does not have."""
-        saved = {name: t for name, t in self.tensors.items() if t.kind != "unsaved buffer"}
+        saved = {name: t for name, t in self.tensors.items() if t.kind != "non-persistent buffer"}
         return replace(self, tensors=saved)
 
     def to_dict(self) -> dict[str, Any]:
@@ -210,7 +212,11 @@ def _tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
         for name, buffer in child._buffers.items():
             if buffer is not None:
                 unsaved = name in child._non_persistent_buffers_set
-                yield join_name(path, name), buffer, "unsaved buffer" if unsaved else "buffer"
+                yield (
+                    join_name(path, name),
+                    buffer,
+                    "non-persistent buffer" if unsaved else "buffer",
+                )
 
 
 def _modules_of(

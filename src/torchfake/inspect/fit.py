@@ -30,6 +30,9 @@ RESERVED_BYTES = CONTEXT_BYTES + MARGIN_BYTES
 """Memory that the caching allocator does not get, by default 1 GiB: 512 MiB for the CUDA context,
 512 MiB as a margin, for what kernels take while they run. Round figures, not measured ones."""
 
+_TIGHT_SHARE = 0.05
+"""Of a GPU's memory: what is less than that was found to be taken by what is not modelled."""
+
 SERVED = ("users", "context")
 """What varies of a model that is served."""
 
@@ -66,6 +69,13 @@ class Fit:
         return self.headroom_bytes >= 0
 
     @property
+    def verdict(self) -> str:
+        """``"yes"``, ``"no"``, or ``"tight"``: it fits, with less than 5 % of the memory left."""
+        if not self.fits:
+            return "no"
+        return "tight" if self.headroom_bytes < _TIGHT_SHARE * self.total_bytes else "yes"
+
+    @property
     def headroom_bytes(self) -> int:
         """Bytes that are left beside what is reserved at most; if negative, bytes that are missing.
 
@@ -90,6 +100,12 @@ class Fits(Record, Sequence[Fit]):
 
     estimate: Estimate
     items: tuple[Fit, ...]
+    shown: Estimate  # of these GPUs the smallest on which it fits; the largest, if it fits on none
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits on one of them."""
+        return any(fit.fits for fit in self.items)
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -98,9 +114,9 @@ class Fits(Record, Sequence[Fit]):
         return len(self.items)
 
     def to_dict(self) -> dict[str, Any]:
-        """The estimate and all fits, ready for JSON."""
+        """The step on the GPU that is shown, and all fits, ready for JSON."""
         return {
-            "estimate": self.estimate.to_dict(),
+            "estimate": self.shown.to_dict(),
             "fits": [fit.to_dict() for fit in self.items],
         }
 
@@ -158,9 +174,19 @@ def fit(
     _check_vary(estimate, vary)
     size = None if vary is None else size_of(estimate.subject, vary)
     peaks = Peaks(estimate, vary, reserved_bytes)
-    return Fits(
-        estimate, tuple(_fit(name, gpu, peaks, size, searches=True) for name, gpu in named.items())
-    )
+    fits = [_fit(name, gpu, peaks, size, searches=True) for name, gpu in named.items()]
+    return Fits(estimate, tuple(fits), _shown(fits, named, peaks))
+
+
+def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> Estimate:
+    """The step on the smallest GPU on which it fits, or on the largest."""
+    by_size = sorted(fits, key=lambda fit: fit.total_bytes)
+    chosen = next((fit for fit in by_size if fit.fits), by_size[-1])
+    size = None if peaks.vary is None else chosen.size
+    found = peaks.measured(named[chosen.gpu])[size]
+    assert found is not None
+    gpu = named[chosen.gpu]  # it was run on one of the same generation
+    return replace(found, gpu=gpu, subject=replace(found.subject, gpu=gpu))
 
 
 def _served(model: Any, serve: Any, gpu: CudaProfile) -> Estimate:
@@ -213,7 +239,7 @@ def _fits_served(
             context, limit = search.run()
             found = replace(found, context=context, context_limited_by=limit)
         fits.append(found)
-    return Fits(estimate, tuple(fits))
+    return Fits(estimate, tuple(fits), _shown(fits, named, users))
 
 
 def _longest_context(estimate: Estimate, serve: Serve) -> int:

@@ -47,6 +47,7 @@ class Inspection(Record):
     peak_rss_bytes: int | None  # of the process; None where the platform does not report it
     peak_rss_increase_bytes: int | None  # by how much building raised it
     notes: tuple[str, ...] = ()
+    has_inputs: bool = False  # whether inputs can be made up for it, to run it
     estimate: Estimate | None = None  # if the question needs a run
     fits: Fits | None = None  # if it names GPUs
 
@@ -160,6 +161,7 @@ def inspect_target(
         peak_rss_bytes=built.peak_rss_bytes,
         peak_rss_increase_bytes=built.peak_rss_increase_bytes,
         notes=notes,
+        has_inputs=hasattr(module, "main_input_name"),  # it is of transformers
         **answers,
     )
 

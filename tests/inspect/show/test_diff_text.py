@@ -63,7 +63,7 @@ def test_text_of_each_kind_of_difference() -> None:
         "layers.1.bias      float32 -> bfloat16",
         "layers.2.weight    not tied -> tied to layers.0.weight",
         "norm.running_mean  buffer -> parameter, frozen -> trainable",
-        "norm.running_var   buffer -> unsaved buffer",
+        "norm.running_var   buffer -> non-persistent buffer",
     ):
         assert f"\n  {line}\n" in text
 

@@ -25,7 +25,7 @@ Sequential          [2, 8]         272  1.09 kB          72 B            896    
   (1-3) 3 x Linear  [2, 8]         216    864 B                          768          1.54 k  weight [8, 8], bias [8]
   (4) BatchNorm1d   [2, 8]          16     64 B          72 B                                 weight [8], bias [8], running_mean [8] buffer, running_var [8] buffer, num_batches_tracked [] int64 buffer
 
-An `n x` row counts all n blocks; the rows below it are those of one.
+"n x" rows total n identical blocks; the rows beneath show one of them.
 
 parameters  272, 1.09 kB
 buffers     17 values, 72 B

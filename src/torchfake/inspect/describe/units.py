@@ -48,12 +48,12 @@ def _check(units: str | None) -> None:
 
 
 def count_text(count: int) -> str:
-    """A count with its unit as a word.
+    """A count with three digits.
 
     >>> count_text(2_696_268_800), count_text(16)
-    ('2.70 billion', '16')
+    ('2.70B', '16')
     """
-    names = ("", " thousand", " million", " billion", " trillion", " quadrillion")
+    names = ("", "K", "M", "B", "T", "Q")
     return _scaled(count, names)
 
 

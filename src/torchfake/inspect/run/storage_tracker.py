@@ -6,10 +6,10 @@ for exactly as long as the memory that it stands for would be; nothing here keep
 Called by: ``execution`` and ``generation``, which mark phases and categories; ``memory`` and
 ``distributed/rank_tracker``.
 
-A storage that is new in the result of an operator was allocated by it; weak references report when
-it is freed. One clock numbers both kinds of events, so that any two are ordered. What they call is
-in C, and their reports are read before anything else is: Python drops a KeyboardInterrupt that is
-raised in a callback, and what this has not done would be missing.
+A storage that is new in the result of an operator was allocated by it; a weakref callback records
+when it is freed. Allocations and frees share one event counter, so that any two are ordered. The
+callback is in C, and what it records is read before anything else is: Python drops a
+KeyboardInterrupt that is raised in a callback, and what that had not done would be missing.
 """
 
 from __future__ import annotations

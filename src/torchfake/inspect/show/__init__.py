@@ -6,6 +6,7 @@ for, and rich and plotly are imported only then.
 
 In reading order:
 
+    headline       the first line about a model
     register       has the files below imported when a record is first shown
     summary_table  the rows of a summary's tree, which text, terminal and HTML share
     verdict        the answer to whether it fits, as one line

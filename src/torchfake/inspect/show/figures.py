@@ -136,7 +136,7 @@ def _(found: Estimate) -> Any:
     ]
     made = _framed(traces, f"Memory held in a step of {found.mode}", height=420)
     made.update_layout(
-        xaxis_title="births and deaths of storages", yaxis={"title": "bytes", "tickformat": ".3s"}
+        xaxis_title="allocations and frees", yaxis={"title": "bytes", "tickformat": ".3s"}
     )
     for name, first, last in _phases(timeline.phase):
         made.add_vline(x=first, line={"width": 1, "dash": "dot"})

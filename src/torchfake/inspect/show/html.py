@@ -17,6 +17,7 @@ from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show import summary_table, text
+from torchfake.inspect.show.headline import headline
 from torchfake.inspect.show.summary_table import LEFT_ALIGNED
 from torchfake.inspect.summary import Summary
 
@@ -77,11 +78,10 @@ def _(found: Estimate) -> str:
 
 @html_fragment.register
 def _(found: Fits) -> str:
-    rows = [text.fits_cells(fit) for fit in found]
-    fitted = _table(text.FITS_HEADER, rows, left=("GPU", "fits", "largest"))
+    fitted = _table(text.fits_header(found), text.fits_rows(found), left=text.FITS_LEFT_ALIGNED)
     note = f'<p class="dim">{escape(text.reserved_note(found))}</p>'
     verdict = _lines(text.verdict_lines(found))
-    return _framed(verdict + _memory(found.estimate) + fitted + note)
+    return _framed(verdict + _memory(found.shown) + fitted + note)
 
 
 @html_fragment.register
@@ -92,8 +92,9 @@ def _(found: Checked) -> str:
 @html_fragment.register
 def _(found: Inspection) -> str:
     lines = text.totals(found.summary) + text.costs(found)
+    first = f"<p><b>{escape(headline(found.summary))}</b></p>"
     tree = _tree(summary_table.rows(found.summary)) + _lines(lines)
-    return _framed(tree) + ("" if found.memory is None else html_fragment(found.memory))
+    return _framed(first + tree) + ("" if found.memory is None else html_fragment(found.memory))
 
 
 def _framed(body: str) -> str:

@@ -80,7 +80,7 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
             yield "Operations", _figure_html(figures.flops_figure(record))
     elif isinstance(record, Fits):
         yield "Memory, and where it fits", html_fragment(record)
-        yield from _memory_sections(record.estimate)
+        yield from _memory_sections(record.shown)
     elif isinstance(record, Estimate):
         yield "Memory", html_fragment(record)
         yield from _memory_sections(record)

@@ -110,7 +110,7 @@ class _RowMaker:
         if tensor.device != self.device:
             parts.append(f"on {tensor.device}")
         if tensor.kind == "buffer":
-            parts.append("buffer" if tensor.persistent else "unsaved buffer")
+            parts.append("buffer" if tensor.persistent else "non-persistent buffer")
         elif not tensor.trainable and self.trainable:
             parts.append("frozen")
         return " ".join(parts)
@@ -156,7 +156,7 @@ def _size_cells(size: Size) -> tuple[str, str, str]:
 def footnote(rows: list[Row]) -> str:
     """How to read a folded row; "" if there is none."""
     if any(row.is_folded for row in rows):
-        return "An `n x` row counts all n blocks; the rows below it are those of one."
+        return '"n x" rows total n identical blocks; the rows beneath show one of them.'
     return ""
 
 

@@ -20,6 +20,7 @@ from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show import summary_table, text
+from torchfake.inspect.show.headline import headline
 from torchfake.inspect.summary import Summary
 
 
@@ -46,7 +47,7 @@ def _(found: Checked, console: Console, *, depth: int | None = None) -> Iterator
 
 @renderables.register
 def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
-    yield _lines(text.verdict_lines(found) + text.estimate_lines(found.estimate))
+    yield _lines(text.verdict_lines(found) + text.estimate_lines(found.shown))
     yield Text("")
     grid = _fits_table(found, compared_bytes)
     if console.measure(grid, options=_unbounded(console)).maximum > console.width:
@@ -58,6 +59,8 @@ def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[Re
 
 @renderables.register
 def _(found: Inspection, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield Text(printable(headline(found.summary)), style="bold")
+    yield Text("")
     yield from _tree(found.summary, console, depth)
     yield _lines(text.totals(found.summary) + text.costs(found))
     if found.memory is not None:
@@ -65,12 +68,15 @@ def _(found: Inspection, console: Console, *, depth: int | None = None) -> Itera
         yield from renderables(found.memory, console)
 
 
+_VERDICT_STYLES = {"yes": "green", "tight": "yellow", "no": "red"}
+
+
 def _fits_table(found: Fits, size: Callable[[int], str]) -> Table:
-    grid = _table(text.FITS_HEADER, left=("GPU", "fits", "largest"))
-    for fit in found:
-        style = "green" if fit.fits else "red"
-        cells = map(printable, text.fits_cells(fit, size))
-        grid.add_row(*(Text(cell, style=style if i == 4 else "") for i, cell in enumerate(cells)))
+    grid = _table(text.fits_header(found), left=text.FITS_LEFT_ALIGNED)
+    for row in text.fits_rows(found, size):
+        cells = [Text(printable(cell)) for cell in row]
+        cells[5].stylize(_VERDICT_STYLES[row[5]])
+        grid.add_row(*cells)
     return grid
 
 

@@ -23,9 +23,10 @@ from torchfake.inspect.experts import Active
 from torchfake.inspect.fit import Fit, Fits, verdict_on
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show.diff_text import diff_text
+from torchfake.inspect.show.headline import headline, next_lines
 from torchfake.inspect.show.serving_text import served_text, serving_lines
 from torchfake.inspect.show.summary_table import HEADER, LEFT_ALIGNED, footnote, rows
-from torchfake.inspect.show.verdict import verdict_on_several, verdict_text
+from torchfake.inspect.show.verdict import verdict_on_several
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.tree import Size
 
@@ -65,7 +66,10 @@ def summary_lines(summary: Summary) -> list[tuple[str, str]]:
 def costs(inspection: Inspection) -> list[tuple[str, str]]:
     """The lines about building a target."""
     lines = [("time", _time_text(inspection)), ("peak memory", _memory_text(inspection))]
-    return lines + [("note", note) for note in inspection.notes]
+    lines += [("note", note) for note in inspection.notes]
+    if inspection.has_inputs and inspection.memory is None:
+        lines += next_lines(inspection.summary, inspection.target)
+    return lines
 
 
 def _parameters_text(size: Size) -> str:
@@ -108,7 +112,8 @@ def _(found: Summary, *, depth: int | None = None) -> str:
 @plain_text.register
 def _(found: Inspection, *, depth: int | None = None) -> str:
     lines = totals(found.summary) + costs(found)
-    parts = [_plain_tree(found.summary, depth), plain_lines(lines)]
+    parts = [printable(headline(found.summary)), _plain_tree(found.summary, depth)]
+    parts.append(plain_lines(lines))
     return "\n\n".join(parts if found.memory is None else [*parts, plain_text(found.memory)])
 
 
@@ -119,8 +124,8 @@ def _(found: Estimate, *, depth: int | None = None) -> str:
 
 @plain_text.register
 def _(found: Fits, *, depth: int | None = None) -> str:
-    table = "\n".join(padded([FITS_HEADER, *map(fits_cells, found)], ("GPU", "fits", "largest")))
-    lines = plain_lines(verdict_lines(found) + estimate_lines(found.estimate))
+    table = "\n".join(padded([fits_header(found), *fits_rows(found)], FITS_LEFT_ALIGNED))
+    lines = plain_lines(verdict_lines(found) + estimate_lines(found.shown))
     return f"{lines}\n\n{table}\n\n{reserved_note(found)}"
 
 
@@ -153,9 +158,9 @@ def plain_lines(lines: list[tuple[str, str]]) -> str:
 def verdict_lines(found: Estimate | Fits) -> list[tuple[str, str]]:
     """The line that says whether it fits, if there is a GPU to fit on."""
     if isinstance(found, Fits):
-        return [("fits", verdict_on_several(found, found.estimate))]
+        return [("fits", verdict_on_several(found, found.shown))]
     verdict = None if found.subject.gpu is None else verdict_on(found)
-    return [] if verdict is None else [("fits", verdict_text(verdict, found))]
+    return [] if verdict is None else [("fits", verdict_on_several([verdict], found))]
 
 
 def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
@@ -174,7 +179,12 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
         lines.append(("reserved", _reserved_text(estimate)))
     if estimate.first_step_peak_bytes < estimate.peak_bytes:
         lines.append(("first step", bytes_text(estimate.first_step_peak_bytes)))
-    lines += [(f"on {name}", bytes_text(n)) for name, n in estimate.elsewhere.items() if n]
+    others = {"cpu": "CPU memory"}
+    lines += [
+        (others.get(name, f"on {name}"), bytes_text(n))
+        for name, n in estimate.elsewhere.items()
+        if n
+    ]
     lines += [("" if i else "left out", line) for i, line in enumerate(estimate.left_out)]
     return lines + answer_lines(estimate.answers)
 
@@ -188,25 +198,35 @@ def _peak_text(estimate: Estimate) -> str:
     peak = estimate.peak
     when = {"optimizer": "in the optimizer's step", "start": "before it begins"}
     size = bytes_text if estimate.gpu is None else compared_bytes
-    text = f"{size(peak.num_bytes)} {when.get(peak.phase, f'going {peak.phase}')}"
+    text = f"{size(peak.num_bytes)} {when.get(peak.phase, f'in the {peak.phase} pass')}"
     if peak.phase in ("prefill", "decode"):
         text = f"{size(peak.num_bytes)} at the {peak.phase}"
     text += f", in {peak.module}" if peak.module else ""
     return text + (f", {peak.op}" if peak.op else "")
 
 
-FITS_HEADER = ("GPU", "memory", "peak", "reserved", "headroom", "fits", "largest")
+FITS_LEFT_ALIGNED = ("GPU", "fits", "serves at most")
 
 
-def fits_cells(fit: Fit, size: Callable[[int], str] = compared_bytes) -> tuple[str, ...]:
-    """A fit as the columns of FITS_HEADER, bytes as `size` writes them."""
+def fits_header(fits: Fits) -> tuple[str, ...]:
+    """The names of the columns of a table of fits."""
+    varies = "serves at most" if fits[0].serve is not None else f"max {fits[0].vary}"
+    return ("GPU", "memory", "peak", "reserved", "headroom", "fits", varies)
+
+
+def fits_rows(fits: Fits, size: Callable[[int], str] = compared_bytes) -> list[tuple[str, ...]]:
+    """Its rows, the smallest GPU first, bytes as `size` writes them."""
+    return [_fits_cells(fit, size) for fit in sorted(fits, key=lambda fit: fit.total_bytes)]
+
+
+def _fits_cells(fit: Fit, size: Callable[[int], str]) -> tuple[str, ...]:
     return (
         fit.gpu,
         size(fit.total_bytes),
         size(fit.peak_bytes),
         size(fit.peak_reserved_bytes),
         size(fit.headroom_bytes),
-        "yes" if fit.fits else "no",
+        fit.verdict,
         largest_text(fit),
     )
 
@@ -217,14 +237,16 @@ def largest_text(fit: Fit) -> str:
         return served_text(fit)
     if fit.largest is None:
         return ""
+    if fit.largest == 0:
+        return "none"
     why = {"model": " (the model's limit)", "search": " or more"}.get(fit.limited_by or "", "")
-    return f"{fit.vary} {fit.largest}{why}"
+    return f"{fit.largest:,}{why}"
 
 
 def reserved_note(fits: Fits) -> str:
     """The note on memory that the caching allocator does not get."""
-    sizes = " or ".join(bytes_text(n) for n in sorted({fit.reserved_bytes for fit in fits}))
-    return f"Of each GPU's memory {sizes} is left for CUDA's context and as a margin."
+    sizes = " or ".join(compared_bytes(n) for n in sorted({fit.reserved_bytes for fit in fits}))
+    return f"{sizes} of each GPU is reserved for the CUDA context and as a margin."
 
 
 def checked_lines(checked: Checked) -> list[tuple[str, str]]:

@@ -32,14 +32,23 @@ def verdict_text(fit: Fit, estimate: Estimate) -> str:
 def verdict_on_several(fits: Sequence[Fit], estimate: Estimate) -> str:
     """The same for several GPUs."""
     if len(fits) == 1:
-        return verdict_text(fits[0], estimate)
-    names = [fit.gpu for fit in fits if fit.fits]
+        return f"{verdict_text(fits[0], estimate)}{_remedy(fits, estimate)}"
+    names = [
+        f"{fit.gpu} (tight)" if fit.verdict == "tight" else fit.gpu for fit in fits if fit.fits
+    ]
     on = f" of {len(fits)} GPUs" if len(names) < len(fits) else ""
     if not names:
-        return f"no, on none{on}{sizes_text(estimate)}"
+        return f"no, on none{on}{sizes_text(estimate)}{_remedy(fits, estimate)}"
     listed = ", ".join(names) if len(names) < len(fits) else f"all {len(fits)} GPUs"
     count = f"{len(names)}{on}: " if on else ""
     return f"yes, on {count}{listed}{sizes_text(estimate)}"
+
+
+def _remedy(fits: Sequence[Fit], estimate: Estimate) -> str:
+    """What to do where it fits on none, and no smaller batch would."""
+    is_hopeless = not any(fit.fits or fit.largest for fit in fits)
+    trains = estimate.mode == "training"
+    return "; on several GPUs: torchfake plan" if is_hopeless and trains else ""
 
 
 def sizes_text(estimate: Estimate) -> str:

@@ -1,0 +1,52 @@
+"""The first line about a model."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from torchfake import fake_mode, profiles
+from torchfake.inspect import summary
+from torchfake.inspect.fit import RESERVED_BYTES
+from torchfake.inspect.show.headline import gpus_for, headline, num_gpus, training_bytes
+
+
+def linear(width: int, **options: object) -> nn.Module:
+    with fake_mode():
+        return nn.Linear(width, width, bias=False, **options)  # type: ignore[arg-type]
+
+
+def test_a_small_model_needs_no_gpu_by_name() -> None:
+    assert headline(summary(linear(4))) == "16 params | 64 B fp32"
+
+
+def test_gpus_are_those_with_room_for_the_weights_and_the_states() -> None:
+    found = headline(summary(linear(1 << 15)))
+    assert found.startswith(
+        "1.07B params | 4.29 GB (4.00 GiB) fp32 | smallest GPU for the weights: "
+    )
+    assert found.endswith(" (17.2 GB of states)")
+
+
+def test_what_is_frozen_has_no_states() -> None:
+    model = nn.Sequential(linear(1 << 13), linear(1 << 13))
+    assert training_bytes(summary(model)) == 2 * 16 * (1 << 26)
+    model[0].requires_grad_(False)
+    assert training_bytes(summary(model)) == (16 + 4) * (1 << 26)
+    model[1].requires_grad_(False)
+    assert "training" not in headline(summary(model))
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_a_gpu_takes_what_is_not_reserved(name: str) -> None:
+    gpu = profiles()[name]
+    room = gpu.total_memory - RESERVED_BYTES
+    assert num_gpus(room, gpu) == 1
+    assert num_gpus(room + 1, gpu) == 2
+    assert num_gpus(5 * room, gpu) == 8
+    assert profiles()[gpus_for(room)].total_memory <= gpu.total_memory
+
+
+def test_more_than_one_gpu_holds() -> None:
+    largest = max(gpu.total_memory for gpu in profiles().values())
+    assert gpus_for(largest).endswith(" x h100-80gb")

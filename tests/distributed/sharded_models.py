@@ -164,6 +164,8 @@ class Case(NamedTuple):
     inputs: Callable[[], Any] | None = None  # of one rank; those below, if None
     names: tuple[str, ...] = ()  # of the axes; dp and tp, if empty
     autocast: torch.dtype | None = None
+    context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
+    unlike_axes: str = ""
 
 
 CASES = {

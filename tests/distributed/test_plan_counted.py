@@ -54,6 +54,8 @@ def planned(case: Case) -> Any:
         autocast=case.autocast,
         accumulate=case.accumulate,
         keep_gradients=case.keep_gradients,
+        context=case.context,
+        unlike_axes=case.unlike_axes or (),
         device="cpu",
     )
 

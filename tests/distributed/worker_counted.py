@@ -5,6 +5,7 @@ Its arguments are a folder, into which each rank writes what it has counted, and
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import warnings
@@ -28,6 +29,8 @@ PAYLOADS = {
     "all_reduce": ("all_reduce", lambda args: args[0].nbytes),
     "all_gather_into_tensor": ("all_gather", lambda args: args[0].nbytes * args[1]),
     "reduce_scatter_tensor": ("reduce_scatter", lambda args: args[0].nbytes),
+    "all_to_all_single": ("all_to_all", lambda args: args[0].nbytes),
+    "alltoall_base_": ("all_to_all", lambda args: args[1].nbytes),
     "broadcast": ("broadcast", lambda args: args[0].nbytes),
 }
 
@@ -105,6 +108,7 @@ def counted(case: Case) -> dict[str, Any]:
     model = case.parallelize(model, mesh) or model
     optimizer = getattr(torch.optim, case.optimizer)(model.parameters())
     given = (case.inputs or inputs)()
+    axes = {name: mesh[name] for name in names}  # each look-up makes a mesh, of tensors
     counting = Counting()
     for tensor in locals_of([*model.parameters(), *model.buffers(), *given.values()]):
         counting.saw(tensor.untyped_storage())
@@ -119,11 +123,12 @@ def counted(case: Case) -> dict[str, Any]:
     def step() -> None:
         model.zero_grad(set_to_none=not case.keep_gradients)
         for _ in range(case.accumulate):
-            with torch.autocast("cpu", case.autocast, enabled=case.autocast is not None):
-                output = model(**given)
-                loss = output.sum() if torch.is_tensor(output) else output.loss
-            loss = loss if case.accumulate == 1 else loss / case.accumulate
-            loss.backward()
+            with case.context(axes, given) if case.context else contextlib.nullcontext():
+                with torch.autocast("cpu", case.autocast, enabled=case.autocast is not None):
+                    output = model(**given)
+                    loss = output.sum() if torch.is_tensor(output) else output.loss
+                loss = loss if case.accumulate == 1 else loss / case.accumulate
+                loss.backward()
         optimizer.step()
 
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]

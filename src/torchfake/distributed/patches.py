@@ -9,6 +9,7 @@ C++ gives a DTensor the device of the tensor that it wraps, which for a fake is 
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -63,6 +64,7 @@ def _attention(original: Any) -> Any:
     Context parallelism wraps this function, and sends the keys and values of the chosen kernel.
     """
 
+    @functools.wraps(original)  # context parallelism assigns by name
     def replacement(query: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_dtensor(query):
             return original(query, *args, **kwargs)

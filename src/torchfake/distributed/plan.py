@@ -192,6 +192,8 @@ def plan(
     allocator: str | None = None,
     answer: str | AnswerFunction | None = None,
     links: Links | None = None,
+    context: Callable[[Any, Any], Any] | None = None,
+    unlike_axes: Iterable[str] = (),
 ) -> Plan:
     """The memory and the communication of a step on every rank of a mesh, without the devices.
 
@@ -235,6 +237,11 @@ def plan(
             rank's estimate.
         links: what connects the ranks, for the time of a step; not given: as in NVIDIA's DGX H100,
             with the links of the GPU in a node, and 400 Gb/s for each GPU between nodes of 8.
+        context: a function of the mesh and the inputs (a mapping, or a tuple) that gives a context,
+            which the forward and the backward pass of each micro-batch run in: that of context
+            parallelism, which splits the inputs in place.
+        unlike_axes: names of axes along which ranks run other code, so that each is run; ranks that
+            hold shards of other sizes are found without.
 
     Returns:
         The plan. Bytes are a rank's own; see :class:`Plan`.
@@ -281,7 +288,8 @@ def plan(
         workspace_bytes=workspace_bytes,
         allocator=allocator,
     )
-    job = Job(module_fn, parallelize, inputs, step, layout, on, profile, answer)
+    unlike = _unlike_axes(layout, unlike_axes)
+    job = Job(module_fn, parallelize, inputs, step, layout, on, profile, answer, context, unlike)
     plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
     first = plans[0].estimate
     return Plan(
@@ -308,6 +316,14 @@ def _check_functions(module_fn: Any, parallelize: Any, reserved_bytes: Any) -> N
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
 
 
+def _unlike_axes(layout: Layout, given: Any) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in layout.axes:
+            raise InputsError(f"unlike_axes has {name!r}: the axes are {', '.join(layout.axes)}")
+    return names
+
+
 def _check_inputs(inputs: Any) -> None:
     is_container = isinstance(inputs, (torch.Tensor, tuple, list, Mapping))
     if inputs is not None and not is_container and not callable(inputs):
@@ -330,13 +346,16 @@ def _device(device: torch.device | str | None, gpu: str | CudaProfile | None) ->
 
 
 def _run_all(job: Job) -> list[RankPlan]:
-    """Run the first of each group of equal ranks, for all of the group.
+    """Run the first of each group of ranks that are equal and run the same, for all of the group.
 
     Only a rank that has shards of other sizes may meet some uneven DTensor, so the groups are
     computed again after each run.
     """
     runs: dict[int, RankRun] = {}
-    shape_ids: dict[Any, np.ndarray[Any, Any]] = {}
+    of_axes = zip(job.layout.axes, job.layout.coordinates.T, strict=True)
+    shape_ids: dict[Any, np.ndarray[Any, Any]] = {
+        name: coordinates for name, coordinates in of_axes if name in job.unlike_axes
+    }
     while True:
         groups = equal_ranks(job.layout, shape_ids.values())
         missing = [ranks[0] for ranks in groups if not runs.keys() & set(ranks)]

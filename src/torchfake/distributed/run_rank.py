@@ -54,6 +54,8 @@ class Job:
     device: torch.device
     gpu: CudaProfile | None  # of the device; None: torchfake's default
     answer: str | AnswerFunction | None = None  # of questions about values that do not exist
+    context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
+    unlike_axes: tuple[str, ...] = ()  # along which ranks run other code
 
     @property
     def workload(self) -> Workload:
@@ -105,7 +107,7 @@ class _Rank:
         uneven = UnevenShards(self.job.layout)
         uneven.register(module.parameters())
         uneven.register(module.buffers())
-        modules, step = ModuleTracker(module), self.job.step
+        modules, step = ModuleTracker(module), self._step(args, kwargs)
         make = partial(
             RankTracker, modules, uneven, self._axis_of,
             has_workspace=step.workspace_bytes is not None,
@@ -167,6 +169,12 @@ class _Rank:
             return (), {name: pytree.tree_map(as_fake, value) for name, value in inputs.items()}
         args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
         return tuple(pytree.tree_map(as_fake, value) for value in args), {}
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        """The step, in the context of a micro-batch if there is one."""
+        if self.job.context is None:
+            return self.job.step
+        return replace(self.job.step, around=partial(self.job.context, self.mesh, kwargs or args))
 
     def _axis_of(self, given: Any) -> tuple[str, int]:
         """The axis that a process group lies along, and its size."""

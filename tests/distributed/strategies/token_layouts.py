@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import (
     CohereConfig,
@@ -19,7 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tests.distributed.sharded_models import Model
+from tests.distributed.sharded_models import Case, Model
 from tests.distributed.strategies.laid_out_models import (
     BOTH,
     SIZES,
@@ -27,9 +28,12 @@ from tests.distributed.strategies.laid_out_models import (
     case,
     llama,
     own_texts,
+    qwen3_moe,
     texts,
 )
+from tests.distributed.strategies.ring_on_cpu import in_ring_on_cpu
 from torchfake.distributed import Strategy
+from torchfake.distributed.parallelize.context import whole_sequences
 
 
 def qwen3() -> nn.Module:
@@ -59,6 +63,19 @@ def cohere() -> nn.Module:
 
 OWN_PLAN = {**TENSOR_PLAN, "embedding": "embedding_rowwise", "head": "colwise_gather_output"}
 
+
+def ring_case(build: Any, strategy: Strategy, rotation: str = "allgather", **options: Any) -> Case:
+    """Sequences of 16 tokens, split along cp."""
+    context = partial(in_ring_on_cpu, strategy.axes, rotation)
+    made = case(build, whole_texts, strategy, **options)
+    return made._replace(context=context, unlike_axes="cp")
+
+
+def whole_texts() -> dict[str, torch.Tensor]:
+    batch = {"input_ids": torch.randint(60, (2, 16)), "labels": torch.randint(60, (2, 16))}
+    return whole_sequences(batch)
+
+
 sequences: Any = partial(Strategy, sequence_parallel=True)
 
 TOKENS = {
@@ -76,5 +93,14 @@ TOKENS = {
     "cohere, sequences": case(cohere, texts, sequences(BOTH, precision="fp32")),
     "own, sequences": case(
         Model, own_texts, sequences(BOTH, "full", "fp32", tensor_plan=OWN_PLAN), optimizer="SGD"
+    ),
+    "llama, ring": ring_case(llama, Strategy({"cp": 4}, precision="fp32")),
+    "llama, ring, all-to-all": ring_case(llama, Strategy({"cp": 4}, precision="fp32"), "alltoall"),
+    "llama, ring, fsdp": ring_case(llama, Strategy({"dp": 2, "cp": 2}, "full", "fp32")),
+    "llama, ring, hybrid": ring_case(llama, Strategy({"replicate": 2, "cp": 2}, "selective")),
+    "llama, ring, tensor": ring_case(llama, Strategy({"cp": 2, "tp": 2})),
+    "llama, ring, sequences": ring_case(llama, sequences({"cp": 2, "tp": 2}, "full", "fp32")),
+    "qwen3 moe, ring": ring_case(
+        qwen3_moe, Strategy({"dp": 2, "cp": 2}, "full", "fp32"), accumulate=2
     ),
 }

@@ -12,6 +12,7 @@ In reading order:
     writer         the text while it is written, and how names are written
     tensor         the lines that split tensors
     sequence       the same, and the sequence between them
+    context        the lines that split sequences, and the context that does
     checkpoints    the lines that checkpoint activations
     data           the lines that shard or copy
     code           all of it, in order

@@ -10,6 +10,7 @@ from torch import nn
 
 from torchfake.distributed.parallelize.blocks import repeated_blocks
 from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
+from torchfake.distributed.parallelize.context import split_contexts
 from torchfake.distributed.parallelize.data import share_data
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.sequence import split_sequences
@@ -42,6 +43,8 @@ def code_of(
     """
     code, blocks = Code({"import torch"}), repeated_blocks(module)
     _without_cache(code, module)
+    if axes.context_ranks > 1:
+        split_contexts(code, module, axes)
     if rules is not None and splits_sequence:
         split_sequences(code, axes, rules, module, blocks)
     elif rules is not None:

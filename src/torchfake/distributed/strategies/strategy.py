@@ -9,12 +9,14 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from torchfake.distributed.parallelize.code import MESH_IMPORT, call_text, code_of
+from torchfake.distributed.parallelize.context import context_usage, in_ring
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
 from torchfake.distributed.parallelize.tensor_rules import tensor_rules
 from torchfake.errors import InputsError
@@ -37,7 +39,7 @@ class Strategy:
     Args:
         mesh: sizes of the axes by name, in order. ``dp`` (also ``fsdp``, ``shard``, ``dp_shard``)
             shards; ``replicate`` (``dp_replicate``, ``ddp``) has copies: with ``dp``, HSDP, and
-            alone, data parallelism as DDP's; ``tp`` splits tensors.
+            alone, data parallelism as DDP's; ``tp`` splits tensors, ``cp`` sequences.
         checkpoint: of activations: ``"none"``; ``"full"``, which keeps the inputs of each block; or
             ``"selective"``, which keeps attention and every second matrix product too.
         precision: ``"mixed"``: parameters as they are (float32), computation in bfloat16, gradients
@@ -91,7 +93,7 @@ class Strategy:
             raise InputsError("offload is FSDP2's: give the mesh an axis that shards, dp=2 or more")
         if self.tensor_plan is not None and axes.tensor_ranks == 1:
             raise InputsError("tensor_plan is for an axis tp, which the mesh does not have")
-        for name in (axes.context, axes.experts):
+        for name in (axes.experts,):
             if name:
                 raise InputsError(f"the mesh has an axis {name!r}, which is not laid out yet")
         if self.sequence_parallel and axes.tensor_ranks == 1:
@@ -119,6 +121,21 @@ class Strategy:
         return torch.bfloat16 if is_alone else None
 
     @property
+    def plan_options(self) -> dict[str, Any]:
+        """For ``plan(**strategy.plan_options, inputs=...)``: the mesh, the layout, and the context
+        of a micro-batch if sequences are split.
+        """
+        options = {
+            "mesh_shape": self.mesh_shape,
+            "mesh_dim_names": self.mesh_dim_names,
+            "parallelize": self,
+            "autocast": self.autocast,
+        }
+        if self.axes.context_ranks > 1:
+            options |= {"context": partial(in_ring, self.axes), "unlike_axes": self.axes.context}
+        return options
+
+    @property
     def mixes_dtensors(self) -> bool:
         """Whether some parameters are DTensors and others are not: with tensor parallelism alone.
         Optimizers take ``foreach=False`` then, since torch refuses to update both in one call.
@@ -141,6 +158,8 @@ class Strategy:
         imports += sorted(line for line in lines if line not in imports)
         body = f"\n\n{rest}" if rest else ""
         call = call_text(self.axes, device)
+        if self.axes.context_ranks > 1:
+            call += context_usage(module)
         if self.mixes_dtensors:
             call += (
                 "# optimizers take foreach=False: some parameters are DTensors, and some are not\n"

@@ -17,7 +17,12 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake.distributed.parallelize.mesh_axes import mesh_axes, parse_mesh
+from torchfake.distributed.parallelize.context import (
+    check_length,
+    is_of_transformers,
+    whole_sequences,
+)
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.strategies.batch import Batch, batch_of
 from torchfake.distributed.strategies.step_time import StepTime, step_time
@@ -180,16 +185,14 @@ def plan_target(
     module = build(replace(target, dtype=dtype)).module
     code = strategy.code(module)
     given, seq = _inputs(module, inputs, sizes.micro, seq)
+    given = _split_inputs(given, module, axes)
     num_run = min(sizes.accumulate, _MOST_RUN)
     try:
         found = plan(
             partial(construct, target, dtype),
-            mesh_shape=strategy.mesh_shape,
-            mesh_dim_names=strategy.mesh_dim_names,
-            parallelize=strategy,
+            **strategy.plan_options,
             inputs=given,
             optimizer=_optimizer(optimizer) if strategy.mixes_dtensors else optimizer,
-            autocast=strategy.autocast,
             accumulate=num_run,
             gpu=gpu,
             answer=answer,
@@ -232,6 +235,18 @@ def _inputs(
     function: Target = resolve(maker, overrides=sizes)
     make: Callable[[], Any] = function.construct
     return make, seq
+
+
+def _split_inputs(given: Any, module: nn.Module, axes: MeshAxes) -> Any:
+    """The inputs whose sequences are split along the axis, if there is one."""
+    if axes.context_ranks == 1 or not is_of_transformers(module) or callable(given):
+        return given
+    if "input_ids" not in given:
+        names = ", ".join(given)
+        raise InputsError(f"{axes.context} splits sequences of tokens: {names} are none")
+    length = given["input_ids"].shape[1]
+    check_length(length, axes.context_ranks, axes.context)
+    return whole_sequences(given)
 
 
 def _optimizer(name: str) -> Any:

@@ -8,6 +8,7 @@ contradict each other are refused before anything is built. Called by: ``memory`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +44,7 @@ class Step:
     peft: Any = None  # the config of adapters
     serve: Serve | None = None  # sequences that are served, and their cache
     pages: tuple[Any, ...] = ()  # what each layer caches of one, if that is known
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # each forward and backward
 
 
 def step_of(

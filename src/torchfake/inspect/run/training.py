@@ -41,13 +41,14 @@ class PlainLoop:
             output = loss = None
             for _ in range(self._step.accumulate):
                 tracker.begin_phase("forward")
-                with autocast_of(self._copy, self._step):
-                    output = self._copy()
-                    loss = self._loss_of(output)
-                check_loss(loss)
-                tracker.end_forward()
-                tracker.begin_phase("backward")
-                run_backward(loss)
+                with self._step.around():
+                    with autocast_of(self._copy, self._step):
+                        output = self._copy()
+                        loss = self._loss_of(output)
+                    check_loss(loss)
+                    tracker.end_forward()
+                    tracker.begin_phase("backward")
+                    run_backward(loss)
                 tracker.recategorize(self._tensors.gradients(), "gradients")
             self._update(tracker)
             tracker.end_step()

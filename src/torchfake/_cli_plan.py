@@ -61,7 +61,11 @@ Accumulate = Annotated[
     int | None, typer.Option(min=1, help="Micro-batches of a step. [default: 1]")
 ]
 Checkpoint = Annotated[
-    str, typer.Option(help="Of the activations of blocks: none, selective or full.")
+    str,
+    typer.Option(
+        help="Of the activations of blocks: none, selective or full; how many blocks (12), or "
+        "which (full:0-11,selective:12-15)."
+    ),
 ]
 Precision = Annotated[
     str, typer.Option(help="mixed (float32 parameters, bfloat16 computation), bf16 or fp32.")

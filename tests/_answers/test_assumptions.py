@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.conftest import unknown
 from torchfake import fake_mode
+from torchfake._answers import finiteness
 from torchfake.errors import UnknownValueError
 
 FINITE: dict[str, Callable[[Tensor], Any]] = {
@@ -156,3 +157,25 @@ def test_what_was_filled_with_infinity_is_not_assumed_to_be_finite(name: str) ->
         for _ in range(2):
             with fake_mode(), pytest.raises(UnknownValueError):
                 bool(ask(INFINITE[name]()).any())
+
+
+def test_arguments_of_an_operator_on_lists_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not once for each of its results: optimizers update hundreds of parameters in one call."""
+    seen: list[int] = []
+    look = finiteness._mark_of_tensors
+    monkeypatch.setattr(
+        finiteness, "_mark_of_tensors", lambda tensors: seen.append(len(tensors)) or look(tensors)
+    )
+    with fake_mode():
+        tensors = [unknown(6) for _ in range(50)]
+        seen.clear()
+        torch._foreach_add_(tensors, tensors)
+        torch._foreach_sqrt(tensors)
+        assert sum(seen) <= 6 * 50
+        nan = torch.full((6,), float("nan"))
+        torch._foreach_mul_(tensors, [nan] * 50)
+        for tensor in tensors:
+            with pytest.raises(UnknownValueError):
+                bool(tensor.isnan().any())

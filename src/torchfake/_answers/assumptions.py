@@ -145,15 +145,20 @@ def follow(call: Any, result: Any) -> bool:
 def _mark_parts(call: Any, result: Any) -> bool:
     """Mark several results, or the storage of which a part is written. Whether one is."""
     results = result if isinstance(result, (list, tuple)) else [result]
-    fakes = [r for r in (*results, *_written(call)) if hasattr(r, "_fake_storage")]
+    written = _written(call)
+    fakes = [r for r in (*results, *written) if hasattr(r, "_fake_storage")]
+    is_written = set(map(id, written))
+    values: dict[Any, Any] = {}  # once for all: each looks at all arguments, of which are hundreds
     found = False
     for fake in fakes:
         is_whole = _is_whole(fake) and len(fakes) == len(results)
-        value = finiteness.result_value(call, fake._fake_meta, is_whole=is_whole)
-        storage = fake._fake_storage
+        key = fake._fake_meta.dtype, is_whole
+        if key not in values:
+            values[key] = finiteness.result_value(call, fake._fake_meta, is_whole=is_whole)
+        value, storage = values[key], fake._fake_storage
         if value is not None:
             storage.value = value._replace(num_bytes=storage.num_bytes)
-        elif any(fake is written for written in _written(call)):
+        elif id(fake) in is_written:
             storage.value = None
         found = found or value is not None
     return found

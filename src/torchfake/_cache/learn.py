@@ -254,7 +254,8 @@ def _leaves_mark(call: Call, before: list[ArgumentSnapshot], outcome: Any) -> bo
         return False
     new = [o.record for o in flatten_outcome(outcome) if isinstance(o, NewResult)]
     written = [t._fake_meta for t in mutated_tensors(call) if isinstance(t, FakeTensor)]
-    return any(finiteness.result_value(call, record) is not None for record in (*new, *written))
+    of_each_dtype = {record.dtype: record for record in (*new, *written)}.values()
+    return any(finiteness.result_value(call, record) is not None for record in of_each_dtype)
 
 
 def _assumed_fill(

@@ -9,8 +9,9 @@ import pytest
 
 from torchfake import profiles
 from torchfake.distributed import Search, plan_target, search_layouts
-from torchfake.distributed.search.candidates import Candidate, candidates
-from torchfake.distributed.search.depths import Taken, taken_at, taken_by
+from torchfake.distributed.search.candidates import Candidate, candidates, variants
+from torchfake.distributed.search.depths import DEPTHS, Taken, taken
+from torchfake.distributed.search.measured import Measured, measured
 from torchfake.errors import InputsError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
@@ -42,44 +43,48 @@ def test_candidates_divide_gpus_and_batch() -> None:
     assert not [c for c in candidates(2, 4, ["none"], offload=True) if c.data_ranks == 1]
 
 
+def test_variants_send_less() -> None:
+    found = [(v.mesh_text, v.zero) for v in variants(Candidate(32, 2, "full", 1))]
+    assert found == [
+        ("dp=32,tp=2", 2),
+        ("replicate=8,dp=4,tp=2", 3),
+        ("replicate=8,dp=4,tp=2", 2),
+    ]
+    assert [v.zero for v in variants(Candidate(8, 1, "full", 1))] == [2]
+    assert not list(variants(Candidate(8, 1, "full", 1, zero=2)))
+    assert not list(variants(Candidate(8, 1, "full", 1, offload=True)))
+
+
 @pytest.mark.parametrize("checkpoint", ["none", "full"])
 @pytest.mark.parametrize("mesh", ["dp=4", "dp=2,tp=2"])
 def test_few_layers_say_what_all_do(mesh: str, checkpoint: str) -> None:
-    def run(layers: int | None) -> object:
-        depth = () if layers is None else (f"num_hidden_layers={layers}",)
-        overrides = (*DEEP, *depth)
+    def run(layers: int) -> Measured:
+        overrides = (*DEEP, f"num_hidden_layers={layers}")
         options = {"mesh": mesh, "checkpoint": checkpoint, "batch": 8, "seq": 512}
-        return plan_target(TARGET, gpu=GPU, overrides=overrides, **options)
+        return measured(plan_target(TARGET, gpu=GPU, overrides=overrides, **options))
 
-    whole = taken_by(run(None))
-    found = taken_at(9, run)
+    whole = run(9)
+    found = taken(list(map(run, DEPTHS)), DEPTHS, 9)
+    assert found is not None
     assert found.is_extrapolated
     assert found.peak_bytes == whole.peak_bytes
     assert found.step_seconds == pytest.approx(whole.step_seconds, rel=0.01)
     assert found.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=0.1)
 
 
-def test_what_does_not_grow_in_proportion_is_run_whole() -> None:
-    seen: list[int | None] = []
+def test_what_does_not_grow_in_proportion_is_not_extrapolated() -> None:
+    def grown(peaks: list[int]) -> Taken | None:
+        return taken([Measured(peak, peak, None) for peak in peaks], DEPTHS, 9)
 
-    class Grown:
-        step_seconds = None
-
-        def __init__(self, layers: int | None) -> None:
-            seen.append(layers)
-            self.plan = type(
-                "Plan", (), {"peak_reserved_bytes": 1, "peak_bytes": 2 ** (layers or 9)}
-            )
-
-    assert taken_at(9, Grown) == Taken(512, 1, None)
-    assert seen == [3, 4, 5, None]
+    assert grown([8, 16, 32]) is None
+    assert grown([8, 16, 24]) == Taken(56, 56, None, True)
 
 
 @pytest.fixture(scope="module")
 def found() -> Search:
     small = GPU._replace(total_memory=(1 << 30) + (80 << 20))
     options = {"overrides": DEEP, "checkpoints": ("none", "full"), "seq": 512}
-    return search_layouts(TARGET, gpus=2, batch=8, gpu=small, **options)
+    return search_layouts(TARGET, gpus=2, batch=2, gpu=small, **options)
 
 
 def test_the_answers_were_run_whole(found: Search) -> None:
@@ -92,6 +97,7 @@ def test_the_answers_were_run_whole(found: Search) -> None:
         if row.candidate.mesh == dict(found.fastest.strategy.mesh)
         and row.candidate.checkpoint == found.fastest.strategy.checkpoint
         and row.candidate.micro_batch == found.fastest.batch.micro
+        and row.candidate.zero == found.fastest.strategy.zero
     )
     assert row.taken is not None
     assert not row.taken.is_extrapolated

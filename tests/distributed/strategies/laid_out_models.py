@@ -158,6 +158,7 @@ LAID_OUT = {
     "llama, fsdp": case(llama, texts, Strategy(FSDP)),
     "llama, fsdp, selective": case(llama, texts, Strategy(FSDP, "selective")),
     "llama, fsdp, full": case(llama, texts, Strategy(FSDP, "full", "fp32")),
+    "llama, fsdp, a way for each block": case(llama, texts, Strategy(FSDP, "full:0,selective:1")),
     "llama, zero 2": case(llama, texts, Strategy(FSDP, precision="fp32", zero=2)),
     "llama, hybrid, full": case(llama, texts, Strategy(HYBRID, "full")),
     "llama, replicas": case(llama, texts, Strategy({"ddp": 4}, precision="fp32")),

@@ -17,6 +17,7 @@ from tests.distributed.test_plan_counted import as_counted, planned  # noqa: E40
 from tests.ranks import Launch, finished, once_per_session, run_launches  # noqa: E402
 
 IN_SUITE = [
+    "llama, fsdp, a way for each block",
     "llama, hybrid, full",
     "llama, tensor alone, mixed",
     "llama, both, mixed, selective",

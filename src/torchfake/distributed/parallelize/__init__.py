@@ -13,6 +13,7 @@ In reading order:
     tensor         the lines that split tensors
     sequence       the same, and the sequence between them
     context        the lines that split sequences, and the context that does
+    choices        which blocks are checkpointed, and how: checkpoint=
     checkpoints    the lines that checkpoint activations
     data           the lines that shard or copy
     code           all of it, in order

@@ -6,9 +6,12 @@ they refer to. Invariant: blocks are wrapped before they are sharded. Called by:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from torchfake.distributed.parallelize.blocks import Blocks
+from torchfake.distributed.parallelize.choices import kinds_of
 from torchfake.distributed.parallelize.writer import Code, expression, positions
 from torchfake.errors import InputsError
 
@@ -35,26 +38,58 @@ def contexts():
 """
 
 
-def checkpoint_blocks(code: Code, module: nn.Module, blocks: list[Blocks], kind: str) -> None:
-    """Run each block again in the backward pass: all of it, or what is cheap."""
+_OPTIONS = {"full": "", "selective": ", context_fn=contexts"}
+"""Of ``checkpoint_wrapper``, by what is kept."""
+
+
+def checkpoint_blocks(
+    code: Code, module: nn.Module, blocks: list[Blocks], choices: str | int
+) -> None:
+    """Run blocks again in the backward pass: all of each, or what is cheap.
+
+    Raises:
+        InputsError: if there are no blocks, or not those that are named.
+    """
     if not blocks:
         raise InputsError(
             f"{type(module).__name__} has no repeated blocks to checkpoint: leave checkpoint at "
             "none, or apply checkpoint_wrapper in a parallelize= of your own"
         )
+    kinds = kinds_of(choices, sum(len(group.keys) for group in blocks))
+    if set(kinds) == {"none"}:
+        return
     wrapper = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
     code.imports.add(f"from {wrapper} import checkpoint_wrapper")
-    options = ""
-    if kind == "selective":
+    if "selective" in kinds:
         names = "CheckpointPolicy, create_selective_checkpoint_contexts"
         code.imports.add(f"from torch.utils.checkpoint import {names}")
         code.helpers.append(_KEEPING)
-        options = ", context_fn=contexts"
     for group in blocks:
-        owner = expression(group.path)
-        if group.is_whole:
-            code.lines.append(f"for i, block in enumerate({owner}):")
-            code.lines.append(f"    {owner}[i] = checkpoint_wrapper(block{options})")
-        else:
-            code.lines.append(f"for i in {positions(module, group)}:")
-            code.lines.append(f"    {owner}[i] = checkpoint_wrapper({owner}[i]{options})")
+        code.lines += _wrapped(module, group, kinds[: len(group.keys)])
+        kinds = kinds[len(group.keys) :]
+
+
+def _wrapped(module: nn.Module, group: Blocks, kinds: Sequence[str]) -> list[str]:
+    """The lines that wrap the blocks of a group, of which each has its kind."""
+    owner, places, lines = expression(group.path), positions(module, group), []
+    for kind, options in _OPTIONS.items():
+        chosen = [place for place, found in zip(places, kinds, strict=True) if found == kind]
+        if chosen and group.is_whole and len(chosen) == len(places):
+            lines.append(f"for i, block in enumerate({owner}):")
+            lines.append(f"    {owner}[i] = checkpoint_wrapper(block{options})")
+        elif chosen:
+            lines.append(f"for i in {_numbers(chosen)}:")
+            lines.append(f"    {owner}[i] = checkpoint_wrapper({owner}[i]{options})")
+    return lines
+
+
+def _numbers(chosen: list[int]) -> str:
+    """The expression of these numbers: a range if they are neighbours.
+
+    >>> _numbers([0, 1, 2]), _numbers([3, 4]), _numbers([2, 5])
+    ('range(3)', '(3, 4)', '(2, 5)')
+    """
+    first, last = chosen[0], chosen[-1]
+    if len(chosen) < 3 or chosen != list(range(first, last + 1)):
+        return str(tuple(chosen))
+    return f"range({last + 1})" if first == 0 else f"range({first}, {last + 1})"

@@ -30,7 +30,7 @@ def code_of(
     axes: MeshAxes,
     *,
     rules: TensorRules | None,
-    checkpoint: str,
+    checkpoint: str | int,
     is_mixed: bool,
     zero: int,
     offload: bool,

@@ -7,7 +7,11 @@ proportion. Called by: users, and ``cli``.
 Its files, in reading order:
 
     candidates  the layouts that are tried
+    measured    what one run of a layout takes, in all and of each block
     depths      what a layout takes at full depth, from a few layers
+    knapsack    of each block one way to checkpoint it: the least seconds that fit
+    mixes       the same of a layout that was measured
+    trials      runs candidates, with few layers or whole
     search      the public function and its record
     text        a search as text
 """

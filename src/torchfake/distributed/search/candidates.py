@@ -2,13 +2,15 @@
 
 Input: a number of GPUs, a global batch. Output: candidates, in an order in which a larger
 micro-batch comes after a smaller one of the same layout. Invariant: each divides the GPUs and the
-batch. Called by: ``search``.
+batch. Called by: ``search`` and ``trials``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
 MAX_TENSOR_RANKS = 8
 """Tensors are split among the GPUs of one node, whose links are fast."""
@@ -24,6 +26,8 @@ class Candidate(NamedTuple):
     checkpoint: str
     micro_batch: int
     offload: bool = False
+    copies: int = 1  # of the shards: HSDP, or with as many copies as data ranks as DDP
+    zero: int = 3
 
     @property
     def num_gpus(self) -> int:
@@ -33,7 +37,11 @@ class Candidate(NamedTuple):
     @property
     def mesh(self) -> dict[str, int]:
         """The sizes of its axes."""
-        sizes = {"dp": self.data_ranks, "tp": self.tensor_ranks}
+        sizes = {
+            "replicate": self.copies,
+            "dp": self.data_ranks // self.copies,
+            "tp": self.tensor_ranks,
+        }
         return {name: size for name, size in sizes.items() if size > 1} or {"dp": 1}
 
     @property
@@ -43,7 +51,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(
-    num_gpus: int, batch: int, checkpoints: Iterable[str], offload: bool = False
+    num_gpus: int, batch: int, checkpoints: Iterable[str], offload: bool = False, zero: int = 3
 ) -> Iterator[Candidate]:
     """The layouts of so many GPUs, with and without tensor parallelism.
 
@@ -52,6 +60,7 @@ def candidates(
         batch: samples of a step, of all ranks.
         checkpoints: of activations.
         offload: whether shards are kept on the CPU.
+        zero: 3, or 2 to keep gathered parameters.
     """
     for tensor_ranks in _powers_of_two(min(MAX_TENSOR_RANKS, num_gpus)):
         data_ranks = num_gpus // tensor_ranks
@@ -61,7 +70,24 @@ def candidates(
         for checkpoint in checkpoints:
             for micro in _powers_of_two(min(of_rank, MAX_MICRO_BATCH)):
                 if of_rank % micro == 0:
-                    yield Candidate(data_ranks, tensor_ranks, checkpoint, micro, offload)
+                    yield Candidate(data_ranks, tensor_ranks, checkpoint, micro, offload, zero=zero)
+
+
+def variants(candidate: Candidate) -> Iterator[Candidate]:
+    """The same layout with less to send, for more memory: gathered parameters kept (ZeRO-2), shards
+    inside of nodes and copies of them between nodes (HSDP), and both.
+    """
+    if candidate.offload or candidate.data_ranks == 1:
+        return
+    shards = GPUS_PER_NODE // candidate.tensor_ranks
+    copies = [1]
+    if shards > 1 and candidate.data_ranks > shards and candidate.data_ranks % shards == 0:
+        copies.append(candidate.data_ranks // shards)
+    for number in copies:
+        for zero in (3, 2):
+            found = candidate._replace(copies=number, zero=zero)
+            if found != candidate and zero <= candidate.zero:
+                yield found
 
 
 def _powers_of_two(largest: int) -> Iterator[int]:

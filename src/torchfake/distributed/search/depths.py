@@ -1,21 +1,27 @@
 """What a layout takes at full depth, from runs of a few layers.
 
-Input: a function that plans a model of some depth. Output: :class:`Taken`. Invariant: nothing is
-extrapolated that did not grow by the same for each of the layers that were added. Called by:
-``search``.
+Input: the layers of a model, and a function that runs it with so many. Output: :class:`Taken`.
+Invariant: nothing is extrapolated over layers that are unlike, or that did not grow by the same for
+each of the layers that were added. Called by: ``trials``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from torchfake.distributed.strategies.target_plan import TargetPlan
+from torch import nn
+
+from torchfake.distributed.parallelize.blocks import repeated_blocks
+from torchfake.distributed.search.measured import Measured
 
 DEPTHS = (3, 4, 5)
 """Layers that are run: FSDP2 gathers one layer ahead, so with fewer not all is as between many."""
 
 _TOLERANCE = 0.01
+_PLACE = ("layer_idx", "layer_id", "layer_index")
+"""What layers of a model of transformers keep of their place: the only thing that may differ."""
 
 
 class Taken(NamedTuple):
@@ -27,37 +33,80 @@ class Taken(NamedTuple):
     is_extrapolated: bool = False
 
 
-def taken_at(depth: int | None, run: Callable[[int | None], TargetPlan]) -> Taken:
-    """What a layout takes.
+class Layers(NamedTuple):
+    """The repeated blocks of a model."""
+
+    names: tuple[str, ...]
+    kinds: tuple[Any, ...]  # of each: equal where blocks differ in values and their place alone
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layers:
+        """The blocks of a model."""
+        names = [name for group in repeated_blocks(module) for name in group.names]
+        return cls(tuple(names), tuple(_kind(module.get_submodule(name)) for name in names))
+
+
+def depths_of(layers: Layers, depth: int | None) -> tuple[int, ...]:
+    """The numbers of layers with which a model of `depth` is run, ascending; none if it is run
+    whole: all after the first few have to be alike.
+    """
+    if depth is None or not layers.kinds:
+        return ()
+    unlike = 0
+    if len(layers.kinds) == depth:
+        unlike = depth - 1
+        while unlike and layers.kinds[unlike - 1] == layers.kinds[-1]:
+            unlike -= 1
+    elif len(set(layers.kinds)) > 2:  # such as an encoder and a decoder, each of layers alike
+        return ()
+    depths = tuple(unlike + more for more in DEPTHS)
+    return depths if depths[-1] < depth else ()
+
+
+def taken(found: Sequence[Measured], depths: Sequence[int], depth: int) -> Taken | None:
+    """What `depth` layers take; None if it did not grow in proportion.
 
     Args:
-        depth: layers of the model; None if that is not known.
-        run: plans it with so many layers; None: with all.
+        found: with each of the `depths`: three, or two of a layout that was seen to be linear.
+        depths: ascending by one.
+        depth: layers of the model.
     """
-    if depth is None or depth <= max(DEPTHS):
-        return taken_by(run(None))
-    found = [taken_by(run(layers)) for layers in DEPTHS]
-    peak = _extrapolated([row.peak_bytes for row in found], depth)
-    seconds = _extrapolated([row.step_seconds for row in found], depth)
+    more = depth - depths[-1]
+    peak = _extrapolated([row.peak_bytes for row in found], more)
+    seconds = _extrapolated([row.step_seconds for row in found], more)
     if peak is None:
-        return taken_by(run(None))
+        return None
     unused = max(row.reserved_bytes - row.peak_bytes for row in found)
     return Taken(round(peak), round(peak) + unused, seconds, True)
 
 
-def taken_by(found: TargetPlan) -> Taken:
-    """What the ranks of a plan take."""
-    reserved = found.plan.peak_reserved_bytes
-    assert reserved is not None
-    return Taken(found.plan.peak_bytes, reserved, found.step_seconds)
+def _extrapolated(values: Sequence[float | None], more: int) -> float | None:
+    """The value `more` layers on; None if it does not grow in proportion."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    growths = [after - before for before, after in pairwise(known)]
+    growth, last = growths[-1], known[-1]
+    if abs(growth - growths[0]) > _TOLERANCE * max(abs(growth), abs(last) * _TOLERANCE):
+        return None
+    return last + growth * more
 
 
-def _extrapolated(values: list[int] | list[float | None], depth: int) -> float | None:
-    """The value at `depth`; None if it does not grow in proportion."""
-    first, second, third = values
-    if first is None or second is None or third is None:
-        return None
-    growth = third - second
-    if abs(growth - (second - first)) > _TOLERANCE * max(abs(growth), abs(third) * _TOLERANCE):
-        return None
-    return third + growth * (depth - DEPTHS[-1])
+def _kind(block: nn.Module) -> Any:
+    """What a block is made of: classes, plain attributes, shapes."""
+    return tuple(
+        (
+            name,
+            type(part).__name__,
+            tuple(
+                (key, value)
+                for key, value in sorted(vars(part).items())
+                if isinstance(value, (bool, int, float, str)) and key not in _PLACE
+            ),
+            tuple(
+                (key, tuple(tensor.shape), tensor.dtype)
+                for key, tensor in part.named_parameters(recurse=False)
+            ),
+        )
+        for name, part in block.named_modules()
+    )

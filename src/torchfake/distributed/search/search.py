@@ -6,46 +6,22 @@ layouts that are named as answers were run whole. Called by: users, and ``cli``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.distributed.parallelize.choices import CHECKPOINTS
 from torchfake.distributed.search.candidates import Candidate, candidates
-from torchfake.distributed.search.depths import Taken, taken_at, taken_by
-from torchfake.distributed.strategies.strategy import CHECKPOINTS
+from torchfake.distributed.search.depths import Layers
+from torchfake.distributed.search.trials import Row, Trials
 from torchfake.distributed.strategies.target_plan import TargetPlan, plan_target
 from torchfake.errors import InputsError
 from torchfake.inspect.base_record import Record
-from torchfake.inspect.fit import RESERVED_BYTES
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.resolve import resolve
-
-_MOST_RUN_WHOLE = 4
-"""Layouts that are run whole before the search gives up on an answer."""
-
-
-class Row(NamedTuple):
-    """One layout that was tried."""
-
-    candidate: Candidate
-    taken: Taken | None  # None if it cannot be laid out so
-    fits: bool
-    error: str = ""  # why not
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return {
-            "mesh": self.candidate.mesh,
-            "checkpoint": self.candidate.checkpoint,
-            "micro_batch": self.candidate.micro_batch,
-            "offload": self.candidate.offload,
-            **({} if self.taken is None else self.taken._asdict()),
-            "fits": self.fits,
-            "error": self.error,
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +81,10 @@ def search_layouts(
     """Try layouts of the model that a TARGET names: meshes, checkpointing, micro-batches.
 
     Each is run with three depths of a few layers, and extrapolated where memory and time grow in
-    proportion; the answers are run whole. Where nothing fits, shards are tried on the CPU.
+    proportion; the answers are run whole. Where one way to checkpoint fits and a faster one does
+    not, blocks get a way each: of those that fit, the mix that recomputes least, by what each block
+    was counted to keep and to recompute. Of the fastest layouts, if they wait for messages, those
+    are tried that send less: ZeRO-2, and HSDP. Where nothing fits, shards are tried on the CPU.
 
     Args:
         text: a TARGET, see :func:`torchfake.inspect.resolve`.
@@ -123,12 +102,49 @@ def search_layouts(
         TargetError: if the target is not understood, or cannot be built.
         InputsError: if no layout divides the GPUs and the batch, or an option is not understood.
     """
-    profile = gpu_profiles.profile(gpu)
-    planned = partial(plan_target, text, gpu=profile, batch=batch, **options)
-    tried = _Trials(planned, tuple(overrides), _depth(text, overrides), profile)
+    profile, zero = gpu_profiles.profile(gpu), options.pop("zero", 3)
+
+    def overridden(layers: int | None) -> tuple[str, ...]:
+        return (*overrides, *(() if layers is None else (f"num_hidden_layers={layers}",)))
+
+    def planned(candidate: Candidate, layers: int | None) -> TargetPlan:
+        return plan_target(
+            text,
+            gpu=profile,
+            batch=batch,
+            mesh=candidate.mesh,
+            micro_batch=candidate.micro_batch,
+            checkpoint=candidate.checkpoint,
+            offload=candidate.offload,
+            zero=candidate.zero,
+            overrides=overridden(layers),
+            **options,
+        )
+
+    @cache
+    def built(layers: int | None) -> tuple[Layers, int | None]:
+        module = build(resolve(text, overrides=overridden(layers))).module
+        depth = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+        return Layers.of(module), depth if isinstance(depth, int) else None
+
+    tried = Trials(planned, lambda layers: built(layers)[0], built(None)[1], profile, checkpoints)
+    rows = _tried_rows(tried, gpus, batch, checkpoints, zero)
+    fastest = tried.first_that_fits(sorted(rows, key=_slowness))
+    fewer = list(tried.on_fewer_gpus(gpus, batch)) if fastest is not None else []
+    fewest = sorted(fewer, key=lambda row: (row.candidate.num_gpus, row.slowness))
+    cheapest = tried.first_that_fits(fewest) or fastest
+    by_candidate = {row.candidate: row for row in (*rows, *fewer)} | tried.whole
+    found = tuple(by_candidate.values())
+    return Search(text, profile, gpus, batch, tried.usable_bytes, found, fastest, cheapest)
+
+
+def _tried_rows(
+    tried: Trials, gpus: int, batch: int, checkpoints: Sequence[str], zero: int
+) -> list[Row]:
+    """What the layouts of all GPUs take; with shards on the CPU if none fits without."""
     rows: list[Row] = []
     for offload in (False, True):
-        rows += tried.rows(candidates(gpus, batch, checkpoints, offload))
+        rows += tried.rows(candidates(gpus, batch, checkpoints, offload, zero))
         if any(row.fits for row in rows):
             break
     if not rows:
@@ -137,85 +153,8 @@ def search_layouts(
         )
     if all(row.taken is None for row in rows):
         raise InputsError(f"no layout can be run; the first: {rows[0].error}")
-    fastest = tried.first_that_fits(sorted(rows, key=_slowness))
-    fewer = list(tried.on_fewer_gpus(gpus, batch)) if fastest is not None else []
-    fewest = sorted(fewer, key=lambda row: (row.candidate.num_gpus, _slowness(row)))
-    cheapest = tried.first_that_fits(fewest) or fastest
-    found = tuple(tried.whole.get(row.candidate, row) for row in [*rows, *fewer])
-    return Search(text, profile, gpus, batch, tried.usable_bytes, found, fastest, cheapest)
+    return rows + tried.varied(rows)
 
 
 def _slowness(row: Row) -> float:
-    found = None if row.taken is None else row.taken.step_seconds
-    return float("inf") if found is None else found
-
-
-def _depth(text: str, overrides: Sequence[str]) -> int | None:
-    """How many layers the config of a model of transformers names."""
-    config = getattr(build(resolve(text, overrides=overrides)).module, "config", None)
-    depth = getattr(config, "num_hidden_layers", None)
-    return depth if isinstance(depth, int) else None
-
-
-class _Trials:
-    """Runs candidates."""
-
-    def __init__(
-        self,
-        planned: Callable[..., TargetPlan],
-        overrides: tuple[str, ...],
-        depth: int | None,
-        gpu: CudaProfile,
-    ) -> None:
-        self._planned, self._overrides, self._depth = planned, overrides, depth
-        self.usable_bytes = gpu.total_memory - RESERVED_BYTES
-        self.whole: dict[Candidate, Row] = {}  # what those take that were run whole
-
-    def rows(self, found: Iterator[Candidate]) -> Iterator[Row]:
-        """What each takes; a micro-batch above one that does not fit is left out."""
-        too_large: set[tuple[Any, ...]] = set()
-        for candidate in found:
-            layout = candidate._replace(micro_batch=0)
-            if layout in too_large:
-                continue
-            row = self._row(candidate)
-            if not row.fits:
-                too_large.add(layout)
-            yield row
-
-    def on_fewer_gpus(self, gpus: int, batch: int) -> Iterator[Row]:
-        """What fits on half of the GPUs, a quarter, and so on, with the least memory."""
-        while gpus % 2 == 0:
-            gpus //= 2
-            least = (c for c in candidates(gpus, batch, ("full",)) if c.micro_batch == 1)
-            rows = list(self.rows(least))
-            yield from rows
-            if not any(row.fits for row in rows):
-                return
-
-    def first_that_fits(self, rows: Sequence[Row]) -> TargetPlan | None:
-        """The first layout that fits when it is run whole."""
-        hopeful = [row.candidate for row in rows if row.fits]
-        for candidate in hopeful[:_MOST_RUN_WHOLE]:
-            found = self._run(candidate, None)
-            self.whole[candidate] = Row(candidate, taken_by(found), found.fits)
-            if found.fits:
-                return found
-        return None
-
-    def _row(self, candidate: Candidate) -> Row:
-        try:
-            taken = taken_at(self._depth, partial(self._run, candidate))
-        except InputsError as error:
-            return Row(candidate, None, False, str(error))
-        return Row(candidate, taken, taken.reserved_bytes <= self.usable_bytes)
-
-    def _run(self, candidate: Candidate, layers: int | None) -> TargetPlan:
-        depth = () if layers is None else (f"num_hidden_layers={layers}",)
-        return self._planned(
-            mesh=candidate.mesh,
-            micro_batch=candidate.micro_batch,
-            checkpoint=candidate.checkpoint,
-            offload=candidate.offload,
-            overrides=(*self._overrides, *depth),
-        )
+    return row.slowness

@@ -6,7 +6,8 @@ the record, which imports this file when it is first shown.
 
 from __future__ import annotations
 
-from torchfake.distributed.search.search import Row, Search
+from torchfake.distributed.search.search import Search
+from torchfake.distributed.search.trials import Row
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.describe.units import bytes_text, seconds_text
@@ -45,6 +46,7 @@ def _layout(found: TargetPlan, usable: int) -> str:
     strategy, batch, layout = found.strategy, found.batch, found.plan.layout
     mesh = " x ".join(f"{name} {size}" for name, size in strategy.mesh.items())
     shards = ", shards on the CPU" if strategy.offload else ""
+    shards += ", ZeRO-2" if strategy.zero == 2 else ""
     how = f"{mesh}, checkpoint {strategy.checkpoint}, micro-batch {batch.micro}{shards}"
     speed = "" if found.step_seconds is None else f": {seconds_text(found.step_seconds)} a step"
     if found.tokens_per_second is not None:
@@ -70,7 +72,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         candidate.mesh_text,
         candidate.checkpoint,
         f"{candidate.micro_batch}",
-        "CPU" if candidate.offload else "GPU",
+        ("CPU" if candidate.offload else "GPU") + (", ZeRO-2" if candidate.zero == 2 else ""),
         about + bytes_text(taken.reserved_bytes),
         about + seconds,
         "yes" if row.fits else "no",

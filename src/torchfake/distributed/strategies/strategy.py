@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchfake.distributed.parallelize.choices import check_choices
 from torchfake.distributed.parallelize.code import MESH_IMPORT, call_text, code_of
 from torchfake.distributed.parallelize.context import context_usage, in_ring
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
@@ -22,7 +23,6 @@ from torchfake.distributed.parallelize.tensor_rules import tensor_rules
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import did_you_mean
 
-CHECKPOINTS = ("none", "selective", "full")
 PRECISIONS = ("mixed", "bf16", "fp32")
 _FILE = "<torchfake.distributed.Strategy>"
 
@@ -41,7 +41,9 @@ class Strategy:
             shards; ``replicate`` (``dp_replicate``, ``ddp``) has copies: with ``dp``, HSDP, and
             alone, data parallelism as DDP's; ``tp`` splits tensors, ``cp`` sequences.
         checkpoint: of activations: ``"none"``; ``"full"``, which keeps the inputs of each block; or
-            ``"selective"``, which keeps attention and every second matrix product too.
+            ``"selective"``, which keeps attention and every second matrix product too. A number is
+            how many of the blocks are ``full``, the first ones, which are recomputed when later
+            ones are done; ``"full:0-11,selective:12-15"`` names blocks, from 0.
         precision: ``"mixed"``: parameters as they are (float32), computation in bfloat16, gradients
             reduced in float32; ``"bf16"`` and ``"fp32"``: all of it as the model was built.
         zero: 3, or 2, which keeps gathered parameters from the forward to the backward pass
@@ -75,7 +77,7 @@ class Strategy:
     """
 
     mesh: Mapping[str, int]
-    checkpoint: str = "none"
+    checkpoint: str | int = "none"
     precision: str = "mixed"
     zero: int = 3
     offload: bool = False
@@ -86,7 +88,7 @@ class Strategy:
         if not isinstance(self.mesh, Mapping):
             raise InputsError(f"mesh={self.mesh!r}: give sizes of axes by name, {{'dp': 8}}")
         axes = mesh_axes(self.mesh)
-        _check_choice("checkpoint", self.checkpoint, CHECKPOINTS)
+        check_choices(self.checkpoint)
         _check_choice("precision", self.precision, PRECISIONS)
         _check_zero(self.zero)
         if self.offload and not axes.wraps_modules:

@@ -132,7 +132,7 @@ def plan_target(
     batch: int | None = None,
     micro_batch: int | None = None,
     accumulate: int | None = None,
-    checkpoint: str = "none",
+    checkpoint: str | int = "none",
     precision: str = "mixed",
     optimizer: str = "adamw",
     zero: int = 3,

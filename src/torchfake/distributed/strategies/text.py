@@ -6,6 +6,7 @@ Input: a TargetPlan. Output: its text. Invariant: its first line says whether it
 
 from __future__ import annotations
 
+from torchfake.distributed.parallelize.choices import counts_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.distributed.text import plan_lines, plan_tables, step_text
@@ -23,6 +24,11 @@ _CHECKPOINTS = {
     "full": "of blocks, the inputs are kept",
 }
 
+_OF_SOME = {
+    "none": "all activations are kept",
+    "selective": "attention and every second matrix product",
+    "full": "the inputs",
+}
 
 _SAID_ABOVE = ("fits", "step time", "  model FLOPs")
 """Lines of a plan that the answer replaces."""
@@ -91,9 +97,19 @@ def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
         ("batch", f"{batch.size:,}{tokens}: {parts}"),
         ("layout", _layout(found)),
         ("precision", f"{strategy.precision}: {_PRECISIONS[strategy.precision]}; {optimizer}"),
-        ("checkpoint", f"{strategy.checkpoint}: {_CHECKPOINTS[strategy.checkpoint]}"),
+        ("checkpoint", checkpoint_text(strategy.checkpoint)),
     ]
     return lines + [("note", note) for note in found.notes]
+
+
+def checkpoint_text(given: str | int) -> str:
+    """What is kept of blocks."""
+    counts = counts_of(given)
+    if not counts:
+        kind = str(given) if given in _CHECKPOINTS else "none"
+        return f"{given}: {_CHECKPOINTS[kind]}"
+    parts = [f"of {n} {'block' if n == 1 else 'blocks'}, {_OF_SOME[k]}" for k, n in counts.items()]
+    return f"{given}: {'; '.join(parts)}; of the others, all activations"
 
 
 def _layout(found: TargetPlan) -> str:

@@ -1,0 +1,266 @@
+"""Runs candidates of a search: with few layers, or whole.
+
+Input: a function that plans a layout. Output: a :class:`Row` for each, and plans of those that were
+run whole. Invariant: no layout is run twice with the same layers. Called by: ``search``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.distributed.parallelize.choices import CHECKPOINTS, text_of
+from torchfake.distributed.search.candidates import Candidate, candidates, variants
+from torchfake.distributed.search.depths import Layers, Taken, depths_of, taken
+from torchfake.distributed.search.measured import Measured, measured
+from torchfake.distributed.search.mixes import Ways, at_full_depth, exposed_share
+from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.errors import InputsError
+from torchfake.inspect.fit import RESERVED_BYTES
+
+_MOST_RUN_WHOLE = 4
+"""Layouts that are run whole before the search gives up on an answer."""
+
+_MOST_REFINED = 2
+"""How often a mix is improved by what it took when it was run whole."""
+
+_MOST_VARIED = 2
+"""Layouts of which variants are tried."""
+
+_WORTH = 0.01
+"""The share of a step from which on it is worth to try for less."""
+
+
+class Row(NamedTuple):
+    """One layout that was tried."""
+
+    candidate: Candidate
+    taken: Taken | None  # None if it cannot be laid out so
+    fits: bool
+    error: str = ""  # why not
+
+    @property
+    def slowness(self) -> float:
+        """Seconds of a step; endless if they are not known."""
+        seconds = None if self.taken is None else self.taken.step_seconds
+        return float("inf") if seconds is None else seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON."""
+        candidate = self.candidate
+        return {
+            "mesh": candidate.mesh,
+            "checkpoint": candidate.checkpoint,
+            "micro_batch": candidate.micro_batch,
+            "offload": candidate.offload,
+            "zero": candidate.zero,
+            **({} if self.taken is None else self.taken._asdict()),
+            "fits": self.fits,
+            "error": self.error,
+        }
+
+
+class Trials:
+    """Runs candidates.
+
+    Args:
+        planned: plans a layout with so many layers; None: all.
+        layers: of the model, with so many layers.
+        depth: layers of the model; None if that is not known.
+        gpu: what each GPU is.
+        checkpoints: ways to checkpoint blocks.
+    """
+
+    def __init__(
+        self,
+        planned: Callable[[Candidate, int | None], TargetPlan],
+        layers: Callable[[int | None], Layers],
+        depth: int | None,
+        gpu: CudaProfile,
+        checkpoints: Sequence[str],
+    ) -> None:
+        self._planned, self._layers, self._depth = planned, layers, depth
+        self._depths = depths_of(layers(None), depth)
+        self._checkpoints = sorted(checkpoints, key=_order)
+        self.usable_bytes = gpu.total_memory - RESERVED_BYTES
+        self.whole: dict[Candidate, Row] = {}  # what those take that were run whole
+        self._plans: dict[Candidate, TargetPlan] = {}  # the last of them
+        self._measured: dict[tuple[Candidate, int | None], Measured] = {}
+        self._linear: set[Candidate] = set()  # meshes on which all grew in proportion to the layers
+        self._ways: dict[Candidate, Ways] = {}
+        self._told: dict[Candidate, Taken] = {}  # what mixes take, by what their blocks take
+
+    def rows(self, found: Iterable[Candidate]) -> list[Row]:
+        """What each takes; a micro-batch above one that does not fit is left out. And the mixes of
+        ways to checkpoint of each layout of which one way fits, and another does not.
+        """
+        rows: list[Row] = []
+        too_large: set[Candidate] = set()
+        for candidate in found:
+            layout = candidate._replace(micro_batch=0)
+            if layout in too_large:
+                continue
+            row = self._row(candidate)
+            if not row.fits:
+                too_large.add(layout)
+            rows.append(row)
+        return rows + list(self._mixes(rows))
+
+    def varied(self, rows: Sequence[Row]) -> list[Row]:
+        """What variants of the fastest layouts take, where less to send may pay."""
+        fastest = sorted((row for row in rows if row.fits), key=lambda row: row.slowness)
+        layouts = list(dict.fromkeys(self._layout(row.candidate) for row in fastest))
+        found = [
+            variant._replace(checkpoint=checkpoint)
+            for layout in layouts[:_MOST_VARIED]
+            for variant in variants(layout)
+            if self._may_pay(layout, variant)
+            for checkpoint in self._checkpoints
+        ]
+        return self.rows(found) if found else []
+
+    def on_fewer_gpus(self, gpus: int, batch: int) -> Iterator[Row]:
+        """What fits on half of the GPUs, a quarter, and so on, with the least memory."""
+        while gpus % 2 == 0:
+            gpus //= 2
+            least = candidates(gpus, batch, self._checkpoints[-1:])
+            rows = [self._row(candidate) for candidate in least if candidate.micro_batch == 1]
+            yield from rows
+            if not any(row.fits for row in rows):
+                return
+
+    def first_that_fits(self, rows: Iterable[Row]) -> TargetPlan | None:
+        """The first layout that fits when it is run whole."""
+        hopeful = [row.candidate for row in rows if row.fits]
+        for candidate in hopeful[:_MOST_RUN_WHOLE]:
+            self._run_whole(candidate)
+            best = self._refined(candidate) if candidate in self._told else candidate
+            if self.whole[best].fits:
+                return self._plans[best]
+        return None
+
+    def _row(self, candidate: Candidate) -> Row:
+        try:
+            found = self._taken(candidate)
+        except InputsError as error:
+            return Row(candidate, None, False, str(error))
+        return Row(candidate, found, found.reserved_bytes <= self.usable_bytes)
+
+    def _taken(self, candidate: Candidate) -> Taken:
+        if self._depths and self._depth is not None:
+            layout = self._layout(candidate)._replace(micro_batch=0)
+            depths = self._depths[1:] if layout in self._linear else self._depths
+            found = taken([self._measure(candidate, n) for n in depths], depths, self._depth)
+            if found is not None:
+                self._linear.add(layout)
+                return found
+        whole = self._measure(candidate, None)
+        return Taken(whole.peak_bytes, whole.reserved_bytes, whole.step_seconds)
+
+    def _measure(self, candidate: Candidate, num_layers: int | None) -> Measured:
+        key = candidate, num_layers
+        if key not in self._measured:
+            names = self._layers(num_layers).names
+            self._measured[key] = measured(self._planned(candidate, num_layers), names)
+        return self._measured[key]
+
+    def _run_whole(self, candidate: Candidate) -> None:
+        if candidate in self._plans:
+            return
+        found = self._plans[candidate] = self._planned(candidate, None)
+        row = self._measured[candidate, None] = measured(found, self._layers(None).names)
+        whole = Taken(row.peak_bytes, row.reserved_bytes, row.step_seconds)
+        self.whole[candidate] = Row(candidate, whole, found.fits)
+
+    # Mixes of ways to checkpoint.
+
+    def _layout(self, candidate: Candidate) -> Candidate:
+        """A candidate, without how its blocks are checkpointed: the way that keeps least."""
+        return candidate._replace(checkpoint=self._checkpoints[-1])
+
+    def _mixes(self, rows: Sequence[Row]) -> Iterator[Row]:
+        fits = {row.candidate: row.fits for row in rows}
+        most = self._checkpoints[0]
+        for row in rows:
+            candidate = row.candidate
+            is_least = candidate == self._layout(candidate) and candidate.checkpoint != most
+            if not row.fits or not is_least or fits.get(candidate._replace(checkpoint=most)):
+                continue
+            try:
+                ways = self._ways[candidate] = self._ways_of(row)
+            except InputsError:  # of a way that cannot be run
+                continue
+            mix = ways.mixed(self.usable_bytes)
+            if mix is not None and len(set(mix.kinds)) > 1:
+                mixed = candidate._replace(checkpoint=text_of(mix.kinds))
+                self._told[mixed] = mix.taken
+                yield Row(mixed, mix.taken, mix.taken.reserved_bytes <= self.usable_bytes)
+
+    def _ways_of(self, row: Row) -> Ways:
+        """What each way takes of each block, from runs of as few layers as were enough for it."""
+        assert row.taken is not None
+        run = self._depths[1] if row.taken.is_extrapolated else None
+        kinds, of_model = self._layers(run).kinds, self._layers(None).kinds
+        found = {
+            way: self._measure(row.candidate._replace(checkpoint=way), run)
+            for way in self._checkpoints
+        }
+        blocks = {way: at_full_depth(one.blocks, kinds, of_model) for way, one in found.items()}
+        return Ways(self._checkpoints[-1], row.taken, blocks, exposed_share(found))
+
+    def _refined(self, candidate: Candidate) -> Candidate:
+        """A mix as good or better, now that it is known what this one takes when it is whole: the
+        budget is corrected by how far that was from what was told.
+        """
+        ways, best, last = self._ways[self._layout(candidate)], candidate, candidate
+        for _ in range(_MOST_REFINED):
+            found = self.whole[last].taken
+            assert found is not None
+            off = found.reserved_bytes - self._told[last].reserved_bytes
+            mix = ways.mixed(self.usable_bytes - off)
+            if mix is None or (self.whole[last].fits and not _gains(mix.taken, self._told[last])):
+                break
+            last = candidate._replace(checkpoint=text_of(mix.kinds))
+            if last in self.whole:
+                break
+            self._told[last] = mix.taken
+            self._run_whole(last)
+            if _rank(self.whole[last]) < _rank(self.whole[best]):
+                best = last
+        return best
+
+    # Variants that send less.
+
+    def _may_pay(self, layout: Candidate, variant: Candidate) -> bool:
+        """Whether steps wait for messages, and what a variant holds throughout fits."""
+        depths = self._depths[-2:] or (None, None)
+        try:
+            before, after = (self._measure(layout, n) for n in depths)
+        except InputsError:
+            return False
+        waits = after.exposed_seconds > _WORTH * (after.step_seconds or 0.0)
+        more = 0 if not self._depths else (self._depth or 0) - self._depths[-1]
+
+        def whole(name: str) -> int:
+            last: int = getattr(after, name)
+            return last + more * (last - int(getattr(before, name)))
+
+        gathered = whole("parameter_bytes") * layout.data_ranks // 2 if variant.zero == 2 else 0
+        held = whole("state_bytes") * variant.copies + gathered
+        return waits and held <= self.usable_bytes
+
+
+def _gains(found: Taken, before: Taken) -> bool:
+    """Whether it is worth a run to be so much faster."""
+    seconds, slower = found.step_seconds, before.step_seconds
+    return seconds is not None and slower is not None and seconds < (1 - _WORTH) * slower
+
+
+def _rank(row: Row) -> tuple[bool, float]:
+    """What fits first, and of that the fastest."""
+    return not row.fits, row.slowness
+
+
+def _order(checkpoint: str) -> int:
+    return CHECKPOINTS.index(checkpoint) if checkpoint in CHECKPOINTS else len(CHECKPOINTS)

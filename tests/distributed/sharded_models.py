@@ -166,6 +166,7 @@ class Case(NamedTuple):
     autocast: torch.dtype | None = None
     context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
     unlike_axes: str = ""
+    routing: str | None = None
 
 
 CASES = {

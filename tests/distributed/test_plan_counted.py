@@ -56,6 +56,7 @@ def planned(case: Case) -> Any:
         keep_gradients=case.keep_gradients,
         context=case.context,
         unlike_axes=case.unlike_axes or (),
+        routing=case.routing,
         device="cpu",
     )
 

@@ -83,7 +83,8 @@ class Counting(TorchDispatchMode):
 def settle(func: Any, result: Any) -> None:
     """Wait until gloo's thread has let go of what it sent, which it does a little late."""
     if func.namespace == "c10d":
-        dist.Work.unbox(result[-1]).wait()
+        work = result[-1] if isinstance(result, (list, tuple)) else result
+        dist.Work.unbox(work).wait()
     if func.namespace == "c10d" or func.overloadpacket.__name__ == "wait_tensor":
         time.sleep(0.002)
 

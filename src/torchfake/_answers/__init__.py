@@ -6,6 +6,7 @@
     asking     the one place where unknown values are asked for
     finiteness  which unknown values are not assumed to be finite: marks
     assumptions  what is assumed of unknown values, that all are finite: followed through operators
+    routing    how many tokens experts get, if a plan takes them to get equally many
 
 Input: an unknown value that a program reads, or a count that a shape depends on. Output: an answer,
 or none. A program that reads what nobody answers gets an UnknownValueError, as without all this.

@@ -194,6 +194,7 @@ def plan(
     links: Links | None = None,
     context: Callable[[Any, Any], Any] | None = None,
     unlike_axes: Iterable[str] = (),
+    routing: str | None = None,
 ) -> Plan:
     """The memory and the communication of a step on every rank of a mesh, without the devices.
 
@@ -242,6 +243,8 @@ def plan(
             parallelism, which splits the inputs in place.
         unlike_axes: names of axes along which ranks run other code, so that each is run; ranks that
             hold shards of other sizes are found without.
+        routing: ``"balanced"``: experts get equally many tokens, where ranks exchange the numbers.
+            Not given: these are not known, as no value is.
 
     Returns:
         The plan. Bytes are a rank's own; see :class:`Plan`.
@@ -289,7 +292,10 @@ def plan(
         allocator=allocator,
     )
     unlike = _unlike_axes(layout, unlike_axes)
-    job = Job(module_fn, parallelize, inputs, step, layout, on, profile, answer, context, unlike)
+    if routing not in (None, "balanced"):
+        raise InputsError(f"routing={routing!r}: give 'balanced', or leave it out")
+    run = module_fn, parallelize, inputs, step, layout, on, profile, answer
+    job = Job(*run, context, unlike, routing)
     plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
     first = plans[0].estimate
     return Plan(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from torchfake._answers import routing
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.collectives import Message, message_of
@@ -58,6 +59,7 @@ class RankTracker(StorageTracker):
         axis_of: gives for a process group the axis of the mesh that it lies along, and its size.
         commands: records what is put on streams.
         has_workspace: as for any storage tracker.
+        is_balanced: whether experts are taken to get equally many tokens.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class RankTracker(StorageTracker):
         commands: timing.CommandRecorder | None = None,
         *,
         has_workspace: bool = False,
+        is_balanced: bool = False,
     ) -> None:
         super().__init__(modules, commands, has_workspace=has_workspace)
+        self._is_balanced = is_balanced
         self.uneven = uneven
         self._axis_of = axis_of
         self._traffic: dict[tuple[str, str, str, int], list[int]] = {}
@@ -84,7 +88,11 @@ class RankTracker(StorageTracker):
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         message = message_of(func, args, kwargs, lambda group: self._axis_of(group)[1])
+        counts = routing.counted(traits_of(func).packet, args) if self._is_balanced else None
         result = super().__torch_dispatch__(func, types, args, kwargs)
+        if counts is not None:
+            written = args[0] if func.namespace == "c10d" else result
+            routing.assume(written, counts, traits_of(func).name)
         if message is not None:
             self._count(message)
             if self.commands is not None:

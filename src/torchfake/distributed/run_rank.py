@@ -56,6 +56,7 @@ class Job:
     answer: str | AnswerFunction | None = None  # of questions about values that do not exist
     context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
     unlike_axes: tuple[str, ...] = ()  # along which ranks run other code
+    routing: str | None = None  # "balanced": experts get equally many tokens
 
     @property
     def workload(self) -> Workload:
@@ -111,6 +112,7 @@ class _Rank:
         make = partial(
             RankTracker, modules, uneven, self._axis_of,
             has_workspace=step.workspace_bytes is not None,
+            is_balanced=self.job.routing == "balanced",
         )  # fmt: skip
         tracker = make(recorder_for(self.job.device))
         first = make() if is_first_another(step) else None

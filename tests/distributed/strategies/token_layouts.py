@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.distributed.strategies.laid_out_models import (
     SIZES,
     TENSOR_PLAN,
     case,
+    deepseek,
+    gpt_oss,
     llama,
     own_texts,
     qwen3_moe,
@@ -76,6 +79,32 @@ def whole_texts() -> dict[str, torch.Tensor]:
     return whole_sequences(batch)
 
 
+
+def routed(build: Callable[[], nn.Module]) -> nn.Module:
+    """A model whose routers send every expert equally many tokens. In a plan, where the chosen
+    numbers are not known, they stay so.
+    """
+    model: Any = build()
+    config = model.config
+    number = getattr(config, "num_experts", None) or getattr(config, "n_routed_experts", None)
+    number = number or config.num_local_experts
+
+    def evenly(module: nn.Module, args: Any) -> Any:
+        tokens, chosen, weights = args
+        in_turn = torch.arange(chosen.numel(), device=chosen.device).view_as(chosen) % number
+        return tokens, torch.where(chosen < 0, chosen, in_turn), weights
+
+    for name, part in model.named_modules():
+        if name.endswith(".experts"):
+            part.register_forward_pre_hook(evenly)
+    return model
+
+
+def routed_case(build: Any, strategy: Strategy, **options: Any) -> Case:
+    made = case(partial(routed, build), texts, strategy, **options)
+    return made._replace(routing="balanced")
+
+
 sequences: Any = partial(Strategy, sequence_parallel=True)
 
 TOKENS = {
@@ -103,4 +132,16 @@ TOKENS = {
     "qwen3 moe, ring": ring_case(
         qwen3_moe, Strategy({"dp": 2, "cp": 2}, "full", "fp32"), accumulate=2
     ),
+    "qwen3 moe, experts": routed_case(qwen3_moe, Strategy({"ep": 4}, precision="fp32")),
+    "qwen3 moe, experts, fsdp": routed_case(qwen3_moe, Strategy({"dp": 2, "ep": 2}, "full")),
+    "qwen3 moe, experts, accumulated": routed_case(
+        qwen3_moe, Strategy({"dp": 2, "ep": 2}, "full", "fp32"), accumulate=2
+    ),
+    "qwen3 moe, experts, tensor": routed_case(
+        qwen3_moe, Strategy({"ep": 2, "tp": 2}, precision="fp32")
+    ),
+    "deepseek, experts, hybrid": routed_case(
+        deepseek, Strategy({"replicate": 2, "ep": 2}, "full", "fp32")
+    ),
+    "gpt oss, experts": routed_case(gpt_oss, Strategy({"dp": 2, "ep": 2}, "full", "fp32")),
 }

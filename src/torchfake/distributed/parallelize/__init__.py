@@ -12,6 +12,7 @@ In reading order:
     writer         the text while it is written, and how names are written
     tensor         the lines that split tensors
     sequence       the same, and the sequence between them
+    experts        the lines that give ranks experts of their own
     context        the lines that split sequences, and the context that does
     choices        which blocks are checkpointed, and how: checkpoint=
     checkpoints    the lines that checkpoint activations

@@ -12,6 +12,11 @@ from torchfake.distributed.parallelize.blocks import repeated_blocks
 from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
 from torchfake.distributed.parallelize.context import split_contexts
 from torchfake.distributed.parallelize.data import share_data
+from torchfake.distributed.parallelize.experts import (
+    expert_modules,
+    split_experts,
+    without_experts,
+)
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.sequence import split_sequences
 from torchfake.distributed.parallelize.tensor import split_tensors
@@ -45,13 +50,18 @@ def code_of(
     _without_cache(code, module)
     if axes.context_ranks > 1:
         split_contexts(code, module, axes)
+    experts = expert_modules(module, axes) if axes.expert_ranks > 1 else None
+    if rules is not None and experts is not None:
+        rules = without_experts(rules, experts)
     if rules is not None and splits_sequence:
         split_sequences(code, axes, rules, module, blocks)
     elif rules is not None:
         split_tensors(code, axes, rules)
+    if experts is not None:
+        split_experts(code, axes, experts)
     if checkpoint != "none":
         checkpoint_blocks(code, module, blocks, checkpoint)
-    share_data(code, axes, blocks, is_mixed, zero, offload)
+    share_data(code, axes, blocks, is_mixed, zero, offload, experts)
     if "torch." not in code.text().replace("from torch.", ""):
         code.imports.remove("import torch")
     return code.text()

@@ -11,17 +11,26 @@ import importlib.util
 import torch
 
 from torchfake.distributed.parallelize.blocks import Blocks
+from torchfake.distributed.parallelize.experts import ExpertModules, shard_experts
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.writer import Code, members
+from torchfake.distributed.parallelize.writer import Code, data_mesh, members
 from torchfake.errors import InputsError
 
 _REPLICATE = "torch.distributed._composable.replicate_with_fsdp"
 
 
 def share_data(
-    code: Code, axes: MeshAxes, blocks: list[Blocks], is_mixed: bool, zero: int, offload: bool
+    code: Code,
+    axes: MeshAxes,
+    blocks: list[Blocks],
+    is_mixed: bool,
+    zero: int,
+    offload: bool,
+    experts: ExpertModules | None = None,
 ) -> None:
-    """Shard with FSDP2, replicate, or both."""
+    """Shard with FSDP2, replicate, or both; experts that are split along other axes than the
+    rest.
+    """
     if not axes.wraps_modules:
         return
     apply = "fully_shard" if axes.sharding else "replicate"
@@ -41,28 +50,12 @@ def share_data(
         code.imports.add(f"from {_REPLICATE} import replicate")
     if imported:
         code.imports.add(f"from torch.distributed.fsdp import {', '.join(sorted(imported))}")
+    if experts is not None:
+        shard_experts(code, axes, experts, options[1:])
     given = ", ".join(options)
     for group in blocks:
         code.lines += [f"for block in {members(group)}:", f"    {apply}(block, {given})"]
     code.lines.append(f"{apply}(model, {given})")
-
-
-def data_mesh(code: Code, axes: MeshAxes, sharding: list[str]) -> str:
-    """The expression of the mesh along which modules are sharded and copied; several axes that
-    shard are joined to one first.
-    """
-    joined = "_".join(sharding)
-    if len(sharding) > 1:
-        line = f'mesh[{_quoted(sharding)}]._flatten("{joined}")'
-        if line not in code.lines:
-            code.lines.append(line)
-    is_copied = axes.sizes.get(axes.replicate, 1) > 1
-    names = [*([axes.replicate] if is_copied else []), *([joined] if joined else [])]
-    return f"mesh[{_quoted(names)}]"
-
-
-def _quoted(names: list[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
 
 
 def check_replicate() -> None:

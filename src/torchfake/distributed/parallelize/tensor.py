@@ -6,12 +6,14 @@ they do what the rules say, else transformers' own code. Called by: ``code``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.tensor_rules import TORCH_STYLES, TensorRules
 from torchfake.distributed.parallelize.writer import Code, expression
 
-_RULES_OF_TRANSFORMERS = """    styles = {}
-    parameters = dict(model.named_parameters())
+_NAMED_STYLES = """def styles_of(model, rules):
+    styles, parameters = {}, dict(model.named_parameters())
     for name, module in model.named_modules():
         rule = re.sub(r"(?<=\\.)\\d+(?=\\.|$)", "*", name)
         for key, _ in module.named_parameters(recurse=False):
@@ -20,6 +22,7 @@ _RULES_OF_TRANSFORMERS = """    styles = {}
                 styles[f"{name}.{key}"] = style
         if rule in rules:
             styles[name] = rules[rule]
+    return styles
 """
 
 
@@ -33,10 +36,9 @@ def split_tensors(code: Code, axes: MeshAxes, rules: TensorRules) -> None:
         code.lines.append(f"parallelize_module(model, {mesh}, styles)")
     else:
         engine = "transformers.distributed.tensor_parallel"
-        code.imports |= {"import re", f"from {engine} import apply_tensor_parallelism"}
-        code.lines += ["rules = {", *(f'    "{k}": "{v}",' for k, v in rules.styles.items()), "}"]
-        code.lines += [line[4:] for line in _RULES_OF_TRANSFORMERS.splitlines()]
-        code.lines.append(f"apply_tensor_parallelism(model, {mesh}, styles)")
+        code.imports.add(f"from {engine} import apply_tensor_parallelism")
+        styles = named_styles(code, rules.styles)
+        code.lines.append(f"apply_tensor_parallelism(model, {mesh}, {styles})")
     code.lines += retied(rules)
 
 
@@ -44,6 +46,17 @@ def retied(rules: TensorRules) -> list[str]:
     """The lines that tie parameters again, each of which was made anew under each name."""
     pairs = ((expression(other), expression(first)) for first, other in rules.tied)
     return [f"{other} = {first}  # they are tied" for other, first in pairs]
+
+
+def named_styles(code: Code, rules: Mapping[str, str]) -> str:
+    """The expression of rules of names with ``*`` as the styles of single modules, as transformers'
+    code takes them.
+    """
+    code.imports.add("import re")
+    if _NAMED_STYLES not in code.helpers:
+        code.helpers.append(_NAMED_STYLES)
+    code.lines += ["rules = {", *(f'    "{k}": "{v}",' for k, v in rules.items()), "}"]
+    return "styles_of(model, rules)"
 
 
 def _add_styles_imports(code: Code, written: str) -> None:

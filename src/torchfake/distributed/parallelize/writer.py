@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from torchfake.distributed.parallelize.blocks import Blocks
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 
 
 @dataclass
@@ -60,3 +61,21 @@ def positions(module: nn.Module, group: Blocks) -> tuple[int, ...]:
     """Where in their list the blocks of a group are."""
     keys = [key for key, _ in module.get_submodule(group.path).named_children()]
     return tuple(keys.index(key) for key in group.keys)
+
+
+def data_mesh(code: Code, axes: MeshAxes, sharding: list[str]) -> str:
+    """The expression of the mesh along which modules are sharded and copied; several axes that
+    shard are joined to one first.
+    """
+    joined = "_".join(sharding)
+    if len(sharding) > 1:
+        line = f'mesh[{_quoted(sharding)}]._flatten("{joined}")'
+        if line not in code.lines:
+            code.lines.append(line)
+    is_copied = axes.sizes.get(axes.replicate, 1) > 1
+    names = [*([axes.replicate] if is_copied else []), *([joined] if joined else [])]
+    return f"mesh[{_quoted(names)}]"
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

@@ -39,7 +39,8 @@ class Strategy:
     Args:
         mesh: sizes of the axes by name, in order. ``dp`` (also ``fsdp``, ``shard``, ``dp_shard``)
             shards; ``replicate`` (``dp_replicate``, ``ddp``) has copies: with ``dp``, HSDP, and
-            alone, data parallelism as DDP's; ``tp`` splits tensors, ``cp`` sequences.
+            alone, data parallelism as DDP's; ``tp`` splits tensors, ``cp`` sequences, ``ep``
+            experts, which are taken to get equally many tokens.
         checkpoint: of activations: ``"none"``; ``"full"``, which keeps the inputs of each block; or
             ``"selective"``, which keeps attention and every second matrix product too. A number is
             how many of the blocks are ``full``, the first ones, which are recomputed when later
@@ -95,9 +96,6 @@ class Strategy:
             raise InputsError("offload is FSDP2's: give the mesh an axis that shards, dp=2 or more")
         if self.tensor_plan is not None and axes.tensor_ranks == 1:
             raise InputsError("tensor_plan is for an axis tp, which the mesh does not have")
-        for name in (axes.experts,):
-            if name:
-                raise InputsError(f"the mesh has an axis {name!r}, which is not laid out yet")
         if self.sequence_parallel and axes.tensor_ranks == 1:
             raise InputsError("sequence_parallel splits along tp: give the mesh tp=2 or more")
 
@@ -125,7 +123,7 @@ class Strategy:
     @property
     def plan_options(self) -> dict[str, Any]:
         """For ``plan(**strategy.plan_options, inputs=...)``: the mesh, the layout, and the context
-        of a micro-batch if sequences are split.
+        of a micro-batch if sequences are split; experts get equally many tokens.
         """
         options = {
             "mesh_shape": self.mesh_shape,
@@ -135,6 +133,8 @@ class Strategy:
         }
         if self.axes.context_ranks > 1:
             options |= {"context": partial(in_ring, self.axes), "unlike_axes": self.axes.context}
+        if self.axes.expert_ranks > 1:
+            options["routing"] = "balanced"
         return options
 
     @property

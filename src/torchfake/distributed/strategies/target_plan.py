@@ -212,7 +212,7 @@ def plan_target(
         plan=_of_all_micro_batches(found, num_run, sizes.accumulate),
         code=code,
         time=None if schedule is None else step_time(schedule, num_run, sizes.accumulate),
-        notes=target.notes + _notes(sizes, num_run),
+        notes=target.notes + _notes(sizes, num_run) + _assumed(axes),
         shows_code=shows_code,
     )
 
@@ -278,6 +278,12 @@ def _of_all_micro_batches(found: Plan, num_run: int, num_all: int) -> Plan:
         replace(ranks, traffic=tuple(map(of_all, ranks.traffic))) for ranks in found.by_ranks
     )
     return replace(found, by_ranks=by_ranks)
+
+
+def _assumed(axes: MeshAxes) -> tuple[str, ...]:
+    if axes.expert_ranks == 1:
+        return ()
+    return ("each expert is taken to get equally many tokens: what a router chooses is not known",)
 
 
 def _notes(sizes: Batch, num_run: int) -> tuple[str, ...]:

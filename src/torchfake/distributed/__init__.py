@@ -31,6 +31,7 @@ from torchfake.distributed.strategies.strategy import Strategy as Strategy
 from torchfake.distributed.strategies.target_plan import TargetPlan as TargetPlan
 from torchfake.distributed.strategies.target_plan import plan_target as plan_target
 from torchfake.inspect.base_record import plain_text, register_on_first_use
+from torchfake.inspect.search import peaks_of
 from torchfake.inspect.timing.collectives import Links as Links
 
 __all__ = [
@@ -49,3 +50,5 @@ __all__ = [
 register_on_first_use(plain_text, Plan, "torchfake.distributed.text")
 register_on_first_use(plain_text, Search, "torchfake.distributed.search.text")
 register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.strategies.text")
+register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.sizes")
+register_on_first_use(peaks_of, TargetPlan, "torchfake.distributed.search.sizes")

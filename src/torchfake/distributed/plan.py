@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +51,7 @@ class Plan(Record):
     reserved_bytes: int  # of its memory, not for the caching allocator
     by_ranks: tuple[RankPlan, ...]  # in order of their first ranks; each rank is in one of them
     links: Links | None = None  # what connects the ranks
+    job: Job | None = field(default=None, compare=False)  # what was run, to run it again
 
     @cached_property
     def highest(self) -> RankPlan:
@@ -296,17 +297,25 @@ def plan(
         raise InputsError(f"routing={routing!r}: give 'balanced', or leave it out")
     run = module_fn, parallelize, inputs, step, layout, on, profile, answer
     job = Job(*run, context, unlike, routing)
-    plans = _run_requested(job, ranks) if ranks is not None else _run_all(job)
+    if ranks is not None:
+        job = replace(job, ranks=_requested(ranks, layout))
+    return plan_of(job, reserved_bytes, links)
+
+
+def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None = None) -> Plan:
+    """The plan of a job: all ranks, or those that it asks for."""
+    plans = _run_all(job) if job.ranks is None else _run_each(job, job.ranks)
     first = plans[0].estimate
     return Plan(
         first.class_name,
-        step.mode,
-        layout,
+        job.step.mode,
+        job.layout,
         first.device,
         first.gpu,
         reserved_bytes,
         tuple(plans),
         links,
+        job,
     )
 
 
@@ -371,16 +380,21 @@ def _run_all(job: Job) -> list[RankPlan]:
         shape_ids.update(runs[missing[0]].shape_ids)
 
 
-def _run_requested(job: Job, ranks: Iterable[int]) -> list[RankPlan]:
-    """Run each of these ranks, for itself."""
-    last = job.layout.num_ranks - 1
+def _requested(ranks: Iterable[int], layout: Layout) -> tuple[int, ...]:
+    """The ranks that are asked for, checked."""
+    last = layout.num_ranks - 1
     try:
         requested = sorted({operator.index(rank) for rank in ranks if not isinstance(rank, bool)})
     except TypeError:
         requested = []
     if not requested or requested[0] < 0 or requested[-1] > last:
         raise InputsError(f"ranks={ranks!r}: give several, such as [0, {last}], from 0 to {last}")
-    return [_plan_of(run_rank(job, rank), [rank]) for rank in requested]
+    return tuple(requested)
+
+
+def _run_each(job: Job, ranks: Iterable[int]) -> list[RankPlan]:
+    """Run each of these ranks, for itself."""
+    return [_plan_of(run_rank(job, rank), [rank]) for rank in ranks]
 
 
 def _plan_of(run: RankRun, ranks: list[int]) -> RankPlan:

@@ -57,6 +57,8 @@ class Job:
     context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
     unlike_axes: tuple[str, ...] = ()  # along which ranks run other code
     routing: str | None = None  # "balanced": experts get equally many tokens
+    ranks: tuple[int, ...] | None = None  # that are run, each for itself; None: one of each kind
+    is_timed: bool = True  # whether what is put on streams is recorded
 
     @property
     def workload(self) -> Workload:
@@ -114,7 +116,7 @@ class _Rank:
             has_workspace=step.workspace_bytes is not None,
             is_balanced=self.job.routing == "balanced",
         )  # fmt: skip
-        tracker = make(recorder_for(self.job.device))
+        tracker = make(recorder_for(self.job.device) if self.job.is_timed else None)
         first = make() if is_first_another(step) else None
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):

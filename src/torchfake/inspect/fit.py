@@ -20,9 +20,9 @@ from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
+from torchfake.inspect.inputs.resizing import BATCH, SEQ
 from torchfake.inspect.memory import estimate as estimate_of
-from torchfake.inspect.search import MAX_SIZE, Peaks, Search, reserved_on
+from torchfake.inspect.search import MAX_SIZE, Peaks, Search, peaks_of, reserved_on
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.caches import config_of
 
@@ -101,6 +101,7 @@ class Fits(Record, Sequence[Fit]):
     estimate: Estimate
     items: tuple[Fit, ...]
     shown: Estimate  # of these GPUs the smallest on which it fits; the largest, if it fits on none
+    mesh: str | None = None  # of a plan: the ranks, of which each has a GPU, and the sizes found
 
     @property
     def fits(self) -> bool:
@@ -118,14 +119,15 @@ class Fits(Record, Sequence[Fit]):
         return {
             "estimate": self.shown.to_dict(),
             "fits": [fit.to_dict() for fit in self.items],
+            **({} if self.mesh is None else {"mesh": self.mesh}),
         }
 
 
 def fit(
-    estimate: Estimate | nn.Module,
+    estimate: Any,
     *gpus: str | CudaProfile,
     vary: str | None = BATCH,
-    reserved_bytes: int = RESERVED_BYTES,
+    reserved_bytes: int | None = None,
     serve: Serve | None = None,
 ) -> Fits:
     """Which GPUs the step of an estimate fits on, and the largest batch or sequence that would.
@@ -134,13 +136,15 @@ def fit(
     size is found by running it at other sizes, between one that fits and one that does not.
 
     Args:
-        estimate: of :func:`estimate`, on any device; or with `serve`, a model.
+        estimate: of :func:`estimate`, on any device; or what :func:`torchfake.plan` or
+            ``plan_target`` gives, whose ranks each have such a GPU, and inputs of the size that
+            varies; or with `serve`, a model.
         gpus: profiles or their names, see :func:`torchfake.profiles`; all of these if none is
             given.
         vary: ``"batch"``, ``"seq"``, or None for neither. Of a model that is served ``"users"``,
             ``"context"``, or None; both, if not given.
         reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
-            context and 512 MiB as a margin, if not given.
+            context and 512 MiB as a margin, if not given; those of a plan, of a plan.
         serve: how a model is served: ``fit(model, serve=s)`` is ``fit(estimate(model, serve=s))``.
 
     Raises:
@@ -159,23 +163,27 @@ def fit(
     named = {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in gpus} or profiles()
     if serve is not None:
         estimate = _served(estimate, serve, next(iter(named.values())))
-    if not isinstance(estimate, Estimate):
-        raise TypeError(
-            f"fit takes what estimate gives, not a {type(estimate).__name__} (a model, with serve=)"
-        )
-    if not is_whole_number(reserved_bytes, 0):
+    if reserved_bytes is not None and not is_whole_number(reserved_bytes, 0):
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
+    if not isinstance(estimate, Estimate):
+        _check_name(vary)
+        return _fits(peaks_of(estimate, vary, reserved_bytes), named)
+    reserved_bytes = RESERVED_BYTES if reserved_bytes is None else reserved_bytes
     if len(estimate.subject.cuda_devices()) > 1:
         raise InputsError(
             "the step runs on several GPUs; fit finds out whether all of it fits on one"
         )
     if estimate.step.serve is not None:
         return _fits_served(estimate, estimate.step.serve, named, vary, reserved_bytes)
+    _check_name(vary)
     _check_vary(estimate, vary)
-    size = None if vary is None else size_of(estimate.subject, vary)
-    peaks = Peaks(estimate, vary, reserved_bytes)
+    return _fits(Peaks(estimate, vary, reserved_bytes), named)
+
+
+def _fits(peaks: Peaks, named: dict[str, CudaProfile]) -> Fits:
+    size = peaks.current_size()
     fits = [_fit(name, gpu, peaks, size, searches=True) for name, gpu in named.items()]
-    return Fits(estimate, tuple(fits), _shown(fits, named, peaks))
+    return Fits(peaks.estimate, tuple(fits), _shown(fits, named, peaks), peaks.mesh)
 
 
 def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> Estimate:
@@ -183,10 +191,7 @@ def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> 
     by_size = sorted(fits, key=lambda fit: fit.total_bytes)
     chosen = next((fit for fit in by_size if fit.fits), by_size[-1])
     size = None if peaks.vary is None else chosen.size
-    found = peaks.measured(named[chosen.gpu])[size]
-    assert found is not None
-    gpu = named[chosen.gpu]  # it was run on one of the same generation
-    return replace(found, gpu=gpu, subject=replace(found.subject, gpu=gpu))
+    return peaks.shown(named[chosen.gpu], size)
 
 
 def _served(model: Any, serve: Any, gpu: CudaProfile) -> Estimate:
@@ -197,9 +202,12 @@ def _served(model: Any, serve: Any, gpu: CudaProfile) -> Estimate:
     return estimate_of(model, serve=serve, gpu=gpu)
 
 
-def _check_vary(estimate: Estimate, vary: str | None) -> None:
+def _check_name(vary: str | None) -> None:
     if vary not in (None, BATCH, SEQ):
         raise InputsError(f"vary={vary!r} is not 'batch', 'seq' or None")
+
+
+def _check_vary(estimate: Estimate, vary: str | None) -> None:
     if vary is not None and estimate.subject.program is not None:
         raise InputsError(
             f"{estimate.class_name} is a step of your own, whose inputs cannot be resized here: "

@@ -1,20 +1,22 @@
 """The search for the largest size at which a step fits on a GPU.
 
-Input: an estimate, what varies, a GPU. Output: peaks of reserved memory by size; the largest size
+Input: what was run, what varies, a GPU. Output: peaks of reserved memory by size; the largest size
 whose peak fits. Invariant: every peak was measured by a run on fakes of that GPU; nothing is
-extrapolated. Called by: ``fit``, and ``distributed`` for what is reserved on a GPU.
+extrapolated. Called by: ``fit``; and ``distributed``, whose plans have peaks of their own kind.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import singledispatch
+from typing import Any
 
 import torch
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.errors import TorchFakeError
+from torchfake.errors import TorchFakeError, UnknownValueError
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.inputs.resizing import resized
+from torchfake.inspect.inputs.resizing import resized, size_of
 from torchfake.inspect.memory import measure
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.workload import Workload
@@ -26,19 +28,26 @@ MAX_SIZE = 1 << 24
 class Peaks:
     """Peaks by kind of GPU and size, each measured once."""
 
+    mesh: str | None = None  # the ranks that run, each on a GPU of its own, if there are several
+
     def __init__(self, estimate: Estimate, vary: str | None, reserved_bytes: int) -> None:
         self.vary, self.reserved_bytes = vary, reserved_bytes
         self.failure: Exception = RuntimeError("it was not run")  # the last
-        self._estimate = estimate
-        self._measured: dict[int, dict[int | None, Estimate | None]] = {}
+        self.too_large: set[int] = set()  # sizes at which fakes do not keep values that are asked
+        self.estimate = estimate
+        self._measured: dict[int, dict[int | None, Any]] = {}
         self._reserved: dict[tuple[int, int, int | None], int] = {}  # by major, capacity and size
 
     def usable_bytes(self, gpu: CudaProfile) -> int:
         """Of a GPU, by the caching allocator."""
         return gpu.total_memory - self.reserved_bytes
 
-    def measured(self, gpu: CudaProfile) -> dict[int | None, Estimate | None]:
-        """The estimates for such a GPU by size; None: the step does not run at that size.
+    def current_size(self) -> int | None:
+        """The size that was run."""
+        return None if self.vary is None else size_of(self.estimate.subject, self.vary)
+
+    def measured(self, gpu: CudaProfile) -> dict[int | None, Any]:
+        """What ran on such a GPU, by size; None: the step does not run at that size.
 
         Kernels and workspaces depend on the major version of the compute capability alone.
         """
@@ -48,32 +57,68 @@ class Peaks:
         """What is reserved at most on this GPU, or None if the step does not run at that size."""
         measured = self.measured(gpu)
         if size not in measured:
-            measured[size] = self._run(gpu, size)
+            measured[size] = self._run_if_known(gpu, size)
         found = measured[size]
         if found is None:
             return None
         usable = self.usable_bytes(gpu)
         key = gpu.major, usable, size
         if key not in self._reserved:
-            self._reserved[key] = reserved_on(found, usable, gpu.total_memory)
+            self._reserved[key] = max(
+                reserved_on(each, usable, gpu.total_memory) for each in self._estimates(found)
+            )
         return self._reserved[key]
 
-    def _run(self, gpu: CudaProfile, size: int | None) -> Estimate | None:
-        workload = self._estimate.subject
+    def shown(self, gpu: CudaProfile, size: int | None) -> Estimate:
+        """The step that was run at this size, for this GPU."""
+        found = max(self._estimates(self.measured(gpu)[size]), key=lambda each: each.peak_bytes)
+        return replace(found, gpu=gpu, subject=replace(found.subject, gpu=gpu))
+
+    def _estimates(self, found: Any) -> list[Estimate]:
+        """Of what ran, the steps of all that run at once."""
+        return [found]
+
+    def _run_if_known(self, gpu: CudaProfile, size: int | None) -> Any:
+        try:
+            return self._run(gpu, size)
+        except UnknownValueError:
+            if size is None or size <= (self.current_size() or 0):
+                raise
+            self.too_large.add(size)
+            return None
+
+    def _run(self, gpu: CudaProfile, size: int | None) -> Any:
+        workload = self.estimate.subject
         device = workload.device
         if device is None or device.type != "cuda":
             device = torch.device("cuda", 0)
         workload = replace(workload, gpu=gpu, device=device)
-        step: Step | None = self._estimate.step
+        step: Step | None = self.estimate.step
         try:
             if size is not None and self.vary is not None:
-                workload, step = _varied(workload, self._estimate.step, self.vary, size)
+                workload, step = _varied(workload, self.estimate.step, self.vary, size)
             return None if step is None else measure(workload, step, is_timed=False)
         except TorchFakeError:
             raise
         except Exception as error:
             self.failure = error
             return None
+
+
+@singledispatch
+def peaks_of(found: Any, vary: str | None, reserved_bytes: int | None) -> Peaks:
+    """The peaks of a plan, each measured by planning again; plans register what does that.
+
+    Args:
+        found: what was planned.
+        vary: ``"batch"`` or ``"seq"`` of the inputs of a rank, or None.
+        reserved_bytes: of the GPU's memory, not for the caching allocator; those of the plan, if
+            None.
+    """
+    raise TypeError(
+        f"fit takes what estimate gives, not a {type(found).__name__} (a plan, or with serve= a "
+        "model)"
+    )
 
 
 def _varied(workload: Workload, step: Step, vary: str, size: int) -> tuple[Workload, Step | None]:
@@ -151,7 +196,8 @@ class Search:
         if high in too_large:
             return low, high, "memory"
         is_of_model = high in failing or self.highest < MAX_SIZE
-        return low, high, "model" if is_of_model else "search"
+        is_known = high not in self.peaks.too_large
+        return low, high, "model" if is_of_model and is_known else "search"
 
     def _interpolated(self, low: int, high: int) -> int | None:
         """Where the line through both bounds meets the limit; None if a bound was not measured."""

@@ -14,4 +14,5 @@ Its files, in reading order:
     trials      runs candidates, with few layers or whole
     search      the public function and its record
     text        a search as text
+    sizes       a plan at other sizes of its inputs, for fit
 """

@@ -8,7 +8,7 @@ in the record. Called by: users, and ``cli``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -230,10 +230,13 @@ def _inputs(
             if hasattr(module, "main_input_name"):  # of transformers
                 raise
             raise InputsError(f"{error}; on the command line --inputs file.py:function") from None
-        return dict(made), made.seq
-    sizes = [f"batch={micro}", *([] if seq is None else [f"seq={seq}"])]
-    function: Target = resolve(maker, overrides=sizes)
-    make: Callable[[], Any] = function.construct
+        return made, made.seq
+
+    def make(batch: int = micro, seq: int | None = seq) -> Any:
+        sizes = [f"batch={batch}", *([] if seq is None else [f"seq={seq}"])]
+        function: Target = resolve(maker, overrides=sizes)
+        return function.construct()
+
     return make, seq
 
 

@@ -158,7 +158,10 @@ def plain_lines(lines: list[tuple[str, str]]) -> str:
 def verdict_lines(found: Estimate | Fits) -> list[tuple[str, str]]:
     """The line that says whether it fits, if there is a GPU to fit on."""
     if isinstance(found, Fits):
-        return [("fits", verdict_on_several(found, found.shown))]
+        mesh = [] if found.mesh is None else [("mesh", found.mesh)]
+        is_of_mesh = found.mesh is not None
+        verdict = verdict_on_several(found, found.shown, is_of_mesh=is_of_mesh)
+        return [("fits", verdict), *mesh]
     verdict = None if found.subject.gpu is None else verdict_on(found)
     return [] if verdict is None else [("fits", verdict_on_several([verdict], found))]
 
@@ -210,7 +213,8 @@ FITS_LEFT_ALIGNED = ("GPU", "fits", "serves at most")
 
 def fits_header(fits: Fits) -> tuple[str, ...]:
     """The names of the columns of a table of fits."""
-    varies = "serves at most" if fits[0].serve is not None else f"max {fits[0].vary}"
+    of_rank = "" if fits.mesh is None else " of a rank"
+    varies = "serves at most" if fits[0].serve is not None else f"max {fits[0].vary}{of_rank}"
     return ("GPU", "memory", "peak", "reserved", "headroom", "fits", varies)
 
 

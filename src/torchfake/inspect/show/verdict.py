@@ -29,16 +29,17 @@ def verdict_text(fit: Fit, estimate: Estimate) -> str:
     return f"{answer}{sizes_text(estimate)}"
 
 
-def verdict_on_several(fits: Sequence[Fit], estimate: Estimate) -> str:
-    """The same for several GPUs."""
+def verdict_on_several(fits: Sequence[Fit], estimate: Estimate, *, is_of_mesh: bool = False) -> str:
+    """The same for several kinds of GPU, each for one process, or for each rank of a mesh."""
+    remedy = "" if is_of_mesh else _remedy(fits, estimate)
     if len(fits) == 1:
-        return f"{verdict_text(fits[0], estimate)}{_remedy(fits, estimate)}"
+        return f"{verdict_text(fits[0], estimate)}{remedy}"
     names = [
         f"{fit.gpu} (tight)" if fit.verdict == "tight" else fit.gpu for fit in fits if fit.fits
     ]
     on = f" of {len(fits)} GPUs" if len(names) < len(fits) else ""
     if not names:
-        return f"no, on none{on}{sizes_text(estimate)}{_remedy(fits, estimate)}"
+        return f"no, on none{on}{sizes_text(estimate)}{remedy}"
     listed = ", ".join(names) if len(names) < len(fits) else f"all {len(fits)} GPUs"
     count = f"{len(names)}{on}: " if on else ""
     return f"yes, on {count}{listed}{sizes_text(estimate)}"

@@ -19,7 +19,7 @@ CACHED = ("tests/_cache", "tests/_core/test_devices.py", "tests/_operators", "te
 
 SMOKE = ("tests/_cache", "tests/_core/test_devices.py", "tests/_patches",
          "tests/_operators/test_cuda.py", "tests/opinfo/test_cuda_operators.py",
-         "tests/_random/test_fake_generators.py", "tests/_tensor", "tests/_torch",
+         "tests/_random/test_fake_generators.py", "tests/_torch",
          "tests/test_meta_init.py")  # fmt: skip
 """What differs in a build of torch with CUDA: what is asked for devices, and private APIs."""
 
@@ -81,7 +81,7 @@ def exhaustive(session: nox.Session) -> None:
     for cache in ("cold", "warm"):
         run_pytest(session, f"--cache={cache}", *SWEEPS)
     run_pytest(session, *CACHED, *SWEEPS, TORCHFAKE_CHECK_CACHE="1")
-    run_pytest(session, "--pieces", *DEFERRED)
+    run_pytest(session, "--pieces", "--all-samples", *DEFERRED)
     products = ("tests/inspect/test_memory_product.py", "tests/inspect/serving/test_caches.py")
     run_pytest(session, *products, "--all-samples")
     run_pytest(session, "tests/distributed/strategies/test_counted.py", "--all-samples")

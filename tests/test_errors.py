@@ -6,6 +6,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,8 +98,8 @@ def test_unknown_value() -> None:
         """\
 item() needs the value of a fake tensor, and it is not known: bool[] on cpu, made by
 aten.gt.Scalar at FILE:LINE in branch. Fakes keep the values of small tensors computed
-from host data only. Give this branch a host value (torch.tensor(...), torch.arange(...)),
-skip it for fakes with torchfake.is_fake(tensor), or have such questions answered:
+from host data only. Use a Python number or a small torch.tensor(...) here, skip the
+branch for fakes with torchfake.is_fake(tensor), or have such questions answered:
 torchfake.fake_mode(answer=...)""",
     )
 
@@ -110,9 +111,9 @@ def test_unknown_value_of_a_weight() -> None:
         """\
 tolist() needs the value of a fake tensor, and it is not known: float32[30, 20] on cuda:0,
 made by aten._to_copy.default at FILE:LINE in <lambda>. Fakes keep the values of small
-tensors computed from host data only. Give this branch a host value (torch.tensor(...),
-torch.arange(...)), skip it for fakes with torchfake.is_fake(tensor), or have such
-questions answered: torchfake.fake_mode(answer=...)""",
+tensors computed from host data only. Use a Python number or a small torch.tensor(...)
+here, skip the branch for fakes with torchfake.is_fake(tensor), or have such questions
+answered: torchfake.fake_mode(answer=...)""",
     )
 
 
@@ -122,10 +123,9 @@ def test_unknown_value_of_a_fake_copy() -> None:
         message(fake.numpy, UnknownValueError),
         """\
 numpy() needs the value of a fake tensor, and it is not known: float32[2] on cpu. Fakes
-keep the values of small tensors computed from host data only. Give this branch a host
-value (torch.tensor(...), torch.arange(...)), skip it for fakes with
-torchfake.is_fake(tensor), or have such questions answered:
-torchfake.fake_mode(answer=...)""",
+keep the values of small tensors computed from host data only. Use a Python number or a
+small torch.tensor(...) here, skip the branch for fakes with torchfake.is_fake(tensor), or
+have such questions answered: torchfake.fake_mode(answer=...)""",
     )
 
 
@@ -140,9 +140,10 @@ def test_unknown_mask() -> None:
         """\
 indexing with a mask needs the value of a fake tensor, and it is not known: bool[400] on
 cpu, made by aten.gt.Scalar at FILE:LINE in select. Fakes keep the values of small tensors
-computed from host data only. Give this branch a host value (torch.tensor(...),
-torch.arange(...)), skip it for fakes with torchfake.is_fake(tensor), or have such
-questions answered: torchfake.fake_mode(answer=...)""",
+computed from host data only. Keep the shape, with x.masked_fill(~mask, 0) or
+torch.where(mask, x, 0) in place of x[mask], skip the branch for fakes with
+torchfake.is_fake(tensor), or have such questions answered:
+torchfake.fake_mode(answer=...)""",
     )
 
 
@@ -152,9 +153,9 @@ def test_data_dependent_shape() -> None:
         message(nonzero, UnknownValueError),
         """\
 aten.nonzero.default needs the value of a fake tensor, and it is not known: int64[3] on
-cpu. Fakes keep the values of small tensors computed from host data only. Give this branch
-a host value (torch.tensor(...), torch.arange(...)), skip it for fakes with
-torchfake.is_fake(tensor), or have such questions answered:
+cpu. Fakes keep the values of small tensors computed from host data only. Keep the shape,
+with x.masked_fill(~mask, 0) or torch.where(mask, x, 0) in place of x[mask], skip the
+branch for fakes with torchfake.is_fake(tensor), or have such questions answered:
 torchfake.fake_mode(answer=...)""",
     )
 
@@ -238,3 +239,12 @@ def test_the_exception_of_torch_is_the_cause() -> None:
     with pytest.raises(UnsupportedOpError) as caught:
         fake_like(torch.eye(2)).to_sparse()
     assert isinstance(caught.value.__cause__, NotImplementedError)
+
+
+def test_each_class_has_a_page() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    for error in BASES:
+        page, _, anchor = error.page.partition("#")
+        headings = re.findall(r"^#+ (.*)$", (docs / page).read_text(), re.MULTILINE)
+        assert anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings]
+        assert error is TorchFakeError or "page" in vars(error)

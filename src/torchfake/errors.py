@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from torchfake._escapes import printable
 
+DOCUMENTATION = "https://github.com/torchfake/torchfake/blob/main/docs/"
+"""Where the pages of all classes are."""
+
 __all__ = [
     "AnswerError",
     "CacheError",
@@ -38,7 +41,12 @@ class TorchFakeError(Exception):
     """The base class of the exceptions: ``except TorchFakeError`` catches all of them.
 
     Messages have names of files and tensors, whose control characters are escaped.
+
+    Attributes:
+        page: the page of the documentation about it, below :data:`DOCUMENTATION`.
     """
+
+    page = "api.md#errors"
 
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n")
@@ -56,6 +64,8 @@ class NotFakeError(TorchFakeError, ValueError):
         meta_like(fake_like(torch.ones(3)))
     """
 
+    page = "api.md#meta_like"
+
 
 class NotDeferredError(TorchFakeError, ValueError):
     """A function that takes deferred tensors was given something else.
@@ -70,6 +80,8 @@ class NotDeferredError(TorchFakeError, ValueError):
     Build with :func:`torchfake.deferred_init` instead. Real tensors are accepted, and returned as
     they are.
     """
+
+    page = "deferred_init.md#in-place"
 
 
 class UnknownValueError(TorchFakeError, ValueError):
@@ -88,6 +100,8 @@ class UnknownValueError(TorchFakeError, ValueError):
     ``torch.tensor(1.0)`` in it, or skip it for fakes (``if not is_fake(x): ...``).
     """
 
+    page = "limits.md#values-that-are-not-known"
+
 
 class AnswerError(TorchFakeError, ValueError):
     """What was answered to a question about values is no possible answer.
@@ -100,6 +114,8 @@ class AnswerError(TorchFakeError, ValueError):
             x = torch.randn(100)
             x[x > 0]                         # AnswerError: a count is 0 to 100
     """
+
+    page = "concepts.md#questions-without-an-answer"
 
 
 class RealTensorWriteError(TorchFakeError, ValueError):
@@ -115,6 +131,8 @@ class RealTensorWriteError(TorchFakeError, ValueError):
         fake_like(real).add_(fake)
     """
 
+    page = "concepts.md#real-tensors-beside-fakes"
+
 
 class UnsupportedOpError(TorchFakeError, NotImplementedError):
     """The metadata of an operator's results cannot be computed.
@@ -124,6 +142,8 @@ class UnsupportedOpError(TorchFakeError, NotImplementedError):
     add a rule to torchfake itself.
     """
 
+    page = "adding_an_op.md#an-operator-of-your-own"
+
 
 class DeviceError(TorchFakeError, ValueError):
     """A device that fakes cannot report, or an unknown device profile, was requested; or a device
@@ -132,12 +152,16 @@ class DeviceError(TorchFakeError, ValueError):
     Fakes are on ``cpu`` or ``cuda``. :func:`torchfake.profiles` lists the profiles.
     """
 
+    page = "fake_devices.md#which-devices"
+
 
 class MissingExtraError(TorchFakeError, ImportError):
     """A part of torchfake needs a package that is not installed.
 
     The message has the command that installs it, for instance ``pip install "torchfake[cli]"``.
     """
+
+    page = "api.md#errors"
 
 
 class TargetError(TorchFakeError, ValueError):
@@ -148,6 +172,8 @@ class TargetError(TorchFakeError, ValueError):
     ``path/to/file.py:callable``.
     """
 
+    page = "api.md#command-line"
+
 
 class CacheError(TorchFakeError, AssertionError):
     """A cached result of an operation differs from the result of its kernel.
@@ -156,6 +182,8 @@ class CacheError(TorchFakeError, AssertionError):
     and compares. It is a bug of torchfake, or of a kernel whose results depend on more than its
     arguments. ``TORCHFAKE_CACHE=0`` switches the cache off.
     """
+
+    page = "concepts.md#what-is-cached"
 
 
 class RecordError(TorchFakeError, ValueError):
@@ -172,6 +200,8 @@ class RecordError(TorchFakeError, ValueError):
     A deferred tensor cannot be pickled either, since what was recorded would be lost: materialize
     it first.
     """
+
+    page = "deferred_init.md#limits"
 
 
 class ReplayError(TorchFakeError, RuntimeError):
@@ -190,6 +220,8 @@ class ReplayError(TorchFakeError, RuntimeError):
     that were materialized before the error stay real, and the others stay deferred.
     """
 
+    page = "materialize.md#limits"
+
 
 class MaterializeError(TorchFakeError, RuntimeError):
     """A deferred tensor cannot be materialized in place.
@@ -204,6 +236,8 @@ class MaterializeError(TorchFakeError, RuntimeError):
     (detach it), or a tensor on a device that this machine does not have (pass ``device=``).
     """
 
+    page = "deferred_init.md#in-place"
+
 
 class ChangedValueError(TorchFakeError, ValueError):
     """A module cannot be dematerialized: its values are not those that were recorded.
@@ -211,6 +245,8 @@ class ChangedValueError(TorchFakeError, ValueError):
     ``dematerialize_module`` frees memory only if a replay gives the same bits again. That is not so
     for a trained weight: save it first, or exclude it with ``check_fn``.
     """
+
+    page = "deferred_init.md#in-place"
 
 
 class CheckpointError(TorchFakeError, ValueError):
@@ -225,6 +261,8 @@ class CheckpointError(TorchFakeError, ValueError):
 
     On writing: the directory contains another model, or safetensors files cannot store a tensor.
     """
+
+    page = "materialize.md#from-files"
 
 
 class RankMismatchError(TorchFakeError, RuntimeError):
@@ -241,6 +279,8 @@ class RankMismatchError(TorchFakeError, RuntimeError):
         materialize_module(model)            # RankMismatchError
     """
 
+    page = "distributed/index.md#what-all-ranks-have-to-do"
+
 
 class CheckError(TorchFakeError, ValueError):
     """A module does not run on the given inputs.
@@ -253,6 +293,8 @@ class CheckError(TorchFakeError, ValueError):
 
     A real run raises the same error: correct the inputs, or the module.
     """
+
+    page = "inspect.md#does-my-input-run"
 
     module = ""  # the full name of the submodule that was running
     op = ""  # the operator or torch function that raised; "" if neither did
@@ -273,6 +315,8 @@ class InputsError(TorchFakeError, ValueError):
             inputs = torch.empty(16, 3)
     """
 
+    page = "inspect.md#does-my-input-run"
+
 
 class TraceError(TorchFakeError, RuntimeError):
     """A module cannot be traced to a graph.
@@ -281,3 +325,5 @@ class TraceError(TorchFakeError, RuntimeError):
     is a branch on a value: remove it, or use another of ``symbolic_trace``, ``make_fx`` and
     ``export``.
     """
+
+    page = "tracing.md#when-it-does-not-work"

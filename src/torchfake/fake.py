@@ -38,6 +38,13 @@ _Mode = TypeVar("_Mode", bound="fake_mode")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+_CUDA_ADVICE = 'write fake_cuda=True for one CUDA device that is not there, 8, or "h100-80gb"'
+_DEVICE_ADVICE = (
+    "tensors are on the devices that the program names. For a GPU that is not there: "
+    'with fake_mode(fake_cuda=True), torch.device("cuda"): ...'
+)
+
+
 class fake_mode:
     """A context in which every tensor that is made is fake: it has metadata and no data.
 
@@ -75,6 +82,15 @@ class fake_mode:
 
     _mark = PLAIN
 
+    @_arguments.advised(
+        positional="its arguments are given by name, such as fake_mode(fake_cuda=True)",
+        device=_DEVICE_ADVICE,
+        default_device=_DEVICE_ADVICE,
+        cuda=_CUDA_ADVICE,
+        gpu=_CUDA_ADVICE,
+        num_gpus=_CUDA_ADVICE,
+        allow_non_fake_inputs="real and fake tensors mix as they are",
+    )
     def __init__(
         self,
         *,

@@ -15,6 +15,7 @@ Its files, in reading order:
     wrapper_devices   wrapper subclasses of fakes on fake devices
     autocast          the functions that switch autocast on and off
     threads           modes that follow into threads, and into work for executors
+    missing_devices   torch's errors of missing CUDA devices name fake_cuda=
     entry             a mode entered and left, wherever an interrupt arrives
     libraries         exact classes that libraries compare, and devices that they remember
     compiled          torch.compile: compiled functions run uncompiled in a mode and on fakes

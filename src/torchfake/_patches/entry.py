@@ -22,6 +22,7 @@ from typing import Any
 from torchfake import _contexts as contexts
 from torchfake._core import modes
 from torchfake._core.modes import ModeState
+from torchfake._patches import missing_devices
 from torchfake._patches.install import update_patches
 from torchfake._random import private_streams
 from torchfake._recording import generator_sync, initializers
@@ -87,6 +88,8 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
                 private_streams.position().move_global()
             _end_abandoned()
             state.owner = None
+        if error is not None and not modes.thread.modes:
+            missing_devices.name_the_option(error)
     except BaseException:
         interrupted = state or next((s for s in _entries_of(mode)[::-1]), None)
         if interrupted is not None:

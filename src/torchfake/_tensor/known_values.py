@@ -154,13 +154,20 @@ def with_real_items(data: Any) -> Any:
 
 def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:
     """The error for reading `fake`, ready to be raised."""
+    remedy = _MASKED if any(name in requested_by for name in _BY_MASK) else _NUMBER
     return UnknownValueError(
         f"{requested_by} needs the value of a fake tensor, and it is not known: "
         f"{describe(fake)}. Fakes keep the values of small tensors computed from host data only. "
-        "Use a Python number or a small torch.tensor(...) here, skip the branch for fakes with "
-        "torchfake.is_fake(tensor), or have such questions answered: "
-        "torchfake.fake_mode(answer=...)"
+        f"{remedy}, skip the branch for fakes with torchfake.is_fake(tensor), or have such "
+        "questions answered: torchfake.fake_mode(answer=...)"
     )
+
+
+_BY_MASK = ("mask", "nonzero")
+_MASKED = (
+    "Keep the shape, with x.masked_fill(~mask, 0) or torch.where(mask, x, 0) in place of x[mask]"
+)
+_NUMBER = "Use a Python number or a small torch.tensor(...) here"
 
 
 def describe(fake: Any) -> str:

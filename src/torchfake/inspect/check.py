@@ -8,6 +8,7 @@ the user, and ``inspection``.
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torchfake import _arguments
 from torchfake._answers.answers import Answer
 from torchfake._answers.asking import AnswerFunction
+from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._torch import autograd
@@ -26,10 +28,11 @@ from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
+from torchfake.inspect.inputs.given import INPUTS_ADVICE, SIZES_ADVICE, Shape, inputs_given
 from torchfake.inspect.run.backward import default_loss, run_backward
 from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.module_tracker import ModuleTracker
-from torchfake.inspect.run.workload import FakeCopy, Workload, workload_of
+from torchfake.inspect.run.workload import FakeCopy, Workload, check_module, workload_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,13 +54,17 @@ class Checked(Record):
         }
 
 
+@_arguments.advised(**SIZES_ADVICE, **INPUTS_ADVICE)
 def check(
     module: nn.Module,
     *inputs: Any,
     backward: bool = False,
     device: torch.device | str | None = None,
-    gpu: str | None = None,
+    gpu: str | CudaProfile | None = None,
     answer: str | AnswerFunction | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    input_size: Shape | Sequence[Shape] | None = None,
 ) -> Checked:
     """Run `module` on fakes of `inputs`, and return the structure of its output.
 
@@ -69,6 +76,9 @@ def check(
         gpu: a profile's name; means ``device="cuda"``.
         answer: who answers questions about values that do not exist: ``"typical"``, or a function,
             as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
+        batch: in place of inputs: a batch size, for inputs as :func:`example_inputs` makes them.
+        seq: the same, their sequence length.
+        input_size: in place of inputs: the shape of a tensor, batch first, or a list of shapes.
 
     Returns:
         The structure of the output: the same containers, with shape, dtype and device in place of
@@ -82,8 +92,12 @@ def check(
     input 0  float32[2, 3] on cpu
     output   float32[2, 4] on cpu
     """
-    workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     _arguments.check_flag(backward, "backward")
+    check_module(module)
+    inputs = inputs_given(
+        module, inputs, batch=batch, seq=seq, input_size=input_size, labels=backward
+    )
+    workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     fake_copy = workload.fake_copy()
     run = _Run(workload, ModuleTracker(fake_copy.module), _FunctionWatch(), _OperatorWatch())
     try:

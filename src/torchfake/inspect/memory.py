@@ -12,7 +12,7 @@ One pass: the arguments are collected (:func:`workload_of`, :func:`step_of`), th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,8 +21,16 @@ import torch
 
 from torchfake._answers.answers import Answer
 from torchfake._answers.asking import Answerer, AnswerFunction
+from torchfake._arguments import advised
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.estimates import Estimate as Estimate
+from torchfake.inspect.inputs.given import (
+    INPUTS_ADVICE,
+    SIZES_ADVICE,
+    Shape,
+    inputs_explained,
+    inputs_given,
+)
 from torchfake.inspect.inputs.resizing import BATCH, resized, size_of
 from torchfake.inspect.program.measure import is_program, run_program, workload_of_program
 from torchfake.inspect.run import cuda_memory
@@ -39,12 +47,22 @@ from torchfake.inspect.run.step import (
     step_of,
 )
 from torchfake.inspect.run.storage_tracker import StorageTracker
-from torchfake.inspect.run.workload import Workload, workload_of
+from torchfake.inspect.run.workload import Workload, check_module, workload_of
 from torchfake.inspect.serve import Serve, answers_of
 from torchfake.inspect.serving.passes import run_serving
 from torchfake.inspect.timing.commands import Command, recorder_for
 
 
+@advised(
+    **SIZES_ADVICE,
+    **INPUTS_ADVICE,
+    dtype="build the model in it, module.to(torch.bfloat16), or write autocast='bf16'",
+    train='write mode="training", or optimizer="adamw"',
+    training_mode='write mode="training", or optimizer="adamw"',
+    precision="write autocast='bf16', or build the model in that dtype",
+    gradient_accumulation_steps="write accumulate=",
+    gpus="write gpu=, and give the estimate to fit(estimate, *gpus) for several",
+)
 def estimate(
     module: Any,
     *inputs: Any,
@@ -64,6 +82,9 @@ def estimate(
     allocator: str | None = None,
     answer: str | AnswerFunction | None = None,
     serve: Serve | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    input_size: Shape | Sequence[Shape] | None = None,
 ) -> Estimate:
     """The memory that a step of `module` takes, run on fakes: forward, backward, optimizer.
 
@@ -108,6 +129,10 @@ def estimate(
             as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
         serve: sequences that a model of transformers is to serve, and with which cache; without
             inputs. What is cached is in ``cache``.
+        batch: in place of inputs: a batch size, for inputs as :func:`example_inputs` makes them,
+            with labels where it is a step of training.
+        seq: the same, their sequence length.
+        input_size: in place of inputs: the shape of a tensor, batch first, or a list of shapes.
 
     Returns:
         The estimate, for the device that most of the parameters are on.
@@ -143,6 +168,11 @@ def estimate(
         workload = workload_of_program(module, inputs, device=device, gpu=gpu, answer=answer)
         does = {}
     else:
+        check_module(module)
+        trains = mode == "training" or optimizer is not None or training is not None
+        inputs = inputs_given(
+            module, inputs, batch=batch, seq=seq, input_size=input_size, labels=trains
+        )
         if serve is not None and answer is None:
             answer = answers_of(serve)
         workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
@@ -155,7 +185,8 @@ def estimate(
     )
     if serve is not None:
         step = serving_step(serve, step, inputs)
-    return measure(workload if training is None else _of_batch(workload, training), step)
+    with inputs_explained(module, inputs):
+        return measure(workload if training is None else _of_batch(workload, training), step)
 
 
 def _of_batch(workload: Workload, training: Any) -> Workload:

@@ -7,7 +7,7 @@ Called by: the user, ``inspection`` and ``show/report``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -17,14 +17,24 @@ from torch import nn
 
 from torchfake._answers.answers import Answer
 from torchfake._answers.asking import AnswerFunction
+from torchfake._arguments import advised, is_whole_number
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.errors import InputsError
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import to_json, to_specs
 from torchfake.inspect.experts import Active, active_parameters, active_to_dict
 from torchfake.inspect.flops import Flops, count_flops
+from torchfake.inspect.inputs.given import (
+    INPUTS_ADVICE,
+    SIZES_ADVICE,
+    Shape,
+    inputs_explained,
+    inputs_given,
+)
 from torchfake.inspect.run.module_tracker import ModuleTracker
-from torchfake.inspect.run.workload import workload_of
+from torchfake.inspect.run.workload import check_module, workload_of
 from torchfake.inspect.tree import ModuleNode, count_by, read_module
 
 
@@ -38,6 +48,7 @@ class Summary(Record):
     flops: dict[str, Flops] = field(default_factory=dict)  # by full name, of its descendants too
     answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
     active: Active | None = None  # of a mixture of experts: what computes a token
+    depth: int | None = None  # levels of the tree that are shown; all, if None
 
     @cached_property
     def by_dtype(self) -> dict[str, tuple[int, int]]:
@@ -99,12 +110,24 @@ def _counts(by_name: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
     return {name: {"num_values": n, "bytes": size} for name, (n, size) in by_name.items()}
 
 
+@advised(
+    **SIZES_ADVICE,
+    **INPUTS_ADVICE,
+    verbose="the result is shown where it is printed: print(summary(...))",
+    col_names="its table has all columns that are not empty; to_pandas() has them all",
+    dtypes="give tensors of these dtypes in place of input_size=",
+    batch_dim="input_size has the batch as its first size",
+)
 def summary(
     module: nn.Module,
     *inputs: Any,
     device: torch.device | str | None = None,
-    gpu: str | None = None,
+    gpu: str | CudaProfile | None = None,
     answer: str | AnswerFunction | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    input_size: Shape | Sequence[Shape] | None = None,
+    depth: int | None = None,
 ) -> Summary:
     """The tree of `module`: classes, shapes, counts, bytes, dtypes, devices; equal blocks folded.
 
@@ -120,25 +143,36 @@ def summary(
         gpu: a profile's name; means ``device="cuda"``.
         answer: who answers questions about values that do not exist: ``"typical"``, or a function,
             as :func:`torchfake.fake_mode` takes it. What was answered is in ``answers``.
+        batch: in place of inputs: a batch size, for inputs as :func:`example_inputs` makes them.
+        seq: the same, their sequence length.
+        input_size: in place of inputs: the shape of a tensor, batch first, or a list of shapes.
+        depth: how many levels of the tree are shown; all, if not given.
 
     Raises:
         TypeError: if `module` is not a module.
+        InputsError: if no inputs can be made up for it, or both inputs and sizes are given.
         Exception: what the module raises on these inputs; :func:`check` reports where.
 
     >>> found = summary(nn.Linear(3, 4), torch.ones(2, 3))
     >>> found.tree.size.num_parameters, found.flops[""]
     (16, Flops(forward=48, backward=48))
     """
+    check_module(module)
+    if depth is not None and not is_whole_number(depth, 0):
+        raise InputsError(f"depth={depth!r} is not a number of levels, 0 or more")
+    inputs = inputs_given(module, inputs, batch=batch, seq=seq, input_size=input_size)
     workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     tree, active = read_module(module), active_parameters(module)
     if not inputs:
-        return Summary(tree, active=active)
+        return Summary(tree, active=active, depth=depth)
     fake_copy = workload.fake_copy()
     outputs: dict[str, Any] = {}
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
-    flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
-    return Summary(tree, to_specs(fake_copy.inputs), outputs, flops, fake_copy.answers, active)
+    with inputs_explained(module, inputs):
+        flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
+    specs = to_specs(fake_copy.inputs)
+    return Summary(tree, specs, outputs, flops, fake_copy.answers, active, depth)
 
 
 def _record_output(

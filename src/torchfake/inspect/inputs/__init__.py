@@ -14,4 +14,5 @@ In reading order:
     audio_tensors      waveforms, spectrograms and time series
     labels             arguments for which the output has a loss
     resizing           inputs for another batch size or sequence length
+    given              inputs as users of other functions give them: tensors, sizes, shapes
 """

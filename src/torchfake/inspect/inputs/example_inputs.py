@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake._arguments import check_flag, is_whole_number
+from torchfake._arguments import advised, check_flag, is_whole_number
 from torchfake._core.pickle_names import publish
 from torchfake._files.transformers_checkpoints import is_transformers_model
 from torchfake.errors import InputsError
@@ -64,6 +64,15 @@ class ExampleInputs(dict[str, Any]):
 publish(ExampleInputs, "torchfake.inspect.inputs")
 
 
+@advised(
+    batch_size="write batch=",
+    bs="write batch=",
+    seq_len="write seq=",
+    seq_length="write seq=",
+    sequence_length="write seq=",
+    max_length="write seq=",
+    train="write labels=True",
+)
 def example_inputs(
     model: torch.nn.Module,
     *,

@@ -161,8 +161,7 @@ def workload_of(
         DeviceError: if there is no such profile, or fakes cannot be on `device`.
     """
     Answerer(answer)  # refuses what is none
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"a torch.nn.Module is needed, not {_kind(module)}")
+    check_module(module)
     if gpu is not None:
         device = "cuda" if device is None else device
     profile = None if gpu is None else gpu_profiles.profile(gpu)
@@ -172,10 +171,28 @@ def workload_of(
     return Workload(module, inputs, {}, target, profile, answer)
 
 
+def check_module(value: object) -> None:
+    """Refuse what is no module.
+
+    Raises:
+        TypeError: naming what would make one of it.
+    """
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"a torch.nn.Module is needed, not {_kind(value)}")
+
+
 def _kind(value: Any) -> str:
     """What `value` is, for an error."""
     if isinstance(value, type):
         return f"the class {value.__name__}: make one of it, in fake_mode() if it is large"
+    if isinstance(value, str):
+        target = value if ":" in value else f"transformers:{value}"
+        return f"the name {value!r}: build it, or on the command line torchfake inspect {target}"
+    if hasattr(value, "model_type"):  # a config of transformers
+        return (
+            f"a {type(value).__name__}: build the model, with fake_mode(): model = "
+            "AutoModelForCausalLM.from_config(config)"
+        )
     return f"a {type(value).__name__}"
 
 

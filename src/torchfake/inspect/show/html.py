@@ -68,7 +68,9 @@ def _(found: Record) -> str:
 
 @html_fragment.register
 def _(found: Summary) -> str:
-    return _framed(_tree(summary_table.rows(found)) + _lines(text.summary_lines(found)))
+    return _framed(
+        _tree(summary_table.rows(found, depth=found.depth)) + _lines(text.summary_lines(found))
+    )
 
 
 @html_fragment.register

@@ -81,7 +81,7 @@ def _fits_table(found: Fits, size: Callable[[int], str]) -> Table:
 
 
 def _tree(summary: Summary, console: Console, depth: int | None) -> Iterator[RenderableType]:
-    rows = summary_table.rows(summary, depth=depth)
+    rows = summary_table.rows(summary, depth=summary.depth if depth is None else depth)
     grid = _wide_table(rows)
     if console.measure(grid, options=_unbounded(console)).maximum > console.width:
         grid = _narrow_table(rows, console.width)

@@ -140,7 +140,7 @@ def _(found: Diff, *, depth: int | None = None) -> str:
 
 
 def _plain_tree(summary: Summary, depth: int | None) -> str:
-    shown = rows(summary, depth=depth)
+    shown = rows(summary, depth=summary.depth if depth is None else depth)
     table = [("  " * len(row.is_last) + row.label, *row.cells) for row in shown]
     lines = list(padded([HEADER, *table], LEFT_ALIGNED))
     if note := footnote(shown):

@@ -11,6 +11,7 @@ in a step is known to nobody before. Numbers that do not divide are spread over 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ def _spread(number: int, parts: int) -> torch.Tensor:
     """A number as a sum of whole numbers that are equal, or differ by one."""
     with dispatcher.no_interception(), dispatcher.in_fake_slot(None):
         ends = [-(-number * i // parts) for i in range(parts + 1)]
-        return torch.tensor([end - start for start, end in zip(ends, ends[1:], strict=False)])
+        return torch.tensor([end - start for start, end in itertools.pairwise(ends)])
 
 
 def _is_known(tensor: Any) -> bool:

@@ -7,19 +7,21 @@ nothing is extrapolated. Called by: the user, and ``inspection``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
-from torchfake._arguments import is_whole_number
+from torchfake._arguments import advised, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, profile, profiles
 from torchfake.errors import InputsError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
+from torchfake.inspect.inputs.given import SIZES_ADVICE
 from torchfake.inspect.inputs.resizing import BATCH, SEQ
 from torchfake.inspect.memory import estimate as estimate_of
 from torchfake.inspect.search import MAX_SIZE, Peaks, Search, peaks_of, reserved_on
@@ -123,12 +125,19 @@ class Fits(Record, Sequence[Fit]):
         }
 
 
+@advised(
+    gpu="give its name after the first argument: fit(found, 'h100-80gb')",
+    gpus="give their names after the first argument: fit(found, 'a100-80gb', 'h100-80gb')",
+    inputs="give them to estimate: fit(estimate(model, inputs), 'h100-80gb')",
+    **SIZES_ADVICE,
+)
 def fit(
     estimate: Any,
     *gpus: str | CudaProfile,
     vary: str | None = BATCH,
     reserved_bytes: int | None = None,
     serve: Serve | None = None,
+    **options: Any,
 ) -> Fits:
     """Which GPUs the step of an estimate fits on, and the largest batch or sequence that would.
 
@@ -138,7 +147,7 @@ def fit(
     Args:
         estimate: of :func:`estimate`, on any device; or what :func:`torchfake.plan` or
             ``plan_target`` gives, whose ranks each have such a GPU, and inputs of the size that
-            varies; or with `serve`, a model.
+            varies; or a model, of which a step is estimated with `options`.
         gpus: profiles or their names, see :func:`torchfake.profiles`; all of these if none is
             given.
         vary: ``"batch"``, ``"seq"``, or None for neither. Of a model that is served ``"users"``,
@@ -146,6 +155,7 @@ def fit(
         reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
             context and 512 MiB as a margin, if not given; those of a plan, of a plan.
         serve: how a model is served: ``fit(model, serve=s)`` is ``fit(estimate(model, serve=s))``.
+        options: with a model, those of :func:`estimate`: ``batch=8, seq=512, optimizer="adamw"``.
 
     Raises:
         DeviceError: if there is no such profile.
@@ -160,9 +170,15 @@ def fit(
     >>> found.fits, found.largest > 100_000
     (True, True)
     """
-    named = {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in gpus} or profiles()
+    named = _named(estimate, gpus)
     if serve is not None:
-        estimate = _served(estimate, serve, next(iter(named.values())))
+        estimate = _served(estimate, serve, next(iter(named.values())), options)
+    elif isinstance(estimate, nn.Module):
+        _check_inputs(estimate, options)
+        estimate = estimate_of(estimate, **{"batch": _default_batch(options), **options})
+    elif options:
+        given = ", ".join(f"{name}=" for name in options)
+        raise TypeError(f"fit takes {given} with a model, not with a {type(estimate).__name__}")
     if reserved_bytes is not None and not is_whole_number(reserved_bytes, 0):
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
     if not isinstance(estimate, Estimate):
@@ -194,12 +210,36 @@ def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> 
     return peaks.shown(named[chosen.gpu], size)
 
 
-def _served(model: Any, serve: Any, gpu: CudaProfile) -> Estimate:
+def _named(subject: Any, gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:
+    """The profiles by name; a list of names counts as these names."""
+    each = [gpu for item in gpus for gpu in (item if isinstance(item, list) else [item])]
+    inputs = [gpu for gpu in each if isinstance(gpu, (torch.Tensor, Mapping, tuple))]
+    if any(not isinstance(gpu, CudaProfile) for gpu in inputs):
+        name = type(subject).__name__
+        raise TypeError(f"inputs are for estimate: fit(estimate({name.lower()}, inputs), *gpus)")
+    return {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in each} or profiles()
+
+
+def _check_inputs(model: nn.Module, options: Mapping[str, Any]) -> None:
+    if "input_size" not in options and not hasattr(model, "main_input_name"):
+        name = type(model).__name__
+        raise TypeError(
+            f"fit takes what estimate gives, not a {name}, for which no inputs can be made up: "
+            f"fit(estimate({name.lower()}, inputs), *gpus), or input_size=(2, 64)"
+        )
+
+
+def _default_batch(options: Mapping[str, Any]) -> int | None:
+    """The batch of a model for which nothing is said of the inputs."""
+    return None if {"input_size", "decode", "training"} & set(options) else 1
+
+
+def _served(model: Any, serve: Any, gpu: CudaProfile, options: Mapping[str, Any]) -> Estimate:
     if not isinstance(model, nn.Module):
         raise InputsError(
             f"serve= is for a model, not for a {type(model).__name__}: give fit(model, serve=...)"
         )
-    return estimate_of(model, serve=serve, gpu=gpu)
+    return estimate_of(model, serve=serve, **{"gpu": gpu, **options})
 
 
 def _check_name(vary: str | None) -> None:

@@ -79,7 +79,6 @@ def whole_texts() -> dict[str, torch.Tensor]:
     return whole_sequences(batch)
 
 
-
 def routed(build: Callable[[], nn.Module]) -> nn.Module:
     """A model whose routers send every expert equally many tokens. In a plan, where the chosen
     numbers are not known, they stay so.

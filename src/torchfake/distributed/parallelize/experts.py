@@ -55,7 +55,8 @@ def expert_modules(module: nn.Module, axes: MeshAxes) -> ExpertModules:
         )
     _check_engine(axis)
     held = [
-        part for path, part in module.named_modules()
+        part
+        for path, part in module.named_modules()
         if rules.get(without_numbers(path)) == _DISPATCH
     ]
     for part in held:

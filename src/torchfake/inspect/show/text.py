@@ -162,8 +162,8 @@ def verdict_lines(found: Estimate | Fits) -> list[tuple[str, str]]:
         is_of_mesh = found.mesh is not None
         verdict = verdict_on_several(found, found.shown, is_of_mesh=is_of_mesh)
         return [("fits", verdict), *mesh]
-    verdict = None if found.subject.gpu is None else verdict_on(found)
-    return [] if verdict is None else [("fits", verdict_on_several([verdict], found))]
+    fit = None if found.subject.gpu is None else verdict_on(found)
+    return [] if fit is None else [("fits", verdict_on_several([fit], found))]
 
 
 def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -237,3 +238,23 @@ def test_messages_of_one_rank(tmp_path: Path) -> None:
         assert distributed.gather_in_group({"a": 1}, dist.group.WORLD) == [{"a": 1}]
     finally:
         dist.destroy_process_group()
+
+
+def test_a_schedule_has_its_stages(mesh: DeviceMesh) -> None:
+    device = torch.device("cpu")
+    stages = [pipelining.PipelineStage(nn.Linear(2, 2), i, 8, device) for i in (2, 6)]
+    assert distributed.pipeline_stages_of(nn.Linear(2, 2)) is None
+    looped = pipelining.ScheduleInterleaved1F1B(stages, 4, loss_fn=nn.functional.mse_loss)  # type: ignore[arg-type]
+    assert distributed.pipeline_stages_of(looped) == stages
+    assert distributed.pipeline_makes_losses(looped)
+    single = pipelining.ScheduleGPipe(stages[0], 2)
+    assert distributed.pipeline_stages_of(single) == stages[:1]
+    assert not distributed.pipeline_makes_losses(single)
+
+
+def test_the_rank_that_a_message_is_for(mesh: DeviceMesh) -> None:
+    group: Any = dist.group.WORLD
+    args = [torch.zeros(2)], group.boxed(), 3, 7
+    assert distributed.peer_of(torch.ops.c10d.send.default, args) == 3
+    assert distributed.peer_of(torch.ops.c10d.recv_.default, args) == 3
+    assert distributed.peer_of(torch.ops.c10d.recv_any_source_.default, args[:3]) is None

@@ -249,7 +249,7 @@ InputsError: mesh_dim_names=('dp',) does not name the 2 axes of mesh_shape=(4, 2
 InputsError: module_fn is a Linear: give a function that builds the model, such as lambda: Model(config)
 InputsError: module_fn gave 3, not a torch.nn.Module
 InputsError: parallelize fails on rank 0 (dp 0) of the mesh dp 4: ValueError: no such axis
-InputsError: parallelize gave 5: it returns the module, or None
+InputsError: parallelize gave 5: it returns the module, the schedule of a pipeline, or None
 InputsError: the step fails in its own forward on rank 0 (dp 0) of the mesh dp 4: TypeError: Model.forward() missing 1 required positional argument: 'labels'
 InputsError: ranks=[4]: give several, such as [0, 3], from 0 to 3
 DeviceError: device='cuda:1': each rank has one GPU of its own; give cuda

@@ -10,6 +10,7 @@ import json
 import time
 import warnings
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,12 @@ PAYLOADS = {
     "all_to_all_single": ("all_to_all", lambda args: args[0].nbytes),
     "alltoall_base_": ("all_to_all", lambda args: args[1].nbytes),
     "broadcast": ("broadcast", lambda args: args[0].nbytes),
+    "send": ("send", lambda args: sum(t.nbytes for t in args[0])),
+    "recv_": ("recv", lambda args: sum(t.nbytes for t in args[0])),
 }
 
 
+POINT_TO_POINT = ("send", "recv_")
 NO_MESSAGES = ("wait_tensor", "_wrap_tensor_autograd")
 
 
@@ -82,6 +86,8 @@ class Counting(TorchDispatchMode):
 
 def settle(func: Any, result: Any) -> None:
     """Wait until gloo's thread has let go of what it sent, which it does a little late."""
+    if func.overloadpacket.__name__ in POINT_TO_POINT:
+        return  # the other rank may not be there yet
     if func.namespace == "c10d":
         work = result[-1] if isinstance(result, (list, tuple)) else result
         dist.Work.unbox(work).wait()
@@ -102,6 +108,24 @@ def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
 
 
+@contextlib.contextmanager
+def counting_resizes(counting: Counting) -> Iterator[None]:
+    """Context in which storages that FSDP resizes are counted anew."""
+    original = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        original(storage, size)
+        if storage._cdata in counting._alive:
+            counting.saw(storage)
+        return storage
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+
+
 def counted(case: Case) -> dict[str, Any]:
     names = case.names or ("dp", "tp")[: len(case.shape)]
     mesh = init_device_mesh("cpu", case.shape, mesh_dim_names=names)
@@ -113,13 +137,6 @@ def counted(case: Case) -> dict[str, Any]:
     counting = Counting()
     for tensor in locals_of([*model.parameters(), *model.buffers(), *given.values()]):
         counting.saw(tensor.untyped_storage())
-    original = torch.UntypedStorage.resize_
-
-    def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
-        original(storage, size)
-        if storage._cdata in counting._alive:
-            counting.saw(storage)
-        return storage
 
     def step() -> None:
         model.zero_grad(set_to_none=not case.keep_gradients)
@@ -132,14 +149,10 @@ def counted(case: Case) -> dict[str, Any]:
                 loss.backward()
         optimizer.step()
 
-    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
-    try:
-        with counting:
-            step()
-            first, counting.peak_bytes, counting.messages = counting.peak_bytes, 0, {}
-            step()
-    finally:
-        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+    with counting_resizes(counting), counting:
+        step()
+        first, counting.peak_bytes, counting.messages = counting.peak_bytes, 0, {}
+        step()
     return {
         "parameters": sum_bytes(model.parameters()),
         "gradients": sum_bytes(p.grad for p in model.parameters()),

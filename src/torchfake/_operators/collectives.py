@@ -99,6 +99,8 @@ class Message(NamedTuple):
 
     def sent_bytes(self, size: int) -> int:
         """How many bytes one rank sends, in a group of `size` ranks with ring algorithms."""
+        if self.collective == "recv":
+            return 0  # it is the other rank that sends
         share = RING_SHARES.get(self.collective)
         return self.num_bytes if share is None else round(self.num_bytes * share(size))
 

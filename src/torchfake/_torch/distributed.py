@@ -312,3 +312,33 @@ def gather_in_group(value: Any, group: Any) -> list[Any]:
     gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, value, group=group)
     return gathered
+
+
+def pipeline_stages_of(value: Any) -> list[Any] | None:
+    """The stages of this rank that a schedule of torch.distributed.pipelining runs; None if `value`
+    is no such schedule.
+    """
+    schedules = sys.modules.get("torch.distributed.pipelining.schedules")
+    if schedules is None or not isinstance(value, schedules._PipelineSchedule):
+        return None
+    of_several = isinstance(value, schedules.PipelineScheduleMulti)
+    return list(value._stages) if of_several else [value._stage]
+
+
+def pipeline_makes_losses(schedule: Any) -> bool:
+    """Whether a schedule has a function of the loss, and so goes backward."""
+    return schedule._loss_fn is not None
+
+
+def peer_of(func: Any, args: Any) -> int | None:
+    """The rank, of all, that a point-to-point operator sends to or receives from; None if that is
+    up to who sends.
+    """
+    import torch.distributed as dist
+
+    names = [argument.name for argument in func._schema.arguments]
+    position = next((names.index(name) for name in ("dst", "src") if name in names), None)
+    if position is None:
+        return None
+    group = next(args[names.index(n)] for n in ("process_group", "group_name") if n in names)
+    return dist.get_global_rank(process_group_of(group), args[position])

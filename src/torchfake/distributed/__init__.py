@@ -8,7 +8,9 @@ Files, in the order in which data flows:
 
     plan                the public function: checks its arguments, chooses which ranks are run
     layout              the mesh: coordinates of ranks, axes of groups
+    run_ranks           one rank of each kind, in an order in which none waits for another
     run_rank            the step of one rank, run on fakes
+    pipelines           steps of which ranks wait for each other's messages
     fake_process_group  this process as one rank of torch's fake process group
     patches             what torch needs to handle DTensors of fakes
     rank_tracker        storages and messages of that step, recorded

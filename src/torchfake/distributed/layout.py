@@ -8,7 +8,7 @@ all files that need the coordinates of a rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -78,6 +78,13 @@ class Layout:
         others = [i for i, name in enumerate(self.axes) if name not in names]
         group = np.flatnonzero((self.coordinates[:, others] == 0).all(axis=1))[:size]
         return int((group // gpus_per_node == group[0] // gpus_per_node).sum())
+
+    def differing(self, rank: int, peers: Iterable[int]) -> dict[Any, np.ndarray[Any, Any]]:
+        """For each axis along which `rank` exchanges messages with one other: the coordinates of
+        all ranks. A program that does so may do something else at each of them.
+        """
+        axes = {axis for peer in peers for axis in self._axes_within([rank, peer])}
+        return {("point to point", axis): self.coordinates[:, axis] for axis in sorted(axes)}
 
     def _axes_within(self, ranks: Sequence[int]) -> list[int]:
         """The axes along which these ranks differ."""

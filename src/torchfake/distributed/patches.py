@@ -22,6 +22,7 @@ from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.distributed import is_dtensor, local_tensor_of
 from torchfake._torch.distributed_patches import report_devices_of_shards
+from torchfake.distributed.pipelines.exchanges import patches_of_exchanges
 from torchfake.distributed.rank_tracker import RankTracker
 
 
@@ -81,6 +82,7 @@ def _patches() -> list[Patch]:
         Patch(FakeUntypedStorage, "resize_", _resize),
         Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
         Patch(functional, "scaled_dot_product_attention", _attention),
+        *patches_of_exchanges(),
     ]
 
 

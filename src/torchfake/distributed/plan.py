@@ -7,13 +7,11 @@ all of whose shards have the same sizes. Called by: users; its text is made by `
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -25,8 +23,8 @@ from torchfake.distributed.fake_process_group import check_no_process_group
 from torchfake.distributed.layout import Layout, layout_of
 from torchfake.distributed.rank_plan import KINDS, SHOWN_ORDER, RankPlan
 from torchfake.distributed.rank_tracker import Traffic
-from torchfake.distributed.run_rank import Job, RankRun, run_rank
-from torchfake.distributed.shard_sizes import equal_ranks
+from torchfake.distributed.run_rank import Job
+from torchfake.distributed.run_ranks import requested, run_all, run_each
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parse_known_device
 from torchfake.inspect.base_record import Record, data_frame
@@ -175,7 +173,7 @@ def plan(
     module_fn: Callable[[], nn.Module],
     *,
     mesh_shape: tuple[int, ...] | int,
-    parallelize: Callable[[nn.Module, Any], nn.Module | None] | None = None,
+    parallelize: Callable[[nn.Module, Any], Any] | None = None,
     inputs: Any = None,
     optimizer: Any = None,
     loss: Loss | None = None,
@@ -196,6 +194,7 @@ def plan(
     context: Callable[[Any, Any], Any] | None = None,
     unlike_axes: Iterable[str] = (),
     routing: str | None = None,
+    target: Any = None,
 ) -> Plan:
     """The memory and the communication of a step on every rank of a mesh, without the devices.
 
@@ -209,10 +208,12 @@ def plan(
         mesh_shape: the size of each axis of the mesh, such as ``(64, 8)``.
         parallelize: a function of the model and the ``DeviceMesh`` that shards the model, and
             returns it, or None if it is changed in place. It may use FSDP2, tensor parallelism,
-            ``distribute_module``, activation checkpointing. Not given: each rank has the whole
-            model.
+            ``distribute_module``, activation checkpointing. For a pipeline it returns a schedule of
+            ``torch.distributed.pipelining``, whose ``step`` is the forward and the backward pass.
+            Not given: each rank has the whole model.
         inputs: the inputs of one rank: a tensor, a tuple, a mapping of arguments by name, or a
-            function without arguments that returns one of these.
+            function without arguments that returns one of these. Of a pipeline: those of all its
+            micro-batches, by position for the first stage, by name for every stage.
         optimizer: as :func:`torchfake.estimate` takes it, except for an optimizer of the module's
             parameters, which do not exist yet.
         loss: a function of the output; not given: ``output.loss``, or the sum of the first tensor
@@ -246,6 +247,8 @@ def plan(
             hold shards of other sizes are found without.
         routing: ``"balanced"``: experts get equally many tokens, where ranks exchange the numbers.
             Not given: these are not known, as no value is.
+        target: what a pipeline's loss compares with, ``schedule.step(target=...)``: a tensor, or a
+            function without arguments that makes it.
 
     Returns:
         The plan. Bytes are a rank's own; see :class:`Plan`.
@@ -296,15 +299,15 @@ def plan(
     if routing not in (None, "balanced"):
         raise InputsError(f"routing={routing!r}: give 'balanced', or leave it out")
     run = module_fn, parallelize, inputs, step, layout, on, profile, answer
-    job = Job(*run, context, unlike, routing)
+    job = Job(*run, context, unlike, routing, target=target)
     if ranks is not None:
-        job = replace(job, ranks=_requested(ranks, layout))
+        job = replace(job, ranks=requested(ranks, layout))
     return plan_of(job, reserved_bytes, links)
 
 
 def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None = None) -> Plan:
     """The plan of a job: all ranks, or those that it asks for."""
-    plans = _run_all(job) if job.ranks is None else _run_each(job, job.ranks)
+    plans = run_all(job) if job.ranks is None else run_each(job, job.ranks)
     first = plans[0].estimate
     return Plan(
         first.class_name,
@@ -358,44 +361,3 @@ def _device(device: torch.device | str | None, gpu: str | CudaProfile | None) ->
     if on.type != "cuda" and gpu is not None:
         raise DeviceError(f"gpu={gpu!r} and device={device!r}: give one of them")
     return on
-
-
-def _run_all(job: Job) -> list[RankPlan]:
-    """Run the first of each group of ranks that are equal and run the same, for all of the group.
-
-    Only a rank that has shards of other sizes may meet some uneven DTensor, so the groups are
-    computed again after each run.
-    """
-    runs: dict[int, RankRun] = {}
-    of_axes = zip(job.layout.axes, job.layout.coordinates.T, strict=True)
-    shape_ids: dict[Any, np.ndarray[Any, Any]] = {
-        name: coordinates for name, coordinates in of_axes if name in job.unlike_axes
-    }
-    while True:
-        groups = equal_ranks(job.layout, shape_ids.values())
-        missing = [ranks[0] for ranks in groups if not runs.keys() & set(ranks)]
-        if not missing:
-            return [_plan_of(runs[ranks[0]], ranks) for ranks in groups]
-        runs[missing[0]] = run_rank(job, missing[0])
-        shape_ids.update(runs[missing[0]].shape_ids)
-
-
-def _requested(ranks: Iterable[int], layout: Layout) -> tuple[int, ...]:
-    """The ranks that are asked for, checked."""
-    last = layout.num_ranks - 1
-    try:
-        requested = sorted({operator.index(rank) for rank in ranks if not isinstance(rank, bool)})
-    except TypeError:
-        requested = []
-    if not requested or requested[0] < 0 or requested[-1] > last:
-        raise InputsError(f"ranks={ranks!r}: give several, such as [0, {last}], from 0 to {last}")
-    return tuple(requested)
-
-
-def _run_each(job: Job, ranks: Iterable[int]) -> list[RankPlan]:
-    """Run each of these ranks, for itself."""
-    return [_plan_of(run_rank(job, rank), [rank]) for rank in ranks]
-
-
-def _plan_of(run: RankRun, ranks: list[int]) -> RankPlan:
-    return RankPlan(tuple(ranks), run.traffic, run.estimate, run.roles)

@@ -19,7 +19,10 @@ from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.collectives import Message, message_of
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch.distributed import peer_of, process_group_of
 from torchfake.distributed.foreach_ops import run_on_shards
+from torchfake.distributed.pipelines.exchanges import Exchanges
+from torchfake.distributed.pipelines.mailboxes import Mailbox
 from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
 from torchfake.inspect.run.module_tracker import ModuleTracker
@@ -32,6 +35,9 @@ UNSHARDED, COMMUNICATION = "unsharded parameters", "communication"
 _ROLES = ("", UNSHARDED, COMMUNICATION)
 _COPY_OUT = "fsdp::split_with_sizes_copy"
 """The operator by which FSDP2 copies what it has gathered into the unsharded parameters."""
+
+
+_POINT_TO_POINT = ("c10d::send", "c10d::recv_")
 
 
 class Traffic(NamedTuple):
@@ -57,6 +63,7 @@ class RankTracker(StorageTracker):
         modules: of the step that will run.
         uneven: registers the DTensors that the step meets.
         axis_of: gives for a process group the axis of the mesh that it lies along, and its size.
+        mailbox: of the messages to and from one other rank each.
         commands: records what is put on streams.
         has_workspace: as for any storage tracker.
         is_balanced: whether experts are taken to get equally many tokens.
@@ -67,6 +74,7 @@ class RankTracker(StorageTracker):
         modules: ModuleTracker,
         uneven: UnevenShards,
         axis_of: Callable[[Any], tuple[str, int]],
+        mailbox: Mailbox,
         commands: timing.CommandRecorder | None = None,
         *,
         has_workspace: bool = False,
@@ -76,6 +84,8 @@ class RankTracker(StorageTracker):
         self._is_balanced = is_balanced
         self.uneven = uneven
         self._axis_of = axis_of
+        self._mailbox = mailbox
+        self.exchanges = Exchanges(commands, self._place, self._stream_of)
         self._traffic: dict[tuple[str, str, str, int], list[int]] = {}
         self._roles: dict[int, int] = {}  # into _ROLES, by the id of a lifetime
 
@@ -95,14 +105,31 @@ class RankTracker(StorageTracker):
             routing.assume(written, counts, traits_of(func).name)
         if message is not None:
             self._count(message)
-            if self.commands is not None:
-                axis, size = self._axis_of(message.group)
-                sent = timing.Message(message.collective, message.num_bytes, axis, size)
+            axis, size = self._axis_of(message.group)
+            sent = timing.Message(message.collective, message.num_bytes, axis, size)
+            peer = peer_of(func, args) if traits_of(func).packet in _POINT_TO_POINT else None
+            if peer is not None:
+                self._exchange(sent, peer, message.group, args)
+            elif self.commands is not None:
                 self.commands.send(sent, self._place())
             self._set_role(COMMUNICATION, (args, kwargs, result))
         elif traits_of(func).packet == _COPY_OUT:
             self._set_role(UNSHARDED, kwargs["out"])
         return result
+
+    def _exchange(self, message: timing.Message, peer: int, group: Any, args: Any) -> None:
+        """Send a message to one other rank, or receive one."""
+        is_sent, own = message.collective == "send", self._mailbox.rank
+        tag = next(value for value in reversed(args) if type(value) is int)
+        for tensor in args[0]:
+            if isinstance(tensor, FakeTensor):
+                (self._mailbox.send if is_sent else self._mailbox.receive)(tensor, peer, tag)
+        ends = (own, peer) if is_sent else (peer, own)
+        self.exchanges.add(message._replace(ends=ends, tag=tag), process_group_of(group).group_name)
+
+    def _stream_of(self, key: Any) -> int:
+        """The number of a stream that a backend has for itself."""
+        return self._streams.setdefault(key, len(self._streams))
 
     def _count(self, message: Message) -> None:
         axis, size = self._axis_of(message.group)

@@ -28,6 +28,13 @@ from torchfake._torch import distributed
 from torchfake.distributed.fake_process_group import simulated_rank
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.patches import dtensors_of_fakes
+from torchfake.distributed.pipelines.loop import (
+    Pipeline,
+    PipelineLoop,
+    check_pipeline_step,
+    pipeline_of,
+)
+from torchfake.distributed.pipelines.mailboxes import Mailbox
 from torchfake.distributed.rank_tracker import RankTracker, Traffic
 from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
 from torchfake.errors import InputsError, TorchFakeError
@@ -35,7 +42,8 @@ from torchfake.fake import parameters_and_buffers
 from torchfake.inspect import memory
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.run.execution import is_first_another, run_step
+from torchfake.inspect.run.execution import is_first_another, run_step, set_training
+from torchfake.inspect.run.lifetimes import Lifetimes
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.workload import FakeCopy, Workload
@@ -47,7 +55,7 @@ class Job:
     """What every rank does."""
 
     module_fn: Callable[[], nn.Module]
-    parallelize: Callable[[nn.Module, Any], nn.Module | None] | None
+    parallelize: Callable[[nn.Module, Any], Any] | None
     inputs: Any  # of a rank: the arguments of its forward pass, or a function that makes them
     step: Step
     layout: Layout
@@ -59,6 +67,7 @@ class Job:
     routing: str | None = None  # "balanced": experts get equally many tokens
     ranks: tuple[int, ...] | None = None  # that are run, each for itself; None: one of each kind
     is_timed: bool = True  # whether what is put on streams is recorded
+    target: Any = None  # of a pipeline's loss: a tensor, or a function that makes it
 
     @property
     def workload(self) -> Workload:
@@ -76,24 +85,32 @@ class RankRun(NamedTuple):
     shape_ids: dict[Any, np.ndarray[Any, Any]]  # of uneven shards; see distributed/shard_sizes
 
 
-def run_rank(job: Job, rank: int) -> RankRun:
+def run_rank(job: Job, rank: int, mailbox: Mailbox) -> RankRun:
     """Build and parallelize the model as `rank` would, and run its step.
+
+    Args:
+        job: what it does.
+        rank: its number.
+        mailbox: what other ranks send to it alone.
 
     Raises:
         InputsError: naming the function that fails, and the rank.
+        WaitsForRank: if it has to have a message of a rank that has not been run so far.
     """
     answerer, ranks = Answerer(job.answer), job.layout.num_ranks
     with simulated_rank(rank, ranks), job.workload.mode(answerer), dtensors_of_fakes():
-        return _Rank(job, rank, answerer).run()
+        return _Rank(job, rank, answerer, mailbox).run()
 
 
 class _Rank:
     """A rank that is being run."""
 
-    def __init__(self, job: Job, rank: int, answerer: Answerer) -> None:
+    def __init__(self, job: Job, rank: int, answerer: Answerer, mailbox: Mailbox) -> None:
         from torch.distributed.device_mesh import init_device_mesh
 
         self.job, self.rank, self.answerer = job, rank, answerer
+        self.mailbox = mailbox
+        self.pipeline: Pipeline | None = None  # that the module is parallelized as
         with self._errors_named("the mesh"):
             self.mesh = init_device_mesh(
                 job.device.type, job.layout.shape, mesh_dim_names=job.layout.axes
@@ -112,17 +129,32 @@ class _Rank:
         uneven.register(module.buffers())
         modules, step = ModuleTracker(module), self._step(args, kwargs)
         make = partial(
-            RankTracker, modules, uneven, self._axis_of,
+            RankTracker, modules, uneven, self._axis_of, self.mailbox,
             has_workspace=step.workspace_bytes is not None,
             is_balanced=self.job.routing == "balanced",
         )  # fmt: skip
         tracker = make(recorder_for(self.job.device) if self.job.is_timed else None)
-        first = make() if is_first_another(step) else None
+        is_pipeline = self.pipeline is not None
+        first = make() if is_first_another(step) or is_pipeline else None
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):
-            run_step(step, fake_copy, tracker, first)
+            first_lives = self._run_step(step, fake_copy, tracker, first)
         ran = replace(self.job.workload, args=args, kwargs=kwargs)
-        return self._result(class_name, ran, tracker, first)
+        return self._result(class_name, ran, tracker, first_lives)
+
+    def _run_step(
+        self, step: Step, fake_copy: FakeCopy, tracker: RankTracker, first: RankTracker | None
+    ) -> Lifetimes | None:
+        """Run the step; the lifetimes of the first one, if later ones are not the same."""
+        if self.pipeline is None or first is None:
+            run_step(step, fake_copy, tracker, first)
+            return None if first is None else first.finish()
+        set_training(fake_copy.module, step.mode)
+        loop = PipelineLoop(step, fake_copy, self.pipeline, self._target())
+        loop.run(first)
+        first_lives = first.finish()
+        loop.run(tracker, first)
+        return first_lives
 
     def _build(self) -> nn.Module:
         with self._errors_named("module_fn"), self.job.device:
@@ -140,9 +172,18 @@ class _Rank:
         if self.job.parallelize is None:
             return module.to(self.job.device)
         with self._errors_named("parallelize"):
-            module = self.job.parallelize(module, self.mesh) or module
-        if not isinstance(module, nn.Module):
-            raise InputsError(f"parallelize gave {module!r:.40}: it returns the module, or None")
+            given = self.job.parallelize(module, self.mesh) or module
+        self.pipeline = pipeline_of(given)
+        if self.pipeline is not None:
+            check_pipeline_step(given, self.job.step)
+            module = self.pipeline.module
+        elif not isinstance(given, nn.Module):
+            raise InputsError(
+                f"parallelize gave {given!r:.40}: it returns the module, the schedule of a "
+                "pipeline, or None"
+            )
+        else:
+            module = given
         if _has_real_tensors(module):
             raise InputsError(
                 "parallelize gave a module that has real tensors: leave out what materializes it "
@@ -154,10 +195,23 @@ class _Rank:
 
     def _inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments of the forward pass, as fakes."""
-        inputs, device = self.job.inputs, self.job.device
+        inputs = self._as_fakes(self.job.inputs, "inputs")
+        if inputs is None:
+            return (), {}
+        if isinstance(inputs, Mapping):
+            return (), dict(inputs)
+        return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
+
+    def _target(self) -> Any:
+        """What a pipeline's loss compares with, as fakes."""
+        return self._as_fakes(self.job.target, "target")
+
+    def _as_fakes(self, inputs: Any, name: str) -> Any:
+        """What was given, or what a function makes, with its tensors as fakes."""
+        device = self.job.device
         is_function = callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping))
         if is_function:
-            with self._errors_named("inputs"), device:
+            with self._errors_named(name), device:
                 inputs = inputs()
         fake_copies = FakeCopies(device, known=True)
 
@@ -167,12 +221,9 @@ class _Rank:
             )
             return value if is_ready else fake_copies.of(value)
 
-        if inputs is None:
-            return (), {}
         if isinstance(inputs, Mapping):
-            return (), {name: pytree.tree_map(as_fake, value) for name, value in inputs.items()}
-        args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-        return tuple(pytree.tree_map(as_fake, value) for value in args), {}
+            return {key: pytree.tree_map(as_fake, value) for key, value in inputs.items()}
+        return pytree.tree_map(as_fake, inputs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """The step, in the context of a micro-batch if there is one."""
@@ -191,14 +242,14 @@ class _Rank:
         return known
 
     def _result(
-        self, class_name: str, ran: Workload, tracker: RankTracker, first: RankTracker | None
+        self, class_name: str, ran: Workload, tracker: RankTracker, first: Lifetimes | None
     ) -> RankRun:
-        job = self.job
+        job, peers = self.job, self.mailbox.peers
         lifetimes, roles = tracker.finish_with_roles()
         estimate = memory.account(
             lifetimes,
             tracker.ops,
-            first=None if first is None else first.finish(),
+            first=first,
             class_name=class_name,
             device=job.device,
             workload=ran,
@@ -207,7 +258,8 @@ class _Rank:
             commands=tracker.recorded_commands,
         )
         roles = roles[lifetimes.on_device(job.device)]
-        return RankRun(self.rank, estimate, roles, tracker.traffic, tracker.uneven.shape_ids)
+        shape_ids = {**tracker.uneven.shape_ids, **job.layout.differing(self.rank, peers)}
+        return RankRun(self.rank, estimate, roles, tracker.traffic, shape_ids)
 
     @contextlib.contextmanager
     def _errors_named(self, part: str, modules: ModuleTracker | None = None) -> Iterator[None]:

@@ -16,7 +16,7 @@ import torch
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.inspect.timing.work import Work, launches_nothing, work_of
 
-LAUNCH, SEND, RECORD, WAIT, SYNCHRONIZE = range(5)
+LAUNCH, SEND, RECORD, WAIT, SYNCHRONIZE, EXCHANGE = range(6)
 """What a command is."""
 
 
@@ -30,12 +30,14 @@ class Place(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The message of a collective."""
+    """The message of a collective, or of one rank to another."""
 
     collective: str
     num_bytes: int  # the payload
     axis: str  # of the mesh
     group_size: int  # ranks
+    ends: tuple[int, int] | None = None  # of one rank to another: who sends, and who receives
+    tag: int = 0
 
 
 class Command(NamedTuple):
@@ -47,6 +49,7 @@ class Command(NamedTuple):
     work: Work | None = None  # of a launch
     message: Message | None = None  # of a collective
     event: int = 0  # that is recorded, or waited for
+    exchanged: tuple[Message, ...] = ()  # by an exchange: messages that begin together
 
 
 _OF_THE_FIRST_STEP = frozenset({"aten::zeros_like", "aten::lift_fresh"})
@@ -98,6 +101,22 @@ class CommandRecorder:
         """A collective was called."""
         self.commands.append(Command(SEND, place, message.collective, message=message))
 
+    def exchange(self, messages: list[Message], stream: int, place: Place) -> int:
+        """Messages to and from single ranks, on a stream of their own, after what has been put on
+        the stream of `place`; the event that ends them.
+        """
+        wait = Command(WAIT, Place(stream), event=self._record_new(place.stream))
+        names = sorted({message.collective for message in messages})
+        whole = messages[0]._replace(num_bytes=sum(message.num_bytes for message in messages))
+        place = place._replace(stream=stream)
+        name = " and ".join(names)
+        self.commands += [wait, Command(EXCHANGE, place, name, None, whole, 0, tuple(messages))]
+        return self._record_new(stream)
+
+    def wait_for(self, event: int) -> None:
+        """The current stream waits for an event."""
+        self.commands.append(Command(WAIT, Place(self.current_stream()), event=event))
+
     # What streams are told: see torchfake._patches.accelerators.streams.
 
     def record(self, event: Any, stream: Any) -> None:
@@ -117,9 +136,12 @@ class CommandRecorder:
         self.wait(stream, event)
 
     def _record(self, event: Any, stream: int) -> None:
-        self._events[id(event)] = self._num_events, event
-        self.commands.append(Command(RECORD, Place(stream), event=self._num_events))
-        self._num_events += 1
+        self._events[id(event)] = self._record_new(stream), event
+
+    def _record_new(self, stream: int) -> int:
+        number, self._num_events = self._num_events, self._num_events + 1
+        self.commands.append(Command(RECORD, Place(stream), event=number))
+        return number
 
     def _number(self, stream: Any) -> int:
         return self.current_stream() if stream is None else self.number_of(stream)

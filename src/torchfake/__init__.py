@@ -6,6 +6,9 @@
 from torchfake import _interrupts  # the rest imports torch, which takes seconds
 
 # isort: split
+from torchfake import _early_arguments as _early_arguments
+
+# isort: split
 import importlib as _importlib
 import typing as _typing
 

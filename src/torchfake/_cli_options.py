@@ -85,7 +85,8 @@ ServeText = Annotated[
 Gpu = Annotated[
     list[str] | None,
     typer.Option(
-        help="A GPU that it is to fit on, such as h100-80gb; can be repeated.",
+        metavar="NAME[,NAME...]",
+        help="GPUs that it is to fit on, such as h100 or a100-80gb,rtx4090; can be repeated.",
         autocompletion=complete_gpu,
     ),
 ]

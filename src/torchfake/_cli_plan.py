@@ -25,7 +25,7 @@ from torchfake._cli_options import (
     complete_gpu,
 )
 from torchfake._cli_output import errors_on_one_line, print_record
-from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile, named_profiles
 from torchfake._streams import chatter_on_stderr
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.units import shown_in
@@ -191,12 +191,21 @@ def _check_search(gpus: int | None, batch: int | None, chosen: dict[str, Any]) -
 
 def _gpu(name: str | None, file: Path | None) -> str | CudaProfile:
     given = parse_gpus(None if name is None else [name], file)
+    if given and len(given) > 1:
+        raise InputsError(f"the GPUs of a plan are of one kind: --gpu names {len(given)}")
     return given[0] if given else DEFAULT_PROFILE
 
 
 def parse_gpus(names: list[str] | None, file: Path | None) -> tuple[str | CudaProfile, ...] | None:
-    """The named GPUs, some of which may be in a file; all GPUs of the file if none is named."""
+    """The named GPUs, some of which may be in a file; all GPUs of the file if none is named.
+
+    Raises:
+        DeviceError: if a name means no GPU, or several.
+    """
     own = {} if file is None else read_profiles(file)
     if names is None:
         return tuple(own.values()) or None
-    return tuple(own.get(name, name) for name in names)
+    single = [name.strip() for text in names for name in text.split(",")]
+    given = [own.get(n, n) for n in single]
+    found = named_profiles(given, "--gpu")
+    return tuple(gpu if gpu in given else key for key, gpu in found.items())

@@ -174,7 +174,8 @@ def fit_command(
 ) -> None:
     """Say which GPUs a step of a model fits on, and the largest batch that would.
 
-    Without --gpu all are tried that torchfake knows. Exits with 1 if it fits on none.
+    Without --gpu the usual GPUs are tried, with --gpu all every one that torchfake knows. Exits
+    with 1 if it fits on none.
     """
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from torchfake import errors, fake_mode
-from torchfake._core.gpu_profiles import DEFAULT_PROFILE, PROFILES, CudaProfile, profile, profiles
+from torchfake._core.gpu_profiles import (
+    DEFAULT_PROFILE,
+    PROFILES,
+    CudaProfile,
+    profile,
+    profiles,
+    usual_profiles,
+)
 
 
 def test_profiles_are_found_by_name() -> None:
@@ -15,10 +22,57 @@ def test_profiles_are_found_by_name() -> None:
     assert DEFAULT_PROFILE in profiles()
 
 
-@pytest.mark.parametrize("name", ["h100", "", None, ["t4-16gb"]])
+@pytest.mark.parametrize("name", ["nope", "", None, ["t4-16gb"]])
 def test_unknown_profiles(name: str) -> None:
-    with pytest.raises(errors.DeviceError, match="there are: t4-16gb, "):
+    with pytest.raises(errors.DeviceError, match="there are: rtx3080-10gb, rtx2080ti-11gb, "):
         profile(name)
+
+
+# GiB that torch's messages and nvidia-smi name in public logs; the first is the profile's.
+REPORTED = {
+    "h200-141gb": (139.80, 139.72, 139.81),
+    "h100-80gb": (79.11, 79.18, 79.19, 79.25),
+    "a100-80gb": (79.15, 79.14, 79.25),
+    "a100-40gb": (39.39, 39.49, 39.56),
+    "b200-180gb": (178.35, 178.36),
+    "b300-288gb": (267.69,),
+    "gb200-186gb": (184.31,),
+    "gh200-96gb": (95.00,),
+    "h100nvl-94gb": (93.09, 93.02, 93.10),
+    "mi300x-192gb": (191.98, 191.69),
+    "mi325x-256gb": (255.98, 255.69),
+    "mi355x-288gb": (287.98,),
+    "l40s-48gb": (44.39, 44.40, 44.52),
+    "a10g-24gb": (22.06, 22.05, 22.15),
+    "l4-24gb": (22.03, 21.99, 22.16),
+    "t4-16gb": (14.56, 14.58, 14.74),
+    "rtx4090-24gb": (23.52, 23.64),
+    "rtx5090-32gb": (31.37, 31.36),
+    "a6000-48gb": (47.54, 47.41),
+    "v100-32gb": (31.73, 31.74),
+}
+
+
+@pytest.mark.parametrize("key", REPORTED)
+def test_memory_is_what_drivers_report(key: str) -> None:
+    """Not the datasheet's figure; drivers differ by less than 2 %."""
+    own, *others = REPORTED[key]
+    gibs = PROFILES[key].total_memory / 2**30
+    assert abs(gibs - own) < 0.011
+    assert all(abs(gibs - other) < 0.02 * gibs for other in others)
+
+
+def test_the_table() -> None:
+    """Smallest first; names that ``hardware_of`` can tell apart; less than the key says."""
+    sizes = [found.total_memory for found in PROFILES.values()]
+    assert sizes == sorted(sizes)
+    assert len({found.name for found in PROFILES.values()}) == len(PROFILES)
+    for key, found in PROFILES.items():
+        gigabytes = int(key.rpartition("-")[2].removesuffix("gb"))
+        assert 0.9 * gigabytes * 10**9 < found.total_memory < gigabytes * 2**30
+        assert "https://" in found.source
+    assert set(usual_profiles()) < set(PROFILES)
+    assert DEFAULT_PROFILE in usual_profiles()
 
 
 def test_the_table_cannot_be_changed_through_a_copy() -> None:
@@ -38,3 +92,37 @@ def test_every_profile_is_what_torch_reports(name: str) -> None:
     assert properties.total_memory == known.total_memory
     assert properties.multi_processor_count == known.multi_processor_count
     assert known.source
+
+
+def test_gpus_of_amd() -> None:
+    """torch calls them cuda; what of CUDA does not hold there is not used, and said."""
+    import torch
+    from torch import nn
+
+    from torchfake import estimate
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(64, 64, dtype=torch.bfloat16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.inner(x)
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    with fake_mode(fake_cuda="mi300x"):
+        assert torch.cuda.get_device_capability() == (9, 4)
+        assert torch.cuda.get_device_properties(0).warp_size == 64
+        x = torch.empty(2, 4, 64, 64, dtype=torch.bfloat16)
+    found = {gpu: estimate(Attention(), x, gpu=gpu) for gpu in ("mi300x", "h100")}
+    assert any("AOTriton" in line for line in found["mi300x"].left_out)
+    assert any("hipBLASLt" in line for line in found["mi300x"].left_out)
+    assert not found["h100"].left_out
+    kernels = {gpu: {op for op in f.lives.op if "attention" in op} for gpu, f in found.items()}
+    assert kernels["h100"] == {"aten._scaled_dot_product_cudnn_attention.default"}
+    assert kernels["mi300x"] == {"aten._scaled_dot_product_flash_attention.default"}
+    linear, row = nn.Linear(64, 64), torch.ones(8, 64)
+    for gpu, mebibytes in {"mi300x": 128, "mi250x": 32, "h100": 32}.items():
+        with fake_mode():
+            big = estimate(linear, row, gpu=gpu)
+        assert big.peak.by_category["workspace"] == mebibytes << 20

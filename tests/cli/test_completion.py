@@ -22,4 +22,4 @@ def test_gpus_are_completed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMP_WORDS", "torchfake fit transformers:X --gpu h")
     monkeypatch.setenv("COMP_CWORD", "4")
     _, out, _ = run()
-    assert out.split() == ["h100-80gb", "h200-141gb"]
+    assert out.split() == ["h100pcie-80gb", "h100-80gb", "h100nvl-94gb", "h20-96gb", "h200-141gb"]

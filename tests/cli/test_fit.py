@@ -30,7 +30,7 @@ def test_fit(run: Run) -> None:
     rows = [line.split() for line in out.splitlines() if "-" in line[:12]]
     assert rows[0][0] == "t4-16gb"
     assert all(row[-2] == "yes" and int(row[-1].replace(",", "")) > 10_000 for row in rows)
-    code, out, _ = run("fit", *SMALL, *options, "--vary", "none")
+    code, out, _ = run("fit", *SMALL, *options, "--vary", "none", "--gpu", "all")
     assert code == 0
     assert all(f"\n{name} " in out for name in profiles())
 
@@ -70,11 +70,11 @@ def test_units(run: Run) -> None:
         code, out, _ = run("fit", *SMALL, *options, "--units", units)
         assert code == 0
         shown[units] = next(line for line in out.splitlines() if line.startswith("t4-16gb"))
-    assert "16.1 GB" in shown["GB"]
+    assert "15.6 GB" in shown["GB"]
     assert "iB" not in shown["GB"]
-    assert "15.0 GiB" in shown["GiB"]
+    assert "14.6 GiB" in shown["GiB"]
     assert "GB" not in shown["GiB"]
-    assert "16.1 GB (15.0 GiB)" in shown["both"]
+    assert "15.6 GB (14.6 GiB)" in shown["both"]
     assert modes.display.units is None
     code, _, err = run("fit", *SMALL, *options, "--units", "TB")
     assert (code, err) == (2, "error: units='TB' are not GB, GiB or both\n")

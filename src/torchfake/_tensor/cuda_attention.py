@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchfake._core import modes
+from torchfake._core.gpu_profiles import CUDA
 from torchfake._torch import kernels
 
 aten = torch.ops.aten
@@ -68,9 +69,18 @@ def _capability() -> tuple[int, int]:
     return _UNKNOWN_GPU if profile is None else (profile.major, profile.minor)
 
 
+def _has_cudnn() -> bool:
+    """GPUs of AMD have flash attention and the memory-efficient kernel alone, by AOTriton."""
+    state = modes.current()
+    profile = state.accelerator.profile if state is not None and state.accelerator else None
+    return profile is None or profile.backend == CUDA
+
+
 def _priority_order(gpu: tuple[int, int]) -> list[int]:
     """check_prefer_cudnn_attention: cuDNN's comes first on Hopper and Blackwell."""
     order = kernels.attention_priority()
+    if not _has_cudnn():
+        return [backend for backend in order if backend != _CUDNN]
     if order[:3] == [_FLASH, _EFFICIENT, _MATH] and gpu[0] in (9, 10):
         order = [_CUDNN, *order] if kernels.prefers_cudnn_attention() else order
     return order

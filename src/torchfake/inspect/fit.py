@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchfake._arguments import advised, is_whole_number
-from torchfake._core.gpu_profiles import CudaProfile, profile, profiles
+from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_profiles
 from torchfake.errors import InputsError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
@@ -148,8 +148,8 @@ def fit(
         estimate: of :func:`estimate`, on any device; or what :func:`torchfake.plan` or
             ``plan_target`` gives, whose ranks each have such a GPU, and inputs of the size that
             varies; or a model, of which a step is estimated with `options`.
-        gpus: profiles or their names, see :func:`torchfake.profiles`; all of these if none is
-            given.
+        gpus: profiles or their names, see :func:`torchfake.profiles`: ``"h100"``,
+            ``"h100, a100-80gb"``, or ``"all"``; the usual ones of these if none is given.
         vary: ``"batch"``, ``"seq"``, or None for neither. Of a model that is served ``"users"``,
             ``"context"``, or None; both, if not given.
         reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
@@ -217,7 +217,7 @@ def _named(subject: Any, gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:
     if any(not isinstance(gpu, CudaProfile) for gpu in inputs):
         name = type(subject).__name__
         raise TypeError(f"inputs are for estimate: fit(estimate({name.lower()}, inputs), *gpus)")
-    return {g.name if isinstance(g, CudaProfile) else g: profile(g) for g in each} or profiles()
+    return named_profiles(each) or usual_profiles()
 
 
 def _check_inputs(model: nn.Module, options: Mapping[str, Any]) -> None:

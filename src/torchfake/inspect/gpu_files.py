@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import CUDA, ROCM, CudaProfile
 from torchfake.errors import DeviceError, MissingExtraError
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -29,6 +29,7 @@ def read_profiles(path: str | Path) -> dict[str, CudaProfile]:
         minor = 9
         multi_processor_count = 128
         source = "https://..."
+        backend = "cuda"              # or "rocm"
 
     Args:
         path: of the file.
@@ -81,7 +82,15 @@ def _profile(where: str, key: str, table: Any) -> CudaProfile:
         minor=_whole_number(where, table, "minor", 0),
         multi_processor_count=_whole_number(where, table, "multi_processor_count", 100),
         source=str(table.get("source", where.partition(":")[0])),
+        backend=_backend(where, table),
     )
+
+
+def _backend(where: str, table: dict[str, Any]) -> str:
+    value = table.get("backend", CUDA)
+    if value not in (CUDA, ROCM):
+        raise DeviceError(f"{where} backend = {value!r} is not {CUDA!r} or {ROCM!r}")
+    return str(value)
 
 
 def _whole_number(where: str, table: dict[str, Any], key: str, default: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from torchfake._core.gpu_profiles import ROCM
 from torchfake._fake_copies import is_replicated
 from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.program.references import Reached, hooks_of
@@ -38,6 +39,7 @@ def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> t
         *_replicated(modules),
         *_without_fakes(modules, step, device),
         *_of_kernels(ops, device),
+        *_of_rocm(workload, ops),
     ]
     if workload.program is None:
         lines += _hooks(workload.module, step.optimizer)
@@ -88,6 +90,18 @@ def _without_fakes(modules: list[nn.Module], step: Step, device: str) -> Iterato
 def _of_kernels(ops: set[str], device: str) -> Iterator[str]:
     if device.startswith("cuda") and any("convolution" in op for op in ops):
         yield "convolutions: the workspaces that cuDNN takes while they run"
+
+
+def _of_rocm(workload: Workload, ops: set[str]) -> Iterator[str]:
+    """What is known of CUDA's kernels and not of AMD's."""
+    if workload.gpu is None or workload.gpu.backend != ROCM:
+        return
+    yield (
+        "ROCm: what hipBLASLt takes while it multiplies; reductions are counted with the blocks of "
+        "NVIDIA's GPUs"
+    )
+    if any("scaled_dot_product" in op for op in ops):
+        yield "ROCm: what AOTriton's attention takes while it runs; chosen as on CUDA without cuDNN"
 
 
 def _hooks(module: nn.Module, optimizer: Any) -> Iterator[str]:

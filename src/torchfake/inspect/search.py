@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import ROCM, CudaProfile
 from torchfake.errors import TorchFakeError, UnknownValueError
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.inputs.resizing import resized, size_of
@@ -23,6 +23,15 @@ from torchfake.inspect.run.workload import Workload
 
 MAX_SIZE = 1 << 24
 """The largest size that the search tries."""
+
+Kind = tuple[str, int, int]
+
+
+def kind_of(gpu: CudaProfile) -> Kind:
+    """What kernels and workspaces depend on: the major version of the compute capability alone; of
+    GPUs of AMD the minor one, too.
+    """
+    return gpu.backend, gpu.major, gpu.minor if gpu.backend == ROCM else 0
 
 
 class Peaks:
@@ -35,8 +44,8 @@ class Peaks:
         self.failure: Exception = RuntimeError("it was not run")  # the last
         self.too_large: set[int] = set()  # sizes at which fakes do not keep values that are asked
         self.estimate = estimate
-        self._measured: dict[int, dict[int | None, Any]] = {}
-        self._reserved: dict[tuple[int, int, int | None], int] = {}  # by major, capacity and size
+        self._measured: dict[Kind, dict[int | None, Any]] = {}
+        self._reserved: dict[tuple[Kind, int, int | None], int] = {}  # by capacity and size, too
 
     def usable_bytes(self, gpu: CudaProfile) -> int:
         """Of a GPU, by the caching allocator."""
@@ -47,11 +56,8 @@ class Peaks:
         return None if self.vary is None else size_of(self.estimate.subject, self.vary)
 
     def measured(self, gpu: CudaProfile) -> dict[int | None, Any]:
-        """What ran on such a GPU, by size; None: the step does not run at that size.
-
-        Kernels and workspaces depend on the major version of the compute capability alone.
-        """
-        return self._measured.setdefault(gpu.major, {})
+        """What ran on such a GPU, by size; None: the step does not run at that size."""
+        return self._measured.setdefault(kind_of(gpu), {})
 
     def peak(self, gpu: CudaProfile, size: int | None) -> int | None:
         """What is reserved at most on this GPU, or None if the step does not run at that size."""
@@ -62,7 +68,7 @@ class Peaks:
         if found is None:
             return None
         usable = self.usable_bytes(gpu)
-        key = gpu.major, usable, size
+        key = kind_of(gpu), usable, size
         if key not in self._reserved:
             self._reserved[key] = max(
                 reserved_on(each, usable, gpu.total_memory) for each in self._estimates(found)

@@ -83,7 +83,7 @@ def test_no_such_device(device: str) -> None:
 
 def test_no_such_gpu_and_no_module() -> None:
     layer, x = nn.Linear(3, 4), torch.ones(2, 3)
-    with pytest.raises(DeviceError, match="no CUDA device profile 'h100'"):
-        estimate(layer, x, gpu="h100")
+    with pytest.raises(DeviceError, match="gpu='h1000': there is no such GPU"):
+        estimate(layer, x, gpu="h1000")
     with pytest.raises(TypeError, match="not the class Linear"):
         estimate(nn.Linear, x)

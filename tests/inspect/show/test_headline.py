@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from torchfake import fake_mode, profiles
+from torchfake import fake_mode
+from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.inspect import summary
 from torchfake.inspect.fit import RESERVED_BYTES
 from torchfake.inspect.show.headline import gpus_for, headline, num_gpus, training_bytes
@@ -37,16 +38,16 @@ def test_what_is_frozen_has_no_states() -> None:
     assert "training" not in headline(summary(model))
 
 
-@pytest.mark.parametrize("name", profiles())
+@pytest.mark.parametrize("name", usual_profiles())
 def test_a_gpu_takes_what_is_not_reserved(name: str) -> None:
-    gpu = profiles()[name]
+    gpu = usual_profiles()[name]
     room = gpu.total_memory - RESERVED_BYTES
     assert num_gpus(room, gpu) == 1
     assert num_gpus(room + 1, gpu) == 2
     assert num_gpus(5 * room, gpu) == 8
-    assert profiles()[gpus_for(room)].total_memory <= gpu.total_memory
+    assert usual_profiles()[gpus_for(room)].total_memory <= gpu.total_memory
 
 
 def test_more_than_one_gpu_holds() -> None:
-    largest = max(gpu.total_memory for gpu in profiles().values())
+    largest = max(gpu.total_memory for gpu in usual_profiles().values())
     assert gpus_for(largest).endswith(" x h100-80gb")

@@ -13,6 +13,9 @@ def test_every_profile_has_figures_with_a_source() -> None:
     for name, profile in profiles().items():
         found = hardware_of(profile)
         assert found is HARDWARE[name]
+        if found is None:
+            assert profile.backend == "rocm"
+            continue
         assert found.source.startswith("NVIDIA")
         assert found.flops[torch.float16] >= found.flops[torch.float32] == found.vector_flops
 

@@ -92,7 +92,7 @@ def device_properties(machine: FakeAccelerator, device: Any = None) -> Any:
         minor=profile.minor,
         total_memory=profile.total_memory,
         multi_processor_count=profile.multi_processor_count,
-        warp_size=32,
+        warp_size=64 if profile.backend == gpu_profiles.ROCM else 32,
         regs_per_multiprocessor=65536,  # of all capabilities since 3.5
         shared_memory_per_block=49152,  # without opt-in
         is_integrated=False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import ROCM, CudaProfile
 from torchfake._torch import kernels
 from torchfake.inspect.run.step import Step
 
@@ -49,5 +49,8 @@ def is_matrix_product(op: Any) -> bool:
 def cublas_workspace_bytes(profile: CudaProfile) -> int:
     """The workspace torch gives each cuBLAS handle: ``parseChosenWorkspaceSize`` in
     aten/src/ATen/cuda/CublasHandlePool.cpp. 32 MiB from compute capability 9 on, else 8.125 MiB.
+    hipBLAS' of a GPU of AMD is 128 MiB on gfx94x and gfx95x, else 32 MiB.
     """
+    if profile.backend == ROCM:
+        return (128 if profile.major == 9 and profile.minor >= 4 else 32) * 1024 * 1024
     return 4096 * 8 * 1024 if profile.major >= 9 else 4096 * 1024 * 2 + 16 * 1024 * 8

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchfake._core.gpu_profiles import ROCM
 from torchfake._torch import kernels
 from torchfake.inspect.run.attention_memory import (
     HALF,
@@ -34,6 +35,8 @@ MADE_LAST_FIRST = frozenset({aten.native_dropout.default})
 def kernel_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], gpu: Any) -> Sizes:
     """What the kernel of an operator allocates for itself on a GPU, in bytes."""
     sizes_of = _SIZES.get(func)
+    if gpu.backend == ROCM and (func in _ATTENTION or sizes_of is _product_bytes):
+        return ()  # AOTriton's and hipBLASLt's, which are not known
     return () if sizes_of is None else sizes_of(Kernel(args, kwargs, gpu))
 
 
@@ -227,5 +230,6 @@ _SIZES: dict[Any, Callable[[Kernel], Sizes]] = {
     aten.native_layer_norm_backward.default: _norm_backward_bytes,
     aten._fused_rms_norm_backward.default: _norm_backward_bytes,
 }  # fmt: skip
+_ATTENTION = frozenset(func for func in _SIZES if "scaled_dot_product" in str(func))
 if not kernels.cublas_workspace_is_kept():
     _SIZES.update((getattr(aten, name).default, _product_bytes) for name in MATRIX_PRODUCTS)

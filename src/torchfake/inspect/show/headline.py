@@ -7,7 +7,7 @@ the weights, or the states of training, take alone; what a step takes on top is 
 
 from __future__ import annotations
 
-from torchfake._core.gpu_profiles import CudaProfile, profiles
+from torchfake._core.gpu_profiles import CudaProfile, profiles, usual_profiles
 from torchfake.inspect.describe.units import bytes_text, compared_bytes, count_text
 from torchfake.inspect.fit import RESERVED_BYTES
 from torchfake.inspect.summary import Summary
@@ -65,8 +65,7 @@ def training_bytes(summary: Summary) -> int:
 
 def gpus_for(num_bytes: int) -> str:
     """The smallest GPU with room for so much, or how many."""
-    by_size = sorted(profiles().items(), key=lambda item: item[1].total_memory)
-    for name, gpu in by_size:
+    for name, gpu in usual_profiles().items():
         if num_bytes <= gpu.total_memory - RESERVED_BYTES:
             return name
     return f"{num_gpus(num_bytes, profiles()[SEVERAL_OF])} x {SEVERAL_OF}"

@@ -42,41 +42,54 @@ def _hardware(
 _WITHOUT_NVLINK = 25  # PCIe 4.0 x16: 32 GB/s, of which about 25 are payload
 _PCIE_5 = 50
 
-HARDWARE: dict[str, Hardware] = {
+_GA102 = "NVIDIA Ampere GA102 architecture whitepaper"
+_ADA = "NVIDIA Ada architecture whitepaper"
+_BLACKWELL = "NVIDIA RTX Blackwell architecture whitepaper"
+
+HARDWARE: dict[str, Hardware | None] = {
+    "rtx3080-10gb": _hardware(59.5, 29.8, 760, _WITHOUT_NVLINK, _GA102),
+    "rtx2080ti-11gb": _hardware(
+        53.8, 13.4, 616, 12, "NVIDIA Turing architecture whitepaper", bfloat16=False
+    ),
+    "rtx4070ti-12gb": _hardware(80.2, 40.1, 504, _WITHOUT_NVLINK, _ADA, fp8=160.4),
     "t4-16gb": _hardware(65, 8.1, 300, 12, "NVIDIA T4 datasheet", bfloat16=False),
-    "v100-32gb": _hardware(125, 15.7, 900, 150, "NVIDIA V100 datasheet", bfloat16=False),
-    "a100-40gb": _hardware(312, 19.5, 1555, 300, "NVIDIA A100 datasheet"),
-    "a100-80gb": _hardware(312, 19.5, 2039, 300, "NVIDIA A100 datasheet"),
-    "rtx3090-24gb": _hardware(
-        71, 35.6, 936, _WITHOUT_NVLINK, "NVIDIA Ampere GA102 architecture whitepaper"
-    ),
-    "rtx4090-24gb": _hardware(
-        165.2,
-        82.6,
-        1008,
-        _WITHOUT_NVLINK,
-        "NVIDIA Ada architecture whitepaper",
-        fp8=330.3,
-    ),
-    "rtx5090-32gb": _hardware(
-        209.5,
-        104.8,
-        1792,
-        _PCIE_5,
-        "NVIDIA RTX Blackwell architecture whitepaper",
-        fp8=419,
-    ),
+    "rtx5080-16gb": _hardware(112.6, 56.3, 960, _PCIE_5, _BLACKWELL, fp8=225.1),
+    "rtx4080-16gb": _hardware(97.5, 48.7, 716.8, _WITHOUT_NVLINK, _ADA, fp8=194.9),
+    "v100-16gb": _hardware(125, 15.7, 900, 150, "NVIDIA V100 datasheet", bfloat16=False),
     "a10-24gb": _hardware(125, 31.2, 600, _WITHOUT_NVLINK, "NVIDIA A10 datasheet"),
     "l4-24gb": _hardware(121, 30.3, 300, _WITHOUT_NVLINK, "NVIDIA L4 datasheet", fp8=242.5),
+    "a10g-24gb": _hardware(70, 35, 600, _WITHOUT_NVLINK, "NVIDIA A10G datasheet"),
+    "rtx4090-24gb": _hardware(165.2, 82.6, 1008, _WITHOUT_NVLINK, _ADA, fp8=330.3),
+    "rtx3090-24gb": _hardware(71, 35.6, 936, _WITHOUT_NVLINK, _GA102),
+    "rtx5090-32gb": _hardware(209.5, 104.8, 1792, _PCIE_5, _BLACKWELL, fp8=419),
+    "v100-32gb": _hardware(125, 15.7, 900, 150, "NVIDIA V100 datasheet", bfloat16=False),
+    "a100-40gb": _hardware(312, 19.5, 1555, 300, "NVIDIA A100 datasheet"),
     "l40s-48gb": _hardware(362, 91.6, 864, _WITHOUT_NVLINK, "NVIDIA L40S datasheet", fp8=733),
+    "l40-48gb": _hardware(181, 90.5, 864, _WITHOUT_NVLINK, "NVIDIA L40 datasheet", fp8=362),
+    "rtx6000ada-48gb": _hardware(
+        364.2, 91.1, 960, _WITHOUT_NVLINK, "NVIDIA RTX 6000 Ada datasheet", fp8=728.5
+    ),
+    "a6000-48gb": _hardware(154.8, 38.7, 768, 56, "NVIDIA RTX A6000 datasheet"),
+    "h100pcie-80gb": _hardware(756, 51, 2000, _PCIE_5, "NVIDIA H100 PCIe datasheet", fp8=1513),
     "h100-80gb": _hardware(989.4, 66.9, 3352, 450, "NVIDIA H100 datasheet", fp8=1978.9),
+    "a100-80gb": _hardware(312, 19.5, 2039, 300, "NVIDIA A100 datasheet"),
+    "h100nvl-94gb": _hardware(835.5, 60, 3900, 300, "NVIDIA H100 NVL datasheet", fp8=1671),
+    "gh200-96gb": _hardware(989.4, 66.9, 4000, 450, "NVIDIA GH200 datasheet", fp8=1978.9),
+    "h20-96gb": _hardware(148, 44, 4000, 450, "NVIDIA's figures of H20, as published", fp8=296),
     "h200-141gb": _hardware(989.4, 66.9, 4800, 450, "NVIDIA H200 datasheet", fp8=1978.9),
     "b200-180gb": _hardware(2250, 75, 7700, 900, "NVIDIA HGX B200 datasheet", fp8=4500),
+    "gb200-186gb": _hardware(2500, 80, 8000, 900, "NVIDIA GB200 NVL72 datasheet", fp8=5000),
+    "b300-288gb": _hardware(2250, 75, 8000, 900, "NVIDIA HGX B300 datasheet", fp8=4500),
+    # Of AMD's GPUs no share of the peaks was measured: they are not timed.
+    "mi250x-64gb": None,
+    "mi300x-192gb": None,
+    "mi325x-256gb": None,
+    "mi355x-288gb": None,
 }
 
 
 def hardware_of(gpu: CudaProfile) -> Hardware | None:
-    """The figures of a GPU; None of one that is described by the user."""
+    """The figures of a GPU; None of one of AMD, and of one that is described by the user."""
     for name, profile in PROFILES.items():
         if profile.name == gpu.name:
             return HARDWARE.get(name)

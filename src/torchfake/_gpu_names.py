@@ -1,0 +1,96 @@
+"""Which GPU a name means: case and punctuation aside, by its model, or by how it begins.
+
+Input: what a user wrote, and the names there are: keys of profiles, and drivers' names. Output:
+the keys that may be meant, or text for an error. Invariant: a name means one GPU or an error says
+which; nothing is imported but the standard library. Called by: ``gpu_profiles``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+_SAME = {"h100sxm": "h100", "h100sxm5": "h100", "b300270gb": "b300288gb"}
+"""Names that people write for what has another name here."""
+
+_VENDORS = re.compile(r"^(nvidia|amd|geforce|instinct|tesla|radeon)+")
+
+
+def _plain(name: str) -> str:
+    """Letters and digits of a name, without the vendor's: ``"NVIDIA L40S"`` is ``"l40s"``."""
+    return _VENDORS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
+
+
+def _spellings(key: str, drivers_name: str) -> tuple[str, ...]:
+    """The key, the model alone and the driver's name, plain; of "rtx4090" also "4090"."""
+    found = _plain(key), _plain(key.partition("-")[0]), _plain(drivers_name)
+    return (*found, *(name.removeprefix("rtx") for name in found))
+
+
+def keys_named(name: str, names: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys that a name may mean: one if it is clear.
+
+    A name of a model means that model: ``"h100"`` is ``"h100-80gb"``, not ``"h100pcie-80gb"``. Else
+    what begins so is meant, but no other model: ``"4070"`` is no 4070 Ti.
+
+    Args:
+        name: as a user wrote it.
+        names: drivers' names by key.
+    """
+    plain = _SAME.get(_plain(name), _plain(name))
+    if not plain:
+        return ()
+    spellings = {key: _spellings(key, names[key]) for key in names}
+    exact = tuple(key for key in names if plain in spellings[key])
+    return exact or tuple(key for key in names if any(map(_begins(plain), spellings[key])))
+
+
+def _begins(plain: str) -> Callable[[str], bool]:
+    def test(spelling: str) -> bool:
+        rest = spelling[len(plain) :]
+        is_other_model = plain[-1].isdigit() and rest[:1].isalpha() and not rest.startswith("gb")
+        return spelling.startswith(plain) and not is_other_model
+
+    return test
+
+
+def listed(names: Sequence[str]) -> str:
+    """``A, B or C``."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+_LONGEST_NAME = 60  # longer ones are compared with none: that takes the square of their length
+
+
+def did_you_mean(name: str, names: Mapping[str, str]) -> str:
+    """``; did you mean A or B?`` or "": the keys closest to a name that means none."""
+    if len(name) > _LONGEST_NAME:
+        return ""
+    by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
+    close = difflib.get_close_matches(_plain(name), by_spelling, n=3, cutoff=0.7)
+    keys = list(dict.fromkeys(by_spelling[spelling] for spelling in close))
+    return f"; did you mean {listed(keys)}?" if keys else ""
+
+
+_OTHERS = {
+    r"apple.*|m[1-5](pro|max|ultra)?(\d+gb)?": (
+        "of Apple's GPUs torchfake knows neither allocator nor kernels. Metal recommends to use at "
+        "most 2/3 of a machine's memory up to 36 GB, 3/4 of a larger one: 21.3 of 32 GiB "
+        "(https://github.com/ollama/ollama/issues/434), 72 of 96 GiB "
+        "(https://github.com/ggml-org/llama.cpp/issues/3213). "
+        "Compare the peak of an estimate on the CPU with that"
+    ),
+    r"intel.*|arc.*|xpu|(datacenter)?(gpu)?max1[15]50|a770.*|b5[78]0.*|gaudi.*": (
+        "of Intel's GPUs torchfake knows neither allocator nor kernels. torch.xpu reports 15473 "
+        "MiB of an Arc A770, 11605 MiB of an Arc B580, 65536 MiB of one tile of a Max 1550. "
+        "Compare the peak of an estimate on the CPU with that"
+    ),
+}
+"""What is said of GPUs that torch does not call cuda."""
+
+
+def other_device(name: str) -> str:
+    """What to do instead, if a name is that of a GPU of Apple or Intel."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next((text for form, text in _OTHERS.items() if re.fullmatch(form, plain)), "")

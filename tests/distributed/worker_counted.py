@@ -30,7 +30,7 @@ PAYLOADS = {
     "all_reduce": ("all_reduce", lambda args: args[0].nbytes),
     "all_gather_into_tensor": ("all_gather", lambda args: args[0].nbytes * args[1]),
     "reduce_scatter_tensor": ("reduce_scatter", lambda args: args[0].nbytes),
-    "all_to_all_single": ("all_to_all", lambda args: args[0].nbytes),
+    "all_to_all_single": ("permute", lambda args: args[0].nbytes),
     "alltoall_base_": ("all_to_all", lambda args: args[1].nbytes),
     "broadcast": ("broadcast", lambda args: args[0].nbytes),
     "send": ("send", lambda args: sum(t.nbytes for t in args[0])),
@@ -71,6 +71,8 @@ class Counting(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if func.namespace in ("c10d", "_c10d_functional") and name not in NO_MESSAGES:
             collective, payload = PAYLOADS[name]
+            if name == "all_to_all_single" and sum(map(bool, args[2])) > 1:
+                collective = "all_to_all"
             sums = self.messages.setdefault(collective, [0, 0])
             sums[0] += 1
             sums[1] += payload(args)

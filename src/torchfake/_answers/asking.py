@@ -67,9 +67,11 @@ class answering_by(Restoring):
     """Context: questions of this thread are put to an answerer first."""
 
     def __init__(self, answerer: Answerer) -> None:
-        self._entry = modes.AnsweringContext(len(modes.thread.modes), answerer)
+        self._entry = modes.AnsweringContext(0, answerer)
 
     def change(self) -> Answers:
+        depth = len(modes.thread.modes)  # a mode may have been entered since this was made
+        self._entry = self._entry._replace(depth=depth)
         modes.thread.answering.append(self._entry)
         answers: Answers = self._entry.answerer.answers
         return answers

@@ -93,7 +93,7 @@ bandwidth in doc/PERFORMANCE.md of NVIDIA's nccl-tests. The share of all others 
 class Message(NamedTuple):
     """What one rank sends and receives in one collective."""
 
-    collective: str
+    collective: str  # as in COLLECTIVES; or "permute", if each rank sends to one other
     num_bytes: int  # the payload: of the whole that is gathered, reduced, scattered or sent
     group: Any  # a ProcessGroup, or its name
 
@@ -117,7 +117,17 @@ def message_of(
         return None
     group = _group_of(func, args, kwargs)
     num_bytes = sum(t.nbytes for t in _flattened(args[spec.payload]))
-    return Message(spec.name, num_bytes * (group_size_of(group) if spec.per_rank else 1), group)
+    name = "permute" if spec.name == "all_to_all" and _has_one_receiver(func, args) else spec.name
+    return Message(name, num_bytes * (group_size_of(group) if spec.per_rank else 1), group)
+
+
+def _has_one_receiver(func: Any, args: Args) -> bool:
+    """Whether an all-to-all sends everything to one rank: a step of a ring (``permute_tensor``)."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "input_split_sizes" not in names or names.index("input_split_sizes") >= len(args):
+        return False
+    sizes = args[names.index("input_split_sizes")]
+    return len(sizes) > 1 and sum(map(bool, sizes)) == 1
 
 
 def _group_of(func: Any, args: Args, kwargs: Kwargs) -> Any:

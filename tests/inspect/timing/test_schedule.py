@@ -195,3 +195,14 @@ def test_streams_of_a_program_overlap() -> None:
     assert schedule is not None
     first, second = schedule.begins[:2].tolist()
     assert second - first < one / 10  # both add_ at the same time
+
+
+def test_what_is_sent_without_a_ring() -> None:
+    links = Links(450e9)
+    exchange = Message("all_to_all", 8 * 10**9, "ep", 8)
+    near, far = seconds_of_message(exchange, 8, links), seconds_of_message(exchange, 4, links)
+    assert near == pytest.approx(7e9 / 360e9, rel=1e-2)
+    assert far == pytest.approx(4e9 / 42.5e9, rel=1e-2)  # half of it, through a port of each GPU
+    step = Message("permute", 10**9, "cp", 8)
+    assert seconds_of_message(step, 8, links) == pytest.approx(1e9 / 360e9, rel=1e-2)
+    assert seconds_of_message(step, 4, links) == pytest.approx(1e9 / 42.5e9, rel=1e-2)

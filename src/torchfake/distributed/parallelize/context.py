@@ -163,6 +163,11 @@ def _check_attention(module: Any, axis: str) -> None:
             f"{name} has no attention by scaled_dot_product_attention, which {axis} splits: leave "
             f"{axis} out of the mesh, and split along tp"
         )
+    if not module.can_generate() or module.config.is_encoder_decoder:
+        raise InputsError(
+            f"{name} is not a causal language model, whose attention and loss {axis} splits: leave "
+            f"{axis} out of the mesh"
+        )
     has_window = getattr(module.config.get_text_config(), "sliding_window", None) is not None
     if not getattr(module, "supports_context_parallel", not has_window):
         raise InputsError(

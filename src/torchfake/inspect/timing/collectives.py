@@ -1,8 +1,9 @@
 """Seconds of one collective.
 
 Input: a message, how many ranks of its group are in one node, the links. Output: seconds.
-Invariant: an alpha-beta model (Hockney 1994) of NCCL's rings: a start, a latency for each step of
-the ring, and what each rank sends through the slowest link. Called by: ``timing/schedule``.
+Invariant: an alpha-beta model (Hockney 1994): a start; of NCCL's rings, a latency for each step and
+what each rank sends through the slowest link; of all others, what it sends to each. Called by:
+``timing/schedule``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _LINK_SHARE = 0.80
 """Of NVLink: nccl-tests' all_gather has a bus bandwidth of some 360 GB/s on DGX H100, of 450."""
 _NETWORK_SHARE = 0.85
 
+_TO_ONE_RANK = ("permute", "send", "recv")
+
 
 class Links(NamedTuple):
     """What connects the ranks. Bytes/s are of one direction, for each GPU."""
@@ -35,6 +38,8 @@ def seconds_of_message(message: Message, in_node: int, links: Links) -> float:
     size = message.group_size
     if size < 2:
         return 0.0
+    if message.collective in ("all_to_all", *_TO_ONE_RANK):
+        return _START_SECONDS + _directly(message, in_node, links)
     ring = RING_SHARES.get(message.collective)
     share = 1.0 if ring is None else ring(size)
     bandwidth, step, num_steps = links.link_bytes * _LINK_SHARE, _STEP_SECONDS, size - 1
@@ -45,3 +50,18 @@ def seconds_of_message(message: Message, in_node: int, links: Links) -> float:
     if message.collective == "all_reduce":
         num_steps *= 2
     return _START_SECONDS + num_steps * step + message.num_bytes * share / bandwidth
+
+
+def _directly(message: Message, in_node: int, links: Links) -> float:
+    """What each GPU sends to others without a ring: over NVLink to those of its node, and through
+    its own port to all others. Both go on at once.
+    """
+    size, num_bytes = message.group_size, message.num_bytes
+    near, far = (in_node - 1) / size, (size - in_node) / size
+    if message.collective in _TO_ONE_RANK:  # at the border of a node, the next rank is in another
+        near, far = (1.0, 0.0) if in_node == size else (0.0, 1.0)
+    inside = _STEP_SECONDS + near * num_bytes / (links.link_bytes * _LINK_SHARE)
+    if in_node == size:
+        return inside
+    port = links.network_bytes * _NETWORK_SHARE
+    return max(inside, _NETWORK_STEP_SECONDS + far * num_bytes / port)

@@ -1,0 +1,69 @@
+"""What a plan takes of a router's choice, and what it leaves unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from torchfake.distributed import Plan, plan
+from torchfake.errors import InputsError, UnknownValueError
+
+
+class Counts(nn.Module):
+    """Counts how many of its tokens go to each expert, as programs do, and reads that."""
+
+    def __init__(self, count: str, found: list[Any]) -> None:
+        super().__init__()
+        self.count, self.found = count, found
+        self.router = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        dist.all_reduce(x)  # of which nobody knows the values
+        scores = self.router(x)
+        chosen = scores.topk(2).indices.flatten()
+        if self.count == "histc":
+            counts = torch.histc(chosen.float(), bins=6, min=0, max=6).int()
+        else:
+            counts = torch.zeros(6, dtype=torch.long)
+            counts.scatter_add_(0, chosen, torch.ones_like(chosen))
+        received = torch.empty_like(counts)
+        dist.all_to_all_single(received, counts)
+        self.found.append((counts.tolist(), received.tolist()))
+        return scores
+
+
+def planned(count: str, found: list[Any], tokens: int = 6, **options: Any) -> Plan:
+    inputs = torch.empty(tokens, 8)
+    return plan(
+        lambda: Counts(count, found), mesh_shape=3, inputs=inputs, device="cpu", ranks=[1], **options
+    )
+
+
+@pytest.mark.parametrize("count", ["scatter_add", "histc"])
+def test_experts_get_equally_many_tokens(count: str) -> None:
+    found: list[Any] = []
+    plans = planned(count, found, routing="balanced")
+    assert found == [([2] * 6, [2] * 6)]
+    answers = plans.of_rank(1).estimate.answers
+    assert {answer.answered_by for answer in answers} == {"balanced routing"}
+
+
+def test_what_does_not_divide_is_spread() -> None:
+    found: list[Any] = []
+    planned("scatter_add", found, tokens=4, routing="balanced")
+    ((counts, received),) = found
+    assert sum(counts) == 8
+    assert sorted(counts) == [1, 1, 1, 1, 2, 2]
+    assert received == counts[2:4] * 3  # each rank sends its second part to rank 1
+
+
+def test_nothing_is_assumed_if_no_plan_says_so() -> None:
+    with pytest.raises(UnknownValueError, match="tolist"):
+        planned("scatter_add", [])
+    with pytest.raises(InputsError, match="routing='even': give 'balanced'"):
+        planned("scatter_add", [], routing="even")

@@ -104,6 +104,9 @@ Units = Annotated[
         help="Units of bytes: GB, GiB or both. [default: GB; both where sizes are compared]"
     ),
 ]
+Macs = Annotated[
+    bool, typer.Option("--macs", help="Show multiply-accumulates (MACs) in place of FLOPs.")
+]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write an HTML page with figures.")
 ]

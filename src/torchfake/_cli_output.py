@@ -20,7 +20,7 @@ from torchfake._streams import json_text, write_error
 from torchfake.errors import TorchFakeError
 from torchfake.inspect.base_record import plain_text, renderables
 from torchfake.inspect.describe.messages import one_line
-from torchfake.inspect.describe.units import shown_in
+from torchfake.inspect.describe.units import shown_as_macs, shown_in
 
 
 @contextlib.contextmanager
@@ -41,10 +41,15 @@ def errors_on_one_line(show_traceback: bool) -> Iterator[None]:
 
 
 def print_record(
-    found: Any, as_json: bool, depth: int | None = None, *, units: str | None = None
+    found: Any,
+    as_json: bool,
+    depth: int | None = None,
+    *,
+    units: str | None = None,
+    macs: bool = False,
 ) -> None:
     """Print a record: as JSON, in colour on a terminal, or as plain text."""
-    with shown_in(units):
+    with shown_in(units), shown_as_macs(macs):
         _print(found, as_json, depth)
 
 

@@ -28,6 +28,7 @@ from torchfake._cli_options import (
     Gpu,
     Html,
     KeepGradients,
+    Macs,
     OptimizerName,
     Profiles,
     Seq,
@@ -43,7 +44,7 @@ from torchfake._cli_plan import parse_gpus, plan_command
 from torchfake._escapes import printable
 from torchfake._streams import chatter_on_stderr, json_text
 from torchfake.errors import InputsError
-from torchfake.inspect.describe.units import bytes_text, shown_in
+from torchfake.inspect.describe.units import bytes_text, shown_as_macs, shown_in
 from torchfake.inspect.diff import diff
 from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
 from torchfake.inspect.memory import Estimate
@@ -103,6 +104,7 @@ def inspect_command(
     snapshot: SnapshotFile = None,
     html: Html = None,
     units: Units = None,
+    macs: Macs = False,
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
@@ -137,10 +139,10 @@ def inspect_command(
         )
         _write_snapshot(found.estimate, snapshot)
         if html is not None:
-            with shown_in(units):
+            with shown_in(units), shown_as_macs(macs):
                 report(found, html)
     with errors_on_one_line(show_traceback):
-        print_record(found, as_json, depth, units=units)
+        print_record(found, as_json, depth, units=units, macs=macs)
     if any(note.startswith(SIZES_OF_CONFIG) for note in found.notes):
         raise typer.Exit(1)  # the checkpoint cannot be read
 

@@ -3,11 +3,12 @@
 # ruff: noqa: E501  (what is printed is as wide as it is)
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
 
-from tests.cli.conftest import check_output
+from tests.cli.conftest import SMALL, check_output
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # transformers warns on import
@@ -21,12 +22,12 @@ def test_a_callable(run):
         """\
 108 params | 432 B of mixed dtypes
 
-module                   parameters  bytes  buffer bytes  tensors
-Net                             108  432 B          40 B
-  (embedding) Embedding          40  160 B                weight [10, 4]
-  (layers) 3 x Linear            60  240 B                weight [4, 4], bias [4]
-  (norm) BatchNorm1d              8   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
-  (head) Linear                                           weight tied to embedding.weight
+module                   parameters  % of total  bytes  buffer bytes  tensors
+Net                             108       100.0  432 B          40 B
+  (embedding) Embedding          40        37.0  160 B                weight [10, 4]
+  (layers) 3 x Linear            60        55.6  240 B                weight [4, 4], bias [4]
+  (norm) BatchNorm1d              8         7.4   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
+  (head) Linear                                                       weight tied to embedding.weight
 
 "n x" rows total n identical blocks; the rows beneath show one of them.
 
@@ -47,26 +48,26 @@ def test_a_config_file(run):
         """\
 117K params | 235 kB (229 KiB) bf16
 
-module                                         parameters    bytes  buffer bytes  tensors
-LlamaForCausalLM                                  117,440   235 kB          32 B
-  (model) LlamaModel                              117,440   235 kB          32 B
-    (embed_tokens) Embedding                        6,400  12.8 kB                weight [100, 64]
-    (layers) 3 x LlamaDecoderLayer                110,976   222 kB
-      (self_attn) LlamaAttention                   12,288  24.6 kB
-        (q_proj) Linear                             4,096  8.19 kB                weight [64, 64]
-        (k_proj) Linear                             2,048  4.10 kB                weight [32, 64]
-        (v_proj) Linear                             2,048  4.10 kB                weight [32, 64]
-        (o_proj) Linear                             4,096  8.19 kB                weight [64, 64]
-      (mlp) LlamaMLP                               24,576  49.2 kB
-        (gate_proj) Linear                          8,192  16.4 kB                weight [128, 64]
-        (up_proj) Linear                            8,192  16.4 kB                weight [128, 64]
-        (down_proj) Linear                          8,192  16.4 kB                weight [64, 128]
+module                                         parameters  % of total    bytes  buffer bytes  tensors
+LlamaForCausalLM                                  117,440       100.0   235 kB          32 B
+  (model) LlamaModel                              117,440       100.0   235 kB          32 B
+    (embed_tokens) Embedding                        6,400         5.4  12.8 kB                weight [100, 64]
+    (layers) 3 x LlamaDecoderLayer                110,976        94.5   222 kB
+      (self_attn) LlamaAttention                   12,288        10.5  24.6 kB
+        (q_proj) Linear                             4,096         3.5  8.19 kB                weight [64, 64]
+        (k_proj) Linear                             2,048         1.7  4.10 kB                weight [32, 64]
+        (v_proj) Linear                             2,048         1.7  4.10 kB                weight [32, 64]
+        (o_proj) Linear                             4,096         3.5  8.19 kB                weight [64, 64]
+      (mlp) LlamaMLP                               24,576        20.9  49.2 kB
+        (gate_proj) Linear                          8,192         7.0  16.4 kB                weight [128, 64]
+        (up_proj) Linear                            8,192         7.0  16.4 kB                weight [128, 64]
+        (down_proj) Linear                          8,192         7.0  16.4 kB                weight [64, 128]
         (act_fn) SiLUActivation
-      (input_layernorm) LlamaRMSNorm                   64    128 B                weight [64]
-      (post_attention_layernorm) LlamaRMSNorm          64    128 B                weight [64]
-    (norm) LlamaRMSNorm                                64    128 B                weight [64]
-    (rotary_emb) LlamaRotaryEmbedding                                       32 B  inv_freq [8] non-persistent buffer, original_inv_freq [8] non-persistent buffer
-  (lm_head) Linear                                                                weight tied to model.embed_tokens.weight
+      (input_layernorm) LlamaRMSNorm                   64         0.1    128 B                weight [64]
+      (post_attention_layernorm) LlamaRMSNorm          64         0.1    128 B                weight [64]
+    (norm) LlamaRMSNorm                                64         0.1    128 B                weight [64]
+    (rotary_emb) LlamaRotaryEmbedding                                                   32 B  inv_freq [8] non-persistent buffer, original_inv_freq [8] non-persistent buffer
+  (lm_head) Linear                                                                            weight tied to model.embed_tokens.weight
 
 "n x" rows total n identical blocks; the rows beneath show one of them.
 
@@ -85,14 +86,14 @@ def test_depth(run):
         """\
 117K params | 470 kB (459 KiB) fp32
 
-module                                 parameters    bytes  buffer bytes  tensors
-LlamaForCausalLM                          117,440   470 kB          64 B
-  (model) LlamaModel                      117,440   470 kB          64 B
-    (embed_tokens) Embedding                6,400  25.6 kB                weight [100, 64]
-    (layers) 3 x LlamaDecoderLayer        110,976   444 kB
-    (norm) LlamaRMSNorm                        64    256 B                weight [64]
-    (rotary_emb) LlamaRotaryEmbedding                               64 B  inv_freq [8] non-persistent buffer, original_inv_freq [8] non-persistent buffer
-  (lm_head) Linear                                                        weight tied to model.embed_tokens.weight
+module                                 parameters  % of total    bytes  buffer bytes  tensors
+LlamaForCausalLM                          117,440       100.0   470 kB          64 B
+  (model) LlamaModel                      117,440       100.0   470 kB          64 B
+    (embed_tokens) Embedding                6,400         5.4  25.6 kB                weight [100, 64]
+    (layers) 3 x LlamaDecoderLayer        110,976        94.5   444 kB
+    (norm) LlamaRMSNorm                        64         0.1    256 B                weight [64]
+    (rotary_emb) LlamaRotaryEmbedding                                           64 B  inv_freq [8] non-persistent buffer, original_inv_freq [8] non-persistent buffer
+  (lm_head) Linear                                                                    weight tied to model.embed_tokens.weight
 
 "n x" rows total n identical blocks; the rows beneath show one of them.
 
@@ -111,8 +112,8 @@ def test_depth_0_is_the_totals(run):
         """\
 117K params | 470 kB (459 KiB) fp32
 
-module            parameters   bytes  buffer bytes
-LlamaForCausalLM     117,440  470 kB          64 B
+module            parameters  % of total   bytes  buffer bytes
+LlamaForCausalLM     117,440       100.0  470 kB          64 B
 
 parameters   117,440 (117K), 470 kB
 buffers      16 values, 64 B
@@ -134,19 +135,19 @@ def test_a_transformers_class(run):
         """\
 4.43B params | 17.7 GB (16.5 GiB) fp32 | smallest GPU for the weights: a10-24gb | AdamW training: h100-80gb (70.8 GB of states)
 
-module                                                         parameters    bytes  tensors
-BlenderbotModel                                             4,427,151,360  17.7 GB
-  (shared) BlenderbotScaledWordEmbedding                       20,500,480  82.0 MB  weight [8008, 2560]
-  (encoder) BlenderbotEncoder                               1,888,568,320  7.55 GB
-    (embed_tokens) BlenderbotScaledWordEmbedding                                    weight tied to shared.weight
-    (embed_positions) BlenderbotLearnedPositionalEmbedding        327,680  1.31 MB  weight [128, 2560]
-    (layers) 24 x BlenderbotEncoderLayer                    1,888,235,520  7.55 GB
-    (layer_norm) LayerNorm                                          5,120  20.5 kB  weight [2560], bias [2560]
-  (decoder) BlenderbotDecoder                               2,518,082,560  10.1 GB
-    (embed_tokens) BlenderbotScaledWordEmbedding                                    weight tied to shared.weight
-    (embed_positions) BlenderbotLearnedPositionalEmbedding        327,680  1.31 MB  weight [128, 2560]
-    (layers) 24 x BlenderbotDecoderLayer                    2,517,749,760  10.1 GB
-    (layer_norm) LayerNorm                                          5,120  20.5 kB  weight [2560], bias [2560]
+module                                                         parameters  % of total    bytes  tensors
+BlenderbotModel                                             4,427,151,360       100.0  17.7 GB
+  (shared) BlenderbotScaledWordEmbedding                       20,500,480         0.5  82.0 MB  weight [8008, 2560]
+  (encoder) BlenderbotEncoder                               1,888,568,320        42.7  7.55 GB
+    (embed_tokens) BlenderbotScaledWordEmbedding                                                weight tied to shared.weight
+    (embed_positions) BlenderbotLearnedPositionalEmbedding        327,680        <0.1  1.31 MB  weight [128, 2560]
+    (layers) 24 x BlenderbotEncoderLayer                    1,888,235,520        42.7  7.55 GB
+    (layer_norm) LayerNorm                                          5,120        <0.1  20.5 kB  weight [2560], bias [2560]
+  (decoder) BlenderbotDecoder                               2,518,082,560        56.9  10.1 GB
+    (embed_tokens) BlenderbotScaledWordEmbedding                                                weight tied to shared.weight
+    (embed_positions) BlenderbotLearnedPositionalEmbedding        327,680        <0.1  1.31 MB  weight [128, 2560]
+    (layers) 24 x BlenderbotDecoderLayer                    2,517,749,760        56.9  10.1 GB
+    (layer_norm) LayerNorm                                          5,120        <0.1  20.5 kB  weight [2560], bias [2560]
 
 "n x" rows total n identical blocks; the rows beneath show one of them.
 
@@ -186,16 +187,16 @@ def test_layers_that_alternate_and_modules_that_are_shared(run, folder):
         """\
 138 params | 552 B fp32
 
-module                           parameters  bytes  tensors
-ModuleDict                              138  552 B
-  (mixed) ModuleList                    112  448 B
-    (0, 2, ... 6) 4 x LayerNorm          32  128 B  weight [4], bias [4]
-    (1, 3, ... 7) 4 x Linear             80  320 B  weight [4, 4], bias [4]
-  (shared) ModuleList                     6   24 B
-    (0) Linear                            6   24 B  weight [2, 2], bias [2]
-    (1-2) 2 x Linear                                same module as shared.0
-  (rows) 5 x 2 x Linear                  20   80 B  weight [1, 1], bias [1]
-  (lazy) LazyLinear                                 weight lazy, bias lazy
+module                           parameters  % of total  bytes  tensors
+ModuleDict                              138       100.0  552 B
+  (mixed) ModuleList                    112        81.2  448 B
+    (0, 2, ... 6) 4 x LayerNorm          32        23.2  128 B  weight [4], bias [4]
+    (1, 3, ... 7) 4 x Linear             80        58.0  320 B  weight [4, 4], bias [4]
+  (shared) ModuleList                     6         4.3   24 B
+    (0) Linear                            6         4.3   24 B  weight [2, 2], bias [2]
+    (1-2) 2 x Linear                                            same module as shared.0
+  (rows) 5 x 2 x Linear                  20        14.5   80 B  weight [1, 1], bias [1]
+  (lazy) LazyLinear                                             weight lazy, bias lazy
   (nothing) ModuleList
 
 "n x" rows total n identical blocks; the rows beneath show one of them.
@@ -223,3 +224,14 @@ device       none
 time         <time>
 peak memory  <memory>""",
     )
+
+
+def test_multiply_accumulates(run):
+    code, out, _ = run("inspect", *SMALL, "--batch", "2", "--seq", "8", "--macs")
+    assert code == 0
+    assert "MACs forward" in out
+    assert "FLOPs" not in out
+    flops = run("inspect", *SMALL, "--batch", "2", "--seq", "8")[1]
+    assert "MACs" not in flops
+    found = [re.search(r"operations\s+([\d.]+) (.)", text) for text in (out, flops)]
+    assert float(found[1][1]) == pytest.approx(2 * float(found[0][1]), rel=0.01)

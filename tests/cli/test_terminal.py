@@ -51,12 +51,12 @@ def test_a_wide_terminal(on_terminal):
         """\
 108 params | 432 B of mixed dtypes
 
-module                    parameters  bytes  buffer bytes  tensors
-Net                              108  432 B          40 B
-+- (embedding) Embedding          40  160 B                weight [10, 4]
-+- (layers) 3 x Linear            60  240 B                weight [4, 4], bias [4]
-+- (norm) BatchNorm1d              8   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
-`- (head) Linear                                           weight tied to embedding.weight
+module                    parameters  % of total  bytes  buffer bytes  tensors
+Net                              108       100.0  432 B          40 B
++- (embedding) Embedding          40        37.0  160 B                weight [10, 4]
++- (layers) 3 x Linear            60        55.6  240 B                weight [4, 4], bias [4]
++- (norm) BatchNorm1d              8         7.4   32 B          40 B  weight [4] frozen, bias [4], running_mean [4] buffer, running_var [4] buffer, num_batches_tracked [] int64 buffer
+`- (head) Linear                                                       weight tied to embedding.weight
 
 "n x" rows total n identical blocks; the rows beneath show one of them.
 

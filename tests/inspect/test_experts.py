@@ -62,3 +62,18 @@ def test_results_name_them() -> None:
     step = estimate(model, torch.zeros(1, 2, dtype=torch.long))
     assert "parameters     46.7B, active 12,879,925,248" in str(step)
     assert summary(nn.Linear(3, 4)).active is None
+
+
+def test_the_tree_says_which_parameters_are_active() -> None:
+    transformers = pytest.importorskip("transformers")
+    with fake_mode():
+        model = transformers.MixtralForCausalLM(transformers.MixtralConfig(num_hidden_layers=2))
+    found = summary(model)
+    assert found.active is not None
+    whole = sum(p.numel() for p in model.parameters())
+    assert whole - found.inactive[""] == found.active.num_parameters
+    assert found.inactive["model.layers.0.mlp"] == found.inactive["model.layers.0.mlp.experts"]
+    rows = found._rows(found.tree, "")
+    assert next(rows)["num_active"] == found.active.num_parameters
+    assert "  active  " in str(found).splitlines()[0]
+    assert "active" not in str(summary(nn.Linear(3, 4)))

@@ -83,6 +83,7 @@ class Display:
     """How results are shown, by all threads."""
 
     units: str | None = None  # of bytes: "GB", "GiB", "both"; None: both where they are compared
+    macs: bool = False  # whether operations are multiply-accumulates, not FLOPs
 
 
 display = Display()

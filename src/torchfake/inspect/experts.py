@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from torchfake.inspect.describe.module_names import name_and_ancestors
+
 _COUNTS = ("num_experts", "moe_num_experts", "total_experts", "num_local_experts")
 _CHOSEN = ("top_k", "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
 """Names that models of transformers have for the number of experts, and of those chosen."""
@@ -41,6 +43,21 @@ def active_parameters(module: nn.Module) -> Active | None:
         found += parameter.numel() * shares.get(id(parameter), Fraction(1))
     texts = [f"{chosen} of {number}" for _, chosen, number in _groups(module)]
     return Active(round(found), tuple(dict.fromkeys(texts)))
+
+
+def inactive_by_name(module: nn.Module) -> dict[str, int]:
+    """Parameters of routed experts that do not compute a token, of each module that has some."""
+    shares = {id(p): share for p, share in _routed(module)}
+    found: dict[str, Fraction] = {}
+    seen: set[int] = set()
+    for name, parameter in module.named_parameters():
+        share = shares.get(id(parameter))
+        if share is None or id(parameter) in seen:
+            continue
+        seen.add(id(parameter))
+        for owner in name_and_ancestors(name.rpartition(".")[0]):
+            found[owner] = found.get(owner, Fraction(0)) + parameter.numel() * (1 - share)
+    return {name: round(number) for name, number in found.items()}
 
 
 def active_to_dict(active: Active | None) -> dict[str, Any]:

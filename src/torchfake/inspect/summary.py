@@ -24,7 +24,12 @@ from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import to_json, to_specs
-from torchfake.inspect.experts import Active, active_parameters, active_to_dict
+from torchfake.inspect.experts import (
+    Active,
+    active_parameters,
+    active_to_dict,
+    inactive_by_name,
+)
 from torchfake.inspect.flops import Flops, count_flops
 from torchfake.inspect.inputs.given import (
     INPUTS_ADVICE,
@@ -49,6 +54,8 @@ class Summary(Record):
     answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
     active: Active | None = None  # of a mixture of experts: what computes a token
     depth: int | None = None  # levels of the tree that are shown; all, if None
+    inactive: dict[str, int] = field(default_factory=dict)
+    """Parameters of routed experts that do not compute a token, by full name of the module."""
 
     @cached_property
     def by_dtype(self) -> dict[str, tuple[int, int]]:
@@ -91,6 +98,16 @@ class Summary(Record):
         """
         return data_frame(self._rows(self.tree, ""))
 
+    def active_of(self, names: list[str], num_parameters: int) -> int:
+        """How many of the parameters of several modules compute a token."""
+        return num_parameters - sum(self.inactive.get(name, 0) for name in names)
+
+    def _active_of(self, node: ModuleNode, path: str) -> dict[str, int]:
+        if self.active is None:
+            return {}
+        names = [join_name(path, name) for name in node.names]
+        return {"num_active": self.active_of(names, node.total.num_parameters)}
+
     def _rows(self, node: ModuleNode, path: str) -> Iterator[dict[str, Any]]:
         name = join_name(path, node.names[0])
         flops = self.flops_of([join_name(path, other) for other in node.names])
@@ -99,6 +116,7 @@ class Summary(Record):
             "class_name": node.class_name,
             "repeat": node.repeat,
             **node.total.to_dict(),
+            **self._active_of(node, path),
             "flops_forward": flops.forward,
             "flops_backward": flops.backward,
         }
@@ -163,8 +181,9 @@ def summary(
     inputs = inputs_given(module, inputs, batch=batch, seq=seq, input_size=input_size)
     workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     tree, active = read_module(module), active_parameters(module)
+    inactive = {} if active is None else inactive_by_name(module)
     if not inputs:
-        return Summary(tree, active=active, depth=depth)
+        return Summary(tree, active=active, depth=depth, inactive=inactive)
     fake_copy = workload.fake_copy()
     outputs: dict[str, Any] = {}
     for name, child in fake_copy.module.named_modules():
@@ -172,7 +191,7 @@ def summary(
     with inputs_explained(module, inputs):
         flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
     specs = to_specs(fake_copy.inputs)
-    return Summary(tree, specs, outputs, flops, fake_copy.answers, active, depth)
+    return Summary(tree, specs, outputs, flops, fake_copy.answers, active, depth, inactive)
 
 
 def _record_output(

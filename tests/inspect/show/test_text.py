@@ -19,11 +19,11 @@ def test_as_text() -> None:
     expect(
         text,
         """\
-module              output  parameters    bytes  buffer bytes  FLOPs forward  FLOPs backward  tensors
-Sequential          [2, 8]         272  1.09 kB          72 B            896          1.66 k
-  (0) Linear        [2, 8]          40    160 B                          128             128  weight [8, 4], bias [8]
-  (1-3) 3 x Linear  [2, 8]         216    864 B                          768          1.54 k  weight [8, 8], bias [8]
-  (4) BatchNorm1d   [2, 8]          16     64 B          72 B                                 weight [8], bias [8], running_mean [8] buffer, running_var [8] buffer, num_batches_tracked [] int64 buffer
+module              output  parameters  % of total    bytes  buffer bytes  FLOPs forward  FLOPs backward  tensors
+Sequential          [2, 8]         272       100.0  1.09 kB          72 B            896          1.66 k
+  (0) Linear        [2, 8]          40        14.7    160 B                          128             128  weight [8, 4], bias [8]
+  (1-3) 3 x Linear  [2, 8]         216        79.4    864 B                          768          1.54 k  weight [8, 8], bias [8]
+  (4) BatchNorm1d   [2, 8]          16         5.9     64 B          72 B                                 weight [8], bias [8], running_mean [8] buffer, running_var [8] buffer, num_batches_tracked [] int64 buffer
 
 "n x" rows total n identical blocks; the rows beneath show one of them.
 

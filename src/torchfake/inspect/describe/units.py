@@ -84,14 +84,29 @@ def _bytes_in(units: str, size: int) -> str:
     return f"{decimal} ({_bytes_in('GiB', size)})"
 
 
+def shown_as_macs(is_on: bool) -> Setting:
+    """Context: operations are shown as multiply-accumulates, each of which is two FLOPs."""
+    return Setting(lambda: modes.display.macs, _set_macs, is_on or modes.display.macs)
+
+
+def _set_macs(is_on: bool) -> None:
+    modes.display.macs = is_on
+
+
+def operations_unit() -> str:
+    """``FLOPs``, or ``MACs`` where these are shown."""
+    return "MACs" if modes.display.macs else "FLOPs"
+
+
 def flops_text(count: int) -> str:
     """Floating point operations in units of powers of 1000.
 
     >>> flops_text(1_234_000_000_000)
     '1.23 TFLOPs'
     """
-    units = (" FLOPs", " kFLOPs", " MFLOPs", " GFLOPs", " TFLOPs", " PFLOPs", " EFLOPs")
-    return _scaled(count, units)
+    unit = operations_unit()
+    count = count // 2 if modes.display.macs else count
+    return _scaled(count, tuple(f" {prefix}{unit}" for prefix in ("", "k", *"MGTPE")))
 
 
 def _scaled(number: int, units: tuple[str, ...], base: int = 1000) -> str:

@@ -130,7 +130,7 @@ class _Grid:
 
     def __init__(self, rows: Sequence[summary_table.Row]) -> None:
         self.columns = summary_table.filled_columns(list(rows))
-        self.header = [summary_table.HEADER[i + 1] for i in self.columns]
+        self.header = [summary_table.header()[i + 1] for i in self.columns]
         self.widths = [
             max(len(name), *(len(row.cells[i]) for row in rows))
             for i, name in zip(self.columns, self.header, strict=True)

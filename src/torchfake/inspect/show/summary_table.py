@@ -13,14 +13,20 @@ from typing import NamedTuple
 from torchfake._escapes import printable
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import TensorSpec
-from torchfake.inspect.describe.units import bytes_text, flops_text
+from torchfake.inspect.describe.units import bytes_text, flops_text, operations_unit
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.tree import ModuleNode, Size, TensorNode
 
-HEADER = (
-    *("module", "output", "parameters", "bytes", "buffer bytes"),
+_HEADER = (
+    *("module", "output", "parameters", "% of total", "active", "bytes", "buffer bytes"),
     *("FLOPs forward", "FLOPs backward", "tensors"),
 )
+
+
+def header() -> tuple[str, ...]:
+    """The names of the columns; of operations, in the unit in which they are shown."""
+    return tuple(name.replace("FLOPs", operations_unit()) for name in _HEADER)
+
 
 LEFT_ALIGNED = ("module", "output", "tensors")
 """Columns of text; the others are numbers, aligned on the right."""
@@ -33,6 +39,8 @@ class Row(NamedTuple):
     label: str  # "(layers) 24 x BlenderbotEncoderLayer"
     output: str  # "[2, 16, 64]"
     parameters: str
+    share: str  # of the model's parameters, in percent
+    active: str  # parameters that compute a token, in a mixture of experts
     bytes: str
     buffer_bytes: str
     forward: str  # floating point operations
@@ -42,8 +50,8 @@ class Row(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The columns after the label, as HEADER names them."""
-        return (*self[2:8], ", ".join(self.tensors))
+        """The columns after the label, as `header` names them."""
+        return (*self[2:10], ", ".join(self.tensors))
 
 
 def rows(summary: Summary, *, depth: int | None = None) -> list[Row]:
@@ -70,12 +78,17 @@ class _RowMaker:
             names = [join_name(name, inner) for name in names for inner in block.names]
         if node.name:
             label = f"({node.name}) {label}"
-        size, flops = _size_cells(node.total), self.summary.flops_of(names)
+        parameters, size, buffer_size = _size_cells(node.total)
+        flops = self.summary.flops_of(names)
         yield Row(
             is_last,
             printable(label),
             self._output_text(names),
-            *size,
+            parameters,
+            self._share_cell(node.total),
+            self._active_cell(names, node.total),
+            size,
+            buffer_size,
             _flops_cell(flops.forward),
             _flops_cell(flops.backward),
             self._tensor_texts(block),
@@ -87,6 +100,17 @@ class _RowMaker:
         for i, child in enumerate(block.children):
             last = i + 1 == len(block.children)
             yield from self.rows_of(child, (*is_last, last), names[0], child_depth)
+
+    def _share_cell(self, size: Size) -> str:
+        if not size.num_parameters:
+            return ""
+        percent = 100 * size.num_parameters / self.summary.tree.size.num_parameters
+        return f"{percent:.1f}" if percent >= 0.05 else "<0.1"
+
+    def _active_cell(self, names: list[str], size: Size) -> str:
+        if self.summary.active is None or not size.num_parameters:
+            return ""
+        return f"{self.summary.active_of(names, size.num_parameters):,}"
 
     def _output_text(self, names: list[str]) -> str:
         found = [self.summary.outputs[name] for name in names if name in self.summary.outputs]
@@ -117,7 +141,7 @@ class _RowMaker:
 
 
 def _flops_cell(count: int) -> str:
-    return flops_text(count).removesuffix("FLOPs").strip() if count else ""
+    return flops_text(count).removesuffix(operations_unit()).strip() if count else ""
 
 
 def output_text(output: object, *, dtype: str = "", limit: int = 2) -> str:
@@ -162,4 +186,4 @@ def footnote(rows: list[Row]) -> str:
 
 def filled_columns(rows: list[Row]) -> list[int]:
     """The indices into Row.cells of the columns that are not empty."""
-    return [i for i in range(len(HEADER) - 1) if any(row.cells[i] for row in rows)]
+    return [i for i in range(len(_HEADER) - 1) if any(row.cells[i] for row in rows)]

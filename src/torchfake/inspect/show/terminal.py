@@ -116,7 +116,8 @@ def _table(headers: Sequence[str], *, left: Sequence[str] = summary_table.LEFT_A
 def _wide_table(rows: list[summary_table.Row]) -> Table:
     """All columns that are not empty."""
     columns = summary_table.filled_columns(rows)
-    grid = _table([summary_table.HEADER[0], *(summary_table.HEADER[i + 1] for i in columns)])
+    header = summary_table.header()
+    grid = _table([header[0], *(header[i + 1] for i in columns)])
     for row in rows:
         label = Text.assemble((_guides(row), "dim"), row.label)
         cells = (Text(row.cells[i], style="cyan" if _is_shapes(i) else "") for i in columns)
@@ -125,7 +126,7 @@ def _wide_table(rows: list[summary_table.Row]) -> Table:
 
 
 def _is_shapes(i: int) -> bool:
-    return summary_table.HEADER[i + 1] in summary_table.LEFT_ALIGNED
+    return summary_table.header()[i + 1] in summary_table.LEFT_ALIGNED
 
 
 def _narrow_table(rows: list[summary_table.Row], width: int) -> Table:

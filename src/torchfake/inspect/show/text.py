@@ -16,7 +16,13 @@ from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.check import Checked
 from torchfake.inspect.describe.messages import answer_lines
 from torchfake.inspect.describe.tensor_specs import to_lines
-from torchfake.inspect.describe.units import bytes_text, compared_bytes, count_text, flops_text
+from torchfake.inspect.describe.units import (
+    bytes_text,
+    compared_bytes,
+    count_text,
+    flops_text,
+    operations_unit,
+)
 from torchfake.inspect.diff import Diff
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.experts import Active
@@ -25,7 +31,7 @@ from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show.diff_text import diff_text
 from torchfake.inspect.show.headline import headline, next_lines
 from torchfake.inspect.show.serving_text import served_text, serving_lines
-from torchfake.inspect.show.summary_table import HEADER, LEFT_ALIGNED, footnote, rows
+from torchfake.inspect.show.summary_table import LEFT_ALIGNED, footnote, header, rows
 from torchfake.inspect.show.verdict import verdict_on_several
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.tree import Size
@@ -51,10 +57,11 @@ def totals(summary: Summary) -> list[tuple[str, str]]:
         backward = f", {flops_text(flops.backward)} backward" if flops.backward else ""
         lines.append(("operations", f"{flops_text(flops.forward)} forward{backward}"))
         if flops.recomputed:
+            unit = operations_unit()
             lines.append(
-                ("hardware FLOPs", f"{flops_text(flops.hardware)}, recomputation included")
+                (f"hardware {unit}", f"{flops_text(flops.hardware)}, recomputation included")
             )
-            lines.append(("model FLOPs", f"{flops_text(flops.model)}, without recomputation"))
+            lines.append((f"model {unit}", f"{flops_text(flops.model)}, without recomputation"))
     return lines
 
 
@@ -142,7 +149,7 @@ def _(found: Diff, *, depth: int | None = None) -> str:
 def _plain_tree(summary: Summary, depth: int | None) -> str:
     shown = rows(summary, depth=summary.depth if depth is None else depth)
     table = [("  " * len(row.is_last) + row.label, *row.cells) for row in shown]
-    lines = list(padded([HEADER, *table], LEFT_ALIGNED))
+    lines = list(padded([header(), *table], LEFT_ALIGNED))
     if note := footnote(shown):
         lines += ["", note]
     return "\n".join(lines)

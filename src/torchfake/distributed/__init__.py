@@ -17,6 +17,7 @@ Files, in the order in which data flows:
     foreach_ops         an optimizer's operators on lists of DTensors, run on their shards
     shard_sizes         which ranks have shards of the same sizes
     rank_plan           what a rank holds and sends, as a record
+    joint_schedules     the steps of ranks that wait for each other, timed together
     text                a plan as text
     parallelize         the code that lays a model out over a mesh, written for that model
     search              which of many layouts is the fastest that fits

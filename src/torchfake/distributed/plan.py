@@ -20,6 +20,7 @@ from torchfake._arguments import is_whole_number
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.fake_process_group import check_no_process_group
+from torchfake.distributed.joint_schedules import timed_together
 from torchfake.distributed.layout import Layout, layout_of
 from torchfake.distributed.rank_plan import KINDS, SHOWN_ORDER, RankPlan
 from torchfake.distributed.rank_tracker import Traffic
@@ -76,11 +77,22 @@ class Plan(Record):
         return max(reserved_on(found.estimate, usable, total) for found in self.by_ranks)
 
     @cached_property
+    def schedules(self) -> list[Schedule | None]:
+        """When each kernel and each message runs on the ranks of `by_ranks`, in that order; None on
+        a CPU. Ranks that send each other messages wait for each other.
+        """
+        return [
+            found.joint_schedule or found.schedule(self.layout, self.links)
+            for found in self.by_ranks
+        ]
+
+    @cached_property
     def schedule(self) -> Schedule | None:
-        """When each kernel and each collective of the slowest rank runs; None on a CPU."""
-        found = [ranks.schedule(self.layout, self.links) for ranks in self.by_ranks]
-        known = [schedule for schedule in found if schedule is not None]
-        return max(known, key=lambda schedule: schedule.seconds, default=None)
+        """That of the slowest rank; of a pipeline, whose ranks end together, of the one that
+        computes most.
+        """
+        known = [schedule for schedule in self.schedules if schedule is not None]
+        return max(known, key=lambda s: (s.seconds, s.computing_seconds), default=None)
 
     @property
     def step_seconds(self) -> float | None:
@@ -96,7 +108,15 @@ class Plan(Record):
         """
         if self.schedule is None:
             return None
-        return utilization(self.schedule.model_flops, self.schedule.seconds, self.gpu)
+        return utilization(self.model_flops, self.schedule.seconds, self.gpu)
+
+    @cached_property
+    def model_flops(self) -> int:
+        """FLOPs of a rank's step without recomputation; the mean, if ranks do not do the same."""
+        pairs = zip(self.by_ranks, self.schedules, strict=True)
+        known = [(len(found.ranks), schedule) for found, schedule in pairs if schedule is not None]
+        total = sum(number * schedule.model_flops for number, schedule in known)
+        return total // max(sum(number for number, _ in known), 1)
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -308,6 +328,7 @@ def plan(
 def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None = None) -> Plan:
     """The plan of a job: all ranks, or those that it asks for."""
     plans = run_all(job) if job.ranks is None else run_each(job, job.ranks)
+    plans = timed_together(plans, job.layout, links)
     first = plans[0].estimate
     return Plan(
         first.class_name,

@@ -22,6 +22,7 @@ from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
 from torchfake.inspect.timing.commands import Message
 from torchfake.inspect.timing.efficiency import Shares
 from torchfake.inspect.timing.hardware import Hardware
+from torchfake.inspect.timing.machine import InNode
 from torchfake.inspect.timing.schedule import Schedule, schedule_of
 
 KINDS = (*CATEGORIES, UNSHARDED, COMMUNICATION)
@@ -39,6 +40,19 @@ SHOWN_ORDER = [
 ]
 
 
+def in_node_of(layout: Layout, links: Links | None) -> InNode:
+    """The function that gives how many of the ranks of a message are in one node."""
+    per_node = GPUS_PER_NODE if links is None else links.gpus_per_node
+
+    def in_node(message: Message) -> int:
+        if message.ends is not None:
+            nodes = {rank // per_node for rank in message.ends}
+            return message.group_size if len(nodes) == 1 else 1
+        return layout.ranks_in_node(message.axis, message.group_size, per_node)
+
+    return in_node
+
+
 @dataclass(frozen=True, repr=False)
 class RankPlan:
     """What each of some ranks holds and sends; all their shards have the same sizes."""
@@ -47,6 +61,21 @@ class RankPlan:
     traffic: tuple[Traffic, ...]  # what each of them sends
     estimate: Estimate = field(compare=False)  # of the step, as `estimate` gives it
     roles: np.ndarray[Any, Any] = field(compare=False)  # int8 [lifetimes of the estimate]
+    joint_schedule: Schedule | None = field(default=None, compare=False)
+    """Of ranks that send each other messages: with the others, for which it waits."""
+
+    @property
+    def bubble_seconds(self) -> float | None:
+        """How long nothing is computed because other stages of a pipeline have not got to that yet;
+        None where no rank waits for another, and on a CPU.
+        """
+        return None if self.joint_schedule is None else self.joint_schedule.bubble_seconds
+
+    @property
+    def bubble_share(self) -> float | None:
+        """The same as a share of the step."""
+        found = self.joint_schedule
+        return None if found is None else found.bubble_seconds / found.seconds
 
     def schedule(
         self,
@@ -68,12 +97,7 @@ class RankPlan:
         gpu, commands = self.estimate.gpu, self.estimate.commands
         if gpu is None:
             return None
-        per_node = GPUS_PER_NODE if links is None else links.gpus_per_node
-
-        def in_node(message: Message) -> int:
-            return layout.ranks_in_node(message.axis, message.group_size, per_node)
-
-        return schedule_of(commands, gpu, links, in_node, hardware, shares)
+        return schedule_of(commands, gpu, links, in_node_of(layout, links), hardware, shares)
 
     @property
     def peak_bytes(self) -> int:
@@ -163,4 +187,6 @@ class RankPlan:
             "elsewhere": self.estimate.elsewhere,
             "traffic": [row.to_dict() for row in self.traffic],
             "sent_bytes": self.sent_bytes,
+            "bubble_seconds": self.bubble_seconds,
+            "bubble_share": self.bubble_share,
         }

@@ -125,7 +125,9 @@ class RankTracker(StorageTracker):
             if isinstance(tensor, FakeTensor):
                 (self._mailbox.send if is_sent else self._mailbox.receive)(tensor, peer, tag)
         ends = (own, peer) if is_sent else (peer, own)
-        self.exchanges.add(message._replace(ends=ends, tag=tag), process_group_of(group).group_name)
+        self.exchanges.add(
+            message._replace(group_size=2, ends=ends, tag=tag), process_group_of(group).group_name
+        )
 
     def _stream_of(self, key: Any) -> int:
         """The number of a stream that a backend has for itself."""

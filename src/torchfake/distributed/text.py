@@ -29,7 +29,7 @@ SHOWN_KINDS = {
 }
 """The kinds of bytes that have a column, and its header."""
 
-RANKS_HEADER = ("ranks", *SHOWN_KINDS.values(), "peak", "sent")
+RANKS_HEADER = ("ranks", *SHOWN_KINDS.values(), "peak", "sent", "bubble")
 TRAFFIC_HEADER = ("phase", "collective", "axis", "ranks", "calls", "payload", "sent")
 
 MAX_ROWS = 12
@@ -43,6 +43,8 @@ class _StepTime(Protocol):
     def exposed_seconds(self) -> float: ...
     @property
     def idle_seconds(self) -> float: ...
+    @property
+    def bubble_seconds(self) -> float: ...
 
 
 @plain_text.register
@@ -103,9 +105,14 @@ def _time(plan: Plan) -> list[tuple[str, str]]:
 
 def step_text(time: _StepTime) -> str:
     """How long a step takes, and how much of it the GPU waits."""
-    parts = {"communication": time.exposed_seconds, "the host": time.idle_seconds}
+    parts = {
+        "other stages": time.bubble_seconds,
+        "communication": time.exposed_seconds,
+        "the host": time.idle_seconds,
+    }
     waits = [f"{seconds_text(n)} wait for {name}" for name, n in parts.items() if n > 1e-6]
-    of_which = f", of which {' and '.join(waits)}" if waits else ""
+    listed = " and ".join([", ".join(waits[:-1]), *waits[-1:]] if len(waits) > 1 else waits)
+    of_which = f", of which {listed}" if waits else ""
     return seconds_text(time.seconds) + of_which
 
 
@@ -129,12 +136,19 @@ def _ranks(plan: Plan) -> list[str]:
     return [*lines, f"and {left} more kinds of rank, with lower peaks"] if left > 0 else lines
 
 
+def _bubble(found: RankPlan) -> str:
+    """How long a stage waits for others."""
+    if found.bubble_seconds is None or found.bubble_share is None:
+        return ""
+    return f"{seconds_text(found.bubble_seconds)}, {100 * found.bubble_share:.0f} %"
+
+
 def rank_cells(found: RankPlan) -> tuple[str, ...]:
     """What some ranks hold and send, in the columns of RANKS_HEADER."""
     most = found.most_bytes
     kinds = (bytes_text(most[name]) if most[name] else "" for name in SHOWN_KINDS)
     sent = bytes_text(found.sent_bytes) if found.traffic else ""
-    return ranks_text(found.ranks), *kinds, bytes_text(found.peak_bytes), sent
+    return ranks_text(found.ranks), *kinds, bytes_text(found.peak_bytes), sent, _bubble(found)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -20,17 +20,21 @@ class StepTime(NamedTuple):
     exposed_seconds: float  # communication, and nothing is computed
     idle_seconds: float  # nothing runs: the GPU waits for the host
     model_flops: int  # of a rank, without recomputation
+    bubble_seconds: float = 0.0  # nothing is computed: it waits for other stages of a pipeline
 
 
-def step_time(schedule: Schedule, num_run: int, num_all: int) -> StepTime:
-    """The time of `num_all` micro-batches and the optimizer's step, of which `num_run` were run."""
+def step_time(schedule: Schedule, model_flops: int, num_run: int, num_all: int) -> StepTime:
+    """The time of `num_all` micro-batches and the optimizer's step, of which `num_run` were run,
+    with so many FLOPs without recomputation.
+    """
     times = num_all / num_run
     more = (num_all - num_run) * _of_last_micro_batch(schedule) if num_all > num_run else 0.0
     return StepTime(
         schedule.seconds + more,
         schedule.exposed_seconds * times,
         schedule.idle_seconds * times,
-        round(schedule.model_flops * times),
+        round(model_flops * times),
+        schedule.bubble_seconds * times,
     )
 
 

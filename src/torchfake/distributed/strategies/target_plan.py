@@ -211,7 +211,9 @@ def plan_target(
         optimizer=optimizer,
         plan=_of_all_micro_batches(found, num_run, sizes.accumulate),
         code=code,
-        time=None if schedule is None else step_time(schedule, num_run, sizes.accumulate),
+        time=None
+        if schedule is None
+        else step_time(schedule, found.model_flops, num_run, sizes.accumulate),
         notes=target.notes + _notes(sizes, num_run) + _assumed(axes),
         shows_code=shows_code,
     )

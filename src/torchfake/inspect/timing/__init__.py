@@ -13,6 +13,8 @@ Its files, in reading order:
     efficiency   the share of a datasheet's figures that kernels reach; seconds of one call
     collectives  seconds of one collective
     commands     what the program puts on streams, in order
+    meetings     messages between two ranks begin when both have got there
+    machine      a GPU that runs commands, one after the other on each stream
     schedule     the beginning and the end of each command
     trace        a schedule as a trace for Perfetto
 """

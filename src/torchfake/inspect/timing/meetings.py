@@ -1,0 +1,135 @@
+"""Ranks that meet: a message between two begins when both have got there.
+
+Input: when ranks begin to send and to receive. Output: when their exchanges end. Invariant: the
+messages from one rank to another are received in the order in which they are sent; as with NCCL,
+neither end is done before both have begun and all has been sent. Called by: ``machine``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchfake.inspect.timing.commands import Command, Message
+
+Key = tuple[int, int, int, int]
+"""Of one message: who sends, who receives, the tag, and how many were before it."""
+
+
+class Meetings:
+    """The meetings of one rank with others.
+
+    Args:
+        begun: when both ends of each message begin, which all ranks share: when its sender does,
+            and when its receiver does.
+        rank: whose they are.
+        run_for: the rank that is run for another; None: that one is always ready.
+    """
+
+    def __init__(
+        self,
+        begun: dict[tuple[Key, bool], float],
+        rank: int,
+        run_for: Callable[[int], int | None],
+    ) -> None:
+        self._begun, self._rank, self._run_for = begun, rank, run_for
+        self._numbers: defaultdict[Any, int] = defaultdict(int)
+
+    def key_of(self, message: Message) -> tuple[Key, bool] | None:
+        """The end of a message that is of this rank; None if the other need not be waited for."""
+        assert message.ends is not None
+        is_sent = message.collective == "send"
+        other = self._run_for(message.ends[is_sent])
+        if other is None or other == self._rank:
+            return None
+        channel = (*((self._rank, other) if is_sent else (other, self._rank)), message.tag)
+        number = self._numbers[channel, is_sent]
+        self._numbers[channel, is_sent] += 1
+        return (*channel, number), is_sent
+
+    def begin(self, end: tuple[Key, bool], seconds: float) -> None:
+        """The rank is there."""
+        self._begun[end] = seconds
+
+    def time_of_other(self, end: tuple[Key, bool]) -> float | None:
+        """When the other end begins, if it has."""
+        key, is_sent = end
+        return self._begun.get((key, not is_sent))
+
+
+class Exchange:
+    """Messages that begin together.
+
+    Args:
+        command: that they are of.
+        not_before: when the host has launched them, and the stream has been waited for.
+        previous: on the same stream.
+        seconds: that each message takes.
+        meetings: with other ranks; None: these are always ready.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        not_before: float,
+        previous: Pending,
+        seconds: Sequence[float],
+        meetings: Meetings | None,
+    ) -> None:
+        self.command, self._not_before, self._previous = command, not_before, previous
+        self._seconds, self._meetings = seconds, meetings
+        messages = command.exchanged
+        self._ends = [None if meetings is None else meetings.key_of(each) for each in messages]
+        self.begin: float | None = None
+        self.met: float | None = None  # when all the other ends were there
+        self.end: float | None = None
+
+    def advance(self) -> bool:
+        """Begin, and end, if that is possible; whether it was."""
+        before = self.begin, self.end
+        if self.begin is None:
+            self._begin()
+        if self.begin is not None and self.end is None:
+            self._end(self.begin)
+        return (self.begin, self.end) != before
+
+    def unmet(self) -> Message | None:
+        """The first message whose other end is not there."""
+        if self.begin is None:
+            return None
+        times = zip(self.command.exchanged, self._times(self.begin), strict=True)
+        return next((message for message, time in times if time is None), None)
+
+    def _begin(self) -> None:
+        previous = time_of(self._previous)
+        if previous is None:
+            return
+        self.begin = max(self._not_before, previous)
+        for end in self._ends:
+            if self._meetings is not None and end is not None:
+                self._meetings.begin(end, self.begin)
+
+    def _end(self, begin: float) -> None:
+        times = [time for time in self._times(begin) if time is not None]
+        if len(times) < len(self._ends):
+            return
+        self.met = max(begin, *times)
+        pairs = zip(times, self._seconds, strict=True)
+        self.end = max(max(begin, time) + seconds for time, seconds in pairs)
+
+    def _times(self, begin: float) -> list[float | None]:
+        """When the other ends begin: this one's time, if that need not be waited for."""
+        meet = self._meetings
+        return [
+            begin if end is None or meet is None else meet.time_of_other(end) for end in self._ends
+        ]
+
+
+Pending = float | Exchange
+"""When something is done: seconds, or with an exchange."""
+
+
+def time_of(value: Pending) -> float | None:
+    """The seconds, if they are known."""
+    return value.end if isinstance(value, Exchange) else value

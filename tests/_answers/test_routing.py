@@ -40,7 +40,12 @@ class Counts(nn.Module):
 def planned(count: str, found: list[Any], tokens: int = 6, **options: Any) -> Plan:
     inputs = torch.empty(tokens, 8)
     return plan(
-        lambda: Counts(count, found), mesh_shape=3, inputs=inputs, device="cpu", ranks=[1], **options
+        lambda: Counts(count, found),
+        mesh_shape=3,
+        inputs=inputs,
+        device="cpu",
+        ranks=[1],
+        **options,
     )
 
 

@@ -257,3 +257,13 @@ def test_whether_transforms_are_running() -> None:
     torch.func.grad(function)(torch.ones(2))
     assert seen == [True]
     assert not autograd.are_transforms_running()
+
+
+def test_accumulators_are_called_once_and_the_end_of_the_pass_after_them() -> None:
+    leaf, calls = torch.nn.Parameter(torch.ones(2)), []
+    node = autograd.accumulator_of(leaf)
+    node.register_hook(lambda *_: calls.append("accumulated"))
+    leaf.register_hook(lambda _: autograd.after_backward(lambda: calls.append("ended")))
+    (leaf * leaf).sum().backward()
+    assert calls == ["accumulated", "ended"]
+    assert autograd.accumulator_of(leaf) is node

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from torchfake import fake_like
+from torchfake import fake_like, fake_mode
 from torchfake._torch import distributed
 
 
@@ -258,3 +258,15 @@ def test_the_rank_that_a_message_is_for(mesh: DeviceMesh) -> None:
     assert distributed.peer_of(torch.ops.c10d.send.default, args) == 3
     assert distributed.peer_of(torch.ops.c10d.recv_.default, args) == 3
     assert distributed.peer_of(torch.ops.c10d.recv_any_source_.default, args[:3]) is None
+
+
+def test_buckets_have_so_many_bytes() -> None:
+    """Those of given indices are in the order given; fakes have the sizes that they stand for."""
+    with fake_mode():
+        tensors = [torch.empty(n, dtype=torch.uint8) for n in (5, 1, 9, 3, 3)]
+    assert distributed.bucket_assignment(tensors, [4, 10], None) == [[0], [1, 2], [3, 4]]
+    assert distributed.bucket_assignment(tensors[::-1], [4, 10], [4, 3, 2, 1, 0]) == [
+        [4, 3],
+        [2, 1],
+        [0],
+    ]

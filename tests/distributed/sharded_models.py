@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Attention(nn.Module):
@@ -152,6 +153,25 @@ def two_dimensional(model: Any, mesh: Any) -> None:
     fsdp(model, mesh["dp"])
 
 
+class Normed(Model):
+    """It has buffers, and a layer that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(12)
+        self.unused = nn.Linear(32, 32)
+
+
+def replicas(**options: Any) -> Callable[[Any, Any], Any]:
+    """DDP along the first axis of the mesh."""
+
+    def wrap(model: Any, mesh: Any) -> Any:
+        group = mesh.get_group(mesh.mesh_dim_names[0])
+        return DistributedDataParallel(model, process_group=group, **options)
+
+    return wrap
+
+
 class Case(NamedTuple):
     """A model, how it is sharded over four ranks, and a step."""
 
@@ -164,6 +184,7 @@ class Case(NamedTuple):
     inputs: Callable[[], Any] | None = None  # of one rank; those below, if None
     names: tuple[str, ...] = ()  # of the axes; dp and tp, if empty
     autocast: torch.dtype | None = None
+    counts_all: bool = False  # what is there before the first step: buckets of gradients
     context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
     unlike_axes: str = ""
     routing: str | None = None
@@ -183,6 +204,37 @@ CASES = {
     "sequence parallel": Case((4,), sequence),
     "both": Case((2, 2), two_dimensional),
     "both of uneven sizes": Case((2, 2), two_dimensional, lambda: Model(63, 32, 66)),
+}
+
+_SMALL = 0.01  # MiB of a bucket
+_REPLICAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ddp": ({}, {}),
+    "ddp in small buckets": ({"bucket_cap_mb": _SMALL}, {}),
+    "ddp of unused parameters": (
+        {"bucket_cap_mb": _SMALL, "find_unused_parameters": True},
+        {"build": Normed},
+    ),
+    "ddp in views": ({"bucket_cap_mb": _SMALL, "gradient_as_bucket_view": True}, {}),
+    "ddp in views, accumulated, gradients kept": (
+        {"bucket_cap_mb": _SMALL, "gradient_as_bucket_view": True},
+        {"optimizer": "SGD", "accumulate": 2, "keep_gradients": True},
+    ),
+    "ddp accumulated": ({"bucket_cap_mb": _SMALL}, {"optimizer": "SGD", "accumulate": 2}),
+    "ddp of a static graph": ({"bucket_cap_mb": _SMALL, "static_graph": True}, {"build": Normed}),
+    "ddp of uneven sizes": ({"bucket_cap_mb": _SMALL}, {"build": uneven, "shape": (2, 2)}),
+    "ddp under autocast": ({}, {"autocast": torch.bfloat16}),
+    "ddp in views of unused parameters": (
+        {"gradient_as_bucket_view": True, "find_unused_parameters": True},
+        {"build": Normed},
+    ),
+    "ddp of a static graph, in views": (
+        {"gradient_as_bucket_view": True, "static_graph": True},
+        {"build": Normed, "keep_gradients": True},
+    ),
+}
+CASES |= {
+    name: Case(**{"shape": (4,), "parallelize": replicas(**of_ddp), "counts_all": True, **options})
+    for name, (of_ddp, options) in _REPLICAS.items()
 }
 
 

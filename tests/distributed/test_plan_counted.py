@@ -21,6 +21,10 @@ IN_SUITE = [
     "hybrid",
     "sequence parallel",
     "both of uneven sizes",
+    "ddp in small buckets",
+    "ddp of unused parameters",
+    "ddp in views, accumulated, gradients kept",
+    "ddp of a static graph",
 ]
 """Of CASES, which has more."""
 

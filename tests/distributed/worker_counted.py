@@ -35,6 +35,8 @@ PAYLOADS = {
     "broadcast": ("broadcast", lambda args: args[0].nbytes),
     "send": ("send", lambda args: sum(t.nbytes for t in args[0])),
     "recv_": ("recv", lambda args: sum(t.nbytes for t in args[0])),
+    "allgather_": ("all_gather", lambda args: sum(t.nbytes for t in args[0][0])),
+    "broadcast_": ("broadcast", lambda args: sum(t.nbytes for t in args[0])),
 }
 
 
@@ -131,12 +133,12 @@ def counting_resizes(counting: Counting) -> Iterator[None]:
 def counted(case: Case) -> dict[str, Any]:
     names = case.names or ("dp", "tp")[: len(case.shape)]
     mesh = init_device_mesh("cpu", case.shape, mesh_dim_names=names)
-    model = case.build()
-    model = case.parallelize(model, mesh) or model
+    counting, model = Counting(), case.build()
+    with counting if case.counts_all else contextlib.nullcontext():
+        model = case.parallelize(model, mesh) or model
     optimizer = getattr(torch.optim, case.optimizer)(model.parameters())
     given = (case.inputs or inputs)()
     axes = {name: mesh[name] for name in names}  # each look-up makes a mesh, of tensors
-    counting = Counting()
     for tensor in locals_of([*model.parameters(), *model.buffers(), *given.values()]):
         counting.saw(tensor.untyped_storage())
 
@@ -152,6 +154,7 @@ def counted(case: Case) -> dict[str, Any]:
         optimizer.step()
 
     with counting_resizes(counting), counting:
+        counting.peak_bytes, counting.messages = 0, {}
         step()
         first, counting.peak_bytes, counting.messages = counting.peak_bytes, 0, {}
         step()

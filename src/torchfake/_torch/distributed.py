@@ -342,3 +342,22 @@ def peer_of(func: Any, args: Any) -> int | None:
         return None
     group = next(args[names.index(n)] for n in ("process_group", "group_name") if n in names)
     return dist.get_global_rank(process_group_of(group), args[position])
+
+
+def bucket_assignment(
+    tensors: list[torch.Tensor], limits: list[int], indices: list[int] | None
+) -> list[list[int]]:
+    """Which tensors DDP puts in a bucket together: as many as have so many bytes, in order.
+
+    Args:
+        tensors: in the order in which they come.
+        limits: the bytes of the first bucket, the next ones, and the last of them of all others.
+        indices: what the tensors are named by in the result; their positions, if None. C++ sorts
+            the buckets by their first index only in that case.
+    """
+    import torch.distributed as dist
+
+    sparse = [False] * len(tensors) if indices is None else [False] * (1 + max(indices, default=0))
+    assigned, _ = dist._compute_bucket_assignment_by_size(tensors, limits, sparse, indices or [])
+    found: list[list[int]] = assigned
+    return found

@@ -19,6 +19,7 @@ Files, in the order in which data flows:
     rank_plan           what a rank holds and sends, as a record
     joint_schedules     the steps of ranks that wait for each other, timed together
     text                a plan as text
+    replicas            what DDP's C++ does, on fakes
     parallelize         the code that lays a model out over a mesh, written for that model
     search              which of many layouts is the fastest that fits
     strategies          layouts that are found in a model, and TARGETs of the command line

@@ -24,6 +24,7 @@ from torchfake._torch.distributed import is_dtensor, local_tensor_of
 from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake.distributed.pipelines.exchanges import patches_of_exchanges
 from torchfake.distributed.rank_tracker import RankTracker
+from torchfake.distributed.replicas.replacements import replicas_of_fakes
 
 
 def _group_by_device(original: Any) -> Any:
@@ -83,6 +84,7 @@ def _patches() -> list[Patch]:
         Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
         Patch(functional, "scaled_dot_product_attention", _attention),
         *patches_of_exchanges(),
+        *replicas_of_fakes(),
     ]
 
 

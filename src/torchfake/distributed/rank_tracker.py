@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torchfake._answers import routing
+from torchfake._contexts import Restoring
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.collectives import Message, message_of
@@ -56,6 +57,10 @@ class Traffic(NamedTuple):
         return self._asdict()
 
 
+Held = Iterable[tuple[str, torch.Tensor]]
+"""Tensors, each after a category of an estimate."""
+
+
 class RankTracker(StorageTracker):
     """A storage tracker that also tracks communication.
 
@@ -67,6 +72,8 @@ class RankTracker(StorageTracker):
         commands: records what is put on streams.
         has_workspace: as for any storage tracker.
         is_balanced: whether experts are taken to get equally many tokens.
+        held: gives the tensors that exist before a step besides those of the module and the
+            optimizer, each after what it counts as.
     """
 
     def __init__(
@@ -79,8 +86,10 @@ class RankTracker(StorageTracker):
         *,
         has_workspace: bool = False,
         is_balanced: bool = False,
+        held: Callable[[], Held] = list,
     ) -> None:
         super().__init__(modules, commands, has_workspace=has_workspace)
+        self._held = held
         self._is_balanced = is_balanced
         self.uneven = uneven
         self._axis_of = axis_of
@@ -158,6 +167,15 @@ class RankTracker(StorageTracker):
             return
         self._observe(storage, aten.resize_.default)
         self._roles[id(self._refs[id(storage)].life)] = _ROLES.index(UNSHARDED)
+
+    def active(self) -> Restoring:
+        self.register_held(self._held())
+        return super().active()
+
+    def register_held(self, held: Held) -> None:
+        """Record tensors, each after what it counts as, unless they count as something."""
+        for category, tensor in held:
+            self.register([("", tensor)], category)
 
     def register(self, tensors: Iterable[tuple[str, torch.Tensor]], category: str) -> None:
         super().register(_local(tensors), category)

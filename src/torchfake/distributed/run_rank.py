@@ -36,6 +36,7 @@ from torchfake.distributed.pipelines.loop import (
 )
 from torchfake.distributed.pipelines.mailboxes import Mailbox
 from torchfake.distributed.rank_tracker import RankTracker, Traffic
+from torchfake.distributed.replicas.reducer import held_by_reducers
 from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
@@ -132,10 +133,12 @@ class _Rank:
             RankTracker, modules, uneven, self._axis_of, self.mailbox,
             has_workspace=step.workspace_bytes is not None,
             is_balanced=self.job.routing == "balanced",
+            held=partial(held_by_reducers, module),
         )  # fmt: skip
         tracker = make(recorder_for(self.job.device) if self.job.is_timed else None)
-        is_pipeline = self.pipeline is not None
-        first = make() if is_first_another(step) or is_pipeline else None
+        is_another = self.pipeline is not None or is_first_another(step)
+        is_replica = step.mode == "training" and bool(held_by_reducers(module))
+        first = make() if is_another or is_replica else None  # which rebuilds buckets
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):
             first_lives = self._run_step(step, fake_copy, tracker, first)

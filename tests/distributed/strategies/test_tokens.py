@@ -60,9 +60,7 @@ def test_the_printed_code_splits_sequences() -> None:
 
 def test_ranks_of_a_ring_are_run_each() -> None:
     strategy = Strategy({"dp": 2, "cp": 2})
-    found = plan(
-        models.llama, **strategy.plan_options, inputs=tokens.whole_texts, optimizer="sgd"
-    )
+    found = plan(models.llama, **strategy.plan_options, inputs=tokens.whole_texts, optimizer="sgd")
     assert [ranks.ranks for ranks in found.by_ranks] == [(0, 2), (1, 3)]
     ring = {row.collective: row.num_calls for row in found.traffic if row.axis == "cp"}
     assert ring == {"all_gather": 3, "permute": 6}
@@ -71,7 +69,12 @@ def test_ranks_of_a_ring_are_run_each() -> None:
 @pytest.mark.parametrize(
     ("build", "sizes", "options", "message"),
     [
-        (models.qwen3_moe, {"tp": 2}, {"sequence_parallel": True}, "*.mlp.experts by 'moe_tp_experts'"),
+        (
+            models.qwen3_moe,
+            {"tp": 2},
+            {"sequence_parallel": True},
+            "*.mlp.experts by 'moe_tp_experts'",
+        ),
         (models.deepseek, {"tp": 2}, {"sequence_parallel": True}, "has model.layers.*.self_attn"),
         (models.llama, {"ep": 2}, {}, "LlamaForCausalLM ships no plan of experts"),
         (models.qwen3_moe, {"ep": 3}, {}, "ep=3 does not divide the 4 experts of Qwen3Moe"),
@@ -113,7 +116,11 @@ def own_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -
 @pytest.mark.parametrize(
     ("attend", "shape", "message"),
     [
-        (own_attention, (2, 8, 8), "does not call torch.nn.functional.scaled_dot_product_attention"),
+        (
+            own_attention,
+            (2, 8, 8),
+            "does not call torch.nn.functional.scaled_dot_product_attention",
+        ),
         (own_attention, (2, 6, 8), "do not divide 6 tokens: give 4 or 8"),
         (own_attention, (8,), r"cp splits inputs of shape \[batch, tokens, ...\] alone"),
         (nn.functional.scaled_dot_product_attention, (2, 8, 8), "requires `is_causal=True`"),
@@ -127,7 +134,9 @@ def test_attention_that_is_not_split(attend: Any, shape: Any, message: str) -> N
         return attend(*heads) if own else nn.functional.scaled_dot_product_attention(*heads)
 
     with pytest.raises(InputsError, match=message):
-        plan(lambda: Own(called), **strategy.plan_options, inputs=torch.empty(shape), mode="training")
+        plan(
+            lambda: Own(called), **strategy.plan_options, inputs=torch.empty(shape), mode="training"
+        )
 
 
 def test_a_target_says_what_it_assumes() -> None:

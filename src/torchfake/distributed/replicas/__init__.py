@@ -1,0 +1,18 @@
+"""DistributedDataParallel on fakes: what its C++ does, in Python.
+
+Input: the calls of torch's own ``DistributedDataParallel``, which runs unchanged. Output: buckets
+of gradients, reduced as they are ready. Invariant: the order of allocations, copies and messages is
+that of torch/csrc/distributed/c10d/reducer.cpp (torch 2.13), which counted runs on gloo confirm.
+Called by: ``distributed/patches``, for the time in which a rank is run.
+
+C++ reads the memory of parameters, which fakes do not have, and dispatches no operator that could
+be answered instead.
+
+In reading order:
+
+    buckets      gradients that are reduced together, in one flat tensor
+    unused       which parameters a step has used, and the map that ranks exchange
+    reducer      when each gradient is ready, each bucket is reduced, and buckets are rebuilt
+    broadcasts   parameters and buffers of the first rank, sent to the others
+    replacements which names of torch.distributed these take the place of
+"""

@@ -36,6 +36,7 @@ SHOWN = {
     "deferred_init": (1, 0),
     "huge_architecture": (3, 1),
     "migrating_from_torchdistx": (0, 0),
+    "which_layout": (2, 0),
     "will_it_fit": (6, 2),
 }
 """By notebook: how many cells show HTML, and how many a figure."""

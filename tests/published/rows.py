@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from tests.published import llama_of_torchtitan, models, served, tuned_models
+from tests.published import llamas, models, served, tuned_models
 from torchfake import estimate, fake_mode, summary
 
 MIB, GIB = 2**20, 2**30
@@ -85,7 +85,8 @@ def bert_reserved(
 
 
 def torchtitan_reserved() -> float:
-    reserved = llama_of_torchtitan.planned(batch=2, num_gpus=8).peak_reserved_bytes
+    layout = ("Llama 3.1 8B", {"dp": 8}, 2, 8192, llamas.H100_OF_96_GB)
+    reserved = llamas.planned(*layout, checkpoint="selective").peak_reserved_bytes
     assert reserved is not None
     return reserved / GIB
 

@@ -2,19 +2,31 @@
 
 MPT: mosaicml/llm-foundry, scripts/train/benchmarking/README.md, of 2023: torch 1.13 on A100 and 2.0
 on H100, with Triton's FlashAttention of the first kind, whose share of the peak is the one that
-Dao 2023, "FlashAttention-2", gives for it (25 to 40 % on A100; half of that on H100). torchtitan:
-benchmarks/llama3_h100_202412_torchtitan.md: H100 of 500 W with HBM2e of 2.4 TB/s, whose peak lies
-between those of the SXM (989) and the NVL (835 TFLOP/s) cards, as that page says.
+Dao 2023, "FlashAttention-2", gives for it (25 to 40 % on A100; half of that on H100).
 
-Shares of peaks were chosen with the rows that are not `kept_back` before the others were run.
+torchtitan: benchmarks/llama3_h100_202412_torchtitan.md: H100 of 500 W with HBM2e of 2.4 TB/s, whose
+peak lies between those of the SXM (989) and the NVL (835 TFLOP/s) cards, as that page says; and
+docs/performance.md of April 2024: 64 A100, whose files of configuration do not compile.
+
+fms-fsdp: "Maximizing training throughput using PyTorch FSDP", pytorch.org/blog, March 2024, which
+does not compile either.
+
+KempnerForge: benchmarks/mfu_scaling/mfu_scaling.md of April 2026, compiled, for the order alone.
+
+Shares of peaks were chosen with the rows of MPT and of H100 in torchtitan that are not `kept_back`,
+before the others were run.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.published import llama_of_torchtitan, mpt
+import torch
+from torch import nn
+
+from tests.published import llamas, mpt
 from torchfake import profiles
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.efficiency import Shares, shares_of
@@ -43,6 +55,7 @@ class MptRow:
     checkpoints: bool
     published: int  # tokens/s of a GPU
     kept_back: bool = False
+    is_compiled: bool = False
     pure: bool = False
 
     @property
@@ -74,12 +87,58 @@ class MptRow:
 
 
 @dataclass(frozen=True)
+class LlamaRow:
+    """A line of a table about Llamas in plain PyTorch."""
+
+    model: str  # a key of llamas.SIZES
+    mesh: tuple[tuple[str, int], ...]
+    gpu: str
+    batch: int  # of a micro-batch on each data rank
+    length: int
+    checkpoint: str
+    published: int  # tokens/s of a GPU
+    kept_back: bool = True
+    is_compiled: bool = False  # KempnerForge's: its time is not told, layouts are ranked
+    network_bytes: float = 50e9  # bytes/s of a GPU between nodes
+    gpus_per_node: int = 8
+    reduced: torch.dtype = torch.float32
+    accumulate: int = 1
+    norm: llamas.Norm = nn.RMSNorm
+
+    @property
+    def setting(self) -> str:
+        axes = " x ".join(f"{name} {size}" for name, size in self.mesh)
+        kept = {"none": "no checkpointing", "full": "checkpointing"}
+        how = kept.get(self.checkpoint, f"{self.checkpoint} checkpointing")
+        how = how.replace("every second block checkpointing", "every second block checkpointed")
+        return f"{self.model}, {self.gpu}, {axes}, {self.batch} x {self.length}, {how}"
+
+    @property
+    def subject(self) -> tuple[str, int, str]:
+        """What layouts are compared of."""
+        return self.model, self.length, f"{self.gpu}, compiled" if self.is_compiled else self.gpu
+
+    def timing(self) -> Timing:
+        found = llamas.planned(
+            self.model, dict(self.mesh), self.batch, self.length, self.gpu,
+            checkpoint=self.checkpoint, reduced=self.reduced, accumulate=self.accumulate,
+            norm=self.norm, is_pure=self.is_compiled,
+        )  # fmt: skip
+        links = Links(HARDWARE[self.gpu].link_bytes, self.network_bytes, self.gpus_per_node)
+        schedule = found.highest.schedule(found.layout, links)
+        assert schedule is not None
+        tokens = self.batch * self.length * self.accumulate / dict(self.mesh).get("tp", 1)
+        return Timing(tokens / schedule.seconds, schedule.exposed_seconds / schedule.seconds)
+
+
+@dataclass(frozen=True)
 class TitanRow:
-    """A line of torchtitan's tables."""
+    """A line of torchtitan's tables of H100 with less power."""
 
     num_gpus: int
     published: int  # tokens/s of a GPU
     kept_back: bool = False
+    is_compiled: bool = False
 
     @property
     def setting(self) -> str:
@@ -88,25 +147,83 @@ class TitanRow:
     @property
     def subject(self) -> tuple[str, int, str]:
         """What layouts are compared of."""
-        return "Llama 3.1 8B", llama_of_torchtitan.LENGTH, "H100 of 500 W"
+        return "Llama 3.1 8B", 8192, "H100 of 500 W"
 
     def timing(self) -> Timing:
-        found = llama_of_torchtitan.planned(2, self.num_gpus)
+        layout = ("Llama 3.1 8B", {"dp": self.num_gpus}, 2, 8192, llamas.H100_OF_96_GB)
+        found = llamas.planned(*layout, checkpoint="selective")
         sxm = HARDWARE["h100-80gb"]
         flops = {dtype: peak * (989.4 + 835) / 2 / 989.4 for dtype, peak in sxm.flops.items()}
         hardware = sxm._replace(memory_bytes=2.4e12, flops=flops)
         schedule = found.highest.schedule(found.layout, hardware=hardware)
         assert schedule is not None
         seconds = schedule.seconds
-        exposed = schedule.exposed_seconds / seconds
-        return Timing(2 * llama_of_torchtitan.LENGTH / seconds, exposed)
+        return Timing(2 * 8192 / seconds, schedule.exposed_seconds / seconds)
 
 
-Row = MptRow | TitanRow
+Row = MptRow | TitanRow | LlamaRow
+
+
+def in_titan(model: str, batch: int, length: int, checkpoint: str, published: int) -> LlamaRow:
+    """64 A100 of 80 GB; the network is not named: 200 Gb/s for each, as in NVIDIA's DGX A100."""
+    layout = ((("dp", 64),), "a100-80gb", batch, length, checkpoint)
+    return LlamaRow(model, *layout, published, network_bytes=25e9)
+
+
+def in_fms(model: str, num_gpus: int, checkpoint: str, published: int) -> LlamaRow:
+    """Batches of 2; 128 A100 with 400 Gb/s for a node, or 96 H100 with 800 Gb/s; models up to 13B
+    are sharded in nodes of 8. Of the 13B, every second block: HFU / MFU is 1.15 in that table.
+    """
+    gpu, network = ("a100-80gb", 50e9 / 8) if num_gpus == 128 else ("h100-80gb", 100e9 / 8)
+    is_small = model in ("Llama 2 7B", "Llama 2 13B")
+    mesh = (("replicate", num_gpus // 8), ("dp", 8)) if is_small else (("dp", num_gpus),)
+    return LlamaRow(
+        model, mesh, gpu, 2, 4096, checkpoint, published, network_bytes=network,
+        reduced=torch.bfloat16, norm=llamas.WrittenOutNorm,
+    )  # fmt: skip
+
+
+def in_forge(model: str, published: float, accumulate: int, **mesh: int) -> LlamaRow:
+    """H200 in nodes of 4, 400 Gb/s for each (NDR), all of it bfloat16, compiled."""
+    num_gpus = math.prod(mesh.values())
+    batch = 2 if mesh in ({"dp": 1}, {"dp": 2}) else 4
+    return LlamaRow(
+        model, tuple(mesh.items()), "h200-141gb", batch, 4096, "full", round(published / num_gpus),
+        kept_back=False, is_compiled=True, gpus_per_node=4, accumulate=accumulate,
+    )  # fmt: skip
+
 
 _H, _A, _S = "h100-80gb", "a100-80gb", "a100-40gb"
 
 ROWS: list[Row] = [
+    in_titan("Llama 3 8B", 1, 8192, "every second block", 2904),
+    in_titan("Llama 3 8B", 1, 8192, "selective", 2973),
+    in_titan("Llama 3 70B", 1, 8192, "full", 331),
+    in_titan("Llama 2 13B", 2, 4096, "none", 2162),
+    in_titan("Llama 2 13B", 2, 4096, "every second block", 1914),
+    in_titan("Llama 2 13B", 2, 4096, "selective", 1904),
+    in_titan("Llama 2 70B", 1, 4096, "selective", 355),
+    in_titan("Llama 2 70B", 2, 4096, "full", 353),
+    in_fms("Llama 2 7B", 128, "none", 3700),
+    in_fms("Llama 2 13B", 128, "every second block", 1800),
+    in_fms("Llama 2 34B", 128, "full", 700),
+    in_fms("Llama 2 70B", 128, "full", 370),
+    in_fms("Llama 2 7B", 96, "none", 7500),
+    in_fms("Llama 2 13B", 96, "every second block", 3800),
+    in_fms("Llama 2 34B", 96, "full", 1550),
+    in_fms("Llama 2 70B", 96, "full", 800),
+    in_forge("Llama 3 8B", 10471, 4, dp=1),
+    in_forge("Llama 3 8B", 18728, 4, dp=2),
+    in_forge("Llama 3 8B", 13163, 2, tp=2),
+    in_forge("Llama 3 8B", 38983, 2, dp=4),
+    in_forge("Llama 3 8B", 25135, 2, tp=4),
+    in_forge("Llama 3 8B", 25980, 2, dp=2, tp=2),
+    in_forge("Llama 3 8B", 44299, 2, dp=2, tp=4),
+    in_forge("Llama 3 8B", 82988, 2, dp=4, tp=4),
+    in_forge("Llama 3 8B", 155917, 2, dp=8, tp=4),
+    in_forge("Llama 3 13B", 27345, 4, dp=2, tp=4),
+    in_forge("Llama 3 13B", 53814, 4, dp=4, tp=4),
+    in_forge("Llama 3 13B", 104309, 4, dp=8, tp=4),
     TitanRow(8, 5762),
     TitanRow(128, 5605),
     MptRow("7b", 2048, 8, _H, 6, 1, False, 10643),
@@ -140,9 +257,14 @@ ROWS: list[Row] = [
     MptRow("7b", 1024, 8, _H, 64, 2, True, 10203, True),
     MptRow("7b", 4096, 8, _H, 16, 2, True, 8611, True),
     MptRow("3b", 2048, 64, _H, 6, 3, False, 22525, True),
+    MptRow("3b", 2048, 32, _H, 6, 3, False, 23021, True),
     MptRow("3b", 512, 8, _H, 40, 6, False, 27965, True),
     MptRow("1b", 2048, 64, _H, 20, 1, False, 44402, True),
+    MptRow("1b", 2048, 32, _H, 20, 1, False, 45130, True),
+    MptRow("1b", 2048, 16, _H, 20, 1, False, 46037, True),
     MptRow("1b", 8192, 8, _H, 3, 4, False, 29157, True),
+    MptRow("760m", 2048, 32, _H, 24, 1, False, 67971, True),
+    MptRow("760m", 2048, 16, _H, 24, 1, False, 68551, True),
     MptRow("760m", 512, 8, _H, 96, 2, False, 83749, True),
     MptRow("70b", 2048, 64, _A, 8, 4, True, 410, True, pure=True),
     MptRow("70b", 2048, 32, _A, 2, 16, True, 373, True, pure=True),

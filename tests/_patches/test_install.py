@@ -13,6 +13,7 @@ import torch
 from torchfake import fake_mode, is_fake, meta_init
 from torchfake._core import modes
 from torchfake._patches import patch
+from torchfake._patches.install import as_outside_modes
 from torchfake._torch import backends
 
 
@@ -167,3 +168,20 @@ def test_interrupted_while_entering(monkeypatch):
     with fake_mode():
         assert is_fake(torch.ones(1))
     assert not is_fake(torch.ones(1))
+
+
+def test_patches_of_a_context_outlive_an_import_that_reads_torch() -> None:
+    """Such an import runs without the patches that they wrap, and these are installed anew."""
+
+    def doubled(original: Any) -> Any:
+        return lambda *args: [*original(*args), *original(*args)]
+
+    name, owner = "_group_tensors_by_device_and_dtype", torch._C
+    before = getattr(owner, name)
+    with fake_mode(), patch.Patched([patch.Patch(owner, name, doubled)]):
+        tensors = [[torch.empty(2)], [torch.empty(2)]]
+        assert len(getattr(owner, name)(tensors)) == 2
+        with as_outside_modes():
+            assert getattr(owner, name) is before
+        assert len(getattr(owner, name)(tensors)) == 2
+    assert getattr(owner, name) is before

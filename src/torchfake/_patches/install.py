@@ -33,7 +33,7 @@ from torchfake._patches.data import (
     safetensors_files,
     subclasses,
 )
-from torchfake._patches.patch import Patch, PatchSet
+from torchfake._patches.patch import Patch, PatchSet, entered
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
@@ -72,12 +72,16 @@ class as_outside_modes(Restoring):
     def change(self) -> None:
         self._lock.change()
         self._slot.change()
+        for patched in reversed(entered):  # which wrap those of the modes
+            patched.uninstall()
         _install_for(set())
 
     def restore(self) -> None:
         self._slot.restore()
         self._lock.restore()
         _update()
+        for patched in entered:
+            patched.install()
 
 
 def _update() -> None:

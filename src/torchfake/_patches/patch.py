@@ -74,7 +74,22 @@ class Patched(Restoring):
         self._set = PatchSet()
 
     def change(self) -> None:
-        self._set.install(self._patches)
+        entered.append(self)
+        self.install()
 
     def restore(self) -> None:
+        if self in entered:
+            entered.remove(self)
+        self.uninstall()
+
+    def install(self) -> None:
+        """Install them, if they are not installed."""
+        self._set.install(self._patches)
+
+    def uninstall(self) -> None:
+        """Restore what they wrap."""
         self._set.uninstall()
+
+
+entered: list[Patched] = []
+"""The contexts that have been entered, outermost first."""

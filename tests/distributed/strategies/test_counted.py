@@ -25,6 +25,8 @@ IN_SUITE = [
     "t5, fsdp, full",
     "own vision, fsdp",
     "qwen3, sequences",
+    "llama, ring, sequences",
+    "qwen3 moe, experts, fsdp",
 ]
 """Of LAID_OUT and TOKENS; --all-samples takes all of them."""
 

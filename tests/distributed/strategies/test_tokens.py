@@ -1,4 +1,4 @@
-"""Sequences and experts in strategies: what is refused, and that the printed code is what is run."""
+"""Sequences and experts in strategies: what is refused, and what the printed code does."""
 
 from __future__ import annotations
 

@@ -90,6 +90,15 @@ Gpu = Annotated[
         autocompletion=complete_gpu,
     ),
 ]
+WeightsName = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="SCHEME",
+        help="The size of the weights quantized: nf4 (bitsandbytes), int4, int8 or fp8 (torchao). "
+        "Nothing is run.",
+    ),
+]
 Profiles = Annotated[
     Path | None,
     typer.Option("--profiles", metavar="FILE", help="A TOML file with GPUs of your own."),

@@ -10,7 +10,7 @@ and modules are escaped. Called by: ``__main__``, which writes the answer.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,6 +38,7 @@ from torchfake._cli_options import (
     Target,
     Train,
     Units,
+    WeightsName,
 )
 from torchfake._cli_output import errors_on_one_line, print_record
 from torchfake._cli_plan import parse_gpus, plan_command
@@ -98,6 +99,7 @@ def inspect_command(
     decode: Decode = None,
     serve: ServeText = None,
     gpu: Gpu = None,
+    weights: WeightsName = None,
     profiles_file: Profiles = None,
     answer: AnswerName = None,
     allocator: Allocator = None,
@@ -135,6 +137,7 @@ def inspect_command(
                 accumulate=accumulate,
                 keep_gradients=keep_gradients,
                 serve=None if serve is None else parse_serve(serve),
+                weights=weights,
             ),
         )
         _write_snapshot(found.estimate, snapshot)
@@ -162,6 +165,7 @@ def fit_command(
     decode: Decode = None,
     serve: ServeText = None,
     gpu: Gpu = None,
+    weights: WeightsName = None,
     profiles_file: Profiles = None,
     answer: AnswerName = None,
     vary: Annotated[
@@ -192,22 +196,23 @@ def fit_command(
                 autocast,
                 _parse_decode(decode),
                 parse_gpus(gpu, profiles_file) or (),
-                None if vary == "none" else vary,
+                None if vary == "none" or weights is not None else vary,
                 answer,
                 allocator,
                 accumulate,
                 keep_gradients,
                 None if serve is None else parse_serve(serve),
+                weights,
             ),
         )
         _write_snapshot(found.estimate, snapshot)
         if html is not None:
             with shown_in(units):
                 report(found, html)
-    assert found.fits is not None
+    shown: Any = found.fits if weights is None else found.weights
     with errors_on_one_line(show_traceback):
-        print_record(found.fits, as_json, units=units)
-    if not any(fit.fits for fit in found.fits):
+        print_record(shown, as_json, units=units)
+    if not any(fit.fits for fit in (shown if weights is None else shown.fits)):
         raise typer.Exit(1)
 
 

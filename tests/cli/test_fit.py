@@ -98,3 +98,18 @@ def test_options_of_the_allocator_that_are_wrong(run: Run, tmp_path: Path) -> No
     code, _, err = run("fit", *SMALL, "--allocator", "max_split_size_mb:1")
     assert code == 2
     assert "max_split_size_mb:1 is too small: give 20 (MiB) or more" in err
+
+
+def test_weights_alone(run: Run) -> None:
+    code, out, err = run("fit", *SMALL, "--weights", "nf4", "--gpu", "t4,H100")
+    assert (code, err) == (0, "")
+    assert out.startswith("fits  the weights alone: t4-16gb, h100-80gb\n")
+    code, out, _ = run("inspect", *SMALL, "--weights", "int8", "--json")
+    assert code == 0
+    assert json.loads(out)["weights"]["num_quantized"] == 36_864
+    code, _, err = run("fit", *SMALL, "--dtype", "fp8")
+    assert (code, err[:53]) == (2, "error: --dtype fp8: no kernel multiplies weights that")
+    code, _, err = run("fit", *SMALL, "--gpu", "a100")
+    assert (code, err) == (
+        2, "error: --gpu='a100' may mean a100-40gb or a100-80gb: give one of these names\n"
+    )  # fmt: skip

@@ -16,6 +16,7 @@ The answers, each a function and its record:
     fit         which GPUs a step fits on, and the largest batch that does
     search      the largest size at which a step fits
     serve       how a model is served: users, context, cache
+    weights     the bytes of a model's weights, quantized
     diff        what differs between two models or checkpoints
     changes     the differences grouped into lines
     contents    the tensors of a model or checkpoint by name
@@ -64,6 +65,8 @@ from torchfake.inspect.tree import ModuleNode as ModuleNode
 from torchfake.inspect.tree import Size as Size
 from torchfake.inspect.tree import TensorNode as TensorNode
 from torchfake.inspect.tree import read_module as read_module
+from torchfake.inspect.weights import Weights as Weights
+from torchfake.inspect.weights import weights as weights
 
 __all__ = [
     "Built",
@@ -85,6 +88,7 @@ __all__ = [
     "TensorNode",
     "TensorSpec",
     "Timeline",
+    "Weights",
     "build",
     "check",
     "device_named",
@@ -100,4 +104,5 @@ __all__ = [
     "resolve",
     "set_units",
     "summary",
+    "weights",
 ]

@@ -7,14 +7,15 @@ data. Invariant: a model is built once; it is run only if the question needs tha
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_profiles
 from torchfake.errors import CheckpointError, InputsError, TorchFakeError, UnknownValueError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.check import check
@@ -31,6 +32,13 @@ from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.saved_tensors import module_of_saved
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.tree import ModuleNode
+from torchfake.inspect.weights import (
+    Weights,
+    scheme_named,
+    scheme_of_config,
+    unquantized,
+    weights_by,
+)
 
 SIZES_OF_CONFIG = "sizes are those of its config: "
 """The beginning of a note on a checkpoint that cannot be read."""
@@ -47,6 +55,7 @@ class Inspection(Record):
     peak_rss_bytes: int | None  # of the process; None where the platform does not report it
     peak_rss_increase_bytes: int | None  # by how much building raised it
     notes: tuple[str, ...] = ()
+    weights: Weights | None = None  # quantized, if that was asked, or its config says so
     has_inputs: bool = False  # whether inputs can be made up for it, to run it
     estimate: Estimate | None = None  # if the question needs a run
     fits: Fits | None = None  # if it names GPUs
@@ -77,6 +86,8 @@ class Inspection(Record):
             "peak_rss_increase_bytes": self.peak_rss_increase_bytes,
             "notes": list(self.notes),
         }
+        if self.weights is not None:
+            found["weights"] = self.weights.to_dict()
         if self.estimate is not None:
             found["estimate"] = self.estimate.to_dict()
         if self.fits is not None:
@@ -101,6 +112,7 @@ class Question:
     accumulate: int = 1  # micro-batches of the training step
     keep_gradients: bool = False  # between steps, set to zero
     serve: Serve | None = None  # sequences that are to be served
+    weights: str | None = None  # the size of the weights quantized so; nothing is run
 
     @property
     def runs(self) -> bool:
@@ -144,6 +156,7 @@ def inspect_target(
     >>> linear.tree.size.num_parameters, linear.by_device
     (16, {'cpu': (16, 64)})
     """
+    _check_weights(question, dtype)
     build_device = device_named(device)
     build_dtype = None if dtype is None else dtype_named(dtype)
     start = time.perf_counter()
@@ -151,9 +164,14 @@ def inspect_target(
     resolve_seconds = time.perf_counter() - start
     built = build(target, dtype=build_dtype, device=build_device)
     module, notes = built.module, target.notes
+    quantized = _quantized(built.module, target, question)
     if target.saved is not None and not overrides and dtype is None:
-        module, notes = _as_saved(target, module, question)
-    answers = _answer_or_advise(module, question) if question.runs else {"summary": summary(module)}
+        if target.quantization is None or question.runs:
+            module, notes = _as_saved(target, module, question)
+        elif question.weights is None:
+            quantized = _saved_quantized(target, built.module, quantized)
+    runs = question.runs and question.weights is None
+    answers = _answer_or_advise(module, question) if runs else {"summary": summary(module)}
     return Inspection(
         target=text,
         resolve_seconds=resolve_seconds,
@@ -162,8 +180,55 @@ def inspect_target(
         peak_rss_increase_bytes=built.peak_rss_increase_bytes,
         notes=notes,
         has_inputs=hasattr(module, "main_input_name"),  # it is of transformers
+        weights=quantized,
         **answers,
     )
+
+
+def _check_weights(question: Question, dtype: str | None) -> None:
+    """Refuse what no kernel runs, and what is not asked together."""
+    if question.weights is not None:
+        scheme_named(question.weights)
+    if question.weights is None:
+        if question.runs and dtype is not None and dtype_named(dtype).itemsize < 2:
+            raise InputsError(
+                f"--dtype {dtype}: no kernel multiplies weights that are cast to {dtype} as they "
+                "are, so nothing fits; for the size of quantized weights give --weights fp8, and "
+                "to run a quantized model quantize it (its library's layers run as fakes)"
+            )
+        return
+    alone = replace(question, weights=None, gpus=None, vary=None)
+    if alone.runs:
+        raise InputsError(
+            "--weights is the size of the weights alone: leave out what is to be run, such as "
+            "--batch, --seq, --train and --serve"
+        )
+
+
+def _quantized(module: nn.Module, target: Target, question: Question) -> Weights | None:
+    """The weights quantized as the question says, or as the target's config does."""
+    gpus = question.gpus
+    named = {} if gpus is None else named_profiles(gpus) or usual_profiles()
+    if question.weights is not None:
+        name = question.weights
+        return weights_by(module, name, scheme_named(name), named)
+    found = scheme_of_config(target.quantization or {})
+    return None if found is None else weights_by(module, *found, named)
+
+
+def _saved_quantized(target: Target, module: nn.Module, known: Weights | None) -> Weights | None:
+    """The bytes in the files of a quantized checkpoint; what its config says, without them."""
+    assert target.saved is not None
+    assert target.quantization is not None
+    try:
+        tensors = target.saved()
+    except CheckpointError:
+        return known
+    found = known or unquantized(module)
+    sizes = [math.prod(t.shape) * t.dtype.itemsize for t in tensors.values() if t.dtype is not None]
+    held = f"{len(tensors):,} tensors, by the headers of its files"
+    method = f"quantization_config: {target.quantization.get('quant_method', 'of its library')}"
+    return replace(found, scheme="as saved", library=method, held=held, num_bytes=sum(sizes))
 
 
 def _as_saved(

@@ -18,11 +18,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchfake._answers.answers import Answer
 from torchfake._answers.asking import Answerer, AnswerFunction
 from torchfake._arguments import advised
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.inputs.given import (
     INPUTS_ADVICE,
@@ -200,6 +202,7 @@ def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimat
     if workload.program is not None:
         return _measure_program(workload, step)
     fake_copy = workload.fake_copy()
+    _check_products(fake_copy.module)
     if step.peft is not None:
         fake_copy = with_adapters(fake_copy, step.peft)
     modules = ModuleTracker(fake_copy.module)
@@ -225,6 +228,23 @@ def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimat
         commands=tracker.recorded_commands,
     )
     return found if cache is None else replace(found, cache=cache)
+
+
+def _check_products(module: nn.Module) -> None:
+    """Refuse weights that CUDA has no kernel for, though their shapes would do.
+
+    Raises:
+        InputsError: if a plain linear layer on CUDA is in 8 bits: addmm_cuda is not implemented.
+    """
+    for name, child in module.named_modules():
+        if type(child) is nn.Linear and child.weight.is_cuda:
+            dtype = child.weight.dtype
+            if dtype.is_floating_point and dtype.itemsize < 2:
+                raise InputsError(
+                    f"{name or 'the layer'} has weights cast to {dtype}: no kernel multiplies them "
+                    "as they are; torchfake.inspect.weights(model, 'fp8') gives the size of "
+                    "quantized weights"
+                )
 
 
 def _measure_program(workload: Workload, step: Step) -> Estimate:

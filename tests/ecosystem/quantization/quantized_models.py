@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from tests.ecosystem.quantization.memory import bytes_of
 from torchfake import deferred_init, estimate, fake_mode, is_fake, materialize_module, summary
 from torchfake._fake_copies import held_tensors
+from torchfake.inspect import weights
+from torchfake.inspect.weights import scheme_of_config, weights_by
 
 TOKENS = torch.arange(8)[None]
 
@@ -61,6 +63,20 @@ def assert_loads_as_eager(folder: Path, make_config: Any, *, runs: bool = True) 
         assert size.parameter_bytes + size.buffer_bytes == num_bytes
         if runs:
             assert fake(TOKENS).logits.shape == (1, 8, 512)
+
+
+def assert_weights_are_known(folder: Path, config: Any, scheme: str | None = None) -> None:
+    """What ``weights`` says of the plain model is what the library holds: by the scheme's name, and
+    by what the config of the quantized model says.
+    """
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    eager = load(folder, config)
+    num_bytes = bytes_of(all_held(eager))
+    if scheme is not None:
+        assert weights(plain, scheme).num_bytes == num_bytes
+    found = scheme_of_config(eager.config.quantization_config.to_dict())
+    if found is not None:
+        assert weights_by(plain, *found, {}).num_bytes == num_bytes
 
 
 def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:

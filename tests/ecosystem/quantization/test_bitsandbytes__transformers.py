@@ -29,6 +29,14 @@ def test_models(name: str, tmp_path: Path) -> None:
     models.assert_loads_as_eager(folder, lambda: BitsAndBytesConfig(**CONFIGS[name]), runs=False)
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_bytes_are_known_without_quantizing(name: str, ties: bool, tmp_path: Path) -> None:
+    folder = models.save_model(tmp_path, tie_word_embeddings=ties)
+    config = BitsAndBytesConfig(**CONFIGS[name])
+    models.assert_weights_are_known(folder, config, "nf4" if name == "nf4" else None)
+
+
 @pytest.mark.parametrize("name", ["nf4", "fp4"])
 def test_on_fake_cuda(name: str, tmp_path: Path) -> None:
     folder = models.save_model(tmp_path)

@@ -13,6 +13,16 @@ from torchfake import fake_mode
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+SCHEMES = {"int8": "Int8WeightOnlyConfig", "fp8": "Float8WeightOnlyConfig"}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_bytes_are_known_without_quantizing(scheme: str, tmp_path: Path) -> None:
+    folder = models.save_model(tmp_path)
+    config = TorchAoConfig(getattr(quantization, SCHEMES[scheme])())
+    models.assert_weights_are_known(folder, config, scheme)
+
+
 NAMES = (
     "Int8WeightOnlyConfig",
     "Float8WeightOnlyConfig",

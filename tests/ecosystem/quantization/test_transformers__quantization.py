@@ -13,6 +13,7 @@ from transformers import FineGrainedFP8Config, HiggsConfig, Mxfp4Config
 from tests.ecosystem.quantization import quantized_models as models
 from torchfake import fake_mode
 from torchfake.inspect import summary
+from torchfake.inspect.weights import scheme_of_config, weights_by
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -54,6 +55,10 @@ def test_fp8_on_fake_cuda(tmp_path: Path) -> None:
         assert summary(net).tree.size.parameter_bytes == models.bytes_of(
             [held for p in net.parameters() for held in models.held_tensors(p)]
         )
+        scheme = scheme_of_config(net.config.quantization_config.to_dict())
+        plain = models.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        assert scheme is not None
+        assert weights_by(plain, *scheme, {}).num_bytes == models.bytes_of(models.all_held(net))
 
 
 def test_mxfp4_where_it_is_dequantized(tmp_path: Path) -> None:

@@ -48,6 +48,26 @@ def test_a_directory_is_shown_as_it_is_saved(folder: Path) -> None:
     assert found.notes == ("as saved: 5 tensors, from the headers of its files",)
 
 
+def test_a_quantized_checkpoint_shows_both_sizes(folder: Path) -> None:
+    """As its files are, and as its config is without quantization."""
+    by_library = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    for config in (by_library, {"quant_method": "gptq", "bits": 4}):
+        (folder / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": config}))
+        found = inspect_target(str(folder))
+        assert found.weights is not None
+        assert found.weights.num_bytes == sum(tensor.nbytes for tensor in weights().values())
+        size = found.tree.size
+        assert found.weights.unquantized_bytes == size.parameter_bytes + size.buffer_bytes
+        assert "as saved, " in str(found)
+        assert f"scheme     quantization_config: {config['quant_method']}" in str(found)
+        assert found.notes[0].startswith("built unquantized: ")
+    (folder / "model.safetensors").unlink()
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": by_library}))
+    found = inspect_target(str(folder))
+    assert found.weights is not None
+    assert (found.weights.scheme, found.weights.num_quantized > 0) == ("int8", True)
+
+
 def test_without_a_config_there_are_no_classes(folder: Path) -> None:
     (folder / "config.json").unlink()
     found = inspect_target(str(folder))

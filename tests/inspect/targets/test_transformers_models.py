@@ -44,7 +44,7 @@ def test_an_unknown_architecture_is_built_as_auto_model_does(config_file):
 
 def test_a_quantized_config_says_so(config_file):
     report = inspect_target(config_file(quantization_config={"quant_method": "fp8"}))
-    assert "not quantized" in report.notes[0]
+    assert "built unquantized" in report.notes[0]
 
 
 def test_the_users_own_pretrained_class(tmp_path, monkeypatch):

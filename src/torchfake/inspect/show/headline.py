@@ -11,6 +11,7 @@ from torchfake._core.gpu_profiles import CudaProfile, profiles, usual_profiles
 from torchfake.inspect.describe.units import bytes_text, compared_bytes, count_text
 from torchfake.inspect.fit import RESERVED_BYTES
 from torchfake.inspect.summary import Summary
+from torchfake.inspect.weights import Weights
 
 LEAST_BYTES = 100 * 10**6
 """Of parameters: whatever GPU there is, it takes a smaller model."""
@@ -25,14 +26,18 @@ float32 (ZeRO, Rajbhandari et al. 2020, counts as many)."""
 _SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
-def headline(summary: Summary) -> str:
+def headline(summary: Summary, quantized: Weights | None = None) -> str:
     """``70.6B params | 141 GB (131 GiB) bf16 | weights fit on b200-180gb | ...``."""
     size = summary.tree.size
     parts = [f"{count_text(size.num_parameters)} params{_active(summary)}"]
     parts.append(f"{compared_bytes(size.parameter_bytes)}{_dtype(summary)}")
+    if quantized is not None:
+        parts.append(f"{compared_bytes(quantized.num_bytes)} {quantized.scheme}")
     if size.parameter_bytes >= LEAST_BYTES:
-        parts.append(f"smallest GPU for the weights: {gpus_for(held_bytes(summary))}")
-        if size.num_trainable:
+        held = held_bytes(summary) if quantized is None else quantized.num_bytes
+        of = "the weights" if quantized is None else f"the {quantized.scheme} weights"
+        parts.append(f"smallest GPU for {of}: {gpus_for(held)}")
+        if size.num_trainable and quantized is None:
             states = training_bytes(summary)
             text = f"AdamW training: {gpus_for(states)} ({bytes_text(states)} of states)"
             parts.append(text)

@@ -93,8 +93,8 @@ def _(found: Checked) -> str:
 
 @html_fragment.register
 def _(found: Inspection) -> str:
-    lines = text.totals(found.summary) + text.costs(found)
-    first = f"<p><b>{escape(headline(found.summary))}</b></p>"
+    lines = text.totals(found.summary) + text.quantized_lines(found.weights) + text.costs(found)
+    first = f"<p><b>{escape(headline(found.summary, found.weights))}</b></p>"
     tree = _tree(summary_table.rows(found.summary)) + _lines(lines)
     return _framed(first + tree) + ("" if found.memory is None else html_fragment(found.memory))
 

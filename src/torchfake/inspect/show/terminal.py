@@ -59,10 +59,12 @@ def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[Re
 
 @renderables.register
 def _(found: Inspection, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
-    yield Text(printable(headline(found.summary)), style="bold")
+    yield Text(printable(headline(found.summary, found.weights)), style="bold")
     yield Text("")
     yield from _tree(found.summary, console, depth)
-    yield _lines(text.totals(found.summary) + text.costs(found))
+    yield _lines(
+        text.totals(found.summary) + text.quantized_lines(found.weights) + text.costs(found)
+    )
     if found.memory is not None:
         yield Text("")
         yield from renderables(found.memory, console)

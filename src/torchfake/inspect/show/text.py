@@ -35,6 +35,7 @@ from torchfake.inspect.show.summary_table import LEFT_ALIGNED, footnote, header,
 from torchfake.inspect.show.verdict import verdict_on_several
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.tree import Size
+from torchfake.inspect.weights import Weights
 
 
 def totals(summary: Summary) -> list[tuple[str, str]]:
@@ -79,6 +80,36 @@ def costs(inspection: Inspection) -> list[tuple[str, str]]:
     return lines
 
 
+def quantized_lines(found: Weights | None) -> list[tuple[str, str]]:
+    """The lines about quantized weights, each a name and a text."""
+    if found is None:
+        return []
+    both = f"{compared_bytes(found.num_bytes)} {found.scheme}"
+    both += f", {compared_bytes(found.unquantized_bytes)} as they are"
+    total = found.num_quantized + found.num_kept
+    share = f"{count_text(found.num_quantized)} of {count_text(total)} parameters"
+    lines = [("quantized", both), ("  held", found.held), ("  scheme", found.library)]
+    return [*lines, ("  of them", share)] if found.num_quantized else lines
+
+
+@plain_text.register
+def _(found: Weights, *, depth: int | None = None) -> str:
+    lines = plain_lines(quantized_lines(found))
+    if not found.fits:
+        return lines
+    header = ("GPU", "memory", "weights", "headroom", "fits")
+    rows = [
+        (each.gpu, *map(compared_bytes, (each.total_bytes, found.num_bytes, each.headroom_bytes)),
+         "yes" if each.fits else "no")
+        for each in found.fits
+    ]  # fmt: skip
+    table = "\n".join(padded([header, *rows], ("GPU", "fits")))
+    names = [each.gpu for each in found.fits if each.fits]
+    answer = f"the weights alone: {', '.join(names) or 'on none'}"
+    note = "Nothing was run: activations, caches and states of an optimizer take more."
+    return f"{plain_lines([('fits', answer)])}\n{lines}\n\n{table}\n\n{note}"
+
+
 def _parameters_text(size: Size) -> str:
     return f"{_exact_and_rounded(size.num_parameters)}, {bytes_text(size.parameter_bytes)}"
 
@@ -118,8 +149,8 @@ def _(found: Summary, *, depth: int | None = None) -> str:
 
 @plain_text.register
 def _(found: Inspection, *, depth: int | None = None) -> str:
-    lines = totals(found.summary) + costs(found)
-    parts = [printable(headline(found.summary)), _plain_tree(found.summary, depth)]
+    lines = totals(found.summary) + quantized_lines(found.weights) + costs(found)
+    parts = [printable(headline(found.summary, found.weights)), _plain_tree(found.summary, depth)]
     parts.append(plain_lines(lines))
     return "\n\n".join(parts if found.memory is None else [*parts, plain_text(found.memory)])
 

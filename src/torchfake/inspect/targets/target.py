@@ -22,4 +22,5 @@ class Target:
     construct: Callable[[], Any]  # makes the model; called inside fake_mode
     dtype: torch.dtype | None = None  # the one its config names
     notes: tuple[str, ...] = ()  # to be shown with the results
+    quantization: dict[str, Any] | None = None  # the quantization_config of its config
     saved: Callable[[], dict[str, Any]] | None = None  # reads the headers of its checkpoint

@@ -83,9 +83,11 @@ def target_of(text: str, name: str, config: Any, make: Callable[[], Any], *notes
             return make()
 
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else None
-    if getattr(config, "quantization_config", None):
-        notes += ("not quantized: sizes are those before the config's quantization_config",)
-    return Target(text, name, construct, dtype, notes)
+    quantization = getattr(config, "quantization_config", None)
+    if quantization:
+        notes += ("built unquantized: the tree is that before the config's quantization_config",)
+        quantization = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    return Target(text, name, construct, dtype, notes, quantization or None)
 
 
 def _transformers() -> Any:

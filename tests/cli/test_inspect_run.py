@@ -79,7 +79,7 @@ def test_html(run: Run, tmp_path: Path) -> None:
         (("inspect", *SMALL, "--autocast", "bf17"), "there is no dtype 'bf17'"),
         (("inspect", *SMALL, "--decode", "3"), "is not PROMPT,NEW"),
         (("inspect", *SMALL, "--decode", "3,4", "--train"), "decode= is inference"),
-        (("fit", *SMALL, "--gpu", "h100"), "no CUDA device profile 'h100'"),
+        (("fit", *SMALL, "--gpu", "h1000"), "did you mean h100-80gb?"),
         (("fit", *SMALL, "--vary", "depth"), "vary='depth' is not"),
         (("fit", *SMALL, "--profiles", "none.toml"), "none.toml could not be read"),
         (

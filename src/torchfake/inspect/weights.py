@@ -256,7 +256,8 @@ def _kept(
     every = [(name, id(p)) for name, p in module.named_parameters(remove_duplicate=False)]
     number = Counter(key for _, key in every)
     kept = {name for name, key in every if number[key] > 1} | {name for name, _ in every[-1:]}
-    output = module.get_output_embeddings()
+    model: Any = module
+    output = model.get_output_embeddings()
     layers = {name.removesuffix(".weight") for name in kept} | set(also)
     layers |= {name for name, child in module.named_modules() if child is output}
     if by_bitsandbytes:

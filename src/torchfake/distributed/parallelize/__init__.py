@@ -17,5 +17,7 @@ In reading order:
     choices        which blocks are checkpointed, and how: checkpoint=
     checkpoints    the lines that checkpoint activations
     data           the lines that shard or copy
+    schedules      schedules of pipelines by name
+    pipeline       the stages of a pipeline, and its schedule
     code           all of it, in order
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from torchfake.distributed.parallelize.blocks import repeated_blocks
+from torchfake.distributed.parallelize.blocks import Blocks, repeated_blocks
 from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
 from torchfake.distributed.parallelize.context import split_contexts
 from torchfake.distributed.parallelize.data import share_data
@@ -18,6 +18,8 @@ from torchfake.distributed.parallelize.experts import (
     without_experts,
 )
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.parallelize.pipeline import check_parts, parts_of, write_pipeline
+from torchfake.distributed.parallelize.schedules import PipelineSchedule
 from torchfake.distributed.parallelize.sequence import split_sequences
 from torchfake.distributed.parallelize.tensor import split_tensors
 from torchfake.distributed.parallelize.tensor_rules import TensorRules
@@ -40,6 +42,8 @@ def code_of(
     zero: int,
     offload: bool,
     splits_sequence: bool = False,
+    schedule: PipelineSchedule | None = None,
+    num_microbatches: int = 1,
 ) -> str:
     """The text of ``parallelize(model, mesh)`` for this model.
 
@@ -59,9 +63,19 @@ def code_of(
         split_tensors(code, axes, rules)
     if experts is not None:
         split_experts(code, axes, experts)
+    stage, parts = code, None
+    if schedule is not None:
+        parts = parts_of(module)
+        check_parts(module, parts, axes.pipeline_ranks * schedule.stages_per_rank)
+        if not parts.layers:  # an nn.Sequential
+            blocks = [Blocks("", "", tuple(dict(module.named_children())), True)]
+        stage = Code()
     if checkpoint != "none":
-        checkpoint_blocks(code, module, blocks, checkpoint)
-    share_data(code, axes, blocks, is_mixed, zero, offload, experts)
+        checkpoint_blocks(stage, module, blocks, checkpoint)
+    root = "model" if parts is None else "stage"
+    share_data(stage, axes, blocks, is_mixed, zero, offload, experts, root)
+    if schedule is not None and parts is not None:
+        return write_pipeline(code, stage, parts, axes, schedule, num_microbatches)
     if "torch." not in code.text().replace("from torch.", ""):
         code.imports.remove("import torch")
     return code.text()
@@ -73,7 +87,7 @@ def call_text(axes: MeshAxes, device: str) -> str:
     named = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
     return (
         f'mesh = init_device_mesh("{device}", {sizes}, mesh_dim_names=({named}))\n'
-        "model = parallelize(model, mesh)\n"
+        f"{'model' if axes.pipeline_ranks == 1 else 'schedule'} = parallelize(model, mesh)\n"
     )
 
 

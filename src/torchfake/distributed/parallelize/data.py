@@ -27,6 +27,7 @@ def share_data(
     zero: int,
     offload: bool,
     experts: ExpertModules | None = None,
+    root: str = "model",
 ) -> None:
     """Shard with FSDP2, replicate, or both; experts that are split along other axes than the
     rest.
@@ -55,7 +56,7 @@ def share_data(
     given = ", ".join(options)
     for group in blocks:
         code.lines += [f"for block in {members(group)}:", f"    {apply}(block, {given})"]
-    code.lines.append(f"{apply}(model, {given})")
+    code.lines.append(f"{apply}({root}, {given})")
 
 
 def check_replicate() -> None:

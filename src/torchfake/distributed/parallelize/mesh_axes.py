@@ -20,8 +20,11 @@ REPLICATE_NAMES = ("replicate", "dp_replicate", "ddp")
 TENSOR_NAMES = ("tp",)
 CONTEXT_NAMES = ("cp",)
 EXPERT_NAMES = ("ep",)
-_KNOWN = (*SHARD_NAMES, *REPLICATE_NAMES, *TENSOR_NAMES, *CONTEXT_NAMES, *EXPERT_NAMES)
-_OTHERS = {"pp": "pipeline stages"}
+PIPELINE_NAMES = ("pp",)
+_JOBS = (
+    *(SHARD_NAMES, REPLICATE_NAMES, TENSOR_NAMES, CONTEXT_NAMES, EXPERT_NAMES, PIPELINE_NAMES),
+)
+_KNOWN = tuple(name for names in _JOBS for name in names)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class MeshAxes:
     tensor: str
     context: str = ""
     experts: str = ""
+    pipeline: str = ""
 
     @property
     def num_ranks(self) -> int:
@@ -73,6 +77,11 @@ class MeshAxes:
         """The ranks that share the experts, apart from those of tensor parallelism."""
         return self._ranks(self.experts)
 
+    @property
+    def pipeline_ranks(self) -> int:
+        """The ranks, one after the other, that each sample goes through."""
+        return self._ranks(self.pipeline)
+
     def _ranks(self, *names: str) -> int:
         return math.prod(self.sizes.get(name, 1) for name in names)
 
@@ -90,8 +99,7 @@ def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
             raise InputsError(f"the mesh has {name}={size!r}: give a number of ranks, 1 or more")
     if not sizes:
         raise InputsError("the mesh has no axes: give their sizes, such as dp=64")
-    jobs = SHARD_NAMES, REPLICATE_NAMES, TENSOR_NAMES, CONTEXT_NAMES, EXPERT_NAMES
-    shard, replicate, tensor, context, experts = (_only(sizes, names) for names in jobs)
+    shard, replicate, tensor, context, experts, pipeline = (_only(sizes, names) for names in _JOBS)
     order = list(sizes)
     if shard and replicate and order.index(shard) < order.index(replicate):
         raise InputsError(
@@ -101,7 +109,7 @@ def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
     if experts and not (shard and tensor):  # whose code takes both axes, if need be of one rank
         sizes = {**({} if shard else {"dp": 1}), **sizes, **({} if tensor else {"tp": 1})}
         return mesh_axes({**({replicate: sizes[replicate]} if replicate else {}), **sizes})
-    return MeshAxes(dict(sizes), shard, replicate, tensor, context, experts)
+    return MeshAxes(dict(sizes), shard, replicate, tensor, context, experts, pipeline)
 
 
 def _only(sizes: Mapping[str, int], names: tuple[str, ...]) -> str:
@@ -120,15 +128,10 @@ def _remedy(name: str) -> str:
             ": the sequence is split along tp, with sequence_parallel=True (--sequence-parallel), "
             "or along cp, in attention too"
         )
-    if name in _OTHERS:
-        return (
-            f", {_OTHERS[name]}, which is not laid out here: torchfake.distributed.plan runs it "
-            "with a parallelize= of your own"
-        )
     hint = did_you_mean(name, _KNOWN)
     return hint or (
         ": dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors, cp sequences, ep "
-        "experts"
+        "experts, pp layers into stages"
     )
 
 
@@ -164,8 +167,9 @@ def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
 
 def _with_shards(axes: MeshAxes, size: int) -> dict[str, int]:
     """The sizes with an axis that shards: inside what replicates, outside what splits tensors."""
-    before = {name: n for name, n in axes.sizes.items() if name == axes.replicate}
-    after = {n: k for n, k in axes.sizes.items() if n not in (axes.replicate, axes.shard)}
+    outer = axes.pipeline, axes.replicate
+    before = {name: n for name, n in axes.sizes.items() if name in outer}
+    after = {n: k for n, k in axes.sizes.items() if n not in (*outer, axes.shard)}
     name = "shard" if axes.replicate == "replicate" else "dp"
     name = "dp_shard" if axes.replicate == "dp_replicate" else name
     return {**before, **({name: size} if size > 1 or not axes.replicate else {}), **after}

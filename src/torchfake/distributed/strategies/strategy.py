@@ -19,6 +19,11 @@ from torchfake.distributed.parallelize.choices import check_choices
 from torchfake.distributed.parallelize.code import MESH_IMPORT, call_text, code_of
 from torchfake.distributed.parallelize.context import context_usage, in_ring
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
+from torchfake.distributed.parallelize.schedules import (
+    DEFAULT,
+    check_micro_batches,
+    schedule_named,
+)
 from torchfake.distributed.parallelize.tensor_rules import tensor_rules
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import did_you_mean
@@ -40,7 +45,8 @@ class Strategy:
         mesh: sizes of the axes by name, in order. ``dp`` (also ``fsdp``, ``shard``, ``dp_shard``)
             shards; ``replicate`` (``dp_replicate``, ``ddp``) has copies: with ``dp``, HSDP, and
             alone, data parallelism as DDP's; ``tp`` splits tensors, ``cp`` sequences, ``ep``
-            experts, which are taken to get equally many tokens.
+            experts, which are taken to get equally many tokens; ``pp`` cuts the layers into the
+            stages of a pipeline.
         checkpoint: of activations: ``"none"``; ``"full"``, which keeps the inputs of each block; or
             ``"selective"``, which keeps attention and every second matrix product too. A number is
             how many of the blocks are ``full``, the first ones, which are recomputed when later
@@ -54,6 +60,11 @@ class Strategy:
             transformers' other styles, by names of modules with ``*`` for numbers.
         sequence_parallel: split the sequence along ``tp`` too, where tensors are not split: norms
             and residuals.
+        schedule: of a pipeline: ``"1f1b"`` (if not given), ``"gpipe"``, ``"interleaved"``,
+            ``"breadth-first"``, ``"zero-bubble"``, ``"zbv"``, ``"dualpipev"``, or the name of a
+            class of ``torch.distributed.pipelining``; all but the first two have two stages on each
+            rank.
+        microbatches: of a pipeline, in a step; not given: two for each rank of ``pp``.
 
     Raises:
         InputsError: if an option is not understood.
@@ -84,6 +95,8 @@ class Strategy:
     offload: bool = False
     tensor_plan: Mapping[str, str] | None = None
     sequence_parallel: bool = False
+    schedule: str | None = None
+    microbatches: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.mesh, Mapping):
@@ -98,6 +111,38 @@ class Strategy:
             raise InputsError("tensor_plan is for an axis tp, which the mesh does not have")
         if self.sequence_parallel and axes.tensor_ranks == 1:
             raise InputsError("sequence_parallel splits along tp: give the mesh tp=2 or more")
+        self._check_pipeline(axes)
+
+    def _check_pipeline(self, axes: MeshAxes) -> None:
+        if self.schedule is not None:
+            schedule_named(self.schedule)
+        if axes.pipeline_ranks > 1:
+            others = [name for name in (axes.context, axes.experts) if axes.sizes.get(name, 1) > 1]
+            if others:
+                raise InputsError(
+                    f"the mesh has {axes.pipeline} and {others[0]}, which are not laid out "
+                    "together: leave one out, or give plan a parallelize= of your own"
+                )
+            if self.checkpoint not in ("none", "selective", "full"):
+                raise InputsError(
+                    f"checkpoint={self.checkpoint!r} names blocks of the whole model, and a stage "
+                    "has some of them: give none, selective or full with pp"
+                )
+            check_micro_batches(self._schedule_name, self.num_microbatches, axes.pipeline_ranks)
+        elif self.schedule is not None or self.microbatches is not None:
+            name = "schedule" if self.schedule is not None else "microbatches"
+            raise InputsError(f"{name} is a pipeline's: give the mesh pp=2 or more")
+
+    @property
+    def _schedule_name(self) -> str:
+        return self.schedule or DEFAULT
+
+    @property
+    def num_microbatches(self) -> int:
+        """Of a pipeline: two for each rank, if not given."""
+        if self.microbatches is not None:
+            return self.microbatches
+        return 2 * self.axes.pipeline_ranks if self.axes.pipeline_ranks > 1 else 1
 
     @property
     def axes(self) -> MeshAxes:
@@ -168,14 +213,15 @@ class Strategy:
             )
         return "\n".join(imports) + f"\n{body}\n\n{call}".rstrip()
 
-    def __call__(self, module: nn.Module, mesh: Any) -> nn.Module:
-        """Lay the model out over a mesh with these axes, by running the code."""
+    def __call__(self, module: nn.Module, mesh: Any) -> Any:
+        """Lay the model out over a mesh with these axes, by running the code: the model, or the
+        schedule of a pipeline.
+        """
         text = self._function(module)
         linecache.cache[_FILE] = len(text), None, text.splitlines(keepends=True), _FILE
         names: dict[str, Any] = {}
         exec(compile(text, _FILE, "exec"), names)
-        laid_out: nn.Module = names["parallelize"](module, mesh)
-        return laid_out
+        return names["parallelize"](module, mesh)
 
     def _function(self, module: nn.Module) -> str:
         axes = self.axes
@@ -189,6 +235,8 @@ class Strategy:
             zero=self.zero,
             offload=self.offload,
             splits_sequence=self.sequence_parallel,
+            schedule=schedule_named(self._schedule_name) if axes.pipeline_ranks > 1 else None,
+            num_microbatches=self.num_microbatches,
         )
 
 

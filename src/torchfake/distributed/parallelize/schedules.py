@@ -1,0 +1,95 @@
+"""Schedules of pipelines by name, and how their stages lie on ranks.
+
+Input: a name, numbers of ranks and micro-batches. Output: a :class:`PipelineSchedule`. Invariant:
+the class is one that the installed torch has. Called by: ``pipeline``, and ``strategy``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch.distributed.pipelining import schedules
+
+from torchfake._arguments import is_whole_number
+from torchfake.errors import InputsError
+from torchfake.inspect.describe.messages import did_you_mean
+
+_ONE, _LOOP, _V = "one", "loop", "v"
+
+
+class PipelineSchedule(NamedTuple):
+    """One of torch's schedules."""
+
+    class_name: str
+    shape: str  # of the stages of a rank: one; two, a round apart; two, as a V
+    least: int = 1  # micro-batches, for each rank
+
+    @property
+    def stages_per_rank(self) -> int:
+        return 1 if self.shape == _ONE else 2
+
+    def indices(self, size: int) -> str:
+        """The expression of the stages of a rank."""
+        other = {_ONE: "", _LOOP: f" rank + {size}", _V: f" {2 * size - 1} - rank"}[self.shape]
+        return f"(rank,{other})"
+
+
+SCHEDULES = {
+    "1f1b": PipelineSchedule("Schedule1F1B", _ONE),
+    "gpipe": PipelineSchedule("ScheduleGPipe", _ONE, 0),
+    "interleaved": PipelineSchedule("ScheduleInterleaved1F1B", _LOOP),
+    "breadth-first": PipelineSchedule("ScheduleLoopedBFS", _LOOP, 0),
+    "zero-bubble": PipelineSchedule("ScheduleInterleavedZeroBubble", _LOOP),
+    "zbv": PipelineSchedule("ScheduleZBVZeroBubble", _V),
+    "dualpipev": PipelineSchedule("ScheduleDualPipeV", _V, 2),
+}
+"""By the name that options give it; the names of torch's classes are understood too."""
+
+DEFAULT = "1f1b"
+
+
+def schedule_named(name: str) -> PipelineSchedule:
+    """The schedule of that name.
+
+    Raises:
+        InputsError: if there is none, or this torch does not have it.
+    """
+    key = str(name).lower().replace("_", "-")
+    by_class = {found.class_name.lower(): found for found in SCHEDULES.values()}
+    by_class |= {name.removeprefix("schedule"): found for name, found in by_class.items()}
+    found = SCHEDULES.get(key) or by_class.get(key)
+    if found is None:
+        hint = did_you_mean(key, SCHEDULES) or f": give one of {', '.join(SCHEDULES)}"
+        raise InputsError(f"schedule is {name!r}{hint}")
+    if not hasattr(schedules, found.class_name):
+        raise InputsError(
+            f"torch {torch.__version__} has no {found.class_name}: give another schedule, such as "
+            f"{DEFAULT}"
+        )
+    return found
+
+
+def check_micro_batches(name: str, number: int, size: int) -> None:
+    """Check that a schedule has enough micro-batches, and, if it needs that, whole rounds of them.
+
+    Raises:
+        InputsError: naming a number that is right.
+    """
+    found = schedule_named(name)
+    if not is_whole_number(number, 1):
+        raise InputsError(f"microbatches={number!r}: give a whole number of 1 or more")
+    least = max(found.least * size, 1)
+    if number < least:
+        raise InputsError(
+            f"{found.class_name} on {size} ranks takes {least} micro-batches or more, not "
+            f"{number}: give microbatches={least} (--accumulate {least}), or the schedule gpipe"
+        )
+    rounds = max(number // size, 1)
+    is_looped = found.class_name in ("ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble")
+    if is_looped and number % rounds:
+        near = number // size * size
+        raise InputsError(
+            f"{found.class_name} on {size} ranks takes micro-batches in whole rounds, not "
+            f"{number}: give {near} or {near + size}"
+        )

@@ -90,6 +90,15 @@ InputsFunction = Annotated[
 ShowsCode = Annotated[bool, typer.Option("--code", help="Print the layout as code to paste.")]
 
 
+ScheduleName = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        help="Of a pipeline (pp in the mesh): 1f1b, gpipe, interleaved, breadth-first, "
+        "zero-bubble, zbv, dualpipev. [default: 1f1b]",
+        show_default=False,
+    ),
+]
 Searches = Annotated[
     bool,
     typer.Option(
@@ -115,6 +124,7 @@ def plan_command(
     zero: Zero = 3,
     offload: Offload = False,
     sequence_parallel: SequenceParallel = False,
+    schedule: ScheduleName = None,
     config: Config = None,
     inputs: InputsFunction = None,
     profiles_file: Profiles = None,
@@ -156,6 +166,7 @@ def plan_command(
             "checkpoint": checkpoint,
             "offload": offload,
             "sequence_parallel": sequence_parallel,
+            "schedule": schedule,
             "shows_code": code,
         }
         if search:
@@ -165,6 +176,7 @@ def plan_command(
                 "--accumulate": accumulate,
                 "--offload": offload,
                 "--sequence-parallel": sequence_parallel,
+                "--schedule": schedule,
                 "--checkpoint": checkpoint != "none",
                 "--html": html,
             }

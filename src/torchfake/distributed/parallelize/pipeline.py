@@ -8,14 +8,18 @@ what the model does. Called by: ``code``.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
+from torchfake._contexts import interrupt_behind
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.schedules import PipelineSchedule
 from torchfake.distributed.parallelize.writer import Code
 from torchfake.errors import InputsError
+from torchfake.inspect.describe.messages import one_line
 
 _STAGE = """class Stage(torch.nn.Module):
     def __init__(self, model, takes, gives):
@@ -93,11 +97,41 @@ def check_parts(module: nn.Module, parts: Parts, num_stages: int) -> None:
             f"{name} has {parts.num_layers} layers, and the pipeline {num_stages} stages: give pp "
             "a smaller size, or the schedule 1f1b, which has one stage on each rank"
         )
+    if parts.layers:
+        _check_passes_on(module, parts)
     first, last = (_parameters(module, names) for names in (parts.first, parts.last))
     if first & last:
         raise InputsError(
             f"{name} ties parameters of its first and its last stage, which are on other ranks: "
             "build it without (tie_word_embeddings=false)"
+        )
+
+
+def _check_passes_on(module: nn.Module, parts: Parts) -> None:
+    """Check that a model without layers gives what it is given: what it did besides, each stage
+    would do again.
+    """
+    base_name, _, layers = parts.layers.rpartition(".")
+    shell = copy.copy(module.get_submodule(base_name))
+    inner = [name.rpartition(".")[2] for name in parts.last if name.startswith(f"{base_name}.")]
+    replaced = {layers: nn.ModuleList(), **{name: nn.Identity() for name in inner}}
+    shell._modules = {**shell._modules, **replaced}
+    weight = next(module.get_submodule(base_name).parameters())
+    width = module.config.get_text_config().hidden_size  # type: ignore[union-attr, operator]
+    try:
+        with torch.no_grad():
+            given = weight.new_empty(1, 2, width)
+            result = shell(inputs_embeds=given, use_cache=False)["last_hidden_state"]
+    except Exception as error:
+        if interrupt_behind(error) is not None:
+            raise
+        result, reason = None, f" ({one_line(error)})"
+    else:
+        reason = ""
+    if result is not given:
+        raise InputsError(
+            f"the stages of a pipeline cannot be {type(module).__name__} with fewer layers, which "
+            f"does more than to run them{reason}: give plan a parallelize= of your own"
         )
 
 

@@ -8,6 +8,7 @@ In reading order:
 
     strategy       the public record: options -> code (by ``parallelize``) -> a function for plan
     batch          a global batch as micro-batches
+    pipelines      the same of a pipeline: what its first and its last stage are given
     step_time      the time of all micro-batches, of which two were run
     target_plan    a TARGET of the command line, planned
     text           what was found, as text

@@ -128,14 +128,17 @@ class Strategy:
                     f"checkpoint={self.checkpoint!r} names blocks of the whole model, and a stage "
                     "has some of them: give none, selective or full with pp"
                 )
-            check_micro_batches(self._schedule_name, self.num_microbatches, axes.pipeline_ranks)
+            check_micro_batches(
+                self.schedule or DEFAULT, self.num_microbatches, axes.pipeline_ranks
+            )
         elif self.schedule is not None or self.microbatches is not None:
             name = "schedule" if self.schedule is not None else "microbatches"
             raise InputsError(f"{name} is a pipeline's: give the mesh pp=2 or more")
 
     @property
-    def _schedule_name(self) -> str:
-        return self.schedule or DEFAULT
+    def schedule_name(self) -> str | None:
+        """Of a pipeline's schedule; None without a pipeline."""
+        return (self.schedule or DEFAULT) if self.axes.pipeline_ranks > 1 else None
 
     @property
     def num_microbatches(self) -> int:
@@ -235,7 +238,7 @@ class Strategy:
             zero=self.zero,
             offload=self.offload,
             splits_sequence=self.sequence_parallel,
-            schedule=schedule_named(self._schedule_name) if axes.pipeline_ranks > 1 else None,
+            schedule=None if self.schedule_name is None else schedule_named(self.schedule_name),
             num_microbatches=self.num_microbatches,
         )
 

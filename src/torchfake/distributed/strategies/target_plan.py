@@ -25,6 +25,7 @@ from torchfake.distributed.parallelize.context import (
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.strategies.batch import Batch, batch_of
+from torchfake.distributed.strategies.pipelines import inputs_and_target, micro_batches
 from torchfake.distributed.strategies.step_time import StepTime, step_time
 from torchfake.distributed.strategies.strategy import Strategy
 from torchfake.errors import InputsError, UnknownValueError
@@ -115,6 +116,7 @@ class TargetPlan(Record):
             "zero": self.strategy.zero,
             "sequence_parallel": self.strategy.sequence_parallel,
             "offload": self.strategy.offload,
+            "schedule": self.strategy.schedule_name,
             "optimizer": self.optimizer,
             "plan": self.plan.to_dict(),
             "code": self.code,
@@ -142,6 +144,7 @@ def plan_target(
     answer: str | None = None,
     allocator: str | None = None,
     sequence_parallel: bool = False,
+    schedule: str | None = None,
     shows_code: bool = False,
 ) -> TargetPlan:
     """Plan the training of what a TARGET names, with a layout that is found in the model.
@@ -168,6 +171,7 @@ def plan_target(
         answer: answers what the model asks of values that do not exist: ``"typical"``.
         allocator: options of CUDA's caching allocator.
         sequence_parallel: split the sequence along ``tp`` too, as for :class:`Strategy`.
+        schedule: of a pipeline, as for :class:`Strategy`; its micro-batches are those of the step.
         shows_code: whether the text of the result ends with the code.
 
     Raises:
@@ -177,23 +181,36 @@ def plan_target(
     axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
     if gpus not in (None, axes.num_ranks):
         raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
-    strategy = Strategy(
-        axes.sizes, checkpoint, precision, zero, offload, sequence_parallel=sequence_parallel
-    )
+    is_pipeline = axes.pipeline_ranks > 1
+    micro_batch, accumulate = micro_batches(batch, micro_batch, accumulate, axes)
     sizes = batch_of(batch, micro_batch, accumulate, axes.data_ranks)
+    strategy = Strategy(
+        axes.sizes,
+        checkpoint,
+        precision,
+        zero,
+        offload,
+        sequence_parallel=sequence_parallel,
+        schedule=schedule,
+        microbatches=sizes.accumulate if is_pipeline else None,
+    )
     target, dtype = resolve(text, overrides=overrides), _DTYPES[precision]
     module = build(replace(target, dtype=dtype)).module
     code = strategy.code(module)
-    given, seq = _inputs(module, inputs, sizes.micro, seq)
-    given = _split_inputs(given, module, axes)
-    num_run = min(sizes.accumulate, _MOST_RUN)
+    num_at_once = sizes.micro * (sizes.accumulate if is_pipeline else 1)
+    given, seq = _inputs(module, inputs, num_at_once, seq)
+    given, goal = _split_inputs(given, module, axes), None
+    num_run = sizes.accumulate if is_pipeline else min(sizes.accumulate, _MOST_RUN)
+    if is_pipeline:
+        given, goal = inputs_and_target(given, num_at_once)
     try:
         found = plan(
             partial(construct, target, dtype),
             **strategy.plan_options,
             inputs=given,
             optimizer=_optimizer(optimizer) if strategy.mixes_dtensors else optimizer,
-            accumulate=num_run,
+            target=goal,
+            accumulate=1 if is_pipeline else num_run,
             gpu=gpu,
             answer=answer,
             allocator=allocator,
@@ -202,7 +219,7 @@ def plan_target(
         if answer is not None:
             raise
         raise UnknownValueError(f"{error}, on the command line --answer typical") from error
-    schedule = found.schedule
+    timed = found.schedule
     return TargetPlan(
         target=text,
         strategy=strategy,
@@ -212,8 +229,8 @@ def plan_target(
         plan=_of_all_micro_batches(found, num_run, sizes.accumulate),
         code=code,
         time=None
-        if schedule is None
-        else step_time(schedule, found.model_flops, num_run, sizes.accumulate),
+        if timed is None
+        else step_time(timed, found.model_flops, num_run, sizes.accumulate),
         notes=target.notes + _notes(sizes, num_run) + _assumed(axes),
         shows_code=shows_code,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torchfake.distributed.parallelize.choices import counts_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.parallelize.schedules import schedule_named
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.distributed.text import plan_lines, plan_tables, step_text
 from torchfake.inspect.base_record import plain_text
@@ -129,6 +130,9 @@ def _layout(found: TargetPlan) -> str:
     if axes.tensor in sizes:
         kinds = "tensor and sequence" if strategy.sequence_parallel else "tensor"
         parts.append(f"{kinds} parallel along {axes.tensor} {sizes[axes.tensor]}")
+    if axes.pipeline in sizes and strategy.schedule_name is not None:
+        name = schedule_named(strategy.schedule_name).class_name
+        parts.append(f"pipeline along {axes.pipeline} {sizes[axes.pipeline]} ({name})")
     if axes.context in sizes:
         parts.append(f"context parallel along {axes.context} {sizes[axes.context]}")
     if axes.experts in sizes:

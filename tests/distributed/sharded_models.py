@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -172,6 +179,18 @@ def replicas(**options: Any) -> Callable[[Any, Any], Any]:
     return wrap
 
 
+def fsdp1(**options: Any) -> Callable[[Any, Any], Any]:
+    """FSDP1, the blocks one at a time."""
+
+    def wrap(model: Any, mesh: Any) -> Any:
+        policy = ModuleWrapPolicy({Block})
+        return FullyShardedDataParallel(
+            model, device_mesh=mesh, auto_wrap_policy=policy, device_id=torch.device("cpu"), **options
+        )
+
+    return wrap
+
+
 class Case(NamedTuple):
     """A model, how it is sharded over four ranks, and a step."""
 
@@ -204,6 +223,23 @@ CASES = {
     "sequence parallel": Case((4,), sequence),
     "both": Case((2, 2), two_dimensional),
     "both of uneven sizes": Case((2, 2), two_dimensional, lambda: Model(63, 32, 66)),
+}
+
+_FSDP1: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "fsdp1": ({}, {}),
+    "fsdp1 that keeps": ({"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP}, {"build": uneven}),
+    "fsdp1 in mixed precision": (
+        {"mixed_precision": MixedPrecision(torch.bfloat16, torch.float32)},
+        {"accumulate": 2},
+    ),
+    "hybrid fsdp1": (
+        {"sharding_strategy": ShardingStrategy.HYBRID_SHARD},
+        {"shape": (2, 2), "build": uneven},
+    ),
+}
+CASES |= {
+    name: Case(**{"shape": (4,), "parallelize": fsdp1(**of_fsdp), "counts_all": True, **options})
+    for name, (of_fsdp, options) in _FSDP1.items()
 }
 
 _SMALL = 0.01  # MiB of a bucket

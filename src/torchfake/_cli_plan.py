@@ -71,7 +71,18 @@ Precision = Annotated[
     str, typer.Option(help="mixed (float32 parameters, bfloat16 computation), bf16 or fp32.")
 ]
 OptimizerName = Annotated[str, typer.Option("--optimizer", help="By its name in torch.optim.")]
-Zero = Annotated[int, typer.Option(help="3, or 2: gathered parameters are kept for backward.")]
+Zero = Annotated[
+    int | None,
+    typer.Option(
+        help="3, or 2: gathered parameters are kept for backward; of ddp 0, or 1: each rank has a "
+        "part of the optimizer's state. [default: 3, of ddp 0]",
+        show_default=False,
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(help="What shards and copies the model: fsdp2, fsdp1 or ddp."),
+]
 Offload = Annotated[bool, typer.Option("--offload", help="Keep shards on the CPU.")]
 SequenceParallel = Annotated[
     bool,
@@ -121,7 +132,8 @@ def plan_command(
     checkpoint: Checkpoint = "none",
     precision: Precision = "mixed",
     optimizer: OptimizerName = "adamw",
-    zero: Zero = 3,
+    zero: Zero = None,
+    engine: Engine = "fsdp2",
     offload: Offload = False,
     sequence_parallel: SequenceParallel = False,
     schedule: ScheduleName = None,
@@ -154,6 +166,7 @@ def plan_command(
             "precision": precision,
             "optimizer": optimizer,
             "zero": zero,
+            "engine": engine,
             "overrides": config or (),
             "inputs": inputs,
             "answer": answer,

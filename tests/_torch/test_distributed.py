@@ -270,3 +270,12 @@ def test_buckets_have_so_many_bytes() -> None:
         [2, 1],
         [0],
     ]
+
+
+def test_the_parts_of_an_optimizer(mesh: DeviceMesh) -> None:
+    params = [nn.Parameter(torch.ones(n)) for n in (3, 5, 4, 1, 1)]
+    made = distributed.zero_optimizer_class()(params, optimizer_class=torch.optim.SGD)
+    assert distributed.parts_of_optimizer(torch.optim.SGD(params)) is None
+    parts, ranks = distributed.parts_of_optimizer(made) or ([], [])
+    assert ranks == [0, 1, 2, 3]
+    assert [[param.numel() for param in part] for part in parts] == [[5], [4], [3], [1, 1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+
+from torchfake._torch.distributed import zero_optimizer_class
 
 
 class Attention(nn.Module):
@@ -185,7 +189,11 @@ def fsdp1(**options: Any) -> Callable[[Any, Any], Any]:
     def wrap(model: Any, mesh: Any) -> Any:
         policy = ModuleWrapPolicy({Block})
         return FullyShardedDataParallel(
-            model, device_mesh=mesh, auto_wrap_policy=policy, device_id=torch.device("cpu"), **options
+            model,
+            device_mesh=mesh,
+            auto_wrap_policy=policy,
+            device_id=torch.device("cpu"),
+            **options,
         )
 
     return wrap
@@ -197,7 +205,7 @@ class Case(NamedTuple):
     shape: tuple[int, ...]
     parallelize: Callable[[Any, Any], Any]
     build: Callable[[], nn.Module] = Model
-    optimizer: str = "AdamW"
+    optimizer: Any = "AdamW"  # a name, or a function of the parameters
     accumulate: int = 1
     keep_gradients: bool = False
     inputs: Callable[[], Any] | None = None  # of one rank; those below, if None
@@ -258,6 +266,10 @@ _REPLICAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ddp accumulated": ({"bucket_cap_mb": _SMALL}, {"optimizer": "SGD", "accumulate": 2}),
     "ddp of a static graph": ({"bucket_cap_mb": _SMALL, "static_graph": True}, {"build": Normed}),
     "ddp of uneven sizes": ({"bucket_cap_mb": _SMALL}, {"build": uneven, "shape": (2, 2)}),
+    "zero 1": (
+        {},
+        {"build": uneven, "optimizer": partial(zero_optimizer_class(), optimizer_class=AdamW)},
+    ),
     "ddp under autocast": ({}, {"autocast": torch.bfloat16}),
     "ddp in views of unused parameters": (
         {"gradient_as_bucket_view": True, "find_unused_parameters": True},

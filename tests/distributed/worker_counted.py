@@ -6,6 +6,7 @@ Its arguments are a folder, into which each rank writes what it has counted, and
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import time
 import warnings
@@ -109,7 +110,8 @@ def sum_bytes(tensors: Any) -> int:
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
+    own = getattr(optimizer, "optim", optimizer)  # of ZeRO: the part of this rank
+    return [t for state in own.state.values() for t in state.values() if torch.is_tensor(t)]
 
 
 @contextlib.contextmanager
@@ -134,9 +136,11 @@ def counted(case: Case) -> dict[str, Any]:
     names = case.names or ("dp", "tp")[: len(case.shape)]
     mesh = init_device_mesh("cpu", case.shape, mesh_dim_names=names)
     counting, model = Counting(), case.build()
-    with counting if case.counts_all else contextlib.nullcontext():
+    with counting_resizes(counting), counting if case.counts_all else contextlib.nullcontext():
         model = case.parallelize(model, mesh) or model
-    optimizer = getattr(torch.optim, case.optimizer)(model.parameters())
+    gc.collect()  # what it leaves in cycles
+    make = case.optimizer
+    optimizer = (getattr(torch.optim, make) if isinstance(make, str) else make)(model.parameters())
     given = (case.inputs or inputs)()
     axes = {name: mesh[name] for name in names}  # each look-up makes a mesh, of tensors
     for tensor in locals_of([*model.parameters(), *model.buffers(), *given.values()]):

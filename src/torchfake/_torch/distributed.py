@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -361,3 +362,29 @@ def bucket_assignment(
     assigned, _ = dist._compute_bucket_assignment_by_size(tensors, limits, sparse, indices or [])
     found: list[list[int]] = assigned
     return found
+
+
+def zero_optimizer_class() -> Any:
+    """``ZeroRedundancyOptimizer``. Its package compiles with torch.jit when it is imported, which
+    warns since torch 2.13, and cannot be done in a mode.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer
+
+
+def parts_of_optimizer(optimizer: Any) -> tuple[list[list[torch.Tensor]], list[int]] | None:
+    """The parameters that each rank of a group updates, and these ranks; None if `optimizer` is no
+    ``ZeroRedundancyOptimizer``.
+    """
+    import torch.distributed as dist
+
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    if module is None or not isinstance(optimizer, module.ZeroRedundancyOptimizer):
+        return None
+    parts: Any = optimizer._partition_parameters()
+    return (
+        [[param for group in groups for param in group["params"]] for groups in parts],
+        dist.get_process_group_ranks(optimizer.process_group),
+    )

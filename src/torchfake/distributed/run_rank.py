@@ -129,6 +129,8 @@ class _Rank:
         uneven.register(module.parameters())
         uneven.register(module.buffers())
         modules, step = ModuleTracker(module), self._step(args, kwargs)
+        if callable(step.optimizer) and not isinstance(step.optimizer, type):
+            step = replace(step, optimizer=_Observed(step.optimizer, uneven))
         make = partial(
             RankTracker, modules, uneven, self._axis_of, self.mailbox,
             has_workspace=step.workspace_bytes is not None,
@@ -282,6 +284,21 @@ class _Rank:
                 f"{part} fails{where} on rank {self.rank} ({layout.text_of(self.rank)}) of the "
                 f"mesh {sizes}: {one_line(error)}"
             ) from error
+
+
+class _Observed:
+    """A function that makes an optimizer, which is registered if each rank has a part of it."""
+
+    def __init__(self, make: Callable[[Any], Any], uneven: UnevenShards) -> None:
+        self._make, self._uneven = make, uneven
+
+    def __repr__(self) -> str:
+        return repr(self._make)
+
+    def __call__(self, parameters: Any) -> Any:
+        made = self._make(parameters)
+        self._uneven.register_parts(made)
+        return made
 
 
 def _has_real_tensors(module: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchfake._torch.distributed import is_dtensor
+from torchfake._torch.distributed import is_dtensor, parts_of_optimizer
 from torchfake._torch.subclass import inner_tensors
 from torchfake.distributed.layout import Layout
 
@@ -32,6 +32,7 @@ class UnevenShards:
         self.layout = layout
         self.shape_ids: dict[Any, np.ndarray[Any, Any]] = {}
         """By global shape, placements and mesh: for each rank a number for its local shape."""
+        self._num_parts = 0  # optimizers of which each rank has a part
         self._seen: dict[Any, Any] = {}  # and the mesh, which keeps its id from being reused
 
     def register(self, tensors: Iterable[Any]) -> None:
@@ -44,6 +45,19 @@ class UnevenShards:
                 if key not in self._seen:
                     self._seen[key] = tensor.device_mesh
                     self._add_if_uneven(tuple(tensor.shape), tensor.placements, tensor.device_mesh)
+
+    def register_parts(self, optimizer: Any) -> None:
+        """Add an optimizer of which each rank has a part."""
+        found = parts_of_optimizer(optimizer)
+        if found is None:
+            return
+        parts, ranks = found
+        shapes = [tuple(tuple(param.shape) for param in part) for part in parts]
+        numbers = {shape: i for i, shape in enumerate(dict.fromkeys(shapes))}
+        ids = np.array([numbers[shape] for shape in shapes])
+        places = self.layout.coordinates_in(np.array(ranks))[:, 0]
+        self._num_parts += 1
+        self.shape_ids["parts of an optimizer", self._num_parts] = ids[places]
 
     def _add_if_uneven(self, shape: tuple[int, ...], placements: Any, mesh: Any) -> None:
         sharded = [(i, p) for i, p in enumerate(placements) if getattr(p, "dim", None) is not None]

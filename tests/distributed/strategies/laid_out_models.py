@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
@@ -26,6 +28,7 @@ from transformers import (
 )
 
 from tests.distributed.sharded_models import Case, Model
+from torchfake._torch.distributed import zero_optimizer_class
 from torchfake.distributed import Strategy
 
 SIZES = {
@@ -151,8 +154,28 @@ def case(
     return Case(strategy.mesh_shape, strategy, build, **names, **options)
 
 
+def fsdp1_on_cpu(strategy: Strategy) -> Callable[[Any, Any], Any]:
+    """The same, where FSDP1 would ask for an accelerator."""
+    on_cpu = partial(FullyShardedDataParallel, device_id=torch.device("cpu"))
+
+    def lay_out(model: Any, mesh: Any) -> Any:
+        with patch.object(torch.distributed.fsdp, "FullyShardedDataParallel", on_cpu):
+            return strategy(model, mesh)
+
+    return lay_out
+
+
+def engine_case(strategy: Strategy, **options: Any) -> Case:
+    """A case of DDP or FSDP1."""
+    found = case(llama, texts, strategy, counts_all=True, **options)
+    is_flat = strategy.engine == "fsdp1"
+    return found._replace(parallelize=fsdp1_on_cpu(strategy)) if is_flat else found
+
+
 FSDP, BOTH = {"dp": 4}, {"dp": 2, "tp": 2}
 HYBRID = {"replicate": 2, "shard": 2}
+
+ZERO_1 = Strategy(FSDP, precision="fp32", zero=1, engine="ddp")
 
 LAID_OUT = {
     "llama, fsdp": case(llama, texts, Strategy(FSDP)),
@@ -186,6 +209,16 @@ LAID_OUT = {
     "t5, hybrid": case(t5, texts, Strategy(HYBRID, precision="fp32")),
     "vit, fsdp": case(vit, labelled_images, Strategy(FSDP, "selective", "fp32")),
     "own vision, fsdp": case(Vision, images, Strategy(FSDP, "full", "fp32")),
+    "llama, ddp, full": engine_case(Strategy(FSDP, "full", engine="ddp")),
+    "llama, zero 1": engine_case(
+        ZERO_1, optimizer=partial(zero_optimizer_class(), optimizer_class=torch.optim.AdamW)
+    ),
+    "llama, fsdp1": engine_case(Strategy(FSDP, engine="fsdp1")),
+    "llama, fsdp1, full": engine_case(Strategy(FSDP, "full", engine="fsdp1")),
+    "llama, fsdp1, selective": engine_case(Strategy(FSDP, "selective", "fp32", engine="fsdp1")),
+    "llama, fsdp1, zero 2": engine_case(Strategy(FSDP, precision="fp32", zero=2, engine="fsdp1")),
+    "llama, hybrid fsdp1": engine_case(Strategy(HYBRID, engine="fsdp1")),
+    "llama, hybrid fsdp1, zero 2": engine_case(Strategy(HYBRID, zero=2, engine="fsdp1")),
     "own, both": case(
         Model, own_texts, Strategy(BOTH, "full", "fp32", tensor_plan=TENSOR_PLAN), optimizer="SGD"
     ),

@@ -27,6 +27,8 @@ IN_SUITE = [
     "qwen3, sequences",
     "llama, ring, sequences",
     "qwen3 moe, experts, fsdp",
+    "llama, fsdp1, full",
+    "llama, zero 1",
 ]
 """Of LAID_OUT and TOKENS; --all-samples takes all of them."""
 

@@ -19,5 +19,6 @@ In reading order:
     data           the lines that shard or copy
     schedules      schedules of pipelines by name
     pipeline       the stages of a pipeline, and its schedule
+    engines        the same with DDP or FSDP1
     code           all of it, in order
 """

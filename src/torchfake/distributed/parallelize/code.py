@@ -12,6 +12,11 @@ from torchfake.distributed.parallelize.blocks import Blocks, repeated_blocks
 from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
 from torchfake.distributed.parallelize.context import split_contexts
 from torchfake.distributed.parallelize.data import share_data
+from torchfake.distributed.parallelize.engines import (
+    replica_mesh,
+    wrap_flat_shards,
+    wrap_replicas,
+)
 from torchfake.distributed.parallelize.experts import (
     expert_modules,
     split_experts,
@@ -44,6 +49,7 @@ def code_of(
     splits_sequence: bool = False,
     schedule: PipelineSchedule | None = None,
     num_microbatches: int = 1,
+    engine: str = "fsdp2",
 ) -> str:
     """The text of ``parallelize(model, mesh)`` for this model.
 
@@ -73,12 +79,27 @@ def code_of(
     if checkpoint != "none":
         checkpoint_blocks(stage, module, blocks, checkpoint)
     root = "model" if parts is None else "stage"
-    share_data(stage, axes, blocks, is_mixed, zero, offload, experts, root)
+    if engine == "ddp":
+        wrap_replicas(stage, axes)
+    elif engine == "fsdp1":
+        wrap_flat_shards(stage, axes, blocks, is_mixed, zero, offload)
+    else:
+        share_data(stage, axes, blocks, is_mixed, zero, offload, experts, root)
     if schedule is not None and parts is not None:
         return write_pipeline(code, stage, parts, axes, schedule, num_microbatches)
     if "torch." not in code.text().replace("from torch.", ""):
         code.imports.remove("import torch")
     return code.text()
+
+
+def optimizer_text(axes: MeshAxes) -> str:
+    """The line that makes an optimizer of which each rank has a part (ZeRO-1)."""
+    kind = "torch.optim.AdamW"  # any of torch.optim
+    return (
+        "optimizer = ZeroRedundancyOptimizer(\n"
+        f"    model.parameters(), {kind}, process_group={replica_mesh(axes)}.get_group()\n"
+        ")\n"
+    )
 
 
 def call_text(axes: MeshAxes, device: str) -> str:

@@ -6,6 +6,7 @@ for ``plan``. Invariant: what is run is what is printed. Called by: users, and `
 
 from __future__ import annotations
 
+import inspect
 import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchfake._torch.distributed import zero_optimizer_class
 from torchfake.distributed.parallelize.choices import check_choices
-from torchfake.distributed.parallelize.code import MESH_IMPORT, call_text, code_of
+from torchfake.distributed.parallelize.code import (
+    MESH_IMPORT,
+    call_text,
+    code_of,
+    optimizer_text,
+)
 from torchfake.distributed.parallelize.context import context_usage, in_ring
+from torchfake.distributed.parallelize.engines import ENGINES, STAGES, check_engine
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
 from torchfake.distributed.parallelize.schedules import (
     DEFAULT,
@@ -54,7 +62,8 @@ class Strategy:
         precision: ``"mixed"``: parameters as they are (float32), computation in bfloat16, gradients
             reduced in float32; ``"bf16"`` and ``"fp32"``: all of it as the model was built.
         zero: 3, or 2, which keeps gathered parameters from the forward to the backward pass
-            (``reshard_after_forward=False``).
+            (``reshard_after_forward=False``); of ``"ddp"`` 0, or 1, with which each rank has a part
+            of the optimizer's state (``ZeroRedundancyOptimizer``): see :meth:`optimizer`.
         offload: keep shards on the CPU (``CPUOffloadPolicy``).
         tensor_plan: rules of tensor parallelism of your own: ``"colwise"``, ``"rowwise"`` and
             transformers' other styles, by names of modules with ``*`` for numbers.
@@ -65,6 +74,8 @@ class Strategy:
             class of ``torch.distributed.pipelining``; all but the first two have two stages on each
             rank.
         microbatches: of a pipeline, in a step; not given: two for each rank of ``pp``.
+        engine: ``"fsdp2"``; ``"fsdp1"``, FullyShardedDataParallel; ``"ddp"``,
+            DistributedDataParallel.
 
     Raises:
         InputsError: if an option is not understood.
@@ -91,12 +102,13 @@ class Strategy:
     mesh: Mapping[str, int]
     checkpoint: str | int = "none"
     precision: str = "mixed"
-    zero: int = 3
+    zero: int | None = None
     offload: bool = False
     tensor_plan: Mapping[str, str] | None = None
     sequence_parallel: bool = False
     schedule: str | None = None
     microbatches: int | None = None
+    engine: str = "fsdp2"
 
     def __post_init__(self) -> None:
         if not isinstance(self.mesh, Mapping):
@@ -104,7 +116,10 @@ class Strategy:
         axes = mesh_axes(self.mesh)
         check_choices(self.checkpoint)
         _check_choice("precision", self.precision, PRECISIONS)
-        _check_zero(self.zero)
+        _check_choice("engine", self.engine, ENGINES)
+        if self.zero is None:
+            object.__setattr__(self, "zero", STAGES[self.engine][0])
+        check_engine(self.engine, axes, self.stage, self.offload)
         if self.offload and not axes.wraps_modules:
             raise InputsError("offload is FSDP2's: give the mesh an axis that shards, dp=2 or more")
         if self.tensor_plan is not None and axes.tensor_ranks == 1:
@@ -153,6 +168,14 @@ class Strategy:
         return mesh_axes(self.mesh)
 
     @property
+    def stage(self) -> int:
+        """Of ZeRO, what is shared among ranks: 0 nothing, 1 the optimizer's state, 2 gradients
+        too, 3 parameters too.
+        """
+        assert self.zero is not None
+        return self.zero
+
+    @property
     def mesh_shape(self) -> tuple[int, ...]:
         """For ``plan(mesh_shape=...)``."""
         return tuple(self.axes.sizes.values())
@@ -165,7 +188,8 @@ class Strategy:
     @property
     def autocast(self) -> torch.dtype | None:
         """For ``plan(autocast=...)``: bfloat16 where mixed precision is not FSDP2's to provide."""
-        is_alone = self.precision == "mixed" and not self.axes.wraps_modules
+        is_alone = not self.axes.wraps_modules or self.engine == "ddp"
+        is_alone = is_alone and self.precision == "mixed"
         return torch.bfloat16 if is_alone else None
 
     @property
@@ -192,6 +216,24 @@ class Strategy:
         """
         return not self.axes.wraps_modules and self.axes.tensor_ranks > 1
 
+    def optimizer(self, kind: Any) -> Any:
+        """For ``plan(optimizer=...)``: the optimizer of that name or class, laid out as the rest.
+
+        Raises:
+            InputsError: if there is no such optimizer.
+        """
+        named = vars(torch.optim).items()
+        known = {name.lower(): value for name, value in named if isinstance(value, type)}
+        kind = known.get(kind.lower(), kind) if isinstance(kind, str) else kind
+        if not isinstance(kind, type):
+            raise InputsError(f"{kind!r} is no optimizer of torch.optim: give a name such as adamw")
+        options = {}
+        if self.mixes_dtensors and "foreach" in inspect.signature(kind).parameters:
+            options["foreach"] = False
+        if self.stage == 1:
+            return partial(zero_optimizer_class(), optimizer_class=kind)
+        return partial(kind, **options)
+
     def code(self, module: nn.Module, *, device: str = "cuda") -> str:
         """The code that lays this model out so: a function ``parallelize``, the mesh, the call.
 
@@ -210,6 +252,13 @@ class Strategy:
         call = call_text(self.axes, device)
         if self.axes.context_ranks > 1:
             call += context_usage(module)
+        if self.engine == "ddp" and self.autocast is not None:
+            call += f'# forward passes run in torch.autocast("{device}", torch.bfloat16)\n'
+        if self.stage == 1:
+            imports += ["import torch"] if "import torch" not in imports else []
+            imports.append("from torch.distributed.optim import ZeroRedundancyOptimizer")
+            imports.sort(key=lambda line: (line.startswith("from"), line))
+            call += optimizer_text(self.axes)
         if self.mixes_dtensors:
             call += (
                 "# optimizers take foreach=False: some parameters are DTensors, and some are not\n"
@@ -235,11 +284,12 @@ class Strategy:
             rules=tensor_rules(module, self.tensor_plan, axes.tensor_ranks) if splits else None,
             checkpoint=self.checkpoint,
             is_mixed=self.precision == "mixed",
-            zero=self.zero,
+            zero=self.stage,
             offload=self.offload,
             splits_sequence=self.sequence_parallel,
             schedule=None if self.schedule_name is None else schedule_named(self.schedule_name),
             num_microbatches=self.num_microbatches,
+            engine=self.engine,
         )
 
 
@@ -247,13 +297,3 @@ def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
         hint = did_you_mean(str(given), known) or f": give one of {', '.join(known)}"
         raise InputsError(f"{name} is {given!r}{hint}")
-
-
-def _check_zero(zero: int) -> None:
-    if zero == 1:
-        raise InputsError(
-            "zero=1 is ZeRO-2 whose gradients are reduced once in several micro-batches, which is "
-            "up to the training loop: give 2 or 3, or set_requires_gradient_sync in a step of yours"
-        )
-    if zero not in (2, 3) or isinstance(zero, bool):
-        raise InputsError(f"zero={zero!r}: give 3, or 2 (reshard_after_forward=False)")

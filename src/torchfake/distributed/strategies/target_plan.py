@@ -7,7 +7,6 @@ in the record. Called by: users, and ``cli``.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -113,6 +112,7 @@ class TargetPlan(Record):
             "seq": self.seq,
             "checkpoint": self.strategy.checkpoint,
             "precision": self.strategy.precision,
+            "engine": self.strategy.engine,
             "zero": self.strategy.zero,
             "sequence_parallel": self.strategy.sequence_parallel,
             "offload": self.strategy.offload,
@@ -137,7 +137,7 @@ def plan_target(
     checkpoint: str | int = "none",
     precision: str = "mixed",
     optimizer: str = "adamw",
-    zero: int = 3,
+    zero: int | None = None,
     offload: bool = False,
     overrides: Sequence[str] = (),
     inputs: str | None = None,
@@ -145,6 +145,7 @@ def plan_target(
     allocator: str | None = None,
     sequence_parallel: bool = False,
     schedule: str | None = None,
+    engine: str = "fsdp2",
     shows_code: bool = False,
 ) -> TargetPlan:
     """Plan the training of what a TARGET names, with a layout that is found in the model.
@@ -162,7 +163,7 @@ def plan_target(
         precision: as for :class:`Strategy`; parameters are float32 in ``"mixed"`` and ``"fp32"``,
             whatever dtype the config names.
         optimizer: its name in ``torch.optim``.
-        zero: 3 or 2, as for :class:`Strategy`.
+        zero: 3 or 2, of ``engine="ddp"`` 0 or 1, as for :class:`Strategy`.
         offload: keep shards on the CPU.
         overrides: ``key=value`` each, for its config or arguments.
         inputs: ``package.module:function`` or ``path/to/file.py:function`` that makes the arguments
@@ -172,6 +173,7 @@ def plan_target(
         allocator: options of CUDA's caching allocator.
         sequence_parallel: split the sequence along ``tp`` too, as for :class:`Strategy`.
         schedule: of a pipeline, as for :class:`Strategy`; its micro-batches are those of the step.
+        engine: what shards and copies the model, as for :class:`Strategy`.
         shows_code: whether the text of the result ends with the code.
 
     Raises:
@@ -193,6 +195,7 @@ def plan_target(
         sequence_parallel=sequence_parallel,
         schedule=schedule,
         microbatches=sizes.accumulate if is_pipeline else None,
+        engine=engine,
     )
     target, dtype = resolve(text, overrides=overrides), _DTYPES[precision]
     module = build(replace(target, dtype=dtype)).module
@@ -208,7 +211,7 @@ def plan_target(
             partial(construct, target, dtype),
             **strategy.plan_options,
             inputs=given,
-            optimizer=_optimizer(optimizer) if strategy.mixes_dtensors else optimizer,
+            optimizer=_optimizer(strategy, optimizer),
             target=goal,
             accumulate=1 if is_pipeline else num_run,
             gpu=gpu,
@@ -271,13 +274,9 @@ def _split_inputs(given: Any, module: nn.Module, axes: MeshAxes) -> Any:
     return whole_sequences(given)
 
 
-def _optimizer(name: str) -> Any:
-    """The optimizer of that name, one parameter at a time; the name, if there is no such choice."""
-    known = {key.lower(): value for key, value in vars(torch.optim).items()}
-    found = known.get(name.lower())
-    if not isinstance(found, type) or "foreach" not in inspect.signature(found).parameters:
-        return name
-    return partial(found, foreach=False)
+def _optimizer(strategy: Strategy, name: str) -> Any:
+    """The optimizer of that name as the layout needs it; the name, if that is as torch has it."""
+    return strategy.optimizer(name) if strategy.mixes_dtensors or strategy.stage == 1 else name
 
 
 def _of_all_micro_batches(found: Plan, num_run: int, num_all: int) -> Plan:

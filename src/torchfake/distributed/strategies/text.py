@@ -80,9 +80,11 @@ def _remedies(found: TargetPlan) -> list[str]:
         remedies.append("--micro-batch 1")
     if strategy.checkpoint != "full":
         remedies.append("--checkpoint full")
-    if strategy.zero == 2:
+    if strategy.stage == 2:
         remedies.append("--zero 3")
-    if not strategy.offload and strategy.axes.wraps_modules:
+    if strategy.engine == "ddp":
+        remedies.append("--engine fsdp2")
+    if not strategy.offload and strategy.axes.wraps_modules and strategy.engine != "ddp":
         remedies.append("--offload")
     return remedies
 
@@ -119,11 +121,17 @@ def _layout(found: TargetPlan) -> str:
     strategy, axes = found.strategy, found.strategy.axes
     sizes = {name: n for name, n in axes.sizes.items() if n > 1}
     parts = []
-    if axes.sharding:
-        kind = "HSDP" if axes.replicate in sizes else "FSDP2"
+    if strategy.engine == "ddp":
+        zero = ", each rank a part of the optimizer (ZeRO-1)" if strategy.stage == 1 else ""
+        along = " x ".join(f"{name} {n}" for name, n in sizes.items())
+        parts.append(f"DDP along {along}{zero}")
+    elif axes.sharding:
+        kind = "FSDP1" if strategy.engine == "fsdp1" else "FSDP2"
+        if axes.replicate in sizes:
+            kind = "HSDP of FSDP1" if strategy.engine == "fsdp1" else "HSDP"
         names = [name for name in (axes.replicate, *axes.sharding) if name in sizes]
         along = " x ".join(f"{name} {sizes[name]}" for name in names)
-        zero = "" if strategy.zero == 3 else ", which keeps what it gathers (ZeRO-2)"
+        zero = "" if strategy.stage == 3 else ", which keeps what it gathers (ZeRO-2)"
         parts.append(f"{kind} along {along}{zero}")
     elif axes.replicate in sizes:
         parts.append(f"replicas along {axes.replicate} {sizes[axes.replicate]} (as DDP)")

@@ -122,6 +122,11 @@ TOKENS = {
     "own, sequences": case(
         Model, own_texts, sequences(BOTH, "full", "fp32", tensor_plan=OWN_PLAN), optimizer="SGD"
     ),
+    "qwen3 moe, sequences": case(qwen3_moe, texts, sequences(BOTH, "full", "fp32")),
+    "deepseek, sequences": case(deepseek, texts, sequences(BOTH, precision="fp32")),
+    "qwen3 moe, sequences, experts": routed_case(
+        qwen3_moe, sequences({"ep": 2, "tp": 2}, "full", "fp32")
+    ),
     "llama, ring": ring_case(llama, Strategy({"cp": 4}, precision="fp32")),
     "llama, ring, all-to-all": ring_case(llama, Strategy({"cp": 4}, precision="fp32"), "alltoall"),
     "llama, ring, fsdp": ring_case(llama, Strategy({"dp": 2, "cp": 2}, "full", "fp32")),

@@ -35,11 +35,16 @@ def split_tensors(code: Code, axes: MeshAxes, rules: TensorRules) -> None:
         code.lines += ["styles = {", *(f'    "{k}": {v},' for k, v in written.items()), "}"]
         code.lines.append(f"parallelize_module(model, {mesh}, styles)")
     else:
-        engine = "transformers.distributed.tensor_parallel"
-        code.imports.add(f"from {engine} import apply_tensor_parallelism")
-        styles = named_styles(code, rules.styles)
-        code.lines.append(f"apply_tensor_parallelism(model, {mesh}, {styles})")
+        split_by_transformers(code, axes, rules.styles)
     code.lines += retied(rules)
+
+
+def split_by_transformers(code: Code, axes: MeshAxes, rules: Mapping[str, str]) -> None:
+    """Split tensors by rules that are transformers' own."""
+    engine = "transformers.distributed.tensor_parallel"
+    code.imports.add(f"from {engine} import apply_tensor_parallelism")
+    styles = named_styles(code, rules)
+    code.lines.append(f'apply_tensor_parallelism(model, mesh["{axes.tensor}"], {styles})')
 
 
 def retied(rules: TensorRules) -> list[str]:

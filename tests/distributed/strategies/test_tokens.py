@@ -44,6 +44,13 @@ def test_axes_are_completed() -> None:
         parse_mesh("sp=2", 4)
 
 
+def test_what_does_not_go_together() -> None:
+    with pytest.raises(InputsError, match="stages of pp send tensors, and with sequence_parallel"):
+        Strategy({"pp": 2, "tp": 2}, sequence_parallel=True)
+    with pytest.raises(InputsError, match="sequence_parallel splits along tp: give the mesh tp=2"):
+        Strategy({"dp": 2}, sequence_parallel=True)
+
+
 def test_the_printed_code_splits_sequences() -> None:
     strategy = Strategy({"dp": 2, "cp": 2}, "full", "fp32")
     text = code_of(strategy)

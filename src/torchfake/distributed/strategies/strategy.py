@@ -126,6 +126,11 @@ class Strategy:
             raise InputsError("tensor_plan is for an axis tp, which the mesh does not have")
         if self.sequence_parallel and axes.tensor_ranks == 1:
             raise InputsError("sequence_parallel splits along tp: give the mesh tp=2 or more")
+        if self.sequence_parallel and axes.pipeline_ranks > 1:
+            raise InputsError(
+                f"stages of {axes.pipeline} send tensors, and with sequence_parallel they would be "
+                "DTensors: leave one of them out"
+            )
         self._check_pipeline(axes)
 
     def _check_pipeline(self, axes: MeshAxes) -> None:

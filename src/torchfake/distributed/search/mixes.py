@@ -31,6 +31,14 @@ class Ways(NamedTuple):
     blocks: Mapping[str, Sequence[OfBlock]]  # by way: of each block, at full depth
     exposed: float  # seconds that a step is longer for each second that is recomputed
 
+    @property
+    def most_bytes(self) -> int:
+        """What is reserved if each block keeps as much as it can, as far as can be told."""
+        each = zip(*self.blocks.values(), strict=True)
+        kept = sum(max(block.kept_bytes for block in ways) for ways in each)
+        least = sum(block.kept_bytes for block in self.blocks[self.least])
+        return self.taken.reserved_bytes + kept - least
+
     def mixed(self, budget: int) -> Mix | None:
         """The mix that recomputes least, and reserves at most `budget` bytes as far as can be told
         before it is run; None if none does.

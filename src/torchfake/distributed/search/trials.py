@@ -22,7 +22,7 @@ from torchfake.inspect.fit import RESERVED_BYTES
 _MOST_RUN_WHOLE = 4
 """Layouts that are run whole before the search gives up on an answer."""
 
-_MOST_REFINED = 2
+_MOST_REFINED = 3
 """How often a mix is improved by what it took when it was run whole."""
 
 _MOST_VARIED = 2
@@ -189,6 +189,7 @@ class Trials:
                 continue
             try:
                 ways = self._ways[candidate] = self._ways_of(row)
+                self._told[candidate] = ways.taken
             except InputsError:  # of a way that cannot be run
                 continue
             mix = ways.mixed(self.usable_bytes)
@@ -211,19 +212,32 @@ class Trials:
 
     def _refined(self, candidate: Candidate) -> Candidate:
         """A mix as good or better, now that it is known what this one takes when it is whole: the
-        budget is corrected by how far that was from what was told.
+        budget is corrected by how far that was from what was told, and then halved between the last
+        that fitted and the last that did not.
         """
         ways, best, last = self._ways[self._layout(candidate)], candidate, candidate
+        fitted, missed = 0, ways.most_bytes
         for _ in range(_MOST_REFINED):
-            found = self.whole[last].taken
-            assert found is not None
-            off = found.reserved_bytes - self._told[last].reserved_bytes
-            mix = ways.mixed(self.usable_bytes - off)
-            if mix is None or (self.whole[last].fits and not _gains(mix.taken, self._told[last])):
+            row, told = self.whole[last], self._told[last].reserved_bytes
+            assert row.taken is not None
+            if row.fits:
+                fitted = max(fitted, told)
+            else:
+                missed = min(missed, told)
+            corrected = self.usable_bytes - (row.taken.reserved_bytes - told)
+            mix = next(
+                (
+                    mix
+                    for budget in (corrected, (fitted + missed) // 2)
+                    if fitted < budget < missed
+                    and (mix := ways.mixed(budget)) is not None
+                    and candidate._replace(checkpoint=text_of(mix.kinds)) not in self.whole
+                ),
+                None,
+            )
+            if mix is None or (self.whole[best].fits and not _gains(mix.taken, self._told[best])):
                 break
             last = candidate._replace(checkpoint=text_of(mix.kinds))
-            if last in self.whole:
-                break
             self._told[last] = mix.taken
             self._run_whole(last)
             if _rank(self.whole[last]) < _rank(self.whole[best]):

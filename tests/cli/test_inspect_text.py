@@ -233,5 +233,8 @@ def test_multiply_accumulates(run):
     assert "FLOPs" not in out
     flops = run("inspect", *SMALL, "--batch", "2", "--seq", "8")[1]
     assert "MACs" not in flops
-    found = [re.search(r"operations\s+([\d.]+) (.)", text) for text in (out, flops)]
-    assert float(found[1][1]) == pytest.approx(2 * float(found[0][1]), rel=0.01)
+    pattern = re.compile(r"operations\s+([\d.]+) ([kMG]?)(?:FLOPs|MACs) forward")
+    scale = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
+    found = [pattern.search(text).groups() for text in (out, flops)]
+    macs, both = (float(number) * scale[prefix] for number, prefix in found)
+    assert both == pytest.approx(2 * macs, rel=0.01)

@@ -36,7 +36,6 @@ MAY_IMPORT = {
     "inspect/run/trainer_loop.py": {"accelerate", "transformers"},
     "inspect/serving/caches.py": {"transformers"},
     "inspect/show/figures.py": {"plotly"},
-    "inspect/show/page.py": {"plotly"},
     "inspect/show/terminal.py": {"rich"},
     "inspect/targets/transformers_models.py": {"transformers", "huggingface_hub"},
 }

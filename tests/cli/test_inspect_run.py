@@ -101,6 +101,5 @@ def test_without_plotly(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
     code, _, err = run("inspect", *SMALL, "--html", str(tmp_path / "out.html"))
-    assert code == 2
-    assert err == 'error: figures need plotly: pip install "torchfake[viz]"\n' or "viz" in err
-    assert not list(tmp_path.iterdir())
+    assert (code, err) == (0, "")
+    assert "<svg" in (tmp_path / "out.html").read_text()

@@ -98,11 +98,13 @@ class Estimate(ReservedMemory, Record):
 
     @cached_property
     def schedule(self) -> Schedule | None:
-        """When each kernel of the step runs; None on a CPU, on a GPU of your own, and for
-        generation and serving, of which not all passes are run.
+        """When each kernel of the step runs; None on a CPU, on a GPU of your own, for generation
+        and serving, of which not all passes are run, and where a search ran it for its memory.
         """
         is_step = self.step.decode is None and self.step.serve is None
-        return schedule_of(self.commands, self.gpu) if is_step and self.gpu is not None else None
+        if self.gpu is None or not is_step or not self.commands:
+            return None
+        return schedule_of(self.commands, self.gpu)
 
     @property
     def step_seconds(self) -> float | None:

@@ -103,7 +103,10 @@ class Peaks:
         try:
             if size is not None and self.vary is not None:
                 workload, step = _varied(workload, self.estimate.step, self.vary, size)
-            return None if step is None else measure(workload, step, is_timed=False)
+            if step is None:
+                return None
+            is_given = size is None or (step.serve is None and size == self.current_size())
+            return measure(workload, step, is_timed=is_given)  # it is what is shown
         except TorchFakeError:
             raise
         except Exception as error:

@@ -14,7 +14,10 @@ In reading order:
     diff_text      the plain text of a diff
     terminal       tables and colours for rich, fitted to a width
     html           fragments for notebooks, without scripts
-    figures        plotly figures: icicles, and memory over time
-    page           records as one HTML page with figures
+    figures        the same with plotly, for notebooks
+    drawing        what figures draw: icicles, and bytes held moment by moment
+    svg            figures as SVG
+    page           records as one HTML page: the answer first, then figures and tables
+    page_style     its style and script
     report         the function that writes such a page
 """

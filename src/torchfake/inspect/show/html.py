@@ -57,6 +57,7 @@ STYLE = """<style>
 .tf table {border-collapse: collapse; margin: .5em 0}
 .tf td, .tf th {padding: .1em 1em .1em 0; text-align: left; background: none}
 .tf td.num, .tf th.num {text-align: right}
+.tf .grid td, .tf .grid th {white-space: nowrap}
 .tf .bar {display: inline-block; height: .8em; min-width: 1px}
 </style>"""
 
@@ -159,15 +160,16 @@ def _lines(lines: Sequence[tuple[str, str]]) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str]) -> str:
+    header = [name for name in header if name]
     css = ["" if name in left else ' class="num"' for name in header]
     parts = [
         "".join(f"<th{c}>{escape(name)}</th>" for name, c in zip(header, css, strict=True)),
         *(
-            "".join(f"<td{c}>{escape(cell)}</td>" for cell, c in zip(row, css, strict=True))
+            "".join(f"<td{c}>{escape(cell)}</td>" for cell, c in zip(row, css, strict=False))
             for row in rows
         ),
     ]
-    return "<table>" + "".join(f"<tr>{part}</tr>" for part in parts) + "</table>"
+    return '<table class="grid">' + "".join(f"<tr>{part}</tr>" for part in parts) + "</table>"
 
 
 def _memory(estimate: Estimate) -> str:

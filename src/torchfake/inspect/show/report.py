@@ -40,7 +40,6 @@ def report(*found: Any, **options: Any) -> Path:
         The path.
 
     Raises:
-        MissingExtraError: if plotly is not installed.
         InputsError: if there is nothing to show, or no path.
     """
     if len(found) < 2 or not isinstance(found[-1], (str, os.PathLike)):

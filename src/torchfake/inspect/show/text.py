@@ -252,7 +252,9 @@ FITS_LEFT_ALIGNED = ("GPU", "fits", "serves at most")
 def fits_header(fits: Fits) -> tuple[str, ...]:
     """The names of the columns of a table of fits."""
     of_rank = "" if fits.mesh is None else " of a rank"
-    varies = "serves at most" if fits[0].serve is not None else f"max {fits[0].vary}{of_rank}"
+    varies = "" if fits[0].vary is None else f"max {fits[0].vary}{of_rank}"
+    if fits[0].serve is not None:
+        varies = "serves at most"
     return ("GPU", "memory", "peak", "reserved", "headroom", "fits", varies)
 
 

@@ -24,9 +24,8 @@ IN_SUITE = [
     "qwen3 moe, both",
     "t5, fsdp, full",
     "own vision, fsdp",
-    "qwen3, sequences",
     "llama, ring, sequences",
-    "qwen3 moe, experts, fsdp",
+    "qwen3 moe, sequences, experts",
     "llama, fsdp1, full",
     "llama, zero 1",
 ]

@@ -34,10 +34,12 @@ class Ways(NamedTuple):
     @property
     def most_bytes(self) -> int:
         """What is reserved if each block keeps as much as it can, as far as can be told."""
-        each = zip(*self.blocks.values(), strict=True)
-        kept = sum(max(block.kept_bytes for block in ways) for ways in each)
-        least = sum(block.kept_bytes for block in self.blocks[self.least])
-        return self.taken.reserved_bytes + kept - least
+        most: list[int] = [
+            max(block.kept_bytes for block in ways)
+            for ways in zip(*self.blocks.values(), strict=True)
+        ]
+        least: list[int] = [block.kept_bytes for block in self.blocks[self.least]]
+        return self.taken.reserved_bytes + sum(most) - sum(least)
 
     def mixed(self, budget: int) -> Mix | None:
         """The mix that recomputes least, and reserves at most `budget` bytes as far as can be told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -161,3 +162,25 @@ def test_ddp_asks_for_values(mesh: DeviceMesh) -> None:
         wrapped = DistributedDataParallel(materialize_module(build()))
         assert all(type(p) is nn.Parameter for p in wrapped.parameters())
     assert DistributedDataParallel(nn.Linear(2, 2))(torch.ones(1, 2)).shape == (1, 2)
+
+
+def test_where_the_ranks_of_a_pipeline_vote() -> None:
+    start = distributed_patches.pipeline_start()
+    if start is None:
+        assert torch.__version__ < "2.15"
+        return
+    owner, name = start
+
+    class Stage:
+        _user_meta, _inference_mode = None, None
+
+    def original(schedule: object, stages: list[Stage], has_backward: bool, first: bool) -> None:
+        assert not InferenceMode.needs_dynamic(stages[0]._user_meta, has_backward)
+
+    InferenceMode = importlib.import_module("torch.distributed.pipelining.stage").InferenceMode
+    before = vars(InferenceMode)["needs_dynamic"]
+    assert callable(getattr(owner, name))
+    vote = distributed_patches.voting_alone(original)
+    with pytest.raises(AttributeError):
+        vote(None, [Stage()], True, True)
+    assert vars(InferenceMode)["needs_dynamic"] is before

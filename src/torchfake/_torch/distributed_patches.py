@@ -4,8 +4,8 @@ Input: the classes ``DTensor`` and ``DistributedDataParallel``. Output: a DTenso
 the device of its shard; a check is called before DDP wraps a module. Invariant: a DTensor of a
 plain tensor answers as before, from C++; nothing is replaced in a process that makes no fakes, or
 none for torch.distributed. Called by: ``_patches/install``, ``_tensor/torch_function`` and
-``_core/source_location``, since DTensor is imported at any time; ``distributed``; ``deferred.py``,
-for DDP.
+``_core/source_location``, since DTensor is imported at any time; ``distributed``, also for the
+start of pipelines; ``deferred.py``, for DDP.
 
 C++ makes a DTensor, whoever asks for it, and gives it the device that C++ knows of the shard: of a
 fake, the carrier device (``meta:1``). DDP passes parameters to C++, which reads their memory. In
@@ -82,3 +82,37 @@ def check_before_ddp(check: Callable[[torch.nn.Module], None]) -> None:
         return original(ddp)
 
     parallel.DistributedDataParallel._build_params_for_reducer = checked
+
+
+def pipeline_start() -> tuple[Any, str] | None:
+    """The method, as its class and name, in which the ranks of a pipeline vote on how stages learn
+    of shapes; None before torch 2.15, where they vote by messages to one another.
+    """
+    from torch.distributed.pipelining import schedules
+
+    name = "_initialize_pipeline_distributed_state"
+    owner: Any = schedules._PipelineSchedule
+    return (owner, name) if hasattr(owner, name) else None
+
+
+def voting_alone(original: Any) -> Any:
+    """That method where other ranks are simulated: torch refuses a vote there that is not for
+    shapes which the program names, so each rank follows its own.
+    """
+    from torch.distributed.pipelining import stage
+
+    mode: Any = getattr(stage, "InferenceMode", None)  # torch 2.11 has none
+
+    @functools.wraps(original)
+    def replacement(schedule: Any, stages: Any, has_backward: bool, *args: Any) -> Any:
+        needs_dynamic = vars(mode)["needs_dynamic"]
+        votes = [mode.needs_dynamic(each._user_meta, has_backward) for each in stages]
+        mode.needs_dynamic = lambda *_: False
+        try:
+            original(schedule, stages, has_backward, *args)
+        finally:
+            mode.needs_dynamic = needs_dynamic
+        for each in stages:
+            each._inference_mode = mode.DYNAMIC if any(votes) else mode.STATIC
+
+    return replacement

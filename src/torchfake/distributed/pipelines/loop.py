@@ -14,7 +14,9 @@ from typing import Any
 
 from torch import nn
 
+from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import distributed
+from torchfake._torch.distributed_patches import pipeline_start, voting_alone
 from torchfake.errors import InputsError
 from torchfake.inspect.run.module_tensors import ModuleTensors
 from torchfake.inspect.run.optimizers import optimizer_of
@@ -112,7 +114,9 @@ class PipelineLoop:
         is_first = any(stage.is_first for stage in self._stages)
         if "return_outputs" in inspect.signature(self._schedule.step).parameters:
             given["return_outputs"] = False
-        self._schedule.step(*(self._copy.args if is_first else ()), **given)
+        start = pipeline_start()
+        with Patched([] if start is None else [Patch(*start, voting_alone)]):
+            self._schedule.step(*(self._copy.args if is_first else ()), **given)
 
     def _register(self, tracker: StorageTracker) -> None:
         """What is there before."""

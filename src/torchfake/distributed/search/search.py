@@ -14,6 +14,7 @@ from typing import Any
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.parallelize.choices import CHECKPOINTS
+from torchfake.distributed.parallelize.engines import STAGES
 from torchfake.distributed.search.candidates import Candidate, candidates
 from torchfake.distributed.search.depths import Layers
 from torchfake.distributed.search.trials import Row, Trials
@@ -102,7 +103,9 @@ def search_layouts(
         TargetError: if the target is not understood, or cannot be built.
         InputsError: if no layout divides the GPUs and the batch, or an option is not understood.
     """
-    profile, zero = gpu_profiles.profile(gpu), options.pop("zero", 3)
+    profile, zero = gpu_profiles.profile(gpu), options.pop("zero", None)
+    if zero is None:
+        zero = STAGES.get(options.get("engine", "fsdp2"), (3,))[0]
 
     def overridden(layers: int | None) -> tuple[str, ...]:
         return (*overrides, *(() if layers is None else (f"num_hidden_layers={layers}",)))

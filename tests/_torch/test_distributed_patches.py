@@ -184,3 +184,13 @@ def test_where_the_ranks_of_a_pipeline_vote() -> None:
     with pytest.raises(AttributeError):
         vote(None, [Stage()], True, True)
     assert vars(InferenceMode)["needs_dynamic"] is before
+
+
+def test_outputs_that_a_stage_may_let_go_of() -> None:
+    outputs = distributed_patches.pipeline_outputs()
+    assert (outputs is None) == (torch.__version__ < "2.15")
+    replacement = distributed_patches.taking_fakes_for_plain(lambda stage, output: type(output))
+    with fake_mode():
+        fake = torch.ones(2)
+    assert replacement(None, fake) is torch.Tensor
+    assert replacement(None, "text") is str

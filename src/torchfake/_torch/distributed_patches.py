@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 _builtin = torch._C.TensorBase
+_PLAIN = torch.Tensor()  # made here, where no mode is on
 _ATTRIBUTES = ("device", "is_meta", "is_cpu", "is_cuda", "is_mps", "is_xpu", "is_mtia")
 _METHODS = ("get_device", "type")
 
@@ -114,5 +115,27 @@ def voting_alone(original: Any) -> Any:
             mode.needs_dynamic = needs_dynamic
         for each in stages:
             each._inference_mode = mode.DYNAMIC if any(votes) else mode.STATIC
+
+    return replacement
+
+
+def pipeline_outputs() -> tuple[Any, str] | None:
+    """The method, as its class and name, that says whether a stage may let go of an output that it
+    has sent; None before torch 2.15, where it keeps them.
+    """
+    from torch.distributed.pipelining import stage
+
+    name = "_output_slot_is_releasable"
+    owner: Any = stage._PipelineStageBase
+    return (owner, name) if hasattr(owner, name) else None
+
+
+def taking_fakes_for_plain(original: Any) -> Any:
+    """That method, which asks for plain tensors by their class: a fake stands for one."""
+
+    @functools.wraps(original)
+    def replacement(stage: Any, output: Any) -> Any:
+        is_subclass = isinstance(output, torch.Tensor) and _has_own_device(output)
+        return original(stage, _PLAIN if is_subclass else output)
 
     return replacement

@@ -16,7 +16,12 @@ from torch import nn
 
 from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import distributed
-from torchfake._torch.distributed_patches import pipeline_start, voting_alone
+from torchfake._torch.distributed_patches import (
+    pipeline_outputs,
+    pipeline_start,
+    taking_fakes_for_plain,
+    voting_alone,
+)
 from torchfake.errors import InputsError
 from torchfake.inspect.run.module_tensors import ModuleTensors
 from torchfake.inspect.run.optimizers import optimizer_of
@@ -114,8 +119,8 @@ class PipelineLoop:
         is_first = any(stage.is_first for stage in self._stages)
         if "return_outputs" in inspect.signature(self._schedule.step).parameters:
             given["return_outputs"] = False
-        start = pipeline_start()
-        with Patched([] if start is None else [Patch(*start, voting_alone)]):
+        replaced = (pipeline_start(), voting_alone), (pipeline_outputs(), taking_fakes_for_plain)
+        with Patched([Patch(*owned, make) for owned, make in replaced if owned is not None]):
             self._schedule.step(*(self._copy.args if is_first else ()), **given)
 
     def _register(self, tracker: StorageTracker) -> None:

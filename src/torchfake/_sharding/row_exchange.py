@@ -150,30 +150,29 @@ def _rows(each: Exchange, first: int, last: int) -> Contents:
 
 
 def exchange(batch: list[Exchange], drawn: list[torch.Tensor]) -> list[torch.Tensor]:
-    """For each exchange, the values of this rank's shard, as one dimension."""
-    group = batch[0].group
-    index, num_ranks = distributed.rank_in(group), len(batch[0].columns)
+    """For each exchange, the values of this rank's shard, as one dimension.
+
+    Each parameter is sent by itself: what ranks send, in their order, are the rows of the shard in
+    theirs, so nothing is copied after it has arrived.
+    """
     with dispatcher.as_eager():
-        parts = [
-            [_bytes(d[:, slice(*each.columns[to])]) for each, d in zip(batch, drawn, strict=True)]
-            for to in range(num_ranks)
-        ]
-        sent = [sum(map(len, part)) for part in parts]
-        sizes = [[_received(each, index, of) for each in batch] for of in range(num_ranks)]
-        received = distributed.all_to_all_bytes(
-            torch.cat([piece for part in parts for piece in part]),
-            sent, [sum(part) for part in sizes], group, batch[0].dtensor.device_mesh.device_type,
-        )  # fmt: skip
-        pieces = iter(received.split([size for part in sizes for size in part]))
-        by_rank = [[next(pieces) for _ in batch] for _ in range(num_ranks)]
-        return [
-            torch.cat([part[i] for part in by_rank]).view(each.record.dtype)
-            for i, each in enumerate(batch)
-        ]
+        return [_exchanged(each, rows) for each, rows in zip(batch, drawn, strict=True)]
 
 
-def _bytes(values: torch.Tensor) -> torch.Tensor:
-    return values.contiguous().view(-1).view(torch.uint8)
+def _exchanged(each: Exchange, rows: torch.Tensor) -> torch.Tensor:
+    index, num_ranks = distributed.rank_in(each.group), len(each.columns)
+    counts = [rows.shape[0] * (last - first) for first, last in each.columns]
+    sent = torch.empty(sum(counts), dtype=rows.dtype, device=rows.device)
+    for part, (first, last) in zip(sent.split(counts), each.columns, strict=True):
+        part.view(rows.shape[0], last - first).copy_(rows[:, first:last])
+    received = distributed.all_to_all_bytes(
+        sent.view(torch.uint8),
+        [count * rows.dtype.itemsize for count in counts],
+        [_received(each, index, of) for of in range(num_ranks)],
+        each.group,
+        each.dtensor.device_mesh.device_type,
+    )
+    return received.view(each.record.dtype)
 
 
 def _received(each: Exchange, index: int, of: int) -> int:

@@ -306,5 +306,5 @@ def accumulator_of(leaf: torch.Tensor) -> Any:
 
 def after_backward(callback: Callable[[], Any]) -> None:
     """Call `callback` when the backward pass that is running ends."""
-    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(callback)

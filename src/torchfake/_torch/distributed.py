@@ -359,8 +359,8 @@ def bucket_assignment(
     import torch.distributed as dist
 
     sparse = [False] * len(tensors) if indices is None else [False] * (1 + max(indices, default=0))
-    assigned, _ = dist._compute_bucket_assignment_by_size(tensors, limits, sparse, indices or [])
-    found: list[list[int]] = assigned
+    assign: Any = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
+    found: list[list[int]] = assign(tensors, limits, sparse, indices or [])[0]
     return found
 
 

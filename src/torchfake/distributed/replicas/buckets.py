@@ -81,7 +81,7 @@ class Bucket:
 
 
 def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 class AllReduce:

@@ -28,6 +28,15 @@ class Counts(nn.Module):
         chosen = scores.topk(2).indices.flatten()
         if self.count == "histc":
             counts = torch.histc(chosen.float(), bins=6, min=0, max=6).int()
+        elif self.count == "map":
+            chosen = chosen.view(1, -1, 2)
+            zeros = torch.zeros(1, len(x), 6, dtype=torch.bool)
+            counts = zeros.scatter_(-1, chosen, True).sum(dim=(0, 1))
+        elif self.count == "one_hot":
+            counts = nn.functional.one_hot(chosen, 6).sum(0)
+        elif self.count == "other map":
+            zeros = torch.zeros(len(x), 6)
+            counts = zeros.scatter_(-1, chosen.view(-1, 2), 1).mul_(scores.detach()).sum(0).long()
         else:
             counts = torch.zeros(6, dtype=torch.long)
             counts.scatter_add_(0, chosen, torch.ones_like(chosen))
@@ -49,7 +58,7 @@ def planned(count: str, found: list[Any], tokens: int = 6, **options: Any) -> Pl
     )
 
 
-@pytest.mark.parametrize("count", ["scatter_add", "histc"])
+@pytest.mark.parametrize("count", ["scatter_add", "histc", "map", "one_hot"])
 def test_experts_get_equally_many_tokens(count: str) -> None:
     found: list[Any] = []
     plans = planned(count, found, routing="balanced")
@@ -72,3 +81,8 @@ def test_nothing_is_assumed_if_no_plan_says_so() -> None:
         planned("scatter_add", [])
     with pytest.raises(InputsError, match="routing='even': give 'balanced'"):
         planned("scatter_add", [], routing="even")
+
+
+def test_a_map_that_was_written_to_is_none() -> None:
+    with pytest.raises(UnknownValueError):
+        planned("other map", [], routing="balanced")

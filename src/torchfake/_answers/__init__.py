@@ -7,6 +7,7 @@
     finiteness  which unknown values are not assumed to be finite: marks
     assumptions  what is assumed of unknown values, that all are finite: followed through operators
     routing    how many tokens experts get, if a plan takes them to get equally many
+    choices    maps of which token goes to which expert, which are summed for that
 
 Input: an unknown value that a program reads, or a count that a shape depends on. Output: an answer,
 or none. A program that reads what nobody answers gets an UnknownValueError, as without all this.

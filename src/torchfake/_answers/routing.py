@@ -2,7 +2,8 @@
 
 Input: an operator that counts tokens, or exchanges such counts, its arguments and its result.
 Output: the counts, as the known value of the result. Invariant: nothing is assumed unless a plan
-says so; what was, is listed with the answers. Called by: ``distributed/rank_tracker``.
+says so; what was, is listed with the answers. Called by:
+``distributed/rank_tracker``, ``choices``.
 
 A token goes to `k` experts, whose ranks have to be told how many rows each of them sends. Routers
 are trained so that experts get equally many, and deployed with a bias for that; which ones get more
@@ -57,15 +58,15 @@ def assume(result: Any, counts: torch.Tensor, asked_by: str) -> None:
 def _counted(packet: str, args: Any) -> torch.Tensor | None:
     if packet == "aten::histc":
         tokens, num_experts = args[0], args[1] if len(args) > 1 else 100
-        return None if _is_known(tokens) else _spread(tokens.numel(), num_experts)
+        return None if is_known(tokens) else spread(tokens.numel(), num_experts)
     counts, dim, index, source = args[:4]
     is_list = counts.dim() == index.dim() == 1 and dim in (0, -1)
     is_counted = _is_all(counts, 0) and not counts.dtype.is_floating_point
-    if not is_list or _is_known(index) or not is_counted:
+    if not is_list or is_known(index) or not is_counted:
         return None
-    if _is_known(source) and not _is_all(source, 1):
+    if is_known(source) and not _is_all(source, 1):
         return None
-    return _spread(index.numel(), counts.numel())
+    return spread(index.numel(), counts.numel())
 
 
 def _exchanged(packet: str, args: Any) -> torch.Tensor | None:
@@ -73,7 +74,7 @@ def _exchanged(packet: str, args: Any) -> torch.Tensor | None:
     sent, group = (args[1], args[2]) if packet.startswith("c10d::") else (args[0], args[3])
     splits = args[3:5] if packet.startswith("c10d::") else args[1:3]
     is_count = not (sent.dtype.is_floating_point or sent.dtype.is_complex)
-    if not is_count or not _is_known(sent) or not sent.dim():
+    if not is_count or not is_known(sent) or not sent.dim():
         return None
     process_group = distributed.process_group_of(group)
     rank, size = process_group.rank(), process_group.size()
@@ -81,28 +82,28 @@ def _exchanged(packet: str, args: Any) -> torch.Tensor | None:
     is_even = all(not split or set(split) == {rows} for split in splits)
     if len(sent) % size or not is_even:
         return None
-    part = _value(sent)[rank * rows : (rank + 1) * rows]
+    part = value_of(sent)[rank * rows : (rank + 1) * rows]
     return part.repeat(size, *[1] * (part.dim() - 1))
 
 
-def _spread(number: int, parts: int) -> torch.Tensor:
+def spread(number: int, parts: int) -> torch.Tensor:
     """A number as a sum of whole numbers that are equal, or differ by one."""
     with dispatcher.no_interception(), dispatcher.in_fake_slot(None):
         ends = [-(-number * i // parts) for i in range(parts + 1)]
         return torch.tensor([end - start for start, end in itertools.pairwise(ends)])
 
 
-def _is_known(tensor: Any) -> bool:
+def is_known(tensor: Any) -> bool:
     storage = getattr(tensor, "_fake_storage", None)
     return storage is not None and storage.is_known
 
 
 def _is_all(tensor: Any, number: int) -> bool:
-    if not _is_known(tensor):
+    if not is_known(tensor):
         return False
-    return bool((_value(tensor) == number).all())
+    return bool((value_of(tensor) == number).all())
 
 
-def _value(fake: Any) -> torch.Tensor:
+def value_of(fake: Any) -> torch.Tensor:
     with dispatcher.no_interception(), dispatcher.in_fake_slot(None):
         return view_of(fake._fake_storage.known_bytes(), fake._fake_meta)

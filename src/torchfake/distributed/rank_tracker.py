@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torchfake._answers import routing
+from torchfake._answers.choices import Choices
 from torchfake._contexts import Restoring
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
@@ -90,7 +91,7 @@ class RankTracker(StorageTracker):
     ) -> None:
         super().__init__(modules, commands, has_workspace=has_workspace)
         self._held = held
-        self._is_balanced = is_balanced
+        self._choices = Choices() if is_balanced else None  # of routers
         self.uneven = uneven
         self._axis_of = axis_of
         self._mailbox = mailbox
@@ -107,11 +108,7 @@ class RankTracker(StorageTracker):
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         message = message_of(func, args, kwargs, lambda group: self._axis_of(group)[1])
-        counts = routing.counted(traits_of(func).packet, args) if self._is_balanced else None
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if counts is not None:
-            written = args[0] if func.namespace == "c10d" else result
-            routing.assume(written, counts, traits_of(func).name)
+        result = self._run_balanced(func, types, args, kwargs)
         if message is not None:
             self._count(message)
             axis, size = self._axis_of(message.group)
@@ -124,6 +121,21 @@ class RankTracker(StorageTracker):
             self._set_role(COMMUNICATION, (args, kwargs, result))
         elif traits_of(func).packet == _COPY_OUT:
             self._set_role(UNSHARDED, kwargs["out"])
+        return result
+
+    def _run_balanced(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator; what counts tokens of experts is taken to find equally many."""
+        if self._choices is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        traits = traits_of(func)
+        counts = routing.counted(traits.packet, args)
+        if counts is None:
+            counts = self._choices.counted(traits.packet, args)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self._choices.ran(traits, args, result)
+        if counts is not None:
+            written = args[0] if func.namespace == "c10d" else result
+            routing.assume(written, counts, traits.name)
         return result
 
     def _exchange(self, message: timing.Message, peer: int, group: Any, args: Any) -> None:

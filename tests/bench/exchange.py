@@ -1,4 +1,4 @@
-"""CPU time of 8 gloo ranks that exchange rows: ``torchrun --nproc-per-node 8 tests/bench/exchange.py``.
+"""CPU time of 8 ranks that exchange rows: ``torchrun --nproc-per-node 8 tests/bench/exchange.py``.
 
 For each way to shard that has columns: without the exchange and with it, the median over the ranks,
 of the Llama of sharded.py.

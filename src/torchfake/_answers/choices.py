@@ -51,7 +51,7 @@ class Choices:
         """Note what a call has made, or written."""
         ones = self._ones_after(traits.packet, args)
         for position in traits.mutated_positions:
-            written = args[position] if position < len(args) else None
+            written: Any = args[position] if position < len(args) else None
             if hasattr(written, "_fake_storage"):
                 self._maps.pop(written._fake_storage, None)
         storage = getattr(result, "_fake_storage", None)

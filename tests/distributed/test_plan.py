@@ -280,7 +280,7 @@ def test_text() -> None:
 plan                    Model, training on 4 ranks: dp 2 x tp 2
 device                  cuda:0, NVIDIA H100 80GB HBM3
 highest peak            67.3 MB (64.2 MiB) on rank 0 (dp 0, tp 0), and 1 more
-  when                  going backward, layers.2.up, aten.sum.dim_IntList
+  when                  in the backward pass, layers.2.up, aten.sum.dim_IntList
   workspace             67.1 MB
   activations           84.5 kB
   parameters            46.1 kB

@@ -7,6 +7,7 @@ afterwards as it was before.
 Files, in the order in which data flows:
 
     plan                the public function: checks its arguments, chooses which ranks are run
+    plan_record         the record that it returns
     layout              the mesh: coordinates of ranks, axes of groups
     run_ranks           one rank of each kind, in an order in which none waits for another
     run_rank            the step of one rank, run on fakes

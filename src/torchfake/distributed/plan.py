@@ -8,8 +8,7 @@ all of whose shards have the same sizes. Called by: users; its text is made by `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,171 +21,15 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.fake_process_group import check_no_process_group
 from torchfake.distributed.joint_schedules import timed_together
 from torchfake.distributed.layout import Layout, layout_of
-from torchfake.distributed.rank_plan import KINDS, SHOWN_ORDER, RankPlan
-from torchfake.distributed.rank_tracker import Traffic
+from torchfake.distributed.plan_record import Plan as Plan
 from torchfake.distributed.run_rank import Job
 from torchfake.distributed.run_ranks import requested, run_all, run_each
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parse_known_device
-from torchfake.inspect.base_record import Record, data_frame
-from torchfake.inspect.fit import RESERVED_BYTES, Fit
+from torchfake.inspect.fit import RESERVED_BYTES
 from torchfake.inspect.run.step import Loss, step_of
 from torchfake.inspect.run.workload import Workload
-from torchfake.inspect.search import reserved_on
 from torchfake.inspect.timing.collectives import Links
-from torchfake.inspect.timing.hardware import utilization
-from torchfake.inspect.timing.schedule import Schedule
-
-
-@dataclass(frozen=True, repr=False)
-class Plan(Record):
-    """What every rank of a mesh holds and sends in a step."""
-
-    class_name: str  # of the module, before it was parallelized
-    mode: str  # "training", "forward" or "inference"
-    layout: Layout  # the mesh: its shape and the names of its axes
-    device: str
-    gpu: CudaProfile | None  # what it is, if it is a CUDA device
-    reserved_bytes: int  # of its memory, not for the caching allocator
-    by_ranks: tuple[RankPlan, ...]  # in order of their first ranks; each rank is in one of them
-    links: Links | None = None  # what connects the ranks
-    job: Job | None = field(default=None, compare=False)  # what was run, to run it again
-
-    @cached_property
-    def highest(self) -> RankPlan:
-        """What the ranks with the highest peak hold and send."""
-        return max(self.by_ranks, key=lambda plan: plan.peak_bytes)
-
-    @property
-    def peak_rank(self) -> int:
-        """The rank with the highest peak; of several, the first."""
-        return self.highest.ranks[0]
-
-    @property
-    def peak_bytes(self) -> int:
-        """The highest peak of any rank."""
-        return self.highest.peak_bytes
-
-    @cached_property
-    def peak_reserved_bytes(self) -> int | None:
-        """The most that the caching allocator of any rank reserves; None on a CPU."""
-        if self.gpu is None:
-            return None
-        total = self.gpu.total_memory
-        usable = total - self.reserved_bytes
-        return max(reserved_on(found.estimate, usable, total) for found in self.by_ranks)
-
-    @cached_property
-    def schedules(self) -> list[Schedule | None]:
-        """When each kernel and each message runs on the ranks of `by_ranks`, in that order; None on
-        a CPU. Ranks that send each other messages wait for each other.
-        """
-        return [
-            found.joint_schedule or found.schedule(self.layout, self.links)
-            for found in self.by_ranks
-        ]
-
-    @cached_property
-    def schedule(self) -> Schedule | None:
-        """That of the slowest rank; of a pipeline, whose ranks end together, of the one that
-        computes most.
-        """
-        known = [schedule for schedule in self.schedules if schedule is not None]
-        return max(known, key=lambda s: (s.seconds, s.computing_seconds), default=None)
-
-    @property
-    def step_seconds(self) -> float | None:
-        """How long a step takes, from the second one on; None on a CPU. See docs/time.md for what
-        the error is.
-        """
-        return None if self.schedule is None else self.schedule.seconds
-
-    @property
-    def mfu(self) -> float | None:
-        """Model FLOPs utilisation (PaLM, Chowdhery et al. 2022): FLOPs of a rank's step without
-        recomputation, as a share of what its GPU could do in bfloat16 in the time of the step.
-        """
-        if self.schedule is None:
-            return None
-        return utilization(self.model_flops, self.schedule.seconds, self.gpu)
-
-    @cached_property
-    def model_flops(self) -> int:
-        """FLOPs of a rank's step without recomputation; the mean, if ranks do not do the same."""
-        pairs = zip(self.by_ranks, self.schedules, strict=True)
-        known = [(len(found.ranks), schedule) for found, schedule in pairs if schedule is not None]
-        total = sum(number * schedule.model_flops for number, schedule in known)
-        return total // max(sum(number for number, _ in known), 1)
-
-    @property
-    def traffic(self) -> tuple[Traffic, ...]:
-        """What the rank with the highest peak sends; other ranks may send other sizes."""
-        return self.highest.traffic
-
-    def of_rank(self, rank: int) -> RankPlan:
-        """What one rank holds and sends.
-
-        Raises:
-            InputsError: if the plan does not include that rank.
-        """
-        for found in self.by_ranks:
-            if type(rank) is int and rank in found.ranks:
-                return found
-        raise InputsError(f"rank {rank!r} is none of the plan's")
-
-    @cached_property
-    def fit(self) -> Fit | None:
-        """Whether what is reserved at most fits on the GPU; None on a CPU."""
-        if self.gpu is None or self.peak_reserved_bytes is None:
-            return None
-        sizes = self.gpu.total_memory, self.reserved_bytes, self.peak_bytes
-        no_search = None, None, None, None
-        return Fit(self.gpu.name, *sizes, *no_search, self.peak_reserved_bytes)
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether what is reserved at most fits; None on a CPU."""
-        return None if self.fit is None else self.fit.fits
-
-    def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON."""
-        return {
-            "class_name": self.class_name,
-            "mode": self.mode,
-            "mesh": dict(zip(self.layout.axes, self.layout.shape, strict=True)),
-            "device": self.device,
-            "gpu": None if self.gpu is None else self.gpu.name,
-            "peak_rank": self.peak_rank,
-            "peak_bytes": self.peak_bytes,
-            "peak_reserved_bytes": self.peak_reserved_bytes,
-            "step_seconds": self.step_seconds,
-            "mfu": self.mfu,
-            "schedule": None if self.schedule is None else self.schedule.to_dict(),
-            "fit": None if self.fit is None else self.fit.to_dict(),
-            "by_ranks": [found.to_dict() for found in self.by_ranks],
-        }
-
-    def to_pandas(self) -> Any:
-        """One row for each rank, as a pandas DataFrame.
-
-        Raises:
-            MissingExtraError: if pandas is not installed.
-        """
-        plans = {rank: found for found in self.by_ranks for rank in found.ranks}
-        ranks = sorted(plans)
-        coordinates = self.layout.coordinates[ranks]
-        return data_frame(
-            {
-                "rank": ranks,
-                **{axis: coordinates[:, i] for i, axis in enumerate(self.layout.axes)},
-                **{name: [plans[r].most_bytes[name] for r in ranks] for name in _COLUMNS},
-                "peak_bytes": [plans[r].peak_bytes for r in ranks],
-                "sent_bytes": [plans[r].sent_bytes for r in ranks],
-            }
-        )
-
-
-_COLUMNS = [KINDS[i] for i in SHOWN_ORDER]
 
 
 def plan(
@@ -298,7 +141,7 @@ def plan(
     if links is not None and not isinstance(links, Links):
         raise InputsError(f"links={links!r:.40}: give torchfake.distributed.Links")
     layout = layout_of(mesh_shape, mesh_dim_names)
-    _check_functions(module_fn, parallelize, reserved_bytes)
+    _check_functions(module_fn, parallelize, context, reserved_bytes)
     _check_inputs(inputs)
     on = _device(device, gpu)
     profile = None if gpu is None else gpu_profiles.profile(gpu)
@@ -343,7 +186,7 @@ def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None 
     )
 
 
-def _check_functions(module_fn: Any, parallelize: Any, reserved_bytes: Any) -> None:
+def _check_functions(module_fn: Any, parallelize: Any, context: Any, reserved_bytes: Any) -> None:
     if isinstance(module_fn, nn.Module) or not callable(module_fn):
         raise InputsError(
             f"module_fn is a {type(module_fn).__name__}: give a function that builds the model, "
@@ -351,6 +194,8 @@ def _check_functions(module_fn: Any, parallelize: Any, reserved_bytes: Any) -> N
         )
     if parallelize is not None and not callable(parallelize):
         raise InputsError(f"parallelize={parallelize!r} is not a function of a module and a mesh")
+    if context is not None and not callable(context):
+        raise InputsError(f"context={context!r} is not a function of a mesh and inputs")
     if not is_whole_number(reserved_bytes, 0):
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
 

@@ -201,11 +201,13 @@ def _check_functions(module_fn: Any, parallelize: Any, context: Any, reserved_by
 
 
 def _unlike_axes(layout: Layout, given: Any) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)):
+        raise InputsError(f"unlike_axes={given!r}: give names of axes, such as ('cp',)")
     for name in names:
         if name not in layout.axes:
             raise InputsError(f"unlike_axes has {name!r}: the axes are {', '.join(layout.axes)}")
-    return names
+    return tuple(names)
 
 
 def _check_inputs(inputs: Any) -> None:

@@ -141,6 +141,8 @@ class _Rank:
         is_another = self.pipeline is not None or is_first_another(step)
         is_replica = step.mode == "training" and bool(held_by_reducers(module))
         first = make() if is_another or is_replica else None  # which rebuilds buckets
+        if self.pipeline is None and self.job.target is not None:
+            raise InputsError("target= is for a pipeline, and parallelize gave none: leave it out")
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):
             first_lives = self._run_step(step, fake_copy, tracker, first)

@@ -84,7 +84,8 @@ def exhaustive(session: nox.Session) -> None:
     run_pytest(session, "--pieces", "--all-samples", *DEFERRED)
     products = ("tests/inspect/test_memory_product.py", "tests/inspect/serving/test_caches.py")
     run_pytest(session, *products, "--all-samples")
-    run_pytest(session, "tests/distributed/strategies/test_counted.py", "--all-samples")
+    counted = ("test_plan_counted.py", "test_pipelines_counted.py", "strategies/test_counted.py")
+    run_pytest(session, *(f"tests/distributed/{name}" for name in counted), "--all-samples")
 
 
 @nox.session

@@ -168,8 +168,8 @@ VALUES: list[Any] = [
 ACCEPTED: dict[str, tuple[Any, ...]] = {
     "device": (0, "no such"), "fake_cuda": (0, True), "backward": (True,), "labels": (True,),
     "strict": (True,), "decompose": (True, {3: 4}), "autocast": (True,), "reserved_bytes": (0,),
-    "depth": (0,), "unlike_axes": ((),), "workspace_bytes": (0,), "mesh_dim_names": ("no such",), "keep_cache": (True,),
-    "keep_gradients": (True,),
+    "depth": (0,), "unlike_axes": ((),), "workspace_bytes": (0,), "mesh_dim_names": ("no such",),
+    "keep_cache": (True,), "keep_gradients": (True,),
     "buffers_only": (True,), "progress": (True,), "overrides_a": ((),), "overrides_b": ((),),
     "inputs": ((), {3: 4}), "dynamic_shapes": ((), {3: 4}), "concrete_args": ({3: 4},),
     "decomposition_table": ({3: 4},), "kwargs": ({3: 4},), "checkpoint": ({3: 4}, "no such"),

@@ -99,7 +99,7 @@ def test_real_and_half_real_modules(tmp_path: Path) -> None:
 
 def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
     save_materialized(seeded(Plain, deferred=True), tmp_path)
-    with pytest.raises(errors.CheckpointError, match="is of another model, of another seed"):
+    with pytest.raises(errors.CheckpointError, match="a different model, config or seed"):
         save_materialized(seeded(Plain, deferred=True, seed=1), tmp_path)
 
 

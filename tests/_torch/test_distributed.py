@@ -279,3 +279,10 @@ def test_the_parts_of_an_optimizer(mesh: DeviceMesh) -> None:
     parts, ranks = distributed.parts_of_optimizer(made) or ([], [])
     assert ranks == [0, 1, 2, 3]
     assert [[param.numel() for param in part] for part in parts] == [[5], [4], [3], [1, 1]]
+
+
+def test_tensors_one_after_the_other() -> None:
+    tensors = [torch.arange(6.0).view(2, 3), torch.ones(2)]
+    flat = distributed.flattened(tensors)
+    assert flat.tolist() == [0, 1, 2, 3, 4, 5, 1, 1]
+    assert all(map(torch.equal, distributed.unflattened(flat, tensors), tensors))

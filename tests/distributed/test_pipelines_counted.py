@@ -13,17 +13,26 @@ from tests.ranks import Launch, finished, once_per_session, run_launches
 from torchfake.distributed import Plan, plan
 from torchfake.distributed.rank_plan import KINDS
 
-IN_SUITE = ["1f1b and fsdp", "interleaved", "zero bubble in a v"]
+IN_SUITE = ["1f1b and fsdp", "zero bubble in a v"]
 """Of PIPELINES, which has more."""
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", names(metafunc.config))
+
+
+def names(config: pytest.Config) -> list[str]:
+    return list(PIPELINES) if config.getoption("--all-samples") else IN_SUITE
+
+
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Counted:
+def counted(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Counted:
     """What each rank has counted of a case."""
 
     def count(folder: Path) -> None:
         folder.mkdir()
-        args = str(folder), *IN_SUITE
+        args = str(folder), *names(request.config)
         run_launches([Launch("tests.distributed.worker_pipelines", 4, args)], folder)
 
     folder = once_per_session(tmp_path_factory, "counted-pipelines", count)
@@ -46,7 +55,6 @@ def planned(case: PipelineCase, **options: object) -> Plan:
     )
 
 
-@pytest.mark.parametrize("name", IN_SUITE)
 def test_every_stage_is_as_counted(name: str, counted: Counted) -> None:
     found = planned(PIPELINES[name])
     assert found.layout.num_ranks == 4

@@ -15,30 +15,33 @@ from torchfake.distributed import RankPlan, plan
 
 IN_SUITE = [
     "fsdp accumulated",
-    "fsdp accumulated, gradients kept",
     "fsdp in mixed precision",
     "fsdp with checkpoints",
-    "hybrid",
-    "sequence parallel",
     "both of uneven sizes",
     "ddp in small buckets",
-    "ddp of unused parameters",
     "ddp in views, accumulated, gradients kept",
-    "ddp of a static graph",
 ]
-"""Of CASES, which has more."""
-
+"""Of CASES; --all-samples takes all of them."""
 
 Counted = Callable[[str, int], dict[str, Any]]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", names(metafunc.config))
+
+
+def names(config: pytest.Config) -> list[str]:
+    return list(CASES) if config.getoption("--all-samples") else IN_SUITE
+
+
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Counted:
+def counted(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Counted:
     """What each rank has counted of a case."""
 
     def count(folder: Path) -> None:
         folder.mkdir()
-        args = str(folder), *IN_SUITE
+        args = str(folder), *names(request.config)
         run_launches([Launch("tests.distributed.worker_counted", 4, args)], folder)
 
     folder = once_per_session(tmp_path_factory, "counted", count)
@@ -82,7 +85,6 @@ def as_counted(found: RankPlan) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", IN_SUITE)
 def test_every_rank_is_as_counted(name: str, counted: Counted) -> None:
     found = planned(CASES[name])
     assert found.layout.num_ranks == 4

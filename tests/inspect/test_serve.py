@@ -83,7 +83,5 @@ def test_refusals() -> None:
         estimate(nn.Linear(3, 4), serve=Serve(8))
     with pytest.raises(InputsError, match="for a model, not for a Estimate"):
         fit(estimate(model, serve=Serve(8)), serve=Serve(8))
-    with pytest.raises(TypeError, match="a model, with serve="):
-        fit(model)
     with pytest.raises(InputsError, match="'users', 'context' or None"):
         fit(model, "t4-16gb", serve=Serve(8), vary="seq")

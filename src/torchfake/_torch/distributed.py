@@ -388,3 +388,14 @@ def parts_of_optimizer(optimizer: Any) -> tuple[list[list[torch.Tensor]], list[i
         [[param for group in groups for param in group["params"]] for groups in parts],
         dist.get_process_group_ranks(optimizer.process_group),
     )
+
+
+def flattened(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """A copy of dense tensors of one dtype, one after the other, as DDP broadcasts them."""
+    flat: torch.Tensor = torch._C._nn.flatten_dense_tensors(tensors)
+    return flat
+
+
+def unflattened(flat: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Views of such a tensor, of the shapes of those that it was made of."""
+    return list(torch._C._nn.unflatten_dense_tensors(flat, like))

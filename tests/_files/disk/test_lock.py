@@ -56,7 +56,7 @@ def test_two_seeds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     save_materialized(modules[0], tmp_path, max_shard_size=300)
     assert f"{tmp_path} is being written to by process {os.getpid()} on " in refused[0]
     assert values_of(tmp_path) == state_bits(seeded(build, deferred=False, seed=1))
-    with pytest.raises(errors.CheckpointError, match="of another seed"):
+    with pytest.raises(errors.CheckpointError, match="a different model, config or seed"):
         save_materialized(modules[1], tmp_path, max_shard_size=300)
     save_materialized(modules[0], tmp_path, max_shard_size=300)
     assert LOCK_NAME not in bytes_in(tmp_path)

@@ -19,14 +19,9 @@ from tests.ranks import Launch, finished, once_per_session, run_launches  # noqa
 IN_SUITE = [
     "llama, fsdp, a way for each block",
     "llama, hybrid, full",
-    "llama, tensor alone, mixed",
     "llama, both, mixed, selective",
-    "qwen3 moe, both",
-    "t5, fsdp, full",
-    "own vision, fsdp",
     "llama, ring, sequences",
     "qwen3 moe, sequences, experts",
-    "llama, fsdp1, full",
     "llama, zero 1",
 ]
 """Of LAID_OUT and TOKENS; --all-samples takes all of them."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._torch import autograd
-from torchfake._torch.distributed import bucket_assignment
+from torchfake._torch.distributed import bucket_assignment, flattened, unflattened
 
 _MOST_AT_ONCE = 2
 
@@ -34,14 +34,14 @@ def broadcast_coalesced(group: Any, tensors: list[torch.Tensor], num_bytes: int,
 class _Broadcast:
     def __init__(self, tensors: list[torch.Tensor], group: Any, src: int) -> None:
         self._tensors = tensors
-        self._flat = torch._C._nn.flatten_dense_tensors(tensors)
+        self._flat = flattened(tensors)
         self._work = torch.distributed.broadcast(
             self._flat, group=group, group_src=src, async_op=True
         )
 
     def finish(self) -> None:
         self._work.wait()
-        parts = torch._C._nn.unflatten_dense_tensors(self._flat, self._tensors)
+        parts = unflattened(self._flat, self._tensors)
         for tensor, part in zip(self._tensors, parts, strict=True):
             if part.numel():
                 tensor.copy_(part, non_blocking=True)

@@ -11,12 +11,15 @@ import pytest
 
 from tests.ranks import Launch, finished, once_per_session, run_launches
 
-LAUNCHES = [Launch("tests._sharding.worker_exchange", num_ranks) for num_ranks in (2,)]
+LAUNCHES = [Launch("tests._sharding.worker_exchange", 2)]
+CASES = Launch("tests._sharding.worker_exchange_cases", 4)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return once_per_session(tmp_path_factory, "exchange", lambda f: run_launches(LAUNCHES, f))
+    return once_per_session(
+        tmp_path_factory, "exchange", lambda f: run_launches([*LAUNCHES, CASES], f)
+    )
 
 
 @pytest.mark.parametrize("number", range(len(LAUNCHES)))
@@ -35,3 +38,18 @@ def test_ranks_that_would_wait_for_each_other_are_refused(number: int, folder: P
     assert len(refused) == 2
     assert "rows of embed.weight are not exchanged" in refused[0]
     assert "embed.weight is missing" in refused[1]
+
+
+def test_other_dtypes_a_checkpoint_and_an_interrupt(folder: Path) -> None:
+    """The worker asserts bits. Where a rank stops, all ranks of its group raise, none waits, and
+    the same call goes on afterwards.
+    """
+    assert finished(folder, len(LAUNCHES)).printed() == [
+        "bfloat16: equal",
+        "cast: equal",
+        "checkpoint: equal",
+        "KeyboardInterrupt: ReplayError ReplayError ReplayError KeyboardInterrupt",
+        "KeyboardInterrupt, again: equal",
+        "ValueError: ReplayError ReplayError ReplayError ValueError",
+        "ValueError, again: equal",
+    ]

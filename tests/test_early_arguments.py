@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,16 @@ def test_before_torch_is_imported(without_torch: dict[str, str]) -> None:
     assert err == "error: --gpu='a100' may mean a100-40gb or a100-80gb: give one of these names\n"
     code, err = run(without_torch, "fit", "x", "--gpu", "t4,4090")
     assert "torch was imported" in err
+
+
+def test_in_a_background_job(without_torch: dict[str, str]) -> None:
+    """Shells have these ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code, err = run(without_torch, "fit", "x", "--gpu", "nope")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (code, err[:20]) == (2, "error: --gpu='nope':")
 
 
 @pytest.mark.parametrize(

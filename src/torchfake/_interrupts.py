@@ -25,8 +25,6 @@ INTERRUPTED = 130
 
 
 def _is_command() -> bool:
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return False
     module = ["-m", "torchfake"]
     given = getattr(sys, "orig_argv", [])
     name = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
@@ -37,6 +35,9 @@ def _is_command() -> bool:
 
 IS_COMMAND = _is_command()
 """Whether this process was started as the command."""
+
+_IS_HEARD = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""Whether an interrupt is Python's to handle: a shell has background jobs ignore it."""
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -62,7 +63,7 @@ def ignore() -> None:
 
 
 def _handle_by(handler: Any) -> None:
-    if not IS_COMMAND:
+    if not (IS_COMMAND and _IS_HEARD):
         return
     try:
         signal.signal(signal.SIGINT, handler)

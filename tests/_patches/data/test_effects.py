@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -51,3 +52,24 @@ def test_a_scale_that_no_dtype_has_is_refused_on_each_size() -> None:
     assert_as_eager(
         lambda t: init.xavier_uniform_(t, gain=1e39), lambda: torch.empty(next(sizes)), 4
     )
+
+
+NUMBERS = [-1.0, -0.5, 0.0, -0.0, 0.25, 1, 1.0, 2, True, 1e3, 1e5, float("inf")]
+
+
+@pytest.mark.parametrize("name", ["uniform_", "normal_"])
+def test_draws_with_other_numbers(name: str) -> None:
+    """Only the order of the numbers decides: empty ranges and negative deviations are refused."""
+    draw = getattr(init, name)
+    for i, numbers in enumerate(itertools.product(NUMBERS, NUMBERS)):
+        size = (16 + i % 5, 5 + i % 7)
+        assert_as_eager(lambda t, n=numbers: draw(t, *n), functools.partial(torch.empty, size), 1)
+
+
+def test_draws_with_other_numbers_are_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache.settings, "checking", False)
+    with fake_mode():
+        for i in range(2, 10):
+            init.uniform_(torch.empty(20 * i), -1 / i, 1 / i)
+        assert {key[0].__name__ for key in cache.families} == {"uniform_", "_no_grad_uniform_"}
+        assert len(cache.families) == 2

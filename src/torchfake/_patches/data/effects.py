@@ -12,6 +12,7 @@ construction of a model costs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -42,6 +43,10 @@ _DISTRIBUTIONS = (aten.uniform_.default, aten.normal_.default)
 _DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16})
 _LARGEST_NUMBER = 1e4
 """A scale computed from such a number and any size is a number of these dtypes: no size fails."""
+
+_DRAWS_BETWEEN = frozenset({"uniform_", "normal_", "_no_grad_uniform_", "_no_grad_normal_"})
+"""Functions that only draw: of their numbers, only the order can be seen afterwards. The bounds of
+a bias follow from the width of its layer, and few layers have the same."""
 
 
 class Family:
@@ -91,14 +96,23 @@ def _words(distribution: Any, record: Metadata) -> tuple[Any, ...]:
 def family_key(original: Any, record: Metadata, args: Any, kwargs: Any) -> Any:
     """What calls of one family have in common; None for a call that is of none."""
     dtype, num_elements = record.dtype, math.prod(record.size)
-    numbers = [n for n in (*args, *kwargs.values()) if type(n) in (int, float)]
+    numbers = [n for n in (*args, *kwargs.values()) if isinstance(n, (int, float))]
     if dtype not in _DTYPES or any(not abs(n) <= _LARGEST_NUMBER for n in numbers):
         return None
     if random_values.keeps_draw(dtype, num_elements):
         return None
     is_kept = known_values.keeps_value(record.num_bytes, dtype)
     types = (*map(type, args), *map(type, kwargs.values()))
-    return original, dtype, len(record.size), is_kept, args, tuple(kwargs.items()), types
+    common = original, dtype, len(record.size), is_kept, types
+    if original.__name__ in _DRAWS_BETWEEN:
+        others = tuple(n for n in (*args, *kwargs.values()) if not isinstance(n, (int, float)))
+        return *common, tuple(kwargs), others, _order(numbers)
+    return *common, args, tuple(kwargs.items())
+
+
+def _order(numbers: list[Any]) -> tuple[int, ...]:
+    """How numbers compare with each other and with zero: whether a range or a deviation is one."""
+    return tuple((a > b) - (a < b) for a, b in itertools.combinations((*numbers, 0), 2))
 
 
 def is_plain(effect: Effect) -> bool:

@@ -40,6 +40,8 @@ def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
     is_filled = recipe.fill is not None and apply_fill(recipe.fill, result)
     if recipe.words_to_pass is not None:
         random_values.pass_words(recipe.words_to_pass)
+        if isinstance(recipe.outcome, ArgumentResult):
+            result._fake_storage.value = None
     elif recipe.propagates_values and not is_filled:
         call = Call(func, args, kwargs)
         call.device = output_device(call)

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._cache import rules
+from torchfake._cache import other_sizes, rules
+from torchfake._cache.apply import apply_recipe
 from torchfake._cache.keys import KeyFunction, Layout, key_function, layout_of, signature_of
 from torchfake._cache.learn import ArgumentSnapshot, learn_recipe, snapshot_arguments
 from torchfake._cache.recipes import Recipe, guards_hold
@@ -179,10 +180,17 @@ def run_and_cache(
     key = None if table is None else key_for(table, args, kwargs)
     if table is None or key is None:
         return run(func, args, kwargs)
+    sized = other_sizes.member(func, args, kwargs)
+    followed = None if sized is None or settings.checking else other_sizes.follow(sized)
+    if followed is not None:
+        _add(table, key, followed, num_recipes=1)
+        return apply_recipe(followed, func, args, kwargs)
     before = snapshot_arguments(args, kwargs)
     result = run(func, args, kwargs)
     has_mask = _indexes_with_mask(func, before)
     recipe = None if has_mask else learn_recipe(func, args, kwargs, before, result)
+    if sized is not None and recipe is not None and not other_sizes.note(sized, recipe):
+        _refuse(recipe, func, key, ["other sizes tell something else"])
     if settings.checking and key in table.checked:
         _check(table.checked[key], key, func, args, kwargs, before, result)
     if recipe is not None:
@@ -219,8 +227,11 @@ def _check(
     """Compare what a hit would have given with what the kernel gave."""
     if not guards_hold(recipe):
         return
-    wrong = disagreements(recipe, args, kwargs, before, result)
-    if wrong:
+    _refuse(recipe, func, key, disagreements(recipe, args, kwargs, before, result))
+
+
+def _refuse(recipe: Recipe, func: Any, key: Any, wrong: list[str]) -> None:
+    if wrong and settings.checking:
         raise CacheError(
             f"torchfake's cache would have been wrong about {func} of {key}, where it has "
             f"{recipe}: {'; '.join(wrong)}. This is a bug of torchfake: please report it; "
@@ -239,6 +250,7 @@ def clear() -> None:
     """Drop all tables."""
     rules.clear()
     tables.clear()
+    other_sizes.clear()
     initialisers.clear()
     families.clear()
     _operators.clear()

@@ -25,7 +25,6 @@ from torchfake._cache.recipes import (
     ViewResult,
     current_devices,
     flatten_outcome,
-    recording_recipe,
 )
 from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
@@ -87,7 +86,7 @@ def learn_recipe(
     is_promoted = _promotes_from_floats(traits, before)
     draws = traits.is_random and not any(b.record.mark for b in before)
     marks = _leaves_mark(call, before, outcome)
-    recipe = Recipe(
+    return Recipe(
         outcome=outcome,
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
@@ -99,10 +98,8 @@ def learn_recipe(
         words_to_pass=_words_to_pass(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),
         fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
+        recordable=traits if all(b.path.is_position for b in before) else None,
     )
-    if all(b.path.is_position for b in before):
-        recipe.recording = recording_recipe(recipe, traits)
-    return recipe
 
 
 def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> Words | None:

@@ -102,8 +102,10 @@ class Recipe:
     # The same where it is recorded, for which values do not matter:
     unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
 
-    # The same with what is recorded, if that takes nothing else:
-    recording: RecordingRecipe | None = field(default=None, compare=False)
+    # The operator, if all tensors are arguments by position:
+    recordable: OpTraits | None = field(default=None, compare=False)
+    # The same with what is recorded, if that takes nothing else; made when it is first needed:
+    recording: RecordingRecipe | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._derive_fast_path()
@@ -117,6 +119,13 @@ class Recipe:
             self.write = partial(_draw, self.words_to_pass)
         elif self.fill is not None:
             self.write = partial(apply_fill, self.fill)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "recording":
+            raise AttributeError(name)
+        traits = self.recordable
+        self.recording = None if traits is None else recording_recipe(self, traits)
+        return self.recording
 
     @property
     def computes_values(self) -> bool:

@@ -60,10 +60,13 @@ NUMBERS = [-1.0, -0.5, 0.0, -0.0, 0.25, 1, 1.0, 2, True, 1e3, 1e5, float("inf")]
 @pytest.mark.parametrize("name", ["uniform_", "normal_"])
 def test_draws_with_other_numbers(name: str) -> None:
     """Only the order of the numbers decides: empty ranges and negative deviations are refused."""
-    draw = getattr(init, name)
+    draw, last = getattr(init, name), {"uniform_": "b", "normal_": "std"}[name]
     for i, numbers in enumerate(itertools.product(NUMBERS, NUMBERS)):
         size = (16 + i % 5, 5 + i % 7)
-        assert_as_eager(lambda t, n=numbers: draw(t, *n), functools.partial(torch.empty, size), 1)
+        make = functools.partial(torch.empty, size)
+        assert_as_eager(lambda t, n=numbers: draw(t, *n), make, 1)
+        assert_as_eager(lambda t, n=numbers: draw(t, n[0]), make, 1)
+        assert_as_eager(lambda t, n=numbers: draw(t, **{last: n[1]}), make, 1)
 
 
 def test_draws_with_other_numbers_are_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ construction of a model costs.
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any, NamedTuple
 
 import torch
 
 from torchfake._answers.answers import Answer
+from torchfake._cache.other_sizes import order
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import ConstantFill
 from torchfake._operators import random_values
@@ -106,13 +106,8 @@ def family_key(original: Any, record: Metadata, args: Any, kwargs: Any) -> Any:
     common = original, dtype, len(record.size), is_kept, types
     if original.__name__ in _DRAWS_BETWEEN:
         others = tuple(n for n in (*args, *kwargs.values()) if not isinstance(n, (int, float)))
-        return *common, tuple(kwargs), others, _order(numbers)
+        return *common, tuple(kwargs), others, order(numbers)
     return *common, args, tuple(kwargs.items())
-
-
-def _order(numbers: list[Any]) -> tuple[int, ...]:
-    """How numbers compare with each other and with zero: whether a range or a deviation is one."""
-    return tuple((a > b) - (a < b) for a, b in itertools.combinations((*numbers, 0), 2))
 
 
 def is_plain(effect: Effect) -> bool:

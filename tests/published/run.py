@@ -35,7 +35,7 @@ def throughput_table() -> Iterator[str]:
         ratio = f"{tokens / row.published:.2f}"
         yield f"| {row.setting} | {row.published:,} | {tokens:,.0f} | {ratio} | {use_of(row)} |"
     yield ""
-    for name, is_kept in (("chosen with", False), ("kept back", True)):
+    for name, is_kept in (("fitted", False), ("held out", True)):
         ratios = [ratio for row, ratio in found if row.kept_back is is_kept and not row.is_compiled]
         half, most = error_bar(ratios)
         yield (
@@ -43,14 +43,14 @@ def throughput_table() -> Iterator[str]:
             f"worst {max(abs(ratio - 1) for ratio in ratios):.0%}"
         )
     right, pairs = ranked([(row, row.published * ratio) for row, ratio in found])
-    yield f"pairs of layouts of a model that are 3 % apart: {right} of {pairs} in the right order"
+    yield f"pairs of layouts of one model that differ by more than 3 %: {right} of {pairs} ranked correctly"
 
 
 def use_of(row: Row) -> str:
     """What a row is for."""
     if row.is_compiled:
-        return "for the order alone"
-    return "kept back" if row.kept_back else ""
+        return "ranking only"
+    return "held out" if row.kept_back else ""
 
 
 def error_bar(ratios: list[float]) -> tuple[float, float]:

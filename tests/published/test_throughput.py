@@ -45,7 +45,7 @@ def test_nine_in_ten_pairs_are_in_the_right_order() -> None:
     right, pairs = ranked([(row, _number(_cells(row)[2])) for row in ROWS])
     assert pairs > 50
     assert right >= 0.9 * pairs
-    assert f"3 % apart: {right} of {pairs} in the right order" in PAGE
+    assert f"3 %: {right} of {pairs} ranked correctly" in PAGE
 
 
 def test_pairs_of_one_subject_are_ranked() -> None:

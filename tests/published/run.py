@@ -43,7 +43,8 @@ def throughput_table() -> Iterator[str]:
             f"worst {max(abs(ratio - 1) for ratio in ratios):.0%}"
         )
     right, pairs = ranked([(row, row.published * ratio) for row, ratio in found])
-    yield f"pairs of layouts of one model that differ by more than 3 %: {right} of {pairs} ranked correctly"
+    result = f"{right} of {pairs} ranked correctly"
+    yield f"pairs of layouts of one model that differ by more than 3 %: {result}"
 
 
 def use_of(row: Row) -> str:

@@ -30,36 +30,40 @@ def save_materialized(
     threads: int | None = None,
     progress: bool | None = None,
 ) -> None:
-    """Write the values that a deferred module would have to safetensors files, tensor by tensor.
+    """Write the values of a deferred module to safetensors files, tensor by tensor.
 
-    The module stays as it is. At most its largest tensor and 64 MB are in memory, plus what an
-    operation itself needs; for tensors that are drawn and not computed further, a few MB.
+    The module itself is not changed. Memory holds at most its largest tensor and 64 MB, plus what
+    an operation itself allocates; for tensors that are only filled with random numbers, a few MB.
 
-    A model of transformers is written by its own ``save_pretrained``, with its config, so that
-    ``from_pretrained`` reads it. For any other module, all that ``state_dict()`` has is written;
-    tied tensors once, under their first name.
+    A transformers model is written by its own ``save_pretrained``, including its config, so that
+    ``from_pretrained`` can read it. For any other module, the whole ``state_dict()`` is written;
+    tied tensors are written once, under their first name.
 
-    After an interruption, the same call continues from the last complete file.
+    After an interruption, the same call continues after the last complete file.
 
-    For a sharded module the same files are written, by all ranks together: each writes its shards,
-    at their places. All ranks of the process group have to call this.
+    For a sharded module the same files are written by all ranks together: each rank writes its
+    shards at their offsets. All ranks of the process group must make this call.
 
     Args:
-        module: deferred, in parts or as a whole, or real; sharded or not.
-        directory: created, if it does not exist; for a sharded module, one that all ranks share.
-        max_shard_size: the size of a file, in bytes or as in ``"200MB"`` and ``"1GiB"``; a tensor
-            that is larger is alone in its file.
-        threads: the number of threads that compute values; None: ``torch.get_num_threads()``.
-        progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds.
+        module: a module that is deferred, partly deferred, or real; sharded or not.
+        directory: the output directory; created if necessary. For a sharded module, all ranks must
+            share it.
+        max_shard_size: the maximum size of a file, in bytes or as ``"200MB"`` or ``"1GiB"``; a
+            larger tensor gets a file of its own.
+        threads: the number of threads that compute values, by default ``torch.get_num_threads()``.
+        progress: show a progress bar (needs tqdm); by default it is shown after two seconds.
 
     Raises:
-        NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
-        CheckpointError: (a ValueError) if `directory` holds another model, or another save writes
-            to it; if a file cannot be written, as on a full disk: once there is room, the same call
-            goes on; if a tensor has a kind or a name that such files do not have.
+        NotDeferredError: (a ValueError) if `module` is not a module, or has fakes that were never
+            recorded.
+        CheckpointError: (a ValueError) if `directory` contains another model, or another process is
+            saving to it; if a file cannot be written, for instance because the disk is full (once
+            there is space, the same call continues); or if safetensors files cannot store a tensor
+            or its name.
         ValueError: if `threads` is less than 1.
-        MissingExtraError: without huggingface_hub, for a module that is not of transformers.
-        ReplayError: if what was recorded cannot be replayed.
+        MissingExtraError: if huggingface_hub is not installed, for a module that is not a
+            transformers model.
+        ReplayError: if a recorded operation cannot be replayed.
         RankMismatchError: if the ranks do not have the same tensors.
     """
     if not isinstance(module, torch.nn.Module):

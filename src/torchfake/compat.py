@@ -24,10 +24,10 @@ _EXPORTS = {
 
 
 def install_as_torchdistx() -> None:
-    """Make ``import torchdistx`` find torchfake, in this process.
+    """Make ``import torchdistx`` use torchfake in this process.
 
-    PyTorch's FSDP looks for torchdistx when it is first imported; if it is imported already, it is
-    updated. A second call changes nothing.
+    PyTorch's FSDP looks for torchdistx when FSDP is first imported; if that has already happened,
+    FSDP is updated. Calling this function again has no effect.
 
     Raises:
         RuntimeError: if the real torchdistx is installed.

@@ -36,8 +36,9 @@ _Module = TypeVar("_Module", bound=torch.nn.Module)
 class deferred_mode(fake_mode):
     """Context manager in which new tensors are fake, and the operations on them are recorded.
 
-    In all else it is :class:`torchfake.fake_mode`, `fake_cuda` included. When the outermost one is
-    left, torch's generators are where eager code would have left them, if all draws can be counted.
+    Otherwise the same as :class:`torchfake.fake_mode`, including its arguments. When the outermost
+    mode exits, torch's generators are set to the state in which eager code would have left them, if
+    all draws can be counted.
 
     >>> with deferred_mode():
     ...     weight = torch.ones(2, 3)
@@ -62,15 +63,15 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
     Operations on deferred tensors are recorded until they are materialized, also after this call.
 
     Args:
-        module_fn: a module class, or anything that returns modules or tensors.
-        *args: for `module_fn`.
-        **kwargs: for `module_fn`.
+        module_fn: a module class, or any callable that returns modules or tensors.
+        *args: positional arguments of `module_fn`.
+        **kwargs: keyword arguments of `module_fn`.
 
     Raises:
         RecordError: if an operation cannot be recorded for a later replay.
-        TypeError: if `module_fn` is a module already, or cannot be called.
+        TypeError: if `module_fn` is a module instead of a callable, or cannot be called.
 
-    Source: torchdistx.deferred_init of 2022, which this replaces.
+    Source: torchdistx.deferred_init (2022), which this replaces.
 
     >>> layer = deferred_init(torch.nn.Linear, 3, 4)
     >>> is_deferred(layer)
@@ -86,7 +87,7 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
 
 
 def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
-    """Whether a tensor is deferred, or any parameter or buffer of a module is.
+    """Return whether a tensor is deferred, or any parameter or buffer of a module is.
 
     Raises:
         NotDeferredError: (a ValueError) for anything else.
@@ -106,21 +107,22 @@ def materialize_tensor(
 ) -> _Tensor:
     """Materialize a deferred tensor in place, for all references to it, and return it.
 
-    A real tensor is returned as it is, wherever it is. Of a DTensor this rank's shard is
-    materialized; all ranks of its mesh have to call this.
+    A real tensor is returned unchanged, on whatever device it is. For a DTensor, this rank's shard
+    is materialized; all ranks of its mesh must make this call.
 
     Args:
-        tensor: of any shape.
-        device: where to put it, instead of where it was recorded. Random numbers are those of the
-            device that was recorded.
-        dtype: what it is cast to, if it is a floating point or complex tensor.
+        tensor: a tensor of any shape.
+        device: the target device, instead of the recorded one. Random numbers are still those of
+            the recorded device.
+        dtype: the dtype to cast to, if the tensor is floating-point or complex.
 
     Raises:
         DeviceError: (a ValueError) if this machine does not have `device`, or it is ``meta``.
-        TypeError: if `dtype` is no floating point or complex dtype.
-        NotDeferredError: (a ValueError) if it is a fake that was not recorded, or no tensor.
-        MaterializeError: if torch or another reference forbids it.
-        RankMismatchError: if other ranks have recorded something else.
+        TypeError: if `dtype` is not a floating-point or complex dtype.
+        NotDeferredError: (a ValueError) if it is a fake that was not recorded, or not a tensor.
+        MaterializeError: if the tensor cannot be materialized in place, for instance because an
+            autograd graph holds it.
+        RankMismatchError: if other ranks have recorded different operations.
         ReplayError: if a recorded operation cannot be replayed.
 
     >>> with deferred_mode():
@@ -155,39 +157,41 @@ def materialize_module(
 ) -> _Module:
     """Materialize the deferred parameters and buffers of a module in place, and return it.
 
-    Large modules are computed on several cores, with the bits of a single one.
+    Large modules are computed on several cores; the values do not depend on their number.
 
     Args:
-        module: with its submodules.
-        buffers_only: leave parameters deferred.
-        check_fn: ``check_fn(submodule)``, called once for each: whether the tensors that belong to
-            that submodule itself (not to those in it) are materialized.
-        device: where to put them, instead of where they were recorded. Random numbers are those of
-            the device that was recorded.
-        dtype: what floating point tensors are cast to, as ``module.to(dtype)`` does.
-        checkpoint: values to take instead of those that were recorded, by the names of
-            ``state_dict()``, cast to the module's dtypes: a directory (of safetensors, or of
-            ``torch.distributed.checkpoint``), a file (safetensors, or ``torch.save``'s, read with
-            ``weights_only=True``), or a state dict. Of sharded tensors each rank reads its part.
-            Tensors that it lacks are replayed, and get the values that eager would have given them.
-        strict: whether it is an error if the checkpoint has tensors that the module does not have,
-            or has in another shape; otherwise these are left out, with a warning.
-        threads: the number of threads that compute values; None: ``torch.get_num_threads()``.
-        progress: whether to show a bar (needs tqdm); None: if it takes more than two seconds and
-            tqdm is there.
-        exchange: whether ranks that have columns of a matrix draw disjoint rows and exchange them,
-            instead of drawing all each. All ranks must call this then.
+        module: the module; its submodules are included.
+        buffers_only: materialize buffers only, and leave parameters deferred.
+        check_fn: ``check_fn(submodule)``, called once per submodule, returns whether to materialize
+            the tensors that the submodule itself owns (not those of its children).
+        device: the target device, instead of the recorded one. Random numbers are still those of
+            the recorded device.
+        dtype: the dtype to cast floating-point tensors to, as ``module.to(dtype)`` does.
+        checkpoint: values to load instead of computing them, by the names of ``state_dict()``; they
+            are cast to the module's dtypes. A directory (of safetensors files, or written by
+            ``torch.distributed.checkpoint``), a file (safetensors, or written by ``torch.save`` and
+            read with ``weights_only=True``), or a state dict. Of a sharded tensor each rank reads
+            its part. Tensors missing from the checkpoint get the values of eager construction.
+        strict: raise an error if the checkpoint has tensors that the module lacks, or has with
+            another shape; if False, these are ignored with a warning.
+        threads: the number of threads that compute values, by default ``torch.get_num_threads()``.
+        progress: show a progress bar (needs tqdm). By default it is shown after two seconds, if
+            tqdm is installed.
+        exchange: ranks that hold columns of a matrix draw disjoint rows and exchange them, instead
+            of each rank drawing the whole matrix. All ranks must then make this call.
 
     Raises:
-        NotDeferredError: (a ValueError) if `module` is no module, or has fakes never recorded.
-        MaterializeError: if a tensor cannot be materialized, by name; nothing has changed then.
-        CheckpointError: (a ValueError) if `checkpoint` cannot be read or does not fit; nothing has
-            changed then.
+        NotDeferredError: (a ValueError) if `module` is not a module, or has fakes that were never
+            recorded.
+        MaterializeError: if a tensor, named in the message, cannot be materialized. Nothing has
+            been changed then.
+        CheckpointError: (a ValueError) if `checkpoint` cannot be read, or does not match the
+            module. Nothing has been changed then.
         DeviceError: (a ValueError) if this machine does not have `device`, or it is ``meta``.
-        TypeError: for an argument of a wrong type.
+        TypeError: if an argument has the wrong type.
         ValueError: if `threads` is less than 1.
-        ReplayError: if a recorded operation cannot be replayed. Tensors that were materialized
-            before stay so, and another call goes on from there.
+        ReplayError: if a recorded operation cannot be replayed. Tensors that are already
+            materialized stay materialized, and another call continues from there.
 
     >>> torch.manual_seed(0) and None
     >>> layer = materialize_module(deferred_init(torch.nn.Linear, 3, 4))
@@ -229,20 +233,21 @@ def _real_device(device: torch.device | str | int | None) -> torch.device | None
 
 
 def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
-    """Free the memory of a module that was materialized: it is deferred again, in place.
+    """Free the memory of a materialized module: it becomes deferred again, in place.
 
-    Its values are compared with what the record gives, tensor by tensor, so that another
-    materialization gives the same bits.
+    The current values are first compared with those that the record gives, tensor by tensor, so
+    that the next materialization gives the same bits.
 
     Args:
-        module: with its submodules.
-        check_fn: ``check_fn(submodule)``: whether the tensors of that submodule are deferred again.
+        module: the module; its submodules are included.
+        check_fn: ``check_fn(submodule)`` returns whether to defer the tensors of that submodule.
 
     Raises:
-        ChangedValueError: (a ValueError) naming the tensor that holds other values than were
-            recorded, or was never recorded. Nothing has changed then.
-        MaterializeError: if a tensor is sharded, or held by a graph. The same goes.
-        NotDeferredError: (a ValueError) if `module` is no module.
+        ChangedValueError: (a ValueError) if the values of a tensor differ from the recorded ones,
+            or the tensor was never recorded; the message names it. Nothing has been changed then.
+        MaterializeError: if a tensor is sharded, or held by an autograd graph. Nothing has been
+            changed then.
+        NotDeferredError: (a ValueError) if `module` is not a module.
         TypeError: if `check_fn` cannot be called with a submodule.
     """
     if not isinstance(module, torch.nn.Module):

@@ -72,9 +72,9 @@ class fake_mode:
             the answers given.
 
     Raises:
-        DeviceError: if there is no such profile or type, or there cannot be so many devices.
+        DeviceError: if the profile or device type is unknown, or there are too many devices.
         ValueError: if `answer` is a string other than ``"typical"``.
-        AnswerError: where a value is read, if the answer is not possible.
+        AnswerError: when a value is read, if the answer is invalid.
 
     >>> with fake_mode(fake_cuda=True):
     ...     weight = torch.empty(4096, 4096, device="cuda")
@@ -120,7 +120,7 @@ class fake_mode:
 
     @property
     def answers(self) -> Answers:
-        """The questions about values that do not exist which were answered in this mode."""
+        """The reads of unknown values that were answered in this mode."""
         return self._answerer.answers
 
     def __call__(self, function: _F) -> _F:
@@ -144,15 +144,16 @@ class fake_mode:
 def answering(answer: str | AnswerFunction) -> Restoring:
     """Context manager that supplies unknown values when they are read.
 
-    Like ``fake_mode(answer=...)``, but usable inside and outside modes. It is asked before the
-    contexts and modes around it, which are asked if it declines.
+    Like ``fake_mode(answer=...)``, but usable inside and outside modes. The innermost context or
+    mode is asked first; if it declines, the next outer one is asked.
 
     Args:
         answer: ``"typical"``, or a function that takes a :class:`torchfake.Question` and returns a
             number, a tensor, or None to decline.
 
     Returns:
-        The context; ``as`` gives its :class:`torchfake.Answers`, the list of answers given.
+        The context manager. The target of ``as`` is its :class:`torchfake.Answers`, the list of
+        answers given.
 
     >>> with fake_mode():
     ...     loss = torch.nn.Linear(100, 1)(torch.randn(8, 100)).mean()
@@ -220,11 +221,11 @@ def _fake_cuda_machine(
 def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
     """Whether a tensor is fake, or all parameters and buffers of a module are.
 
-    A module with both fake and real tensors is not fake, nor is one without tensors.
+    A module that has both fake and real tensors is not fake; neither is a module without tensors.
 
     Args:
         obj: a tensor, parameter or buffer of any shape, or a module. A tensor that wraps others,
-            as a quantized one or a DTensor does, is fake if one of these is.
+            such as a quantized tensor or a DTensor, is fake if one of them is.
 
     Raises:
         TypeError: for anything else.
@@ -246,9 +247,9 @@ def parameters_and_buffers(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def meta_like(fake: torch.Tensor) -> torch.Tensor:
-    """A plain meta tensor with the shape, strides, storage offset and dtype of `fake`.
+    """Return a plain meta tensor with the shape, strides, storage offset and dtype of `fake`.
 
-    It is not in the autograd graph, and no parameter.
+    The result is detached from the autograd graph, and is not a parameter.
 
     Args:
         fake: a fake tensor of any shape.
@@ -277,15 +278,15 @@ _T = TypeVar("_T", torch.Tensor, torch.nn.Module)
 
 
 def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T:
-    """The fake copy of a real tensor or module, with unknown values.
+    """Return a fake copy of a real tensor or module, with unknown values.
 
-    The copy of a module has fake copies of all its tensors. Tensors that share memory, or are one
-    object, in the module do so in the copy. Attributes of parameters, hooks and ``training`` are
-    kept.
+    The copy of a module has fake copies of all its tensors. Tensors of the module that share
+    memory, or are the same object, also do so in the copy. Attributes of parameters, hooks and
+    ``training`` are kept.
 
     Args:
         real: a tensor of any shape, or a module.
-        device: the device of the copy; that of `real` if not given. The machine need not have it.
+        device: the device of the copy, by default that of `real`. The machine need not have it.
 
     Raises:
         TypeError: if `real` is neither a tensor nor a module.

@@ -25,12 +25,13 @@ _T = TypeVar("_T", torch.Tensor, torch.nn.Module)
 
 
 class meta_init(deferred_mode):
-    """A context in which every tensor shows ``device="meta"``, explicit devices notwithstanding.
+    """Context manager in which every tensor reports ``device="meta"``.
 
-    What it is made of is recorded, with the device that was asked for (the CPU, where that is
-    ``meta``), and :func:`materialize` makes it real there.
+    This includes tensors created with an explicit device. Operations are recorded with the
+    requested device, and :func:`materialize` creates the tensor there (on the CPU if the requested
+    device is ``meta``).
 
-    Source: the proposal of a ``torch.nn.utils.meta_init`` of 2021, pytorch/pytorch#61011.
+    Source: the proposed ``torch.nn.utils.meta_init`` (2021), pytorch/pytorch#61011.
 
     >>> with meta_init():
     ...     layer = torch.nn.Linear(3, 4)
@@ -44,7 +45,7 @@ class meta_init(deferred_mode):
 
 
 def is_meta_init() -> bool:
-    """Whether the innermost mode of this thread is :class:`meta_init`, for authors of modules."""
+    """Return whether the innermost mode of this thread is :class:`meta_init`."""
     state = modes.current()
     return state is not None and state.mark == DEFERRED_AS_META
 
@@ -53,12 +54,12 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
     """Materialize a tensor, or all tensors of a module, in place, and return it.
 
     Args:
-        obj: a tensor of any shape, or a module. Real tensors stay as they are.
-        keep_cache: keep intermediate results until :func:`clear_meta_init_cache`, so that tensors
-            computed from the same ones need not compute them again.
+        obj: a tensor of any shape, or a module. Real tensors are not changed.
+        keep_cache: keep intermediate results until :func:`clear_meta_init_cache` is called, so that
+            other tensors computed from them need not compute them again.
 
     Raises:
-        NotDeferredError: (a ValueError) for a fake that was not recorded, or anything else.
+        NotDeferredError: (a ValueError) if a fake was not recorded, or `obj` is of another type.
 
     >>> with meta_init():
     ...     t1 = torch.ones(3)
@@ -80,5 +81,5 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
 
 
 def clear_meta_init_cache() -> None:
-    """Free the intermediate results that ``materialize(..., keep_cache=True)`` has kept."""
+    """Free the intermediate results kept by ``materialize(..., keep_cache=True)``."""
     replay.clear_cached_results()

@@ -48,7 +48,7 @@ class Answers(Sequence[Answer]):
         self._times: dict[Answer, int] = {}
 
     def add(self, question: Question, answer: Any, answered_by: str) -> None:
-        """Note that `question` was answered."""
+        """Record that `question` was answered."""
         short = answer if isinstance(answer, (bool, int, float, complex)) else _text_of(answer)
         asked = question.kind, question.asked_by, question.asked_at
         tensor = question.shape, question.dtype, question.device

@@ -157,13 +157,14 @@ def _max_bytes(contents: Contents) -> int:
 
 
 def graph(tensor: torch.Tensor) -> Graph:
-    """The recorded operations from which a deferred tensor will be computed, as printable text.
+    """Return the recorded operations that compute a deferred tensor, as printable text.
 
     Args:
-        tensor: deferred, of any shape; of a DTensor the graph is that of this rank's shard.
+        tensor: a deferred tensor of any shape; for a DTensor, the graph is that of this rank's
+            shard.
 
     Raises:
-        NotDeferredError: (a ValueError) for anything else, and for a tensor that is real already.
+        NotDeferredError: (a ValueError) for anything else, including a materialized tensor.
 
     >>> from torchfake import deferred_mode
     >>> with deferred_mode():

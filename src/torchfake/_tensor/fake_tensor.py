@@ -45,9 +45,10 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 class FakeTensor(torch.Tensor):
     """A tensor with a device, a dtype, a shape and strides, and no data.
 
-    Made by factories inside :func:`torchfake.fake_mode` and by :func:`torchfake.fake_like`. Its
-    constructor is that of ``torch.Tensor``, and that of a parameter's class makes parameters
-    (``_tensor/classes``). It has no ``__slots__``: ``torch.utils.swap_tensors`` needs a plain dict.
+    Created by factory functions inside :func:`torchfake.fake_mode` and by
+    :func:`torchfake.fake_like`. The constructor is that of ``torch.Tensor``; the class of a fake
+    parameter constructs parameters (``_tensor/classes``). There are no ``__slots__``, because
+    ``torch.utils.swap_tensors`` needs a plain dict.
     """
 
     _fake_meta: Metadata
@@ -125,7 +126,7 @@ class FakeTensor(torch.Tensor):
         return self._fake_storage.untyped.typed(self.dtype)
 
     def data_ptr(self) -> Any:
-        """An identity, and an address only where there is memory: see ``_core/address``."""
+        """Identifies the storage; a real address only if there is memory: see ``_core/address``."""
         if self.numel() == 0:
             return 0
         meta = self._fake_meta
@@ -139,7 +140,7 @@ class FakeTensor(torch.Tensor):
         return self
 
     def record_stream(self, stream: Any) -> None:
-        """A fake stream is none to C++; whoever tracks memory is told of it."""
+        """C++ does not accept a fake stream; the memory tracker is notified instead."""
         if issubclass(builtins.type(stream), torch.Stream):
             _Super.record_stream(self, stream)
         elif self.device.type == "cpu":

@@ -124,7 +124,7 @@ def formatted(fake: Any, spec: str) -> str:
 
 
 def apply_(fake: Any, function: Any) -> Any:
-    """C++ would call the function for no element."""
+    """Overridden because C++ would not call the function for any element."""
     subclass.builtin_methods.apply_(fake, function)  # raises what torch raises
     storage = fake._fake_storage
     if storage.deferred is None and not storage.is_known:

@@ -67,64 +67,67 @@ def plan(
 ) -> Plan:
     """Plan the memory and communication of a step on every rank of a mesh, without the devices.
 
-    The step is run on fakes in this process, as one rank of torch's fake process group, through
-    which nothing is sent. Ranks whose shards have the same sizes do the same, so one of them is run
-    for all; `ranks` runs others, for programs that depend on their rank.
+    The step runs on fakes in this process, as one rank of torch's fake process group, which sends
+    nothing. Ranks whose shards have the same sizes do the same work, so one of them is run for all
+    of them; for programs that depend on the rank, `ranks` selects the ranks to run.
 
     Args:
-        module_fn: builds the model, like that of :func:`torchfake.deferred_init`; it is run under
+        module_fn: builds the model, as for :func:`torchfake.deferred_init`; it is called under
             ``torch.device(device)``.
         mesh_shape: the size of each axis of the mesh, such as ``(64, 8)``.
-        parallelize: a function of the model and the ``DeviceMesh`` that shards the model, and
-            returns it, or None if it is changed in place. It may use FSDP2, tensor parallelism,
-            ``distribute_module``, activation checkpointing. For a pipeline it returns a schedule of
-            ``torch.distributed.pipelining``, whose ``step`` is the forward and the backward pass.
-            Not given: each rank has the whole model.
+        parallelize: a function of the model and the ``DeviceMesh`` that shards the model. It
+            returns the model, or None if it changes the model in place. It may use FSDP2, tensor
+            parallelism, ``distribute_module`` and activation checkpointing. For a pipeline it
+            returns a schedule of ``torch.distributed.pipelining``, whose ``step`` performs the
+            forward and backward passes. By default every rank has the whole model.
         inputs: the inputs of one rank: a tensor, a tuple, a mapping of arguments by name, or a
-            function without arguments that returns one of these. Of a pipeline: those of all its
-            micro-batches, by position for the first stage, by name for every stage.
-        optimizer: as :func:`torchfake.estimate` takes it, except for an optimizer of the module's
-            parameters, which do not exist yet.
-        loss: a function of the output; not given: ``output.loss``, or the sum of the first tensor
-            with a gradient.
+            function without arguments that returns one of these. For a pipeline, the inputs of all
+            its micro-batches: positional ones go to the first stage, named ones to every stage.
+        optimizer: as for :func:`torchfake.estimate`, except that it cannot be an optimizer of the
+            module's parameters, which do not exist yet.
+        loss: a function of the output; by default ``output.loss``, or if there is none, the sum of
+            the first output tensor that requires gradients.
         mode: ``"training"`` (forward, backward, and the optimizer if given), ``"forward"`` or
             ``"inference"``.
-        autocast: the dtype of ``torch.autocast`` around the forward pass; True: the device's own.
-        accumulate: micro-batches of a step, as :func:`torchfake.estimate` takes it; gradients are
-            reduced in each, unless `parallelize` says otherwise.
-        keep_gradients: set gradients to zero between steps, and do not free them.
-        mesh_dim_names: of the axes; not given: ``("dp",)``, ``("dp", "tp")``,
+        autocast: the dtype of ``torch.autocast`` around the forward pass; True selects the device's
+            default.
+        accumulate: the number of micro-batches in a step, as for :func:`torchfake.estimate`;
+            gradients are reduced in each of them, unless `parallelize` disables this.
+        keep_gradients: set gradients to zero between steps instead of freeing them.
+        mesh_dim_names: the names of the mesh axes; by default ``("dp",)``, ``("dp", "tp")`` or
             ``("pp", "dp", "tp")``.
         gpu: the profile of each rank's GPU or its name, see :func:`torchfake.profiles`.
-        device: ``"cuda"`` if not given, ``"cpu"`` for ranks without a GPU.
-        ranks: run each of these, and include no others.
-        reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
-            context and 512 MiB as a margin, if not given.
-        round_to: the bytes to whose multiple allocations are rounded up; 512 on CUDA, else 1.
-        workspace_bytes: of cuBLAS; not given: what torch uses on that GPU.
+        device: ``"cuda"`` by default, or ``"cpu"`` for ranks without a GPU.
+        ranks: the ranks to run; no other ranks are included in the plan.
+        reserved_bytes: memory of the GPU that the caching allocator cannot use; by default 512 MiB
+            for the CUDA context and 512 MiB as a margin.
+        round_to: round allocations up to a multiple of this; by default 512 on CUDA, otherwise 1.
+        workspace_bytes: the size of the cuBLAS workspaces; by default what the installed torch
+            allocates on that GPU.
         allocator: options of CUDA's caching allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``, such as
             ``"expandable_segments:True"``; for ``peak_reserved_bytes``.
         answer: supplies unknown values: ``"typical"`` or a function, as for
             :func:`torchfake.fake_mode`. ``answers`` of each rank's estimate lists them.
-        links: what connects the ranks, for the time of a step; not given: as in NVIDIA's DGX H100,
-            with the links of the GPU in a node, and 400 Gb/s for each GPU between nodes of 8.
-        context: a function of the mesh and the inputs (a mapping, or a tuple) that gives a context,
-            which the forward and the backward pass of each micro-batch run in: that of context
-            parallelism, which splits the inputs in place.
-        unlike_axes: names of axes along which ranks run other code, so that each is run; ranks that
-            hold shards of other sizes are found without.
-        routing: ``"balanced"``: experts get equally many tokens, where ranks exchange the numbers.
-            Not given: these are not known, as no value is.
-        target: what a pipeline's loss compares with, ``schedule.step(target=...)``: a tensor, or a
-            function without arguments that makes it.
+        links: the links between ranks, which determine the time of collectives; by default as in
+            NVIDIA's DGX H100: nodes of 8, the GPU's own links inside a node, and 400 Gb/s per GPU
+            between nodes.
+        context: a function of the mesh and the inputs (a mapping or a tuple) that returns a context
+            manager, in which the forward and backward pass of each micro-batch run. Context
+            parallelism needs one, which splits the inputs in place.
+        unlike_axes: the names of axes along which ranks run different code; each such rank is run.
+            Ranks with shards of different sizes are detected automatically.
+        routing: ``"balanced"``: where ranks exchange numbers of tokens per expert, assume that all
+            experts receive the same number. By default these numbers are unknown values.
+        target: the target of a pipeline's loss, as in ``schedule.step(target=...)``: a tensor, or a
+            function without arguments that returns it.
 
     Returns:
-        The plan. Bytes are a rank's own; see :class:`Plan`.
+        The plan. Bytes are those of a single rank; see :class:`Plan`.
 
     Raises:
-        InputsError: if the arguments do not fit each other, a process group is initialised, or one
-            of the functions fails; the message names it and the rank.
-        DeviceError: if there is no such device or profile.
+        InputsError: if the arguments are incompatible, a process group is already initialised, or
+            one of the functions fails; the message names it and the rank.
+        DeviceError: if the device or profile does not exist.
         MissingExtraError: if torch was built without torch.distributed.
 
     >>> from torch.distributed.fsdp import fully_shard

@@ -70,10 +70,10 @@ def check(
 
     Args:
         module: fake, deferred or real; it is not modified.
-        inputs: as for its forward; a single mapping is used as keyword arguments.
+        inputs: the arguments of its ``forward``; a single mapping is used as keyword arguments.
         backward: run the backward pass too.
         device: the device to run on; by default that of the module.
-        gpu: a profile's name; means ``device="cuda"``.
+        gpu: a GPU profile or its name; implies ``device="cuda"``.
         answer: supplies unknown values: ``"typical"`` or a function, as for
             :func:`torchfake.fake_mode`. ``answers`` of the result lists the answers given.
         batch: instead of inputs: a batch size; :func:`example_inputs` generates the inputs.
@@ -85,8 +85,8 @@ def check(
         each tensor.
 
     Raises:
-        CheckError: if it does not run. The message, and the error's attributes, name the module,
-            the operation, its arguments, and the line; ``__cause__`` is the error itself.
+        CheckError: if the module fails. The message and the error's attributes name the submodule,
+            the operation, its arguments and the line; ``__cause__`` is the original error.
 
     >>> check(nn.Linear(3, 4), torch.ones(2, 3))
     input 0  float32[2, 3] on cpu

@@ -77,23 +77,25 @@ def diff(
 ) -> Diff:
     """Compare two models or checkpoints, without loading either.
 
-    Tensors are compared by name. What a file does not record (which tensors are trained, which are
-    tied) is compared only between two models, and buffers that are not saved are not missing in a
-    file. A tensor with several names is counted once, and is in a file if one of its names is.
+    Tensors are compared by name. Properties that a file does not store (which tensors are
+    trainable, which are tied) are compared only between two models, and non-persistent buffers do
+    not count as missing from a file. A tensor with several names is counted once, and a file
+    contains it if it contains one of its names.
 
     Args:
         a: a module (fake, deferred or real); a TARGET, see :func:`torchfake.inspect.resolve`; or
-            the path of a checkpoint: a safetensors file, an index, a file of ``torch.save``, or a
-            directory with one of these. A directory with a config and no weights is a TARGET.
-        b: the same.
-        overrides_a: ``key=value`` each, for the config of `a`.
+            the path of a checkpoint: a safetensors file, an index, a file written by
+            ``torch.save``, or a directory with one of these. A directory with a config but no
+            weights is a TARGET.
+        b: the other one.
+        overrides_a: changes of the config of `a`, each as ``key=value``.
         overrides_b: the same for `b`.
-        dtype: the floating point dtype to build TARGETs in; that of the config, if not given.
+        dtype: the floating-point dtype in which to build TARGETs, by default that of the config.
 
     Raises:
-        TargetError: if either is none of these, or cannot be built.
+        TargetError: if either argument is none of these, or cannot be built.
         CheckpointError: if a checkpoint cannot be read.
-        MissingExtraError: if transformers or safetensors is needed and not installed.
+        MissingExtraError: if transformers or safetensors is needed but not installed.
 
     >>> def mlp(width):
     ...     return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 4))

@@ -147,25 +147,25 @@ def fit(
 ) -> Fits:
     """Find which GPUs the step of an estimate fits on, and the largest batch or sequence that fits.
 
-    The step is run again for each kind of GPU, on fakes: kernels and workspaces differ. The largest
-    size is found by running it at other sizes, between one that fits and one that does not.
+    The step is run again on fakes for each GPU type, because kernels and workspaces differ. The
+    largest size is found by running the step at other sizes.
 
     Args:
-        estimate: of :func:`estimate`, on any device; or what :func:`torchfake.plan` or
-            ``plan_target`` gives, whose ranks each have such a GPU, and inputs of the size that
-            varies; or a model, for which a step is estimated with `options`.
+        estimate: the result of :func:`estimate`, on any device; or of :func:`torchfake.plan` or
+            ``plan_target``, in which case every rank has such a GPU, and the size of one rank's
+            inputs is varied; or a model, for which a step is estimated with `options`.
         gpus: profiles or their names, see :func:`torchfake.profiles`: ``"h100"``,
-            ``"h100, a100-80gb"``, or ``"all"``; the usual ones of these if none is given.
-        vary: ``"batch"``, ``"seq"``, or None for neither. Of a model that is served ``"users"``,
-            ``"context"``, or None; both, if not given.
-        reserved_bytes: of the GPU's memory, not for the caching allocator: 512 MiB for the CUDA
-            context and 512 MiB as a margin, if not given; those of a plan, of a plan.
-        serve: how a model is served: ``fit(model, serve=s)`` is ``fit(estimate(model, serve=s))``.
-        options: with a model, those of :func:`estimate`: ``batch=8, seq=512, optimizer="adamw"``.
+            ``"h100, a100-80gb"``, or ``"all"``; by default a selection of common GPUs.
+        vary: ``"batch"``, ``"seq"``, or None for neither. When serving: ``"users"``, ``"context"``,
+            or None; by default both.
+        reserved_bytes: memory of the GPU that the caching allocator cannot use; by default 512 MiB
+            for the CUDA context and 512 MiB as a margin, or the value of the plan.
+        serve: the serving workload: ``fit(model, serve=s)`` is ``fit(estimate(model, serve=s))``.
+        options: for a model, the options of :func:`estimate`, such as ``batch=8, seq=512``.
 
     Raises:
-        DeviceError: if there is no such profile.
-        InputsError: if the inputs have no such size.
+        DeviceError: if a profile does not exist.
+        InputsError: if the inputs have no dimension that can be varied.
 
     >>> import torch
     >>> from torchfake import fake_mode

@@ -18,12 +18,12 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2*
 
 
 def read_profiles(path: str | Path) -> dict[str, CudaProfile]:
-    """The profiles that a TOML file describes: one table for each, its name the key.
+    """Read GPU profiles from a TOML file, with one table per profile, named by its key.
 
     ::
 
         [my-card]
-        total_memory = "24 GiB"       # or a number of bytes; all else may be left out
+        total_memory = "24 GiB"       # or a number of bytes; everything else is optional
         name = "My Card"
         major = 8                     # compute capability, 8.0 if not given
         minor = 9
@@ -32,10 +32,10 @@ def read_profiles(path: str | Path) -> dict[str, CudaProfile]:
         backend = "cuda"              # or "rocm"
 
     Args:
-        path: of the file.
+        path: the path of the file.
 
     Raises:
-        DeviceError: if the file is not of this form.
+        DeviceError: if the file does not have this format.
         MissingExtraError: on Python 3.10, if tomli is not installed.
     """
     raw = _read(Path(path))

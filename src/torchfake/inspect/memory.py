@@ -97,60 +97,61 @@ def estimate(
 ) -> Estimate:
     """Estimate the memory of a step of `module`, run on fakes: forward, backward, optimizer.
 
-    The step is run on a fake copy; the module is not touched, and needs no weights. As in a plain
-    loop, gradients are freed before the forward pass (``zero_grad()``) and the output is held until
-    the end of the step. Gradient checkpointing is used if it is enabled on the module.
+    The step runs on a fake copy; the module is not modified, and needs no weights. As in a plain
+    training loop, gradients are freed before the forward pass (``zero_grad()``), and the output is
+    held until the end of the step. Gradient checkpointing is used if it is enabled on the module.
 
-    A function in place of the module is a step of your own: with loops, gradient accumulation,
-    several models and optimizers, whatever it does. It is copied with all that it refers to, and
-    the copy is called twice; `peak_bytes` is of the second call.
+    Instead of a module, a function that performs a whole step may be given, with loops, gradient
+    accumulation, or several models and optimizers. It is copied together with everything it refers
+    to, and the copy is called twice; `peak_bytes` is the peak of the second call.
 
     Args:
-        module: fake, deferred or real; or a function, which is called with `inputs`.
-        inputs: as for its forward; a single mapping is used as keyword arguments. See
-            :func:`example_inputs`.
+        module: a fake, deferred or real module; or a function, which is called with `inputs`.
+        inputs: the arguments of its ``forward``; a single mapping is used as keyword arguments.
+            See :func:`example_inputs`.
         optimizer: a name or class of ``torch.optim``, a function of the parameters, or an
             optimizer of the module's parameters.
-        loss: a function of the output; not given: ``output.loss``, else the sum of the first tensor
-            with a gradient.
-        mode: ``"training"`` (forward, backward, and the optimizer if given), ``"forward"`` (with
-            the graph for a backward pass), or ``"inference"``. Not given: training where an
-            optimizer or a loss is, else inference.
-        autocast: the dtype of ``torch.autocast`` around the forward pass; True: the device's own.
-        decode: ``(prompt, new_tokens)``, lengths: generation with a cache of keys and values, from
-            the pass over the prompt to the last token. Only the batch of `inputs` counts then.
-        accumulate: micro-batches of a step, each with a forward and a backward pass before the
-            optimizer runs; `inputs` are those of one, and the loss is divided by their number.
-        keep_gradients: set gradients to zero, as ``zero_grad(set_to_none=False)``, and do not free
-            them between steps.
-        training: transformers' ``TrainingArguments``: the step is that of its Trainer, with their
-            batch, accumulation, checkpointing, precision, clipping and optimizer. Settings that
-            are not followed are in ``left_out``.
-        peft: a config of PEFT, such as ``LoraConfig``: the module with these adapters.
+        loss: a function of the output; by default ``output.loss``, or if there is none, the sum of
+            the first output tensor that requires gradients.
+        mode: ``"training"`` (forward, backward, and the optimizer if given), ``"forward"`` (forward
+            only, keeping the autograd graph), or ``"inference"``. The default is training if an
+            optimizer or a loss is given, otherwise inference.
+        autocast: the dtype of ``torch.autocast`` around the forward pass; True selects the device's
+            default.
+        decode: ``(prompt, new_tokens)``, two lengths: generation with a KV cache, from the pass
+            over the prompt to the last token. Only the batch size of `inputs` is used then.
+        accumulate: the number of micro-batches in a step, each with a forward and a backward pass
+            before the optimizer runs; `inputs` are those of one, and the loss is divided by this.
+        keep_gradients: set gradients to zero between steps, like ``zero_grad(set_to_none=False)``,
+            instead of freeing them.
+        training: transformers' ``TrainingArguments``: run the step of its Trainer, with their batch
+            size, accumulation, checkpointing, precision, clipping and optimizer. Settings that are
+            ignored are listed in ``left_out``.
+        peft: a PEFT config, such as ``LoraConfig``: run the module with these adapters.
         device: the device to run on, such as ``"cuda"``; no GPU is needed. By default the module's.
-        gpu: a profile or its name, see :func:`torchfake.profiles`; means ``device="cuda"``.
-        round_to: allocations are rounded up to a multiple of this; 512 on CUDA, 1 elsewhere.
-        workspace_bytes: of cuBLAS; not given: as torch has it on that GPU, one for the forward and
-            one for the backward pass.
+        gpu: a profile or its name, see :func:`torchfake.profiles`; implies ``device="cuda"``.
+        round_to: round allocations up to a multiple of this; by default 512 on CUDA, otherwise 1.
+        workspace_bytes: the size of the cuBLAS workspaces; by default what the installed torch
+            allocates on that GPU.
         allocator: options of CUDA's caching allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``, such as
             ``"expandable_segments:True"``; for ``peak_reserved_bytes``.
         answer: supplies unknown values: ``"typical"`` or a function, as for
             :func:`torchfake.fake_mode`. ``answers`` of the result lists the answers given.
-        serve: sequences that a model of transformers is to serve, and with which cache; without
-            inputs. What is cached is in ``cache``.
+        serve: the serving workload for a transformers model, instead of inputs: see
+            :class:`Serve`. The attribute ``cache`` of the result describes the cache.
         batch: instead of inputs: a batch size; :func:`example_inputs` generates the inputs, with
             labels for a training step.
         seq: instead of inputs: the sequence length of generated inputs.
         input_size: instead of inputs: the shape of a tensor, batch first, or a list of shapes.
 
     Returns:
-        The estimate, for the device that most of the parameters are on.
+        The estimate, for the device that holds most of the parameters.
 
     Raises:
-        InputsError: if the options do not fit the module or each other.
-        DeviceError: if there is no such device or profile.
+        InputsError: if the options are incompatible with the module or each other.
+        DeviceError: if the device or profile does not exist.
 
-    Exceptions of the module are passed on unchanged; :func:`check` reports where they occur.
+    Exceptions that the module raises are not changed; :func:`check` reports where they occur.
 
     >>> import torch
     >>> from torchfake import fake_mode

@@ -138,22 +138,23 @@ def graph_of(
     seq: int | None = None,
     input_size: Shape | Sequence[Shape] | None = None,
 ) -> DataflowGraph:
-    """What the modules of `module` pass to each other when it runs on these inputs.
+    """Return the data flow between the submodules of `module` when it runs on these inputs.
 
-    It is run once, forward, without gradients, on a fake copy. In a notebook the graph is drawn;
-    printed it is a table; ``to_svg()``, ``to_dot()`` and ``to_dict()`` give it in other forms.
+    A fake copy runs one forward pass without gradients. In a notebook the graph is displayed as a
+    figure, and printing it gives a table; ``to_svg()``, ``to_dot()`` and ``to_dict()`` return other
+    formats.
 
     Args:
         module: fake, deferred or real; it is not modified.
-        inputs: as for its forward; a single mapping is used as keyword arguments. See
-            :func:`example_inputs`.
-        depth: how many levels of modules are opened, 1 or more; if not given, as many as have at
-            most 40 boxes.
-        functions: which functions between modules are shown: ``"joining"``, those that join what
-            comes from several, such as the addition of a residual; ``"all"``; or ``"none"``.
-        fold: whether modules of a list that are alike and run one after the other are one box.
+        inputs: the arguments of its ``forward``; a single mapping is used as keyword arguments.
+            See :func:`example_inputs`.
+        depth: the number of module levels to expand, 1 or more; by default as many as give at most
+            40 boxes.
+        functions: which functions between modules to show: ``"joining"``, those that combine the
+            outputs of several modules, such as a residual addition; ``"all"``; or ``"none"``.
+        fold: show identical consecutive modules of a list as one box.
         device: the device to run on; by default that of the module.
-        gpu: a profile's name; means ``device="cuda"``.
+        gpu: a GPU profile or its name; implies ``device="cuda"``.
         answer: supplies unknown values: ``"typical"`` or a function, as for
             :func:`torchfake.fake_mode`. ``answers`` of the result lists the answers given.
         batch: instead of inputs: a batch size; :func:`example_inputs` generates the inputs.
@@ -162,8 +163,8 @@ def graph_of(
 
     Raises:
         TypeError: if `module` is not a module.
-        InputsError: if no inputs are given and none can be made up, or an option is none of these.
-        Exception: what the module raises on these inputs; :func:`check` reports where.
+        InputsError: if no inputs are given and none can be generated, or an option is invalid.
+        Exception: any error that the module raises on these inputs; :func:`check` locates it.
 
     >>> graph_of(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.ones(2, 3))
     node    class   output         bytes  parameters  from

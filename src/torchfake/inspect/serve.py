@@ -36,26 +36,26 @@ class Serve:
     """A serving workload: sequences that are in the cache at the same time.
 
     Args:
-        context: tokens of a sequence, prompt and answer together.
-        users: sequences at the same time.
-        cache: ``"paged"``: blocks, as engines such as vLLM have them; prompts are read one after
-            the other. ``"dynamic"``, ``"static"``, ``"quantized"``, ``"offloaded"`` and
-            ``"offloaded_static"``: what ``generate`` of transformers makes for this
-            ``cache_implementation``; the prompts of all users are read in one pass. Or a function
-            of the config that returns a cache of transformers.
-        cache_dtype: of keys and values. Of a paged cache: a dtype, ``"fp8"``, ``"int8"`` or
-            ``"int4"``; of a quantized one ``"int4"`` (if not given), ``"int2"``, ``"int8"`` or
-            ``"fp8"``. Not given: the model's.
-        block_size: tokens in a block of a paged cache.
-        prompt: tokens of the longest prompt; all but one, if not given.
-        prefill: tokens that one pass over prompts takes at most: ``max_num_batched_tokens`` of
-            vLLM, for each sequence ``prefill_chunk_size`` of transformers. Not given: a prompt is
-            read in one pass.
-        backend: of a quantized cache: ``"quanto"``, ``"hqq"`` or ``"fp8"``; not given: the first of
-            them that has the dtype.
+        context: the number of tokens in a sequence, prompt and answer together.
+        users: the number of sequences that are served at the same time.
+        cache: ``"paged"``: blocks, as in engines such as vLLM; prompts are processed one after the
+            other. ``"dynamic"``, ``"static"``, ``"quantized"``, ``"offloaded"`` or
+            ``"offloaded_static"``: the cache that transformers' ``generate`` creates for this
+            ``cache_implementation``; the prompts of all users are processed in one pass. Or a
+            function of the config that returns a transformers cache.
+        cache_dtype: the dtype of keys and values, by default the model's. For a paged cache: a
+            dtype, ``"fp8"``, ``"int8"`` or ``"int4"``; for a quantized cache: ``"int4"`` (default),
+            ``"int2"``, ``"int8"`` or ``"fp8"``.
+        block_size: the number of tokens in a block of a paged cache.
+        prompt: the length of the longest prompt in tokens; by default the context minus one.
+        prefill: the maximum number of prompt tokens in one forward pass, by default unlimited: for
+            a paged cache like vLLM's ``max_num_batched_tokens``, otherwise per sequence like
+            transformers' ``prefill_chunk_size``.
+        backend: for a quantized cache: ``"quanto"``, ``"hqq"`` or ``"fp8"``; by default the first
+            of them that supports the dtype.
 
     Raises:
-        InputsError: naming the argument.
+        InputsError: if an argument is invalid; the message names it.
 
     >>> Serve(context=8192, users=16, cache="static").prompt_length
     8191

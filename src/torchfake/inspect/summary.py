@@ -142,29 +142,29 @@ def summary(
     input_size: Shape | Sequence[Shape] | None = None,
     depth: int | None = None,
 ) -> Summary:
-    """The tree of `module`: classes, shapes, counts, bytes, dtypes, devices; equal blocks folded.
+    """Summarize `module` as a tree of classes, shapes, parameter counts, bytes, dtypes and devices.
 
-    With inputs, also the shapes that each module returns, and floating point operations, forward
-    and backward, as ``torch.utils.flop_counter.FlopCounterMode`` counts them: a multiplication and
-    an addition are two.
+    Identical blocks are folded. With inputs, the result also has the output shape of each module
+    and its FLOPs, forward and backward, counted as by
+    ``torch.utils.flop_counter.FlopCounterMode``: a multiply-add counts as two.
 
     Args:
         module: fake, deferred or real; it is not modified.
-        inputs: as for its forward; a single mapping is used as keyword arguments. See
-            :func:`example_inputs`.
+        inputs: the arguments of its ``forward``; a single mapping is used as keyword arguments.
+            See :func:`example_inputs`.
         device: the device to run on; by default that of the module.
-        gpu: a profile's name; means ``device="cuda"``.
+        gpu: a GPU profile or its name; implies ``device="cuda"``.
         answer: supplies unknown values: ``"typical"`` or a function, as for
             :func:`torchfake.fake_mode`. ``answers`` of the result lists the answers given.
         batch: instead of inputs: a batch size; :func:`example_inputs` generates the inputs.
         seq: instead of inputs: the sequence length of generated inputs.
         input_size: instead of inputs: the shape of a tensor, batch first, or a list of shapes.
-        depth: how many levels of the tree are shown; all, if not given.
+        depth: the number of tree levels to show, by default all.
 
     Raises:
         TypeError: if `module` is not a module.
-        InputsError: if no inputs can be made up for it, or both inputs and sizes are given.
-        Exception: what the module raises on these inputs; :func:`check` reports where.
+        InputsError: if inputs cannot be generated, or both inputs and sizes are given.
+        Exception: any error that the module raises on these inputs; :func:`check` locates it.
 
     >>> found = summary(nn.Linear(3, 4), torch.ones(2, 3))
     >>> found.tree.size.num_parameters, found.flops[""]

@@ -81,31 +81,31 @@ def example_inputs(
     labels: bool = False,
     device: torch.device | str | None = None,
 ) -> ExampleInputs:
-    """Inputs that a model of transformers runs on, as fakes.
+    """Generate fake inputs for a transformers model.
 
-    Texts, images and sounds have the sizes that the config names. A model of texts and images gets
-    both if it always compares or joins them, and only a text if images have placeholder tokens in
-    it. Tensors that models branch on (token ids, masks, grids) have values as long as a fake keeps
-    them, up to 1 MiB; in a larger mask all rows are one row in memory, and a mask of more than a
-    million tokens is left out, since models do not need it.
+    Text, images and audio have the sizes that the config specifies. A model of text and images gets
+    both if it always needs both, and only text if images are optional and marked by placeholder
+    tokens. Tensors that models branch on (token ids, masks, grids) have known values up to the
+    1 MiB for which fakes keep them. The rows of a larger mask share memory, and a mask of more than
+    a million tokens is omitted, since models do not need it.
 
     Args:
-        model: any ``PreTrainedModel``: fake, deferred or real; or one in a wrapper that hands its
-            arguments on: of PEFT, DistributedDataParallel, ``torch.compile``. It is not run.
+        model: any ``PreTrainedModel``: fake, deferred or real; or one wrapped by PEFT,
+            DistributedDataParallel or ``torch.compile``. It is not run.
         batch: the batch size.
-        seq: the sequence length: tokens of each text, on both sides of an encoder-decoder; frames
-            of each sound, as the first layers make them. Not given: as many as the model has
-            positions for, at most 128. More than that is accepted here, and fails in the run.
-        labels: whether to add the arguments for which the output has a ``loss``.
-        device: of the inputs; that of the model's first parameter, if not given.
+        seq: the sequence length: the number of tokens of each text, for encoder and decoder alike,
+            or of audio frames after the first layers. By default the number of positions of the
+            model, at most 128. Longer sequences are accepted here, but fail when they are run.
+        labels: add the arguments for which the output has a ``loss``.
+        device: the device of the inputs, by default that of the model's first parameter.
 
     Returns:
-        A dict of the arguments for ``model(**inputs)``, with the sizes as attributes and a method
-        that makes the same for other sizes.
+        A dict of the arguments for ``model(**inputs)``. It has the sizes as attributes, and a
+        method ``resized`` that generates the same inputs for other sizes.
 
     Raises:
-        InputsError: if `model` is not of transformers, needs an argument that is not known here, or
-            has no loss to make labels for; or if a size is not a whole number of 1 or more.
+        InputsError: if `model` is not a transformers model, needs an unknown argument, or has no
+            loss to create labels for; or if a size is not an integer of at least 1.
         DeviceError: if fakes cannot be on `device`.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel

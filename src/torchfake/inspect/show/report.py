@@ -25,20 +25,20 @@ from torchfake.inspect.summary import Summary, summary
 
 
 def report(*found: Any, **options: Any) -> Path:
-    """Write what was found to one HTML page: tree, memory, figures.
+    """Write results to one HTML page: module tree, memory, figures.
 
     ::
 
         report(model, inputs, "out.html", optimizer="adamw")       # a summary and an estimate
-        report(summary(model), fit(found, "h100-80gb"), "out.html")  # what is there already
+        report(summary(model), fit(found, "h100-80gb"), "out.html")  # existing results
 
     Args:
-        found: a module and its inputs, or any of Summary, Estimate, Fits, Inspection,
-            DataflowGraph and TargetPlan; last, the path of the file.
-        options: with a module, those of :func:`estimate`.
+        found: a module and its inputs; or one or more results of type Summary, Estimate, Fits,
+            Inspection, DataflowGraph or TargetPlan. The last argument is the path of the file.
+        options: for a module, the options of :func:`estimate`.
 
     Returns:
-        The path.
+        The path of the file.
 
     Raises:
         InputsError: if there is nothing to show, or no path.

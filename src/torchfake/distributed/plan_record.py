@@ -41,12 +41,12 @@ class Plan(Record):
 
     @cached_property
     def highest(self) -> RankPlan:
-        """What the ranks with the highest peak hold and send."""
+        """The memory and communication of the ranks with the highest peak."""
         return max(self.by_ranks, key=lambda plan: plan.peak_bytes)
 
     @property
     def peak_rank(self) -> int:
-        """The rank with the highest peak; of several, the first."""
+        """The rank with the highest peak, the first one if there are several."""
         return self.highest.ranks[0]
 
     @property
@@ -56,7 +56,7 @@ class Plan(Record):
 
     @cached_property
     def peak_reserved_bytes(self) -> int | None:
-        """The most that the caching allocator of any rank reserves; None on a CPU."""
+        """The most memory that any rank's caching allocator reserves; None on a CPU."""
         if self.gpu is None:
             return None
         total = self.gpu.total_memory
@@ -83,8 +83,8 @@ class Plan(Record):
 
     @property
     def step_seconds(self) -> float | None:
-        """How long a step takes, from the second one on; None on a CPU. See docs/time.md for what
-        the error is.
+        """The time of a step, from the second step on; None on a CPU. See docs/time.md for the
+        error of such estimates.
         """
         return None if self.schedule is None else self.schedule.seconds
 
@@ -107,7 +107,7 @@ class Plan(Record):
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
-        """What the rank with the highest peak sends; other ranks may send other sizes."""
+        """What the rank with the highest peak sends; other ranks may send other amounts."""
         return self.highest.traffic
 
     def of_rank(self, rank: int) -> RankPlan:
@@ -123,7 +123,7 @@ class Plan(Record):
 
     @cached_property
     def fit(self) -> Fit | None:
-        """Whether what is reserved at most fits on the GPU; None on a CPU."""
+        """Whether the peak reserved memory fits on the GPU; None on a CPU."""
         if self.gpu is None or self.peak_reserved_bytes is None:
             return None
         sizes = self.gpu.total_memory, self.reserved_bytes, self.peak_bytes
@@ -132,11 +132,11 @@ class Plan(Record):
 
     @property
     def fits(self) -> bool | None:
-        """Whether what is reserved at most fits; None on a CPU."""
+        """Whether the peak reserved memory fits; None on a CPU."""
         return None if self.fit is None else self.fit.fits
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON."""
+        """The results as a dict for JSON."""
         return {
             "class_name": self.class_name,
             "mode": self.mode,

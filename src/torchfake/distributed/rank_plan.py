@@ -55,7 +55,7 @@ def in_node_of(layout: Layout, links: Links | None) -> InNode:
 
 @dataclass(frozen=True, repr=False)
 class RankPlan:
-    """What each of some ranks holds and sends; all their shards have the same sizes."""
+    """The memory and communication of a group of ranks whose shards have the same sizes."""
 
     ranks: tuple[int, ...]  # the first of them was run
     traffic: tuple[Traffic, ...]  # what each of them sends
@@ -66,14 +66,14 @@ class RankPlan:
 
     @property
     def bubble_seconds(self) -> float | None:
-        """How long nothing is computed because other stages of a pipeline have not got to that yet;
-        None where no rank waits for another, and on a CPU.
+        """The time in which a pipeline stage is idle because it waits for other stages; None if no
+        rank waits for another, and on a CPU.
         """
         return None if self.joint_schedule is None else self.joint_schedule.bubble_seconds
 
     @property
     def bubble_share(self) -> float | None:
-        """The same as a share of the step."""
+        """The bubble as a share of the step."""
         found = self.joint_schedule
         return None if found is None else found.bubble_seconds / found.seconds
 
@@ -85,14 +85,15 @@ class RankPlan:
         hardware: Hardware | None = None,
         shares: Shares | None = None,
     ) -> Schedule | None:
-        """When each kernel and each collective of a rank's step runs; None if that is not known.
+        """When each kernel and collective of a rank's step runs; None if that is not known.
 
         Args:
             layout: the mesh.
-            links: what connects the ranks; not given: as in NVIDIA's DGX H100, with the links of
-                the GPU in a node, and 400 Gb/s for each GPU between nodes of 8.
-            hardware: the figures of the GPU; not given: those of its datasheet.
-            shares: what kernels reach of them; not given: those of the GPU's generation.
+            links: the links between ranks; by default as in NVIDIA's DGX H100: nodes of 8, the
+                GPU's own links inside a node, and 400 Gb/s per GPU between nodes.
+            hardware: the peak rates of the GPU; by default those of its datasheet.
+            shares: the fractions of these that kernels reach; by default those of the GPU's
+                generation.
         """
         gpu, commands = self.estimate.gpu, self.estimate.commands
         if gpu is None:
@@ -101,12 +102,12 @@ class RankPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held at once, from the second step on."""
+        """Peak memory, from the second step on."""
         return self.estimate.peak_bytes
 
     @property
     def peak_reserved_bytes(self) -> int | None:
-        """The most that its caching allocator holds; None on a CPU."""
+        """The most memory that its caching allocator reserves; None on a CPU."""
         return self.estimate.peak_reserved_bytes
 
     @property
@@ -151,31 +152,31 @@ class RankPlan:
 
     @property
     def parameter_bytes(self) -> int:
-        """The bytes of its shards of the parameters."""
+        """The bytes of its parameter shards."""
         return self.most_bytes["parameters"]
 
     @property
     def gradient_bytes(self) -> int:
-        """The bytes of their gradients."""
+        """The bytes of the gradients of its shards."""
         return self.most_bytes["gradients"]
 
     @property
     def optimizer_bytes(self) -> int:
-        """The bytes of the optimizer's state."""
+        """The bytes of its optimizer state."""
         return self.most_bytes["optimizer state"]
 
     @property
     def activation_bytes(self) -> int:
-        """The most that the forward pass keeps for the backward pass."""
+        """The peak memory of activations that the forward pass keeps for the backward pass."""
         return self.most_bytes["activations"]
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes that it sends in one step, if collectives run in rings."""
+        """The bytes that it sends in one step, if collectives use ring algorithms."""
         return sum(row.sent_bytes for row in self.traffic)
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON."""
+        """The results as a dict for JSON."""
         return {
             "ranks": list(self.ranks),
             "peak_bytes": self.peak_bytes,

@@ -43,7 +43,7 @@ _POINT_TO_POINT = ("c10d::send", "c10d::recv_")
 
 
 class Traffic(NamedTuple):
-    """The messages of one collective, along one axis of the mesh, in one phase: those of a rank."""
+    """The messages of a rank in one collective, along one mesh axis, in one phase."""
 
     phase: str  # "forward", "backward" or "optimizer"
     collective: str  # "all_gather", ...
@@ -54,7 +54,7 @@ class Traffic(NamedTuple):
     sent_bytes: int  # by each rank, in a ring
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return self._asdict()
 
 

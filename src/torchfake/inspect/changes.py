@@ -26,7 +26,7 @@ class Change:
     b: NamedTensor
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         both = {"a": self.a.to_dict(), "b": self.b.to_dict()}
         return {"name": self.name, "what": list(self.what), **both}
 

@@ -45,7 +45,7 @@ class Checked(Record):
     answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return {
             "class_name": self.class_name,
             "inputs": to_json(self.inputs),

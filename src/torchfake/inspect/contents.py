@@ -51,7 +51,7 @@ class NamedTensor:
         return 0 if self.shape is None else torch.Size(self.shape).numel()
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return {**self.__dict__, "shape": None if self.shape is None else list(self.shape)}
 
 

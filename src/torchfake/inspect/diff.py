@@ -26,7 +26,7 @@ from torchfake.inspect.targets.options import dtype_named
 
 @dataclass(frozen=True, repr=False)
 class Diff(Record):
-    """What differs between A and B."""
+    """The differences between A and B."""
 
     a: Contents
     b: Contents
@@ -42,7 +42,7 @@ class Diff(Record):
         return not (self.only_a or self.only_b or self.changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """Everything as a dict for JSON."""
         return {
             "a": self.a.to_dict(),
             "b": self.b.to_dict(),
@@ -55,15 +55,15 @@ class Diff(Record):
         }
 
     def sections(self) -> list[tuple[str, list[Line]]]:
-        """What differs, folded: a heading and its lines for each kind of difference there is."""
+        """The differences, folded: for each kind, a heading and its lines."""
         return sections(self.only_a, self.only_b, self.changed)
 
     def totals(self) -> list[tuple[str, ...]]:
-        """For each side: its letter, what it is, and how much of it there is."""
+        """For each side: its letter, what it is, and its totals."""
         return [totals("A", self.a), totals("B", self.b)]
 
     def plain(self) -> str:
-        """All of it as ASCII text."""
+        """The whole result as ASCII text."""
         return str(self)
 
 

@@ -37,7 +37,7 @@ _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
 
 @dataclass(frozen=True)
 class Peak:
-    """The event after which most memory is held."""
+    """The event after which the most memory is held."""
 
     num_bytes: int
     event: int  # allocations and deallocations before it
@@ -48,7 +48,7 @@ class Peak:
     by_category: dict[str, int]  # bytes, the largest first; they add up to num_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return dict(self.__dict__)
 
 
@@ -62,7 +62,7 @@ class Timeline:
 
     @property
     def total(self) -> Array:
-        """Bytes held in all, int64 [events]."""
+        """Total bytes held, int64 [events]."""
         total: Array = self.num_bytes.sum(axis=1)
         return total
 
@@ -108,22 +108,22 @@ class Estimate(ReservedMemory, Record):
 
     @property
     def step_seconds(self) -> float | None:
-        """How long the step takes, from the second one on; see docs/time.md for the error."""
+        """The time of a step, from the second step on; see docs/time.md for its error."""
         return None if self.schedule is None else self.schedule.seconds
 
     @cached_property
     def active(self) -> Active | None:
-        """Of a mixture of experts, the parameters that compute a token."""
+        """For a mixture of experts, the parameters used for one token."""
         return active_parameters(self.subject.module)
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held at once, from the second step on: the optimizer has its state."""
+        """Peak memory from the second step on, when the optimizer already has its state."""
         return self.peak.num_bytes
 
     @property
     def first_step_peak_bytes(self) -> int:
-        """The same for the first step, at the end of which the optimizer makes its state."""
+        """Peak memory of the first step, at the end of which the optimizer creates its state."""
         lives = self.first_lives or self.lives
         held = lives.held_bytes(lives.allocated_at, self._rounded(lives))
         return int(held.max(initial=0)) + self.workspace_bytes
@@ -154,7 +154,7 @@ class Estimate(ReservedMemory, Record):
 
     @cached_property
     def peak(self) -> Peak:
-        """The event after which most is held, and what is held then."""
+        """The event after which the most memory is held, and its composition."""
         lives, held = self.lives, self.held_bytes()
         event = int(held.argmax()) if len(held) else 0
         row = min(int(np.searchsorted(lives.allocated_at, event)), len(lives.op) - 1)
@@ -214,7 +214,7 @@ class Estimate(ReservedMemory, Record):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON; the lifetimes of storages are left out."""
+        """The results as a dict for JSON, without the lifetimes of storages."""
         return {
             "class_name": self.class_name,
             "mode": self.mode,

@@ -62,7 +62,7 @@ class Fit:
 
     @property
     def tokens(self) -> int | None:
-        """That are in the cache at once where most users are, or where contexts are longest."""
+        """Tokens in the cache with the most users, or with the longest contexts."""
         if self.serve is None:
             return None
         of_users, of_context = (self.users or 0) * self.serve.context, self.context or 0
@@ -82,7 +82,7 @@ class Fit:
 
     @property
     def headroom_bytes(self) -> int:
-        """Bytes that are left beside what is reserved at most; if negative, bytes that are missing.
+        """Bytes left at the peak of reserved memory; if negative, the bytes that are missing.
 
         Where memory is short, the allocator releases what it caches before it gives up, so a step
         that would reserve more if it could may fit with little left.
@@ -90,7 +90,7 @@ class Fit:
         return self.total_bytes - self.reserved_bytes - self.peak_reserved_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields and what follows from them, ready for JSON."""
+        """All fields and derived values, as a dict for JSON."""
         found = {**self.__dict__, "fits": self.fits, "headroom_bytes": self.headroom_bytes}
         if self.serve is None:
             for name in ("users", "context", "context_limited_by", "serve"):
@@ -122,7 +122,7 @@ class Fits(Record, Sequence[Fit]):
         return len(self.items)
 
     def to_dict(self) -> dict[str, Any]:
-        """The step on the GPU that is shown, and all fits, ready for JSON."""
+        """The step on the GPU that is shown, and all fits, as a dict for JSON."""
         return {
             "estimate": self.shown.to_dict(),
             "fits": [fit.to_dict() for fit in self.items],

@@ -57,7 +57,7 @@ SIZES_OF_CONFIG = "sizes are those of its config: "
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Record):
-    """What a target is, what building it cost, and the answers to a question."""
+    """A target, the cost of building it, and the answers to a question about it."""
 
     target: str  # as the user wrote it
     summary: Summary
@@ -79,7 +79,7 @@ class Inspection(Record):
 
     @property
     def memory(self) -> Fits | Estimate | None:
-        """What is known of its memory: the fits, which contain the estimate, or the estimate."""
+        """The memory results: the fits, which contain the estimate, or the estimate."""
         return self.fits if self.fits is not None else self.estimate
 
     @property
@@ -88,7 +88,7 @@ class Inspection(Record):
         return self.summary.by_device
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """Everything, ready for JSON; the tree `depth` levels deep."""
+        """Everything as a dict for JSON, with `depth` levels of the tree."""
         found = {
             "target": self.target,
             **self.summary.to_dict(depth=depth),
@@ -109,7 +109,7 @@ class Inspection(Record):
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be found out about a target, in addition to what it is."""
+    """What to find out about a target, in addition to its structure."""
 
     batch: int | None = None  # run it on a batch of this size
     seq: int | None = None  # of sequences of this length
@@ -138,7 +138,7 @@ class Question:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a step of training."""
+        """Whether a training step is run."""
         given = self.optimizer is not None or self.accumulate > 1
         return self.train or given or self.keep_gradients
 
@@ -155,15 +155,15 @@ def inspect_target(
 
     Args:
         text: a TARGET, see :func:`torchfake.inspect.resolve`.
-        overrides: ``key=value`` each, for its config or arguments.
-        dtype: the floating point dtype to build in, by name.
-        device: the device to build on, by name; no GPU is needed.
-        question: what else to find out; for what has to be run, a model of transformers is needed.
+        overrides: changes of the config or arguments, each as ``key=value``.
+        dtype: the name of the floating-point dtype to build in.
+        device: the name of the device to build on; no GPU is needed.
+        question: what else to find out about it.
 
     Raises:
-        TargetError: if the target, an override or the dtype is not understood, or building fails.
-        InputsError: if no inputs can be made for it.
-        CheckError: if it does not run on them.
+        TargetError: if the target, an override or the dtype is invalid, or building fails.
+        InputsError: if inputs cannot be generated.
+        CheckError: if the model does not run on them.
         DeviceError: if fakes cannot be on `device`.
         MissingExtraError: if transformers is needed and not installed.
 

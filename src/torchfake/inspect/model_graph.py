@@ -43,7 +43,7 @@ MOST_NODES = 40
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A box of a graph: a module, several that are alike, or a function between modules."""
+    """A box of a graph: a module, several identical ones, or a function between modules."""
 
     number: int
     kind: str  # "input", "output", "module", "function", or "repeat": a stretch that is repeated
@@ -63,7 +63,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphEdge:
-    """Tensors that one node takes from another, as they are when they are taken."""
+    """The tensors that one node passes to another, as they are at that moment."""
 
     source: int
     target: int
@@ -75,7 +75,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, repr=False)
 class DataflowGraph(Record):
-    """Modules as boxes, and what flows between them as edges; alike ones folded."""
+    """Modules as boxes, and tensors between them as edges; identical modules are folded."""
 
     class_name: str
     depth: int
@@ -93,7 +93,7 @@ class DataflowGraph(Record):
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return {
             "class_name": self.class_name,
             "depth": self.depth,
@@ -104,11 +104,11 @@ class DataflowGraph(Record):
         }
 
     def to_svg(self) -> str:
-        """The graph drawn, as an SVG file, for light and dark pages."""
+        """The graph as an SVG figure, for light and dark pages."""
         return drawn_as(self, "svg")
 
     def to_dot(self) -> str:
-        """The graph in the language of Graphviz, for its ``dot``."""
+        """The graph in the DOT language, for Graphviz."""
         return drawn_as(self, "dot")
 
     def _repr_svg_(self) -> str:

@@ -113,7 +113,7 @@ class Serve:
         return getattr(self.cache, "__name__", type(self.cache).__name__)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return {**self.__dict__, "cache": self.cache_name, "cache_dtype": self.dtype_name}
 
 

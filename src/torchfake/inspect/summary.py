@@ -40,7 +40,7 @@ from torchfake.inspect.tree import ModuleNode, count_by, read_module
 
 @dataclass(frozen=True, repr=False)
 class Summary(Record):
-    """A module's tree; with inputs, also the output and the operations of each module."""
+    """A module's tree; with inputs, also the output and FLOPs of each module."""
 
     tree: ModuleNode
     inputs: Any = None  # as to_specs() returns them: specs in place of tensors
@@ -63,13 +63,13 @@ class Summary(Record):
         return count_by(self.tree, "device")
 
     def flops_of(self, names: list[str]) -> Flops:
-        """The operations of several modules together."""
+        """The FLOPs of several modules together."""
         found = [self.flops[name] for name in names if name in self.flops]
         recomputed = sum(f.recomputed for f in found)
         return Flops(sum(f.forward for f in found), sum(f.backward for f in found), recomputed)
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """Everything, ready for JSON; the tree `depth` levels deep."""
+        """Everything as a dict for JSON, with `depth` levels of the tree."""
         found = {
             "class_name": self.tree.class_name,
             "totals": self.tree.size.to_dict(),
@@ -86,7 +86,7 @@ class Summary(Record):
         return found
 
     def to_pandas(self) -> Any:
-        """One row for each module, equal blocks folded, as a pandas DataFrame.
+        """One row per module, identical blocks folded, as a pandas DataFrame.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -94,7 +94,7 @@ class Summary(Record):
         return data_frame(self._rows(self.tree, ""))
 
     def active_of(self, names: list[str], num_parameters: int) -> int:
-        """How many of the parameters of several modules compute a token."""
+        """How many of the parameters of several modules are used for one token."""
         return num_parameters - sum(self.inactive.get(name, 0) for name in names)
 
     def _active_of(self, node: ModuleNode, path: str) -> dict[str, int]:

@@ -80,7 +80,7 @@ class TensorNode:
 
     @property
     def size(self) -> Size:
-        """What it adds to the size of its module: nothing if it was counted elsewhere."""
+        """Its contribution to the size of its module: zero if it was counted elsewhere."""
         if self.tied_to is not None:
             return Size()
         if self.kind == "buffer":
@@ -91,12 +91,12 @@ class TensorNode:
 
     @property
     def structure(self) -> Hashable:
-        """What must be equal for two tensors at the same position in two blocks to fold."""
+        """What must be equal in two tensors at the same position for their blocks to be folded."""
         untied = replace(self, tied_to=None) if self.tied_to else self
         return untied, self.tied_to is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return {**self.__dict__, "shape": None if self.shape is None else list(self.shape)}
 
 
@@ -125,7 +125,7 @@ class ModuleNode:
 
     @property
     def folded_block(self) -> ModuleNode | None:
-        """The only child of a container whose blocks are all equal: both are shown as one line."""
+        """The only child of a container of identical blocks: both are shown as one line."""
         if self.is_container and len(self.children) == 1 and self.children[0].repeat > 1:
             return self.children[0]
         return None
@@ -138,7 +138,7 @@ class ModuleNode:
             yield from child.walk(times=times)
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """The tree ready for JSON, `depth` levels deep; a folded container is no level."""
+        """The tree as a dict for JSON, `depth` levels deep; a folded container is not a level."""
         child_depth = depth if depth is None or self.folded_block else depth - 1
         children = () if depth == 0 and not self.folded_block else self.children
         return {
@@ -154,13 +154,13 @@ class ModuleNode:
 
 
 def read_module(module: nn.Module) -> ModuleNode:
-    """The module as a tree, tied tensors counted once, equal sibling blocks folded.
+    """Return the module as a tree: tied tensors are counted once, identical siblings are folded.
 
     Args:
-        module: any module; fake, meta or real. It is not changed.
+        module: any module: fake, meta or real. It is not changed.
 
     Returns:
-        The root, with ``name == ""``.
+        The root node, with ``name == ""``.
 
     >>> block = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16)
     >>> tree = read_module(nn.TransformerEncoder(block, 24, enable_nested_tensor=False))

@@ -158,26 +158,26 @@ class Weights(Record):
     fits: tuple[WeightsFit, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """Everything as a dict for JSON."""
         fits = [{**each._asdict(), "fits": each.fits} for each in self.fits]
         return {**self.__dict__, "fits": fits}
 
 
 def weights(module: nn.Module, scheme: str, *gpus: str | CudaProfile) -> Weights:
-    """What the weights of `module` take, quantized by `scheme`, and on which GPUs they fit.
+    """Return the size of the weights of `module` quantized by `scheme`, and the GPUs they fit on.
 
-    The weights of ``nn.Linear`` layers are quantized, by bitsandbytes those of transformers'
-    ``Conv1D`` too. Of models of transformers the output layer, tied weights and the last layer are
-    kept, as transformers does; so are experts that are one tensor.
+    The weights of ``nn.Linear`` layers are quantized; by bitsandbytes, also those of transformers'
+    ``Conv1D``. In transformers models the output layer, tied weights and the last layer are not
+    quantized, as in transformers; neither are experts stored as one tensor.
 
     Args:
-        module: any, on fake or real tensors; it is not changed.
+        module: a module with fake or real tensors; it is not changed.
         scheme: ``"nf4"`` (bitsandbytes), ``"int4"``, ``"int8"`` or ``"fp8"`` (torchao).
         gpus: profiles or their names.
 
     Raises:
-        InputsError: if there is no such scheme.
-        DeviceError: if there is no such GPU.
+        InputsError: if the scheme does not exist.
+        DeviceError: if a GPU does not exist.
 
     >>> found = weights(nn.Linear(4096, 4096), "nf4", "h100")
     >>> found.unquantized_bytes, found.num_bytes, found.fits[0].fits

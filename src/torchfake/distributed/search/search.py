@@ -45,7 +45,7 @@ class Search(Record):
 
     @property
     def pareto(self) -> tuple[Row, ...]:
-        """The layouts of all GPUs of which none is both faster and smaller, fastest first."""
+        """The layouts on all GPUs that no other beats in both time and memory, fastest first."""
         timed = [row for row in self.rows if row.candidate.num_gpus == self.num_gpus]
         kept: list[Row] = []
         for row in sorted(timed, key=_slowness):
@@ -55,7 +55,7 @@ class Search(Record):
         return tuple(kept)
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON."""
+        """The results as a dict for JSON."""
         return {
             "target": self.target,
             "gpu": self.gpu.name,
@@ -81,29 +81,30 @@ def search_layouts(
 ) -> Search:
     """Try layouts of the model that a TARGET names: meshes, checkpointing, micro-batches.
 
-    Each is run with three depths of a few layers, and extrapolated where memory and time grow in
-    proportion; the answers are run whole. Where one way to checkpoint fits and a faster one does
-    not, blocks get a way each: of those that fit, the mix that recomputes least, by what each block
-    was counted to keep and to recompute. Of the fastest layouts, if they wait for messages, those
-    are tried that send less: ZeRO-2, and HSDP; and those that split more: sequences along ``tp``,
-    and the experts of a mixture along ``ep``. Where nothing fits, layouts are tried with sequences
-    split, then with shards on the CPU. Pipelines and context parallelism are not tried.
+    Each layout is run with three small numbers of layers, and extrapolated if memory and time grow
+    linearly; the layouts reported as answers are run with all layers. If a checkpointing mode does
+    not fit but one that keeps less does, the mode is chosen block by block: the combination that
+    fits and recomputes least, from what each block was found to keep and recompute. If the fastest
+    layouts wait for communication, variants that send less (ZeRO-2, HSDP) or split more (sequences
+    along ``tp``, experts along ``ep``) are tried too. If nothing fits, layouts are tried with
+    sequence parallelism, then with shards in CPU memory. Pipelines and context parallelism are not
+    tried.
 
     Args:
         text: a TARGET, see :func:`torchfake.inspect.resolve`.
-        gpus: how many there are.
-        batch: samples of all ranks in a step.
-        gpu: what each is.
-        overrides: ``key=value`` each, for its config or arguments.
-        checkpoints: of activations, which are tried.
-        options: of :func:`plan_target`, the same for all layouts: ``seq``, ``precision``, ...
+        gpus: the number of GPUs.
+        batch: the global batch size of a step.
+        gpu: the GPU type.
+        overrides: changes of the config or arguments, each as ``key=value``.
+        checkpoints: the activation checkpointing modes to try.
+        options: options of :func:`plan_target` for all layouts: ``seq``, ``precision``, ...
 
     Returns:
-        The layouts, in order of trial, and the answers.
+        All layouts in the order in which they were tried, and the answers.
 
     Raises:
-        TargetError: if the target is not understood, or cannot be built.
-        InputsError: if no layout divides the GPUs and the batch, or an option is not understood.
+        TargetError: if the target is invalid, or cannot be built.
+        InputsError: if no layout divides the GPUs and the batch evenly, or an option is invalid.
     """
     profile, zero = gpu_profiles.profile(gpu), options.pop("zero", None)
     if zero is None:

@@ -42,43 +42,46 @@ _FILE = "<torchfake.distributed.Strategy>"
 
 @dataclass(frozen=True)
 class Strategy:
-    """A layout of a model over a mesh, found in the model itself.
+    """A layout of a model over a mesh, derived from the model.
 
-    It is a function for ``plan(parallelize=...)``, and can be printed as the code to paste. The
-    repeated blocks of the model are what FSDP2 shards one at a time (of a model of transformers,
-    its ``_no_split_modules``; else modules of equal class in a list), and then the root. Tensors
-    are split by the rules that a model of transformers ships, or by `tensor_plan`.
+    It can be passed as ``plan(parallelize=...)``, and printed as code. FSDP2 shards the repeated
+    blocks of the model one by one, and then the root. The blocks of a transformers model are its
+    ``_no_split_modules``; those of other models are modules of the same class in a list. Tensors
+    are split by the plan that ships with a transformers model, or by `tensor_plan`.
 
     Args:
-        mesh: sizes of the axes by name, in order. ``dp`` (also ``fsdp``, ``shard``, ``dp_shard``)
-            shards; ``replicate`` (``dp_replicate``, ``ddp``) has copies: with ``dp``, HSDP, and
-            alone, data parallelism as DDP's; ``tp`` splits tensors, ``cp`` sequences, ``ep``
-            experts, which are taken to get equally many tokens; ``pp`` cuts the layers into the
-            stages of a pipeline.
-        checkpoint: of activations: ``"none"``; ``"full"``, which keeps the inputs of each block; or
-            ``"selective"``, which keeps attention and every second matrix product too. A number is
-            how many of the blocks are ``full``, the first ones, which are recomputed when later
-            ones are done; ``"full:0-11,selective:12-15"`` names blocks, from 0.
-        precision: ``"mixed"``: parameters as they are (float32), computation in bfloat16, gradients
-            reduced in float32; ``"bf16"`` and ``"fp32"``: all of it as the model was built.
-        zero: 3, or 2, which keeps gathered parameters from the forward to the backward pass
-            (``reshard_after_forward=False``); of ``"ddp"`` 0, or 1, with which each rank has a part
-            of the optimizer's state (``ZeroRedundancyOptimizer``): see :meth:`optimizer`.
-        offload: keep shards on the CPU (``CPUOffloadPolicy``).
-        tensor_plan: rules of tensor parallelism of your own: ``"colwise"``, ``"rowwise"`` and
-            transformers' other styles, by names of modules with ``*`` for numbers.
-        sequence_parallel: split the sequence along ``tp`` too, where tensors are not split: norms
-            and residuals.
-        schedule: of a pipeline: ``"1f1b"`` (if not given), ``"gpipe"``, ``"interleaved"``,
+        mesh: the sizes of the axes by name, outermost first. ``dp`` (also ``fsdp``, ``shard``,
+            ``dp_shard``) shards parameters; ``replicate`` (``dp_replicate``, ``ddp``) keeps copies
+            (HSDP together with ``dp``, otherwise data parallelism as in DDP); ``tp`` splits
+            tensors, ``cp`` sequences, ``ep`` experts, which are assumed to receive equal numbers of
+            tokens; ``pp`` splits the layers into pipeline stages.
+        checkpoint: activation checkpointing: ``"none"``; ``"full"``, which keeps only the inputs of
+            each block; or ``"selective"``, which also keeps attention and every second matrix
+            product. A number N applies ``full`` to the first N blocks;
+            ``"full:0-11,selective:12-15"`` selects blocks by number, starting at 0.
+        precision: ``"mixed"``: parameters in their own dtype (float32), computation in bfloat16,
+            gradient reduction in float32; ``"bf16"`` and ``"fp32"``: everything in the dtype in
+            which the model was built.
+        zero: the ZeRO stage: 3, or 2, which keeps gathered parameters from the forward to the
+            backward pass (``reshard_after_forward=False``); with ``engine="ddp"`` 0, or 1, which
+            splits the optimizer state over the ranks (``ZeroRedundancyOptimizer``): see
+            :meth:`optimizer`.
+        offload: keep shards in CPU memory (``CPUOffloadPolicy``).
+        tensor_plan: your own tensor-parallel plan: ``"colwise"``, ``"rowwise"`` or another style of
+            transformers, by module name with ``*`` for numbers.
+        sequence_parallel: also split the sequence along ``tp`` where tensors are not split, in
+            norms and residuals.
+        schedule: the pipeline schedule: ``"1f1b"`` (default), ``"gpipe"``, ``"interleaved"``,
             ``"breadth-first"``, ``"zero-bubble"``, ``"zbv"``, ``"dualpipev"``, or the name of a
-            class of ``torch.distributed.pipelining``; all but the first two have two stages on each
+            class in ``torch.distributed.pipelining``. All except the first two have two stages per
             rank.
-        microbatches: of a pipeline, in a step; not given: two for each rank of ``pp``.
-        engine: ``"fsdp2"``; ``"fsdp1"``, FullyShardedDataParallel; ``"ddp"``,
-            DistributedDataParallel.
+        microbatches: the number of micro-batches of a pipeline in a step, by default two per rank
+            of ``pp``.
+        engine: ``"fsdp2"``, ``"fsdp1"`` (FullyShardedDataParallel) or ``"ddp"``
+            (DistributedDataParallel).
 
     Raises:
-        InputsError: if an option is not understood.
+        InputsError: if an option is invalid.
 
     >>> from torchfake import fake_mode
     >>> with fake_mode():
@@ -159,19 +162,19 @@ class Strategy:
 
     @property
     def schedule_name(self) -> str | None:
-        """Of a pipeline's schedule; None without a pipeline."""
+        """The name of the pipeline schedule; None without a pipeline."""
         return (self.schedule or DEFAULT) if self.axes.pipeline_ranks > 1 else None
 
     @property
     def num_microbatches(self) -> int:
-        """Of a pipeline: two for each rank, if not given."""
+        """The number of micro-batches of a pipeline, by default two per rank."""
         if self.microbatches is not None:
             return self.microbatches
         return 2 * self.axes.pipeline_ranks if self.axes.pipeline_ranks > 1 else 1
 
     @property
     def axes(self) -> MeshAxes:
-        """The axes of the mesh by what they do."""
+        """The axes of the mesh by purpose."""
         return mesh_axes(self.mesh)
 
     @property
@@ -194,15 +197,15 @@ class Strategy:
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """For ``plan(autocast=...)``: bfloat16 where mixed precision is not FSDP2's to provide."""
+        """For ``plan(autocast=...)``: bfloat16 if FSDP2 does not provide mixed precision."""
         is_alone = not self.axes.wraps_modules or self.engine == "ddp"
         is_alone = is_alone and self.precision == "mixed"
         return torch.bfloat16 if is_alone else None
 
     @property
     def plan_options(self) -> dict[str, Any]:
-        """For ``plan(**strategy.plan_options, inputs=...)``: the mesh, the layout, and the context
-        of a micro-batch if sequences are split; experts get equally many tokens.
+        """For ``plan(**strategy.plan_options, inputs=...)``: the mesh, the layout, the context of a
+        micro-batch if sequences are split, and balanced routing for experts.
         """
         options = {
             "mesh_shape": self.mesh_shape,
@@ -224,10 +227,10 @@ class Strategy:
         return not self.axes.wraps_modules and self.axes.tensor_ranks > 1
 
     def optimizer(self, kind: Any) -> Any:
-        """For ``plan(optimizer=...)``: the optimizer of that name or class, laid out as the rest.
+        """For ``plan(optimizer=...)``: the optimizer of that name or class, for this layout.
 
         Raises:
-            InputsError: if there is no such optimizer.
+            InputsError: if the optimizer does not exist.
         """
         named = vars(torch.optim).items()
         known = {name.lower(): value for name, value in named if isinstance(value, type)}
@@ -244,14 +247,14 @@ class Strategy:
         return partial(kind, **options)
 
     def code(self, module: nn.Module, *, device: str = "cuda") -> str:
-        """The code that lays this model out so: a function ``parallelize``, the mesh, the call.
+        """Return the code of this layout: a function ``parallelize``, the mesh, and the call.
 
         Args:
             module: the model; it is not changed.
-            device: the type of the mesh's devices.
+            device: the device type of the mesh.
 
         Raises:
-            InputsError: if the model does not allow it.
+            InputsError: if the model does not support the layout.
         """
         head, _, rest = self._function(module).partition("\n\n\n")
         lines = [line for line in (*head.splitlines(), MESH_IMPORT) if line]

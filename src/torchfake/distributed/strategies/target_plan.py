@@ -46,7 +46,7 @@ are as the second.
 
 @dataclass(frozen=True, repr=False)
 class TargetPlan(Record):
-    """A plan of a TARGET: what was assumed, what was found, and the code of the layout."""
+    """A plan of a TARGET: the assumptions, the results, and the code of the layout."""
 
     target: str  # as the user wrote it
     strategy: Strategy
@@ -61,7 +61,7 @@ class TargetPlan(Record):
 
     @property
     def fits(self) -> bool:
-        """Whether what is reserved at most fits on the GPU."""
+        """Whether the peak reserved memory fits on the GPU."""
         return bool(self.plan.fits)
 
     @property
@@ -76,17 +76,17 @@ class TargetPlan(Record):
 
     @property
     def step_seconds(self) -> float | None:
-        """How long a step takes, all micro-batches and the optimizer's."""
+        """The time of a step: all micro-batches and the optimizer."""
         return None if self.time is None else self.time.seconds
 
     @property
     def samples_per_second(self) -> float | None:
-        """Samples of a second, on all GPUs together."""
+        """Samples per second, on all GPUs together."""
         return self.batch.size / self.time.seconds if self.time and self.time.seconds else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens of a second, on each GPU."""
+        """Tokens per second, on each GPU."""
         samples, num_ranks = self.samples_per_second, self.plan.layout.num_ranks
         return None if samples is None or self.seq is None else samples * self.seq / num_ranks
 
@@ -98,7 +98,7 @@ class TargetPlan(Record):
         return utilization(self.time.model_flops, self.time.seconds, self.plan.gpu)
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON."""
+        """The results as a dict for JSON."""
         return {
             "target": self.target,
             "fits": self.fits,
@@ -149,38 +149,40 @@ def plan_target(
     engine: str = "fsdp2",
     shows_code: bool = False,
 ) -> TargetPlan:
-    """Plan the training of what a TARGET names, with a layout that is found in the model.
+    """Plan the training of the model that a TARGET names, with a layout derived from the model.
 
     Args:
         text: a TARGET, see :func:`torchfake.inspect.resolve`.
-        gpus: how many there are; the ranks of `mesh`, if not given.
-        mesh: sizes of axes, as for :class:`Strategy`; all GPUs along ``dp``, if not given.
-        gpu: what each is.
-        seq: tokens of a sequence; as :func:`torchfake.example_inputs` chooses, if not given.
-        batch: samples of all ranks in a step.
-        micro_batch: samples of a data rank in a forward pass.
-        accumulate: micro-batches in a step.
-        checkpoint: of activations, as for :class:`Strategy`.
+        gpus: the number of GPUs, by default the size of `mesh`.
+        mesh: the sizes of the axes, as for :class:`Strategy`; by default all GPUs are along ``dp``.
+        gpu: the GPU type.
+        seq: the sequence length in tokens; by default as in :func:`torchfake.example_inputs`.
+        batch: the global batch size of a step.
+        micro_batch: the batch size of one forward pass on a data-parallel rank.
+        accumulate: the number of micro-batches in a step.
+        checkpoint: activation checkpointing, as for :class:`Strategy`.
         precision: as for :class:`Strategy`; parameters are float32 in ``"mixed"`` and ``"fp32"``,
-            whatever dtype the config names.
-        optimizer: its name in ``torch.optim``.
-        zero: 3 or 2, of ``engine="ddp"`` 0 or 1, as for :class:`Strategy`.
-        offload: keep shards on the CPU.
-        overrides: ``key=value`` each, for its config or arguments.
-        inputs: ``package.module:function`` or ``path/to/file.py:function`` that makes the arguments
-            of the forward pass; it takes ``batch``, and ``seq`` if that is given. Models of
-            transformers do not need it. Or a list of inputs as text, ``["8,64"]`` or
-            ``["ids=int64[8,64]"]``, whose first size stands for that of a micro-batch.
-        answer: answers what the model asks of values that do not exist: ``"typical"``.
+            whatever the dtype in the config.
+        optimizer: the name of an optimizer in ``torch.optim``.
+        zero: 3 or 2, with ``engine="ddp"`` 0 or 1, as for :class:`Strategy`.
+        offload: keep shards in CPU memory.
+        overrides: changes of the config or arguments, each as ``key=value``.
+        inputs: ``package.module:function`` or ``path/to/file.py:function``, which returns the
+            arguments of the forward pass and takes ``batch`` and, if given, ``seq``; not needed for
+            transformers models. Or a list of inputs as text, such as ``["8,64"]`` or
+            ``["ids=int64[8,64]"]``, whose first size is replaced by the micro-batch size.
+        answer: supplies unknown values: ``"typical"``.
         allocator: options of CUDA's caching allocator.
-        sequence_parallel: split the sequence along ``tp`` too, as for :class:`Strategy`.
-        schedule: of a pipeline, as for :class:`Strategy`; its micro-batches are those of the step.
-        engine: what shards and copies the model, as for :class:`Strategy`.
-        shows_code: whether the text of the result ends with the code.
+        sequence_parallel: also split the sequence along ``tp``, as for :class:`Strategy`.
+        schedule: the pipeline schedule, as for :class:`Strategy`; its micro-batches are those of
+            the step.
+        engine: the data-parallel engine, as for :class:`Strategy`.
+        shows_code: whether the text of the result ends with the code of the layout.
 
     Raises:
-        TargetError: if the target is not understood, or cannot be built.
-        InputsError: if the sizes do not divide, the model cannot be laid out so, or does not run.
+        TargetError: if the target is invalid, or cannot be built.
+        InputsError: if sizes do not divide evenly, or the model does not support the layout or does
+            not run.
     """
     axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
     if gpus not in (None, axes.num_ranks):

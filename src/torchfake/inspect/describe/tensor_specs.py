@@ -32,7 +32,7 @@ class TensorSpec(NamedTuple):
         return int(math.prod(self.shape) * getattr(torch, self.dtype).itemsize)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, ready for JSON."""
+        """All fields by name, as a dict for JSON."""
         return {"shape": list(self.shape), "dtype": self.dtype, "device": self.device}
 
 

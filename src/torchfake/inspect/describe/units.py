@@ -15,14 +15,14 @@ UNITS = ("GB", "GiB", "both")
 
 
 def set_units(units: str | None) -> None:
-    """Show bytes in these units from now on.
+    """Set the units in which bytes are shown.
 
     Args:
-        units: ``"GB"``: powers of 1000; ``"GiB"``: powers of 1024; ``"both"``; None, as at first:
-            GB, and both where sizes are compared with those that GPUs and torch are said to have.
+        units: ``"GB"`` (powers of 1000), ``"GiB"`` (powers of 1024) or ``"both"``. None restores
+            the default: GB, and both for sizes that are compared with GPU memory.
 
     Raises:
-        InputsError: if there are no such units.
+        InputsError: if the units do not exist.
 
     >>> set_units("GiB"); bytes_text(10_785_075_200); set_units(None)
     '10.0 GiB'

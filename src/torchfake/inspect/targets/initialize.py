@@ -32,7 +32,7 @@ class Written:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """Everything as a dict for JSON."""
         return asdict(self)
 
 

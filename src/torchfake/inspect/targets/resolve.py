@@ -48,14 +48,14 @@ FORMS = (
 
 
 def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
-    """The target that a TARGET names.
+    """Resolve the text of a TARGET.
 
     Args:
         text: a TARGET.
-        overrides: ``key=value`` each, for the config or for the callable's arguments.
+        overrides: changes of the config or of the callable's arguments, each as ``key=value``.
 
     Raises:
-        TargetError: if it names nothing that can be built, or an override is not understood.
+        TargetError: if the text names nothing that can be built, or an override is invalid.
         MissingExtraError: if it needs a library that is not installed.
 
     >>> resolve("torch.nn:Linear", overrides=["in_features=3", "out_features=4"]).name

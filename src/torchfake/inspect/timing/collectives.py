@@ -26,7 +26,7 @@ _TO_ONE_RANK = ("permute", "send", "recv")
 
 
 class Links(NamedTuple):
-    """What connects the ranks. Bytes/s are of one direction, for each GPU."""
+    """The links between ranks, in bytes/s per GPU and direction."""
 
     link_bytes: float  # in a node
     network_bytes: float = 50e9  # between nodes: a port of 400 Gb/s, as in NVIDIA's DGX H100

@@ -85,12 +85,12 @@ def learn_recipe(
     assumed = _assumed_fill(call, before, outcome, new_bytes)
     is_promoted = _promotes_from_floats(traits, before)
     draws = traits.is_random and not any(b.record.mark for b in before)
-    marks = _leaves_mark(call, before, outcome)
+    has_values = propagates or draws or assumed is not None or _leaves_mark(call, before, outcome)
     return Recipe(
         outcome=outcome,
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
-        propagates_values=propagates or draws or marks or assumed is not None,
+        propagates_values=has_values,
         increments_versions=traits.is_foreach and bool(traits.mutated_names),
         guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,

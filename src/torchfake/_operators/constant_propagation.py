@@ -234,6 +234,8 @@ def _covers_storage(fake: FakeTensor) -> bool:
 
 def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
     """Run on values; whether the value of every new result is known now."""
+    if _copies_onto_itself(call):
+        return True
     if _can_be_lazy(call, result, new):
         _set_lazy_value(call, result)
         return True
@@ -258,6 +260,15 @@ def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
     return True
 
 
+def _copies_onto_itself(call: Call) -> bool:
+    """Whether the same elements are read and written, as ``x[0] += 1`` does in the end."""
+    if call.traits.packet != "aten::copy_" or not isinstance(call.args[1], FakeTensor):
+        return False
+    target, source = call.args[:2]
+    is_same = target._fake_meta is source._fake_meta
+    return is_same and target._fake_storage is source._fake_storage
+
+
 def _can_be_lazy(call: Call, result: Any, new: list[FakeTensor]) -> bool:
     """Whether the one result is alone in its storage and may be computed when it is read."""
     if not isinstance(result, FakeTensor) or not lazy_values.can_be_lazy(
@@ -268,13 +279,18 @@ def _can_be_lazy(call: Call, result: Any, new: list[FakeTensor]) -> bool:
         return False
     if len(new) == 1 and new[0] is result:
         return True
+    storage = result._fake_storage
     others = [t._fake_storage for t in call.tensors[1:] if isinstance(t, FakeTensor)]
-    overlaps = result._fake_storage in others  # eager may refuse that, by where the elements lie
-    return result is call.args[0] and _covers_storage(result) and not overlaps
+    if result is not call.args[0] or storage in others:
+        return False  # eager may refuse an overlap, by where the elements lie
+    return not result._fake_meta.is_lazy
 
 
 def _set_lazy_value(call: Call, fake: FakeTensor) -> None:
     """Let the value of `fake` be computed when it is first read."""
+    if call.traits.overwrites_first and _covers_storage(fake):
+        storage = fake._fake_storage  # whose value nobody will read
+        storage.value = ConstantFill(0, torch.uint8, storage.num_bytes)
     args = [_lazy_argument(arg) for arg in call.args]
     kwargs = {name: _lazy_argument(arg) for name, arg in call.kwargs.items()}
     kwargs.pop("pin_memory", None)

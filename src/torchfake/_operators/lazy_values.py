@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core.memory import view_of
+from torchfake._core.memory import flat_view, view_of
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import SharedBytes, Storage
 from torchfake._torch import dispatcher, numerics
@@ -23,16 +23,19 @@ MAX_DEPTH = 24
 """How many lazy values may depend on each other: reading is recursive, and each keeps those that it
 reads alive."""
 
+_ELEMENTWISE = (
+    "mul", "add", "sub", "div", "reciprocal", "sin", "cos", "tan", "tanh", "exp", "log", "log2",
+    "sqrt", "rsqrt", "neg", "abs", "expm1", "log1p", "sigmoid", "floor", "ceil", "round", "trunc",
+    "sign", "sinc", "clamp", "clamp_min", "clamp_max", "erf", "erfinv",
+)  # fmt: skip
+
 _NEVER_FAILING = frozenset(
-    {"aten::arange", "aten::linspace", "aten::mul", "aten::add", "aten::sub", "aten::div",
-     "aten::reciprocal", "aten::sin", "aten::cos", "aten::tan", "aten::tanh", "aten::exp",
-     "aten::log", "aten::log2", "aten::sqrt", "aten::rsqrt", "aten::sinc", "aten::neg", "aten::abs",
-     "aten::expm1", "aten::log1p", "aten::sigmoid", "aten::floor", "aten::clamp", "aten::clamp_min",
-     "aten::clamp_max", "aten::maximum", "aten::minimum", "aten::cumsum", "aten::repeat",
-     "aten::sign", "aten::sum", "aten::mean", "aten::stack", "aten::cat", "aten::clone",
+    {"aten::arange", "aten::linspace", "aten::maximum", "aten::minimum", "aten::cumsum",
+     "aten::repeat", "aten::sum", "aten::mean", "aten::stack", "aten::cat", "aten::clone",
      "aten::_to_copy", "aten::lt", "aten::gt", "aten::le", "aten::ge", "aten::eq", "aten::ne",
-     "aten::tril", "aten::triu", "aten::flip", "aten::roll",
-     "aten::mul_", "aten::add_", "aten::sub_", "aten::div_", "aten::copy_", "aten::neg_"}
+     "aten::tril", "aten::triu", "aten::flip", "aten::roll", "aten::copy_", "aten::zero_"}
+    | {f"aten::{name}" for name in _ELEMENTWISE}
+    | {f"aten::{name}_" for name in _ELEMENTWISE}
 )  # fmt: skip
 """Operators that no value of their arguments makes fail: an error that eager raises at once must
 not come later.
@@ -43,7 +46,7 @@ _DTYPES = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})
 
 _MOVING = frozenset(
     {"aten::tril", "aten::triu", "aten::flip", "aten::roll", "aten::clone", "aten::_to_copy",
-     "aten::copy_", "aten::stack", "aten::cat", "aten::eq", "aten::ne"}
+     "aten::copy_", "aten::zero_", "aten::stack", "aten::cat", "aten::eq", "aten::ne"}
 )  # fmt: skip
 """Those that compute nothing, for which it has kernels of more dtypes: causal masks are of bool."""
 
@@ -55,7 +58,7 @@ _MOVED_DTYPES = _DTYPES | {
 def can_be_lazy(packet: str, tensors: list[Any]) -> bool:
     """Whether the value of an operator on `tensors`, all known, may be computed when it is read."""
     dtypes = {getattr(t, "_fake_meta", t).dtype for t in tensors}
-    if packet == "aten::pow":  # of integers it fails where the exponent is negative
+    if packet in ("aten::pow", "aten::pow_"):  # of integers it fails where the exponent is negative
         return all(dtype.is_floating_point and dtype in _DTYPES for dtype in dtypes)
     return packet in _NEVER_FAILING and dtypes <= (_MOVED_DTYPES if packet in _MOVING else _DTYPES)
 
@@ -96,12 +99,14 @@ class LazyValue(SharedBytes):
 
     def _compute(self) -> torch.UntypedStorage:
         func, args, kwargs = self._call
-        arguments = [to_real(arg) for arg in args]
-        if self._writes_first:  # others read what is there now
-            arguments[0] = arguments[0].clone()
-        result = func(*arguments, **{name: to_real(arg) for name, arg in kwargs.items()})
+        numbers = {name: to_real(arg) for name, arg in kwargs.items()}
         made = torch.UntypedStorage(self._num_bytes, device="cpu")
-        view_of(made, self._record).copy_(result)
+        if self._writes_first:  # a copy: others read what is there now
+            before = flat_view(args[0].value.bytes(), torch.uint8)
+            flat_view(made, torch.uint8).copy_(before)
+            func(view_of(made, self._record), *map(to_real, args[1:]), **numbers)
+        else:
+            view_of(made, self._record).copy_(func(*map(to_real, args), **numbers))
         return made
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -76,3 +77,22 @@ def test_draws_with_other_numbers_are_not_learned(monkeypatch: pytest.MonkeyPatc
             init.uniform_(torch.empty(20 * i), -1 / i, 1 / i)
         assert {key[0].__name__ for key in cache.families} == {"uniform_", "_no_grad_uniform_"}
         assert len(cache.families) == 2
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 0.02, -2.0, 2.0), (0.0, 1.0, -2.0, 2.0)])
+def test_truncated_normals_of_other_sizes(bounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen() -> Any:
+        torch.manual_seed(3)
+        with fake_mode() as mode:
+            weights = [torch.ones(20, 30 + i // 2) for i in range(8)]
+            for weight in weights:
+                init.trunc_normal_(weight, *bounds)
+            values = [(w._version, w._fake_storage.value) for w in weights]  # type: ignore[attr-defined]
+            return values, str(mode.answers), torch.get_rng_state().tolist()
+
+    monkeypatch.setattr(cache.settings, "checking", False)
+    remembered = seen()
+    assert len(cache.families) == (bounds[1] == 0.02)
+    cache.clear()
+    monkeypatch.setattr(cache.settings, "enabled", False)
+    assert seen() == remembered

@@ -80,13 +80,14 @@ class Family:
             if any(other != draws for other in others):
                 return None
         value = None if effect.value is None else effect.value._replace(num_bytes=record.num_bytes)
-        return Effect(effect.num_writes, draws, value, record.num_bytes)
+        return Effect(effect.num_writes, draws, value, record.num_bytes, effect.answers)
 
 
 def _but_for_size(effect: Effect) -> Any:
     value = effect.value
     kept = None if value is None else (type(value), value.dtype, repr(value.number))
-    return effect.num_writes, len(effect.draws), kept
+    answers = [answer._replace(asked_at="", made_at="") for answer in effect.answers]
+    return effect.num_writes, len(effect.draws), kept, answers
 
 
 def _words(distribution: Any, record: Metadata) -> tuple[Any, ...]:
@@ -112,5 +113,4 @@ def family_key(original: Any, record: Metadata, args: Any, kwargs: Any) -> Any:
 
 def is_plain(effect: Effect) -> bool:
     """Whether an effect is of the kind that follows for other sizes."""
-    is_counted = len(effect.draws) <= 1 and all(type(each) is Words for each in effect.draws)
-    return is_counted and not effect.answers
+    return len(effect.draws) <= 1 and all(type(each) is Words for each in effect.draws)

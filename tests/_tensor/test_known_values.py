@@ -176,6 +176,18 @@ def test_numpy_results_are_copies() -> None:
         assert fake.tolist() == [0.0, 0.0, 0.0]
 
 
+def test_only_tensors_on_the_cpu_are_arrays() -> None:
+    with pytest.raises(TypeError) as real:
+        torch.ones(3, device="meta").numpy()
+    with fake_mode(fake_cuda=True):
+        fake = torch.ones(3, device="cuda")
+        for program in (fake.numpy, lambda: np.asarray(fake)):
+            with pytest.raises(TypeError) as caught:
+                program()
+            assert str(caught.value) == str(real.value).replace("meta", "cuda:0")
+        assert fake.numpy(force=True).tolist() == fake.cpu().numpy().tolist() == [1.0, 1.0, 1.0]
+
+
 def test_arrays_are_never_written() -> None:
     array = np.arange(3.0)
     with fake_mode():

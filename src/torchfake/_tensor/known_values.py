@@ -95,6 +95,11 @@ def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
 
 
 def numpy(fake: Any, *, force: bool = False) -> Any:
+    if fake.device.type not in ("cpu", "meta") and not force:
+        raise TypeError(
+            f"can't convert {fake.device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
     if fake.requires_grad and not force:
         raise RuntimeError(
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."

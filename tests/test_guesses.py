@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,12 @@ import torch
 from torch import nn
 
 import torchfake
+import torchfake.distributed
+import torchfake.fake
+import torchfake.fx
+import torchfake.inspect
 from torchfake import (
+    Serve,
     check,
     deferred_init,
     estimate,
@@ -22,6 +29,8 @@ from torchfake import (
     meta_like,
     summary,
 )
+from torchfake.distributed import Strategy, plan_target
+from torchfake.errors import CallError
 
 transformers = pytest.importorskip("transformers")
 
@@ -38,6 +47,16 @@ INPUTS = example_inputs(LLAMA, batch=2, seq=8)
 def in_fake_mode(program: Callable[[], Any]) -> Any:
     with fake_mode():
         return program()
+
+
+def entered(mode: Any) -> None:
+    with mode:
+        pass
+
+
+def called(function: Any, *args: Any) -> Any:
+    """What a type checker would refuse."""
+    return function(*args)
 
 
 def large() -> torch.Tensor:
@@ -111,6 +130,39 @@ TAUGHT: dict[str, tuple[Callable[[], Any], str]] = {
     "mode, a device": (lambda: fake_mode(fake_cuda="cuda:0"), "is a device, not a GPU"),
     "fit, a size": (lambda: fit(LLAMA, "40GB", batch=1), "is a size"),
     "a tensor": (lambda: materialize_module(large()), "materialize_tensor"),
+    "mode, class": (lambda: entered(fake_mode), "write `with fake_mode():`"),
+    "mode, function": (lambda: fake_mode(large), "as a decorator, @fake_mode()"),
+    "deferred_mode, seed": (lambda: torchfake.deferred_mode(seed=0), "deferred_mode has no seed="),
+    "meta_init, class": (lambda: torchfake.meta_init(nn.ReLU), "write `with meta_init(): ..."),
+    "mode, FakeTensorMode": (
+        lambda: fake_mode(allow_non_fake_inputs=True),
+        "real and fake tensors can be mixed",
+    ),
+    "module, fake": (lambda: called(torchfake.fake, NET), "write torchfake.fake_like(x)"),
+    "module, inspect": (
+        lambda: called(torchfake.inspect, NET),
+        "write torchfake.summary(",
+    ),
+    "profiles, name": (lambda: called(torchfake.profiles, "h100"), 'profiles()["h100-80gb"]'),
+    "Serve, batch": (lambda: Serve(batch=4), "Serve has no batch=: write users="),
+    "Serve, vLLM": (lambda: Serve(max_model_len=4096), "write context="),
+    "Serve, tp": (lambda: Serve(tensor_parallel_size=2), "served on one GPU"),
+    "Serve, nothing": (lambda: Serve(), "Serve needs context: write Serve(context, ...)"),
+    "Strategy, tp": (lambda: Strategy(tp=2), "write mesh={'dp': 4, 'tp': 2}"),
+    "Strategy, zero": (lambda: Strategy(zero_stage=3), "write zero="),
+    "plan_target, gpus": (lambda: plan_target("x", num_gpus=8), "write gpus="),
+    "plan_target, tp": (lambda: plan_target("x", gpus=8, tensor_parallel_size=2), "mesh={'dp'"),
+    "materialize, seed": (lambda: materialize_module(NET, seed=0), "torch.manual_seed(...)"),
+    "materialize, buffers": (lambda: materialize_module(NET, buffers=True), "write buffers_only="),
+    "fake_like, dtype": (lambda: torchfake.fake_like(NET, dtype=torch.half), ".to(torch.bfloat16)"),
+    "estimate, optim": (lambda: estimate(LLAMA, INPUTS, optim="adamw"), "write optimizer="),
+    "estimate, misspelt": (lambda: estimate(LLAMA, INPUTS, optmizer="sgd"), "did you mean optimi"),
+    "estimate, needs inputs": (lambda: estimate(NET), "give its inputs after the module"),
+    "check, needs inputs": (lambda: check(NET), "give its inputs after the module"),
+    "example_inputs, name": (lambda: example_inputs("gpt2"), "build it first"),
+    "answering, nothing": (lambda: torchfake.answering(), "write answering(answer)"),
+    "CudaProfile, part": (lambda: torchfake.CudaProfile("mine", 80), "CudaProfile needs major, "),
+    "read_profiles, two": (lambda: torchfake.read_profiles("a", "b"), "write read_profiles(path)"),
 }
 
 
@@ -127,11 +179,85 @@ def test_a_guess_that_is_answered(name: str) -> None:
     assert remedy in str(caught.value)
 
 
-def test_names_that_are_elsewhere() -> None:
-    with pytest.raises(AttributeError, match=r"write torchfake\.distributed\.Strategy"):
-        torchfake.Strategy  # noqa: B018
+NAMES = {
+    "torchfake.Strategy": "write torchfake.distributed.Strategy",
+    "torchfake.FakeMode": "write torchfake.fake_mode()",
+    "torchfake.FakeTensorMode": "write torchfake.fake_mode()",
+    "torchfake.to_fake": "write torchfake.fake_like(x)",
+    "torchfake.init_empty_weights": "write torchfake.fake_mode(), or torchfake.deferred_init(",
+    "torchfake.load_checkpoint_and_dispatch": "write torchfake.materialize_module(",
+    "torchfake.estimate_memory": "write torchfake.estimate(module, inputs)",
+    "torchfake.FlopCountAnalysis": "write torchfake.summary(module, inputs)",
+    "torchfake.defered_init": "did you mean torchfake.deferred_init?",
+    "torchfake.Fake_Mode": "did you mean torchfake.fake_mode",
+    "torchfake.nothing_like_it": "all names are in https://",
+    "torchfake.inspect.memory_estimate": "did you mean torchfake.inspect.estimate?",
+    "torchfake.distributed.fake_mode": "did you mean torchfake.fake_mode",
+    "torchfake.fx.symbolic_tracer": "did you mean torchfake.fx.symbolic_trace?",
+    "torchfake.deferred.materialise_module": "did you mean torchfake.materialize_module",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_are_elsewhere(name: str) -> None:
+    home, _, guess = name.rpartition(".")
+    module = importlib.import_module(home)
+    assert not hasattr(module, guess)
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, guess)
+    assert NAMES[name] in str(caught.value)
+    with pytest.raises(ImportError) as refused:
+        exec(f"from {home} import {guess}")
+    assert NAMES[name] in str(refused.value)
+
+
+def test_fields_that_are_elsewhere() -> None:
+    with pytest.raises(AttributeError, match=r"write torchfake\.fake_like\(x\)"):
+        fake_mode().from_tensor  # noqa: B018
     with pytest.raises(AttributeError, match=r"peak_memory.*it has .*peak_bytes"):
         estimate(NET, input_size=(2, 64)).peak_memory  # noqa: B018
+
+
+MADE_BY_USERS = {"Serve", "Strategy", "Links", "CudaProfile"}
+MADE_BY_USERS |= {"fake_mode", "deferred_mode", "meta_init"}
+PASS_ON = {
+    "fit",
+    "report",
+    "search_layouts",
+    "deferred_init",
+    "make_fx",
+    "symbolic_trace",
+    "export",
+}
+"""What has arguments of other functions beside its own, and refuses those that none of them has."""
+
+PUBLIC = sorted(
+    f"{module.__name__}.{name}"
+    for module in (torchfake, torchfake.inspect, torchfake.distributed, torchfake.fx)
+    for name in module.__all__
+    if inspect.isfunction(getattr(module, name)) or name in MADE_BY_USERS
+    if name not in PASS_ON | {"is_fake"}  # is_fake may be called for each operation of a model
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_an_unknown_keyword_of_any_public_call(name: str) -> None:
+    home, _, own = name.rpartition(".")
+    function = getattr(importlib.import_module(home), own)
+    with pytest.raises(CallError, match=r"^\w+ has no not_there=") as caught:
+        function(not_there=1)
+    assert "\n" not in str(caught.value)
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds  # the signature is what was written
+
+
+def test_errors_from_within_a_call_are_left_as_they_are() -> None:
+    def build(not_there: int) -> nn.Module:
+        return nn.Linear(not_there, "wide")  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="missing 1 required positional") as caught:
+        deferred_init(build)
+    assert not isinstance(caught.value, CallError)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import gc as _gc
 import importlib as _importlib
 import typing as _typing
 
+from torchfake import _guessed_names
 from torchfake import errors as errors
 
 if _typing.TYPE_CHECKING:
@@ -92,16 +93,15 @@ _LATER = ("inspect", "distributed")
 
 
 _ELSEWHERE = {
-    "FakeTensorMode": "fake_mode()",
     "Strategy": "distributed.Strategy",
     "Links": "distributed.Links",
     "plan_target": "distributed.plan_target",
     "search_layouts": "distributed.search_layouts",
     "weights": "inspect.weights",
     "set_units": "inspect.set_units",
-    "make_fx": "fx.make_fx, after import torchfake.fx",
-    "export": "fx.export, after import torchfake.fx",
-    "symbolic_trace": "fx.symbolic_trace, after import torchfake.fx",
+    "make_fx": "fx.make_fx",
+    "export": "fx.export",
+    "symbolic_trace": "fx.symbolic_trace",
 }
 """For names that people look for here."""
 
@@ -131,11 +131,12 @@ def _import_core() -> None:
 def __getattr__(name: str) -> _typing.Any:
     if name in _LATER:
         return _import_from(name)
+    if name == "fx":
+        return _importlib.import_module("torchfake.fx")
     for home, names in _NAMES.items():
         if name in names:
             return getattr(_import_from(home), name)
-    where = f"; write torchfake.{_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{where}")
+    raise _guessed_names.missing(__name__, name, _ELSEWHERE)
 
 
 def __dir__() -> list[str]:

@@ -6,44 +6,14 @@ and nothing is imported for it. Called by: the modules of public functions, befo
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from torchfake.errors import CheckpointError, DeviceError
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def advised(positional: str = "", **advice: str) -> Callable[[_F], _F]:
-    """Decorator: name the call that is right where one is guessed that is not.
-
-    Args:
-        positional: what to write, for a constructor that takes all its arguments by name.
-        advice: by a keyword argument that the function does not have, what to write.
-    """
-
-    def decorate(function: _F) -> _F:
-        @functools.wraps(function)
-        def checked(*args: Any, **kwargs: Any) -> Any:
-            for name in kwargs:
-                if name in advice:
-                    raise TypeError(f"{_name_of(function)} has no {name}=: {advice[name]}")
-            if positional and len(args) > 1:
-                raise TypeError(f"{_name_of(function)}({_shown(args[1])}): {positional}")
-            return function(*args, **kwargs)
-
-        return checked  # type: ignore[return-value]
-
-    return decorate
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return function.__qualname__.removesuffix(".__init__")
 
 
 def check_flag(value: object, name: str) -> None:

@@ -8,7 +8,7 @@ have given it. Called by: users; ``meta_init.py`` and ``compat.py`` are other vi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from torchfake import _arguments
 from torchfake._contexts import holding
 from torchfake._core.metadata import DEFERRED
 from torchfake._files.load import Source
+from torchfake._guessed_calls import advised
+from torchfake._guessed_names import answering_guesses
 from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
@@ -31,6 +33,11 @@ _T = TypeVar("_T")
 _Mode = TypeVar("_Mode", bound="deferred_mode")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 _Module = TypeVar("_Module", bound=torch.nn.Module)
+
+
+_SEED_ADVICE = (
+    "call torch.manual_seed(...) before the module is built: its random numbers are recorded"
+)
 
 
 class deferred_mode(fake_mode):
@@ -57,6 +64,7 @@ class deferred_mode(fake_mode):
 classes.modes_by_kind.update({False: fake_mode, True: deferred_mode})
 
 
+@advised()
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
     """Call ``module_fn(*args, **kwargs)`` with its tensors deferred: recorded, not allocated.
 
@@ -86,6 +94,7 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
         return module_fn(*args, **kwargs)
 
 
+@advised()
 def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     """Return whether a tensor is deferred, or any parameter or buffer of a module is.
 
@@ -99,6 +108,7 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
 
 
+@advised(seed=_SEED_ADVICE)
 def materialize_tensor(
     tensor: _Tensor,
     *,
@@ -142,6 +152,10 @@ def materialize_tensor(
     return tensor
 
 
+@advised(
+    seed=_SEED_ADVICE,
+    recurse="submodules are materialized too; check_fn= leaves some out",
+)
 def materialize_module(
     module: _Module,
     buffers_only: bool = False,
@@ -232,6 +246,7 @@ def _real_device(device: torch.device | str | int | None) -> torch.device | None
         return _arguments.real_device(device, "device")
 
 
+@advised()
 def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
     """Free the memory of a materialized module: it becomes deferred again, in place.
 
@@ -256,3 +271,7 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     with holding(pipeline.lock):
         dematerialize(collect(module, check=check_fn).tensors)
     return module
+
+
+if not TYPE_CHECKING:
+    __getattr__ = answering_guesses(__name__, "torchfake.deferred_init(Module, ...)")

@@ -16,6 +16,7 @@ DOCUMENTATION = "https://github.com/torchfake/torchfake/blob/main/docs/"
 __all__ = [
     "AnswerError",
     "CacheError",
+    "CallError",
     "ChangedValueError",
     "CheckError",
     "CheckpointError",
@@ -50,6 +51,18 @@ class TorchFakeError(Exception):
 
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n")
+
+
+class CallError(TorchFakeError, TypeError):
+    """A public function or class was called with arguments that it does not take.
+
+    The message says what to write::
+
+        estimate(model, batch_size=8)        # CallError: write batch=
+        estimate(model, batch=8)
+    """
+
+    page = "api.md#errors"
 
 
 class NotFakeError(TorchFakeError, ValueError):

@@ -12,7 +12,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
@@ -25,6 +25,8 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import PLAIN
 from torchfake._core.modes import FakeAccelerator, ModeState
 from torchfake._fake_copies import FakeCopies, is_or_holds_fake
+from torchfake._guessed_calls import advised
+from torchfake._guessed_names import answering_guesses
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
 from torchfake._patches import threads as _threads  # noqa: F401  adds its patches
@@ -32,6 +34,7 @@ from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pick
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
 from torchfake.errors import (
+    CallError,
     DeviceError,
     NotFakeError,
 )
@@ -49,7 +52,27 @@ _DEVICE_ADVICE = (
 )
 
 
-class fake_mode:
+class _WithoutParentheses(type):
+    """The class of modes: ``with fake_mode:`` is answered with ``with fake_mode():``."""
+
+    if not TYPE_CHECKING:  # a type checker has to see that it is no context manager
+
+        def __enter__(cls) -> NoReturn:
+            raise CallError(f"{cls.__name__} is a class: write `with {cls.__name__}():`")
+
+        def __exit__(cls, *exc_info: Any) -> None:
+            """Never called, but looked for before ``__enter__`` is."""
+
+
+_NAMES_OF_TORCH = {
+    "from_tensor": "fake_like(x)",
+    "fake_tensor_converter": "fake_like(x)",
+    "shape_env": "fx.export(...) for symbolic shapes",
+}
+"""Attributes of torch's FakeTensorMode, and what to write after ``torchfake.``."""
+
+
+class fake_mode(metaclass=_WithoutParentheses):
     """Context manager and decorator in which every new tensor is fake: metadata without data.
 
     A mode can be entered again while it is active. It is active on this thread, on threads started
@@ -84,14 +107,23 @@ class fake_mode:
 
     _mark = PLAIN
 
-    @_arguments.advised(
-        positional="its arguments are given by name, such as fake_mode(fake_cuda=True)",
+    @advised(
+        positional="its arguments are given by name, such as {name}(fake_cuda=True)",
+        function="write `with {name}(): ...`, or with parentheses as a decorator, @{name}()",
         device=_DEVICE_ADVICE,
         default_device=_DEVICE_ADVICE,
         cuda=_CUDA_ADVICE,
         gpu=_CUDA_ADVICE,
         num_gpus=_CUDA_ADVICE,
-        allow_non_fake_inputs="real and fake tensors can be mixed",
+        **dict.fromkeys(
+            ("allow_non_fake_inputs", "allow_fallback_kernels", "allow_meta"),
+            "leave it out; real and fake tensors can be mixed",
+        ),
+        **dict.fromkeys(
+            ("shape_env", "static_shapes"),
+            "shapes are numbers here; torchfake.fx.export has symbolic ones",
+        ),
+        seed="call torch.manual_seed(...)",
         dtype="call torch.set_default_dtype(...), or module.to(...) on the result",
     )
     def __init__(
@@ -118,6 +150,13 @@ class fake_mode:
 
     __exit__ = entry.ModeExit()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            write = _NAMES_OF_TORCH.get(name)
+            told = f"; write torchfake.{write}" if write else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{told}")
+
     @property
     def answers(self) -> Answers:
         """The reads of unknown values that were answered in this mode."""
@@ -141,6 +180,7 @@ class fake_mode:
         return decorated  # type: ignore[return-value]
 
 
+@advised()
 def answering(answer: str | AnswerFunction) -> Restoring:
     """Context manager that supplies unknown values when they are read.
 
@@ -246,6 +286,7 @@ def parameters_and_buffers(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.buffers()
 
 
+@advised()
 def meta_like(fake: torch.Tensor) -> torch.Tensor:
     """Return a plain meta tensor with the shape, strides, storage offset and dtype of `fake`.
 
@@ -277,6 +318,7 @@ def _kind_of(obj: Any) -> str:
 _T = TypeVar("_T", torch.Tensor, torch.nn.Module)
 
 
+@advised(dtype="write fake_like(x).to(torch.bfloat16)")
 def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T:
     """Return a fake copy of a real tensor or module, with unknown values.
 
@@ -321,3 +363,7 @@ def parse_known_device(device: torch.device | str | int) -> torch.device:
             "cpu, cuda or cuda:N"
         )
     return parsed
+
+
+if not TYPE_CHECKING:
+    __getattr__ = answering_guesses(__name__, "torchfake.fake_like(x)")

@@ -15,6 +15,7 @@ from torchfake import _arguments
 from torchfake._contexts import holding
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED_AS_META
+from torchfake._guessed_calls import advised
 from torchfake._materialize import pipeline
 from torchfake._materialize.collect import Selection, collect
 from torchfake._replay import replay
@@ -44,12 +45,14 @@ class meta_init(deferred_mode):
     _mark = DEFERRED_AS_META
 
 
+@advised()
 def is_meta_init() -> bool:
     """Return whether the innermost mode of this thread is :class:`meta_init`."""
     state = modes.current()
     return state is not None and state.mark == DEFERRED_AS_META
 
 
+@advised(seed="call torch.manual_seed(...) before the module is built")
 def materialize(obj: _T, keep_cache: bool = False) -> _T:
     """Materialize a tensor, or all tensors of a module, in place, and return it.
 
@@ -80,6 +83,7 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
     return obj
 
 
+@advised()
 def clear_meta_init_cache() -> None:
     """Free the intermediate results kept by ``materialize(..., keep_cache=True)``."""
     replay.clear_cached_results()

@@ -18,11 +18,13 @@ from typing import NamedTuple
 
 from torchfake._core.pickle_names import publish
 from torchfake._gpu_names import did_you_mean, keys_named, listed, other_device
+from torchfake._guessed_calls import advised
 from torchfake.errors import DeviceError
 
 CUDA, ROCM = "cuda", "rocm"
 
 
+@advised()
 class CudaProfile(NamedTuple):
     """A GPU type, with the fields of ``torch.cuda.get_device_properties``."""
 
@@ -317,6 +319,7 @@ def profile(name: str | CudaProfile, argument: str = "gpu") -> CudaProfile:
     return named_profile(name, argument)[1]
 
 
+@advised(positional='write profiles()["h100-80gb"]')
 def profiles() -> dict[str, CudaProfile]:
     """The GPU profiles that ``fake_mode(fake_cuda=NAME)`` accepts, by name, smallest first.
 

@@ -23,12 +23,20 @@ from torchfake._answers.asking import AnswerFunction
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
+from torchfake._guessed_calls import advised
 from torchfake._torch import autograd
 from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
-from torchfake.inspect.inputs.given import INPUTS_ADVICE, SIZES_ADVICE, Shape, inputs_given
+from torchfake.inspect.inputs.given import (
+    INPUTS_ADVICE,
+    INPUTS_NEEDED,
+    SIZES_ADVICE,
+    Shape,
+    inputs_given,
+    lacks_arguments,
+)
 from torchfake.inspect.run.backward import default_loss, run_backward
 from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.module_tracker import ModuleTracker
@@ -54,7 +62,7 @@ class Checked(Record):
         }
 
 
-@_arguments.advised(**SIZES_ADVICE, **INPUTS_ADVICE)
+@advised(**SIZES_ADVICE, **INPUTS_ADVICE)
 def check(
     module: nn.Module,
     *inputs: Any,
@@ -188,12 +196,18 @@ class _Run(NamedTuple):
         class_name = type(self.workload.module.get_submodule(name)).__name__
         return name, f"{name or 'its own forward'} ({class_name})"
 
-    def missing_inputs(self) -> str:
-        """What to write, if a model of transformers was given no inputs."""
+    def missing_inputs(self, error: Exception) -> str:
+        """What to write, if a module was given no inputs and needs some."""
         w = self.workload
-        if w.args or w.kwargs or not hasattr(w.module, "main_input_name"):
+        if w.args or w.kwargs:
             return ""
-        return ". No inputs were given: write batch=1, which generates inputs, or give the inputs"
+        if hasattr(w.module, "main_input_name"):  # of transformers
+            remedy = "write batch=1, which generates inputs, or give the inputs"
+        elif lacks_arguments(error):
+            remedy = INPUTS_NEEDED
+        else:
+            return ""
+        return f". No inputs were given: {remedy}"
 
     def check_error(self, error: Exception) -> CheckError:
         """The CheckError for an error, from the innermost call that is known of it."""
@@ -213,7 +227,7 @@ class _Run(NamedTuple):
             + (f" called by {found.function}" if found.function and operator else "")
             + f": {' '.join(str(error).split()) or type(error).__name__}"
             + (f"; at {found.line}: {found.source}" if found.line else "")
-            + self.missing_inputs(),
+            + self.missing_inputs(error),
         )
         return found
 

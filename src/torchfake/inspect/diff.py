@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchfake import _arguments
+from torchfake._guessed_calls import advised
 from torchfake.errors import TargetError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.changes import Change, Line, sections, totals
@@ -67,6 +68,7 @@ class Diff(Record):
         return str(self)
 
 
+@advised()
 def diff(
     a: Source,
     b: Source,

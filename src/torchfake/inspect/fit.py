@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._arguments import advised, is_whole_number
+from torchfake._arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_profiles
+from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record

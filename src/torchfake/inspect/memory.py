@@ -22,8 +22,8 @@ from torch import nn
 
 from torchfake._answers.answers import Answer
 from torchfake._answers.asking import Answerer, AnswerFunction
-from torchfake._arguments import advised
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.inputs.given import (

@@ -18,8 +18,9 @@ from torch import nn
 
 from torchfake._answers.answers import Answer
 from torchfake._answers.asking import AnswerFunction
-from torchfake._arguments import advised, check_flag, is_whole_number
+from torchfake._arguments import check_flag, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.inspect.base_record import Record, drawn_as
 from torchfake.inspect.dataflow.folding import Folded, Folder, Link, Place

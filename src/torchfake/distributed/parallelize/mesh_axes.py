@@ -26,6 +26,21 @@ _JOBS = (
 )
 _KNOWN = tuple(name for names in _JOBS for name in names)
 
+AXES_ADVICE = dict.fromkeys(
+    (
+        *_KNOWN,
+        *("data_parallel", "data_parallel_size", "dp_size", "num_replicas", "replicas"),
+        *("tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size"),
+        *("pipeline_parallel", "pipeline_parallel_size", "pp_size", "pipeline_model_parallel_size"),
+        *("context_parallel", "context_parallel_size", "cp_size"),
+        *("expert_parallel", "expert_parallel_size", "ep_size"),
+        *("tensor_parallel_degree", "pipeline_parallel_degree", "data_parallel_shard_degree"),
+        *("context_parallel_degree", "expert_parallel_degree", "data_parallel_replicate_degree"),
+    ),
+    "it is an axis of the mesh: write mesh={'dp': 4, 'tp': 2}, of dp, replicate, tp, cp, ep and pp",
+)
+"""For callers of what takes a mesh: what to write for the names of other libraries' sizes."""
+
 
 @dataclass(frozen=True)
 class MeshAxes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake._guessed_calls import advised
 from torchfake.distributed.parallelize.choices import CHECKPOINTS
 from torchfake.distributed.parallelize.engines import STAGES
 from torchfake.distributed.search.candidates import Candidate, candidates
@@ -69,6 +70,7 @@ class Search(Record):
         }
 
 
+@advised()
 def search_layouts(
     text: str,
     *,

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from torchfake._contexts import Setting
 from torchfake._core import modes
+from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 
 UNITS = ("GB", "GiB", "both")
 """What bytes may be shown in."""
 
 
+@advised()
 def set_units(units: str | None) -> None:
     """Set the units in which bytes are shown.
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from torchfake._arguments import advised, check_flag, is_whole_number
+from torchfake._arguments import check_flag, is_whole_number
 from torchfake._core.pickle_names import publish
 from torchfake._files.transformers_checkpoints import is_transformers_model
+from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode
 from torchfake.inspect.inputs.forward_arguments import make_arguments
@@ -122,6 +123,11 @@ def example_inputs(
     if seq is not None:
         _check_size("seq", seq)
     base = base_model(model)
+    if isinstance(model, (str, type)):
+        raise InputsError(
+            f"inputs are generated for a model, not for {model!r:.100}: build it first, in "
+            "fake_mode() if it is large: AutoModel.from_config(config)"
+        )
     if base is None:
         raise InputsError(
             f"inputs can be generated for transformers models, not for a {type(model).__name__}: "

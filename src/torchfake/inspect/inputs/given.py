@@ -16,6 +16,7 @@ from torch import nn
 
 from torchfake._arguments import is_whole_number
 from torchfake.errors import InputsError, TorchFakeError
+from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.inputs.example_inputs import example_inputs
 
 SIZES_ADVICE = dict.fromkeys(
@@ -30,6 +31,9 @@ INPUTS_ADVICE = dict.fromkeys(
     ("input_ids", "attention_mask", "pixel_values", "labels", "input_data", "inputs", "kwargs"),
     "give the inputs after the module, arguments by name as one mapping: (module, inputs)",
 )
+
+INPUTS_NEEDED = "give its inputs after the module, or input_size=(2, 64)"
+"""What to write where a module is run without inputs."""
 
 Shape = Sequence[int]
 
@@ -87,6 +91,11 @@ def is_shape(value: Any) -> bool:
     return is_sequence and all(is_whole_number(size, 0) for size in value)
 
 
+def lacks_arguments(error: BaseException) -> bool:
+    """Whether a function was called without arguments that it needs."""
+    return isinstance(error, TypeError) and " missing " in str(error)
+
+
 @contextmanager
 def inputs_explained(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[None]:
     """Context of a run: where it fails without inputs, or on a shape in place of a tensor, the
@@ -107,6 +116,8 @@ def inputs_explained(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Non
                 f"{inputs[0]!r} is a string, and the module does not run on it: give tensors, and "
                 "the name of a GPU as gpu="
             ) from error
+        if not inputs and lacks_arguments(error):
+            raise InputsError(f"{one_line(error)}; {INPUTS_NEEDED}") from error
         if len(inputs) != 1 or not is_shape(inputs[0]):
             raise
         sizes = ", ".join(map(str, inputs[0]))

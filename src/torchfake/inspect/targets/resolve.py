@@ -26,6 +26,7 @@ from torch import nn
 
 from torchfake._contexts import Restoring, uninterrupted
 from torchfake._fake_copies import FakeCopies
+from torchfake._guessed_calls import advised
 from torchfake.errors import TargetError
 from torchfake.inspect.describe.messages import did_you_mean, one_line
 from torchfake.inspect.targets import transformers_models
@@ -47,6 +48,7 @@ FORMS = (
 )
 
 
+@advised()
 def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
     """Resolve the text of a TARGET.
 

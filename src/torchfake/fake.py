@@ -12,11 +12,11 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from torchfake import _arguments, _dispatch
+from torchfake import _arguments, _dispatch, _guessed_modes
 from torchfake._answers.answers import Answers
 from torchfake._answers.asking import Answerer, AnswerFunction, answering_by
 from torchfake._contexts import Restoring
@@ -34,7 +34,6 @@ from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pick
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
 from torchfake.errors import (
-    CallError,
     DeviceError,
     NotFakeError,
 )
@@ -43,36 +42,7 @@ _Mode = TypeVar("_Mode", bound="fake_mode")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-_CUDA_ADVICE = (
-    'write fake_cuda=True for one fake CUDA device, fake_cuda=8, or fake_cuda="h100-80gb"'
-)
-_DEVICE_ADVICE = (
-    "tensors are created on the devices that the program names. To fake a GPU: "
-    'with fake_mode(fake_cuda=True), torch.device("cuda"): ...'
-)
-
-
-class _WithoutParentheses(type):
-    """The class of modes: ``with fake_mode:`` is answered with ``with fake_mode():``."""
-
-    if not TYPE_CHECKING:  # a type checker has to see that it is no context manager
-
-        def __enter__(cls) -> NoReturn:
-            raise CallError(f"{cls.__name__} is a class: write `with {cls.__name__}():`")
-
-        def __exit__(cls, *exc_info: Any) -> None:
-            """Never called, but looked for before ``__enter__`` is."""
-
-
-_NAMES_OF_TORCH = {
-    "from_tensor": "fake_like(x)",
-    "fake_tensor_converter": "fake_like(x)",
-    "shape_env": "fx.export(...) for symbolic shapes",
-}
-"""Attributes of torch's FakeTensorMode, and what to write after ``torchfake.``."""
-
-
-class fake_mode(metaclass=_WithoutParentheses):
+class fake_mode(metaclass=_guessed_modes.WithParentheses):
     """Context manager and decorator in which every new tensor is fake: metadata without data.
 
     A mode can be entered again while it is active. It is active on this thread, on threads started
@@ -107,25 +77,7 @@ class fake_mode(metaclass=_WithoutParentheses):
 
     _mark = PLAIN
 
-    @advised(
-        positional="its arguments are given by name, such as {name}(fake_cuda=True)",
-        function="write `with {name}(): ...`, or with parentheses as a decorator, @{name}()",
-        device=_DEVICE_ADVICE,
-        default_device=_DEVICE_ADVICE,
-        cuda=_CUDA_ADVICE,
-        gpu=_CUDA_ADVICE,
-        num_gpus=_CUDA_ADVICE,
-        **dict.fromkeys(
-            ("allow_non_fake_inputs", "allow_fallback_kernels", "allow_meta"),
-            "leave it out; real and fake tensors can be mixed",
-        ),
-        **dict.fromkeys(
-            ("shape_env", "static_shapes"),
-            "shapes are numbers here; torchfake.fx.export has symbolic ones",
-        ),
-        seed="call torch.manual_seed(...)",
-        dtype="call torch.set_default_dtype(...), or module.to(...) on the result",
-    )
+    @advised(_guessed_modes.POSITIONAL, function=_guessed_modes.FUNCTION, **_guessed_modes.KEYWORDS)
     def __init__(
         self,
         *,
@@ -153,9 +105,7 @@ class fake_mode(metaclass=_WithoutParentheses):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            write = _NAMES_OF_TORCH.get(name)
-            told = f"; write torchfake.{write}" if write else ""
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{told}")
+            raise _guessed_modes.missing_attribute(self, name)
 
     @property
     def answers(self) -> Answers:

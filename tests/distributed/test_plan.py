@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -297,16 +298,16 @@ reserved                73.4 MB (70.0 MiB)
 step time               1.53 ms, including 317 us waiting for communication and 579 us for the host
   model FLOPs           0 % of the GPU's peak in bfloat16
 
-ranks  parameters  gradients  activations  unsharded  communication     peak    sent
-0-1       46.1 kB    36.4 kB       105 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
-2-3       46.1 kB    36.4 kB       123 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
+ranks       parameters  gradients  activations  unsharded  communication     peak    sent
+0-1 (dp 0)     46.1 kB    36.4 kB       105 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
+2-3 (dp 1)     46.1 kB    36.4 kB       123 kB    37.9 kB        45.1 kB  67.3 MB  151 kB
 
-phase     collective      axis  ranks  calls  payload     sent
-forward   all_gather      dp        2      4  69.3 kB  34.6 kB
-forward   all_reduce      tp        2      6  18.4 kB  18.4 kB
-backward  all_gather      dp        2      3  52.6 kB  26.3 kB
-backward  all_reduce      tp        2     12  36.9 kB  36.9 kB
-backward  reduce_scatter  dp        2      4  69.3 kB  34.6 kB""",
+phase     collective      axis  group size  calls  payload     sent
+forward   all_gather      dp             2      4  69.3 kB  34.6 kB
+forward   all_reduce      tp             2      6  18.4 kB  18.4 kB
+backward  all_gather      dp             2      3  52.6 kB  26.3 kB
+backward  all_reduce      tp             2     12  36.9 kB  36.9 kB
+backward  reduce_scatter  dp             2      4  69.3 kB  34.6 kB""",
     )
     assert found.fits
     assert repr(found) == str(found)
@@ -396,3 +397,25 @@ def test_a_program_that_materializes_is_refused() -> None:
             inputs=torch.ones(1, 4),
             device="cpu",
         )
+
+
+def test_ranks_that_look_equal_share_a_row() -> None:
+    def shard(module, mesh):
+        fully_shard(module, mesh=mesh)
+
+    found = plan(
+        lambda: torch.nn.Linear(64, 64),
+        mesh_shape=4,
+        mesh_dim_names=("dp",),
+        parallelize=shard,
+        inputs=lambda: torch.empty(1, 64),
+    )
+    (kind,) = found.by_ranks
+    three, other = replace(kind, ranks=(0, 1, 2)), replace(kind, ranks=(3,))
+    for by_ranks, shown in (
+        ((three, other), ["all 4"]),  # they differ by less than is shown
+        ((three, replace(other, traffic=())), ["0-2 (dp 0-2)", "3 (dp 3)"]),
+    ):
+        table = str(replace(found, by_ranks=by_ranks)).partition("\nranks ")[2]
+        rows = table.partition("\n\n")[0].splitlines()[1:]
+        assert [row.partition("  ")[0] for row in rows] == shown

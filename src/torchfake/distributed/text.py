@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.rank_plan import RankPlan
 from torchfake.distributed.rank_tracker import Traffic
@@ -30,7 +31,7 @@ SHOWN_KINDS = {
 """The kinds of bytes that have a column, and its header."""
 
 RANKS_HEADER = ("ranks", *SHOWN_KINDS.values(), "peak", "sent", "bubble")
-TRAFFIC_HEADER = ("phase", "collective", "axis", "ranks", "calls", "payload", "sent")
+TRAFFIC_HEADER = ("phase", "collective", "axis", "group size", "calls", "payload", "sent")
 
 MAX_ROWS = 12
 """The most rows of ranks that are shown: those with the highest peaks."""
@@ -134,8 +135,11 @@ def _moment(plan: Plan) -> str:
 
 
 def _ranks(plan: Plan) -> list[str]:
-    rows = sorted(plan.by_ranks, key=lambda found: -found.peak_bytes)
-    lines = list(padded([RANKS_HEADER, *map(rank_cells, rows[:MAX_ROWS])], RANKS_HEADER[:1]))
+    by_cells: dict[tuple[str, ...], list[int]] = {}  # ranks that differ by less than is shown
+    for found in sorted(plan.by_ranks, key=lambda found: -found.peak_bytes):
+        by_cells.setdefault(rank_cells(found), []).extend(found.ranks)
+    rows = [(_which(sorted(ranks), plan.layout), *cells) for cells, ranks in by_cells.items()]
+    lines = list(padded([RANKS_HEADER, *rows[:MAX_ROWS]], RANKS_HEADER[:1]))
     left = len(rows) - MAX_ROWS
     return [*lines, f"and {left} more kinds of rank, with lower peaks"] if left > 0 else lines
 
@@ -148,11 +152,25 @@ def _bubble(found: RankPlan) -> str:
 
 
 def rank_cells(found: RankPlan) -> tuple[str, ...]:
-    """What some ranks hold and send, in the columns of RANKS_HEADER."""
+    """What some ranks hold and send, in the columns of RANKS_HEADER after the first."""
     most = found.most_bytes
     kinds = (bytes_text(most[name]) if most[name] else "" for name in SHOWN_KINDS)
     sent = bytes_text(found.sent_bytes) if found.traffic else ""
-    return ranks_text(found.ranks), *kinds, bytes_text(found.peak_bytes), sent, _bubble(found)
+    return *kinds, bytes_text(found.peak_bytes), sent, _bubble(found)
+
+
+def _which(ranks: Sequence[int], layout: Layout) -> str:
+    """Ranks with where they are in the mesh: ``all 8``, or ``0-3 (pp 0)``."""
+    if len(ranks) == layout.num_ranks > 1:
+        return f"all {len(ranks)}"
+    places = []
+    for axis, size, own in zip(
+        layout.axes, layout.shape, layout.coordinates[list(ranks)].T, strict=True
+    ):
+        found = sorted(set(own.tolist()))
+        if len(found) < size:
+            places.append(f"{axis} {ranks_text(found)}")
+    return ranks_text(ranks) + (f" ({', '.join(places)})" if places else "")
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -103,7 +103,7 @@ CrossEntropyLoss does not run on these inputs: in its own forward (CrossEntropyL
     expect(
         message(lambda: check(nn.Linear(2, 2))),
         """\
-Linear does not run on these inputs: in its own forward (Linear): Linear.forward() missing 1 required positional argument: 'input'""",
+Linear does not run on these inputs: in its own forward (Linear): Linear.forward() missing 1 required positional argument: 'input'. No inputs were given: give its inputs after the module, or input_size=(2, 64)""",
     )
 
 

@@ -124,9 +124,10 @@ def example_inputs(
         _check_size("seq", seq)
     base = base_model(model)
     if isinstance(model, (str, type)):
+        given = f"the class {model.__name__}" if isinstance(model, type) else repr(model)
         raise InputsError(
-            f"inputs are generated for a model, not for {model!r:.100}: build it first, in "
-            "fake_mode() if it is large: AutoModel.from_config(config)"
+            f"inputs are generated for a model, not for {given:.100}: build it first, in "
+            "fake_mode() if it is large"
         )
     if base is None:
         raise InputsError(

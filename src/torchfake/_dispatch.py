@@ -37,7 +37,7 @@ from torchfake._operators.higher_order.kernels import run as run_higher_order
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.meta_kernels import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
-from torchfake._operators.special_operators import HANDLERS
+from torchfake._operators.special_operators import HANDLERS, LIFTS, lift
 from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.eager import register as _eager  # noqa: F401  registers kernels
 from torchfake._recording.hits import NOT_RECORDED, record_hit
@@ -134,6 +134,8 @@ def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None) 
             return run_higher_order(func, args, kwargs)
     if _has_foreign_class(types):
         return NotImplemented
+    if id(func) in LIFTS and not types and not _in_inference_mode():
+        return lift(func, args, kwargs)  # each BatchNorm counts from torch.tensor(0)
     traits = traits_of(func)
     if _is_done_in_parts(traits):
         return _in_parts(owner, func, args, kwargs)

@@ -189,3 +189,26 @@ def test_rejection_samplers_that_raise_count_what_they_drew(dtype: torch.dtype) 
     expected = state()
     with fake_mode():
         assert state() == expected
+
+
+def test_normal_numbers_of_a_size_are_drawn_when_they_are_read() -> None:
+    def run() -> list[Any]:
+        torch.manual_seed(3)
+        drawn = [
+            torch.normal(0.0, 0.1, (64,)),
+            torch.normal(1.0, 2.0, (3, 4), dtype=torch.float64),
+            torch.normal(2.0, 1.0, (), generator=torch.Generator().manual_seed(5)),
+            torch.normal(torch.zeros(3), 1.0),
+            torch.normal(0.0, torch.ones(3)),
+        ]
+        torch.normal(0.0, 1.0, (65,))
+        after = torch.rand(2)
+        return [after.tolist(), [t.tolist() for t in drawn], torch.get_rng_state().tolist()]
+
+    expected = run()
+    with fake_mode():
+        assert run() == expected
+        drawn: Any = torch.normal(0.0, 0.1, (64,))
+        assert drawn._fake_storage.value.value is None
+        with pytest.raises(RuntimeError, match="std >= 0"):
+            torch.normal(0.0, -1.0, (3,))

@@ -49,6 +49,7 @@ _FILLS = {
     "aten::randn_like": aten.normal_.default,
     "aten::uniform_": aten.uniform_.default,
     "aten::normal_": aten.normal_.default,
+    "aten::normal": aten.normal_.default,
     "aten::exponential_": aten.exponential_.default,
     "aten::cauchy_": aten.cauchy_.default,
     "aten::log_normal_": aten.log_normal_.default,
@@ -252,6 +253,16 @@ def _filled(
     return made
 
 
+def _numbers_drawn_with(call: Call) -> tuple[Any, ...] | None:
+    """The positional arguments of the fill that does the draw; None if some are tensors."""
+    if call.traits.mutated_names:
+        return tuple(call.args[1:])
+    if call.traits.packet != "aten::normal":
+        return ()
+    numbers = tuple(call.args[:2])  # mean and standard deviation; then the size
+    return numbers if call.func is aten.normal.float_float else None
+
+
 def draw_lazily(call: Call, fake: Any) -> bool:
     """Let the value of `fake`, a few floats that `call` has drawn, be drawn when it is read.
 
@@ -266,7 +277,9 @@ def draw_lazily(call: Call, fake: Any) -> bool:
     is_whole = record.num_bytes == storage.num_bytes
     if is_in_place and not is_whole and storage.value is not None:
         return False  # done at once, in the bytes that are there
-    numbers = call.args[1:] if is_in_place else ()
+    numbers = _numbers_drawn_with(call)
+    if numbers is None:
+        return False
     options = {n: v for n, v in call.kwargs.items() if is_in_place and n != "generator"}
     size = storage.num_bytes if is_whole else _bytes_up_to_end(record)
     stream, is_real = _stream_of(_given_generator((), call.kwargs), call.device)

@@ -69,7 +69,11 @@ def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return known_values.read_value(fake, "item()").item()
 
 
-@register_handler(aten.lift_fresh.default, aten.lift.default)
+_LIFTING = (aten.lift_fresh.default, aten.lift.default)
+LIFTS = frozenset(map(id, _LIFTING))
+
+
+@register_handler(*_LIFTING)
 def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Data that C++ made from Python objects or numpy arrays becomes a fake of known value.
 

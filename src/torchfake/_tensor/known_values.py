@@ -139,6 +139,9 @@ def apply_(fake: Any, function: Any) -> Any:
     return fake.copy_(values)
 
 
+_NUMBERS = frozenset({bool, int, float, complex})
+
+
 def with_real_items(data: Any) -> Any:
     """Nested lists of numbers with real tensors in place of the fakes in them: C++ reads these
     without a dispatch. Of the fakes that it would refuse the values are not asked for.
@@ -150,7 +153,7 @@ def with_real_items(data: Any) -> Any:
         value = data.item() if data.numel() == 1 else 0
         with without_fake_mode():
             return torch.tensor(value, dtype=data.dtype).expand(data.shape)
-    if not isinstance(data, (list, tuple)):
+    if not isinstance(data, (list, tuple)) or _NUMBERS.issuperset(map(type, data)):
         return data
     items = [with_real_items(item) for item in data]
     is_changed = any(new is not old for new, old in zip(items, data, strict=True))

@@ -101,9 +101,9 @@ def is_decomposed_in_cpp(func: Any) -> bool:
     """
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     name = func.name()
-    if any(has_kernel(name, device) for device in ("CPU", "CUDA", "Meta")):
+    if not has_kernel(name, "CompositeImplicitAutograd"):
         return False
-    return has_kernel(name, "CompositeImplicitAutograd")
+    return not any(has_kernel(name, device) for device in ("CPU", "CUDA", "Meta"))
 
 
 def decompose(func: Any, args: Any, kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Fake tensors for PyTorch: the public names, nothing else.
 
-``inspect`` and ``distributed``, and the names from them, are imported when they are first used; by
-the command, all others too: what it says of itself needs no torch.
+``inspect``, ``distributed`` and the names from them are imported when they are first used. On the
+command line this applies to all names, because its help does not need torch.
 """
 
 from torchfake import _interrupts  # the rest imports torch, which takes seconds

@@ -252,10 +252,10 @@ def export(
 # Errors.
 
 _ADVICE = {
-    "symbolic_trace": "make_fx and export trace with fake tensors, so shapes, dtypes and None are "
-    "known there; here, fix an argument with concrete_args",
-    "make_fx": "it runs the code on fake tensors: remove a branch on a value, or write it with "
-    "torch.where",
+    "symbolic_trace": "fix an argument with concrete_args, or use make_fx or export, which trace "
+    "with fake tensors, so that shapes, dtypes and None are known",
+    "make_fx": "remove a branch on a value, or write it with torch.where, since make_fx runs the "
+    "code on fake tensors",
     "torch.export": "remove a branch on a value, or write it with torch.where or torch.cond",
 }
 
@@ -272,7 +272,7 @@ def _errors(tracer: str, function: Any) -> Iterator[None]:
         name = type(function).__name__ if is_module else getattr(function, "__name__", "function")
         cause = f"{type(error).__name__}: {error}".rstrip(". ")
         raise TraceError(
-            f"{name} cannot be traced by {tracer}: {cause}. If the inputs are not the problem: "
+            f"{name} cannot be traced by {tracer}: {cause}. If the inputs are valid: "
             f"{_ADVICE[tracer]}"
         ) from error
 

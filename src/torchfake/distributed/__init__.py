@@ -1,8 +1,8 @@
 """Distributed training without the devices: what each rank would hold and send.
 
-Input: a function that builds a model, a mesh, and a function that shards the one over the other.
-Output: plain frozen records. Invariant: nothing here prints or sends, and torch.distributed is
-afterwards as it was before.
+Input: a function that builds a model, a mesh, and a function that shards the model over the mesh.
+Output: plain frozen records. Invariant: nothing here prints or sends, and the state of
+torch.distributed is the same afterwards as before.
 
 Files, in the order in which data flows:
 

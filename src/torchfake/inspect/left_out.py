@@ -51,9 +51,9 @@ def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> t
 
 
 def _of_servers(serve: Serve) -> Iterator[str]:
-    yield "sampling: what is done with the logits"
+    yield "sampling from the logits"
     if serve.cache == PAGED:
-        yield "an engine's fused kernels and CUDA graphs; passes are those of the model's modules"
+        yield "the fused kernels and CUDA graphs of a serving engine: the model's modules are run"
 
 
 def _compiled(modules: list[nn.Module], reached: Reached) -> Iterator[str]:

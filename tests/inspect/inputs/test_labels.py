@@ -65,9 +65,9 @@ def test_labels_of_a_classifier_by_its_problem(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("BertModel", "gives no loss for labels that can be made here"),
-        ("ViTModel", "gives no loss"),  # takes what to mask
-        ("ViTMAEModel", "gives no loss"),
+        ("BertModel", "computes no loss from labels that can be generated"),
+        ("ViTModel", "computes no loss"),  # takes what to mask
+        ("ViTMAEModel", "computes no loss"),
         ("YolosForObjectDetection", "matches its output to the labels by value"),
     ],
 )

@@ -49,8 +49,8 @@ def labels_for(sizes: Sizes, inputs: dict[str, Any]) -> dict[str, Any]:
         )
     if not _has_loss(sizes, known):
         raise InputsError(
-            f"{name} gives no loss for labels that can be made here: name a model with a head "
-            "for a task, or make a loss of the output, such as its sum"
+            f"{name} computes no loss from labels that can be generated: use a model with a task "
+            "head, or compute a loss from the output, such as its sum"
         )
     labels = {key: LABELS[key](sizes, inputs) for key in known}
     if sizes.class_ends_with(*_TRANSCRIPTION_HEADS) and "input_features" in inputs:

@@ -25,7 +25,7 @@ def serving_lines(estimate: Estimate) -> list[tuple[str, str]]:
     served = f"{_times(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
     per_token = bytes_text(round(cache.bytes_per_token))
     whole = compared_bytes(cache.num_bytes)
-    lines = [("serves", served), ("cache", f"{whole}, {per_token} a token, {cache.name}{dtype}")]
+    lines = [("serves", served), ("cache", f"{whole}, {per_token} per token, {cache.name}{dtype}")]
     for kind, (count, size) in cache.by_kind.items():
         lines.append(("", f"{_times(count, 'layer')}, {kind}: {bytes_text(size)}"))
     return lines

@@ -244,7 +244,7 @@ def _peak_text(estimate: Estimate) -> str:
     size = bytes_text if estimate.gpu is None else compared_bytes
     text = f"{size(peak.num_bytes)} {when.get(peak.phase, f'in the {peak.phase} pass')}"
     if peak.phase in ("prefill", "decode"):
-        text = f"{size(peak.num_bytes)} at the {peak.phase}"
+        text = f"{size(peak.num_bytes)} in the {peak.phase}"
     text += f", in {peak.module}" if peak.module else ""
     return text + (f", {peak.op}" if peak.op else "")
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -156,3 +157,11 @@ def test_deferred_after_plain(names: tuple[str, str]) -> None:
     module = materialize_module(deferred_init(layer))
     for name, tensor in module.state_dict().items():
         assert torch.equal(tensor, expected[name])
+
+
+def test_numbers_of_numpy() -> None:
+    """A deviation computed by numpy, as in SigLIP, is a float whose comparisons are numpy's."""
+    with fake_mode():
+        for size in range(70, 76):
+            torch.nn.init.normal_(torch.empty(size, size), std=np.sqrt(1 / size))
+            torch.empty(size, size).uniform_(-np.sqrt(1 / size), np.sqrt(1 / size))

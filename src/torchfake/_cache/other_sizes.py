@@ -154,7 +154,8 @@ def order(numbers: Any) -> tuple[int, ...]:
     that are not given: whether a range is empty, or a deviation negative. Of the numbers of a draw
     that is not kept, nothing else can be seen.
     """
-    return tuple((a > b) - (a < b) for a, b in itertools.combinations((*numbers, 0, 1), 2))
+    pairs = itertools.combinations((*numbers, 0, 1), 2)
+    return tuple(int(a > b) - int(a < b) for a, b in pairs)  # numpy's booleans do not subtract
 
 
 def _on(record: Metadata, recipe: Recipe, key: Any) -> Recipe:

@@ -56,10 +56,14 @@ def install(session: nox.Session, torch: str, extra: str = "test") -> None:
 
 
 def run_pytest(session: nox.Session, *arguments: str, **environment: str) -> None:
-    """Run tests on two processes, with what stands behind ``--`` on the command line."""
-    session.run(
-        "pytest", "-n", "2", "--dist", "worksteal", *arguments, *session.posargs, env=environment
-    )
+    """Run tests on two processes, with what stands behind ``--`` on the command line.
+
+    Each has as many threads as there are cores: those that wait for work sleep, since spinning
+    takes the cores from the other process.
+    """
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **environment}
+    command = ("pytest", "-n", "2", "--dist", "worksteal")
+    session.run(*command, *arguments, *session.posargs, env=environment)
 
 
 @nox.session

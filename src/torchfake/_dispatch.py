@@ -30,7 +30,7 @@ from torchfake._contexts import Restoring
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import DONE_BY_OTHERS, OpTraits, traits_of
-from torchfake._core.storage import Storage
+from torchfake._core.storage import storage_of_kind
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
 from torchfake._operators.cuda.register import COMPOSED_ELSEWHERE
 from torchfake._operators.higher_order.kernels import run as run_higher_order
@@ -48,7 +48,6 @@ from torchfake._torch.compiler import higher_order
 
 _tables = cache.tables
 _make_wrapper = subclass.make_wrapper
-_set_attributes = subclass.set_all_attributes
 _default_dtype = torch.get_default_dtype
 _in_inference_mode = torch.is_inference_mode_enabled
 _is_recording = modes.is_recording
@@ -82,7 +81,7 @@ def dispatch(
         if returned is None or (write is not None and not write(args[returned])):
             return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
         return args[returned]
-    record, device, wrapper, base, default_dtype, num_bytes, value = fast
+    record, wrapper, base, default_dtype, kind, value = fast
     if default_dtype is not None and default_dtype is not _default_dtype():
         return _miss(func, types, args, kwargs or {}, owner)
     if base is None:
@@ -96,13 +95,13 @@ def dispatch(
         else:
             instruction = frame.f_lasti
             location = known.get(instruction) or _new_location(code, instruction)
-        storage = Storage(num_bytes, device, func, location, value)
+        storage = storage_of_kind(kind, location, value)
     elif _in_inference_mode() or (inference.seen and args[base].is_inference()):
         return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
     else:
         storage = args[base]._fake_storage
     fake = _make_wrapper(*wrapper)
-    _set_attributes(fake, {"_fake_meta": record, "_fake_storage": storage})
+    fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
     return fake
 
 
@@ -273,8 +272,8 @@ def _run_unrecorded(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return _apply(recipe, func, args, kwargs)
     inference.seen = inference.seen or _in_inference_mode()
     fake = _make_wrapper(*fast.wrapper)
-    storage = Storage(fast.num_bytes, fast.device, func)  # `record` sets its origin
-    _set_attributes(fake, {"_fake_meta": fast.record, "_fake_storage": storage})
+    storage = storage_of_kind(fast.kind, None)  # `record` sets its origin
+    fake._fake_attributes = {"_fake_meta": fast.record, "_fake_storage": storage}
     return fake
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+from typing import Any
 
 import pytest
 import torch
@@ -164,6 +166,22 @@ def test_addresses() -> None:
     assert 0 < storage.untyped.data_ptr() < 1 << 62
     assert storage.untyped.data_ptr() == storage.untyped.data_ptr()
     assert Storage(16, CPU).pinned is None
+
+
+def test_what_one_kind_of_call_makes_has_one_record_of_size_device_and_operator() -> None:
+    with fake_mode():
+        made: list[Any] = [torch.empty(4) for _ in range(40)]  # a miss, hits, and hits by a rule
+        parts: list[Any] = [torch.empty(3, 5).sort()[1] for _ in range(40)]
+    for fakes, num_bytes in ((made[1:], 16), (parts[1:], 120)):
+        storages = [fake._fake_storage for fake in fakes]
+        assert len({id(each._kind) for each in storages}) == 1
+        assert storages[0].num_bytes == num_bytes
+        assert storages[0].device == CPU
+    assert made[9]._fake_storage.op is torch.ops.aten.empty.memory_format
+    assert sys.getsizeof(storages[0]) <= 80  # one slot more would take 16 bytes
+    other = made[9]._fake_storage
+    other.resize(64)
+    assert (other.num_bytes, made[8]._fake_storage.num_bytes) == (64, 16)
 
 
 def test_pickles_keep_size_device_and_aliases() -> None:

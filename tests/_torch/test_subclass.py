@@ -237,6 +237,9 @@ def test_all_attributes() -> None:
     assert vars(fake) == {"tag": 1}
     subclass.set_all_attributes(fake, {**every, "tag": 2})
     assert fake.tag == 2
+    subclass.every_attribute.__set__(fake, {**every, "tag": 3})
+    assert fake.tag == 3
+    assert fake._fake_attributes is subclass.all_attributes(fake)
     assert fake.shape == (2,)
     assert subclass.dict_property(frozenset()).fget(fake).keys() == every.keys()
     assert isinstance(vars(fake), subclass.ShownAttributes)
@@ -245,8 +248,12 @@ def test_all_attributes() -> None:
 def test_the_dict_of_a_new_fake_is_small() -> None:
     """Python would make one with room for the 30 attributes that instances may share."""
     fake: Any = fake_like(torch.ones(2))
+    with fake_mode():
+        made: list[Any] = [torch.empty(2) for _ in range(20)]  # by each way there is
+        made += [torch.nn.Parameter(each) for each in made]
     plain = {"_fake_meta": None, "_fake_storage": None}
-    assert sys.getsizeof(subclass.all_attributes(fake)) == sys.getsizeof(plain)
+    sizes = {sys.getsizeof(subclass.all_attributes(each)) for each in (fake, *made)}
+    assert sizes == {sys.getsizeof(plain)}
 
 
 def test_swap_tensors_of_torch_exchanges_dicts_in_code_that_we_know() -> None:

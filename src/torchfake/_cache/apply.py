@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from torchfake._cache.recipes import (
     ArgumentResult,
     ConstantResult,
@@ -20,10 +18,9 @@ from torchfake._cache.recipes import (
     Recipe,
     ViewResult,
     apply_fill,
-    flatten_outcome,
 )
-from torchfake._core import devices, source_location
-from torchfake._core.storage import Storage
+from torchfake._core import source_location
+from torchfake._core.storage import Storage, storage_of_kind
 from torchfake._operators import constant_propagation, random_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, increment_versions, output_device
 from torchfake._tensor.fake_tensor import new_fake, rebind
@@ -32,10 +29,9 @@ from torchfake._tensor.fake_tensor import new_fake, rebind
 def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of `func`, made as `recipe` says; arguments are changed as `func` would."""
     new: list[Storage] = []
-    if recipe.new_storage_bytes:
-        device = _device_of(recipe)
+    if recipe.new_kinds:
         location = source_location.caller_location(3)
-        new = [Storage(num_bytes, device, func, location) for num_bytes in recipe.new_storage_bytes]
+        new = [storage_of_kind(kind, location) for kind in recipe.new_kinds]
     result = _build(recipe.outcome, new, args, kwargs)
     is_filled = recipe.fill is not None and apply_fill(recipe.fill, result)
     if recipe.words_to_pass is not None:
@@ -56,9 +52,7 @@ def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _build(outcome: Any, new: list[Storage], args: Args, kwargs: Kwargs) -> Any:
     if isinstance(outcome, NewResult):
-        storage = new[outcome.storage_index]
-        storage.device = outcome.record.device
-        return new_fake(outcome.record, storage)
+        return new_fake(outcome.record, new[outcome.storage_index])
     if isinstance(outcome, ViewResult):
         return new_fake(outcome.record, outcome.base.find(args, kwargs)._fake_storage)
     if isinstance(outcome, ArgumentResult):
@@ -66,10 +60,3 @@ def _build(outcome: Any, new: list[Storage], args: Args, kwargs: Kwargs) -> Any:
     if isinstance(outcome, ConstantResult):
         return outcome.value
     return type(outcome)([_build(part, new, args, kwargs) for part in outcome])
-
-
-def _device_of(recipe: Recipe) -> torch.device:
-    for part in flatten_outcome(recipe.outcome):
-        if isinstance(part, (NewResult, ViewResult)):
-            return part.record.device
-    return devices.CPU

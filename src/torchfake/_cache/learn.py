@@ -88,6 +88,7 @@ def learn_recipe(
     has_values = propagates or draws or assumed is not None or _leaves_mark(call, before, outcome)
     return Recipe(
         outcome=outcome,
+        op=func,
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
         propagates_values=has_values,

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._core import devices, modes
+from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED_AS_META, MARKS, Metadata, with_mark
 from torchfake._core.schemas import OpTraits
-from torchfake._core.storage import ConstantFill
+from torchfake._core.storage import ConstantFill, StorageKind
 from torchfake._operators import random_values
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._random.private_streams import Words
@@ -84,6 +84,7 @@ class Recipe:
     """How to make the result of an operation from its arguments."""
 
     outcome: Any  # one of the four above, or a list or tuple of them
+    op: Any = None
     new_storage_bytes: tuple[int, ...] = ()  # the sizes of the new storages
     metadata_changes: tuple[tuple[ArgumentPath, Metadata], ...] = ()  # arguments it changes
     propagates_values: bool = False  # values may be known: see _operators/constant_propagation
@@ -95,7 +96,9 @@ class Recipe:
     words_to_pass: Words | None = None  # of a draw without values, in the private stream
     has_plain_arguments: bool = True  # fakes that are not deferred, whose values it may overwrite
 
-    fast: FastRecipe | None = field(default=None, compare=False)  # the same for the hot path
+    new_kinds: tuple[StorageKind, ...] = field(default=(), compare=False)  # of the new storages
+    # The fields of a FastRecipe for the hot path: that takes three times as long to unpack
+    fast: tuple[Any, ...] | None = field(default=None, compare=False)
     returned_argument: int | None = field(default=None, compare=False)  # position of the result
     # What it does to that argument; False if it cannot:
     write: Callable[[FakeTensor], bool] | None = field(default=None, compare=False)
@@ -108,11 +111,12 @@ class Recipe:
     recording: RecordingRecipe | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._derive_fast_path()
-        self.unrecorded = self.fast, self.returned_argument
+        self.new_kinds = self._kinds_of_new_storages()
+        fast = self._derive_fast_path()
+        self.unrecorded = fast, self.returned_argument
         passes_over = self.words_to_pass is not None
-        if self.is_recorded or passes_over or self.computes_values:
-            self.fast = None  # of that, the hot path does nothing
+        if fast is not None and not (self.is_recorded or passes_over or self.computes_values):
+            self.fast = (*fast,)  # of the others, the hot path does nothing
         if self.is_recorded or (self.computes_values and not passes_over):
             self.returned_argument = None
         if self.words_to_pass is not None:
@@ -131,18 +135,25 @@ class Recipe:
     def computes_values(self) -> bool:
         return self.propagates_values and self.fill is None
 
-    def _derive_fast_path(self) -> None:
-        """Fill in `fast` or `returned_argument`, if the hot path can do all that is to be done."""
+    def _kinds_of_new_storages(self) -> tuple[StorageKind, ...]:
+        new = [each for each in flatten_outcome(self.outcome) if isinstance(each, NewResult)]
+        device_of = {each.storage_index: each.record.device for each in new}
+        sizes = enumerate(self.new_storage_bytes)
+        return tuple(StorageKind(size, device_of[i], self.op) for i, size in sizes)
+
+    def _derive_fast_path(self) -> FastRecipe | None:
+        """A fast recipe, or `returned_argument` set, if the hot path can do all there is to do."""
         if self.metadata_changes or self.increments_versions or self.guard_devices is not None:
-            return
+            return None
         outcome = self.outcome
         if isinstance(outcome, NewResult):
-            self.fast = _fast_recipe(self, outcome.record, None)
-        elif isinstance(outcome, ViewResult) and outcome.base.is_position:
-            self.fast = _fast_recipe(self, outcome.record, outcome.base.argument)
-        elif isinstance(outcome, ArgumentResult) and outcome.argument.is_position:
+            return _fast_recipe(self, outcome.record, None)
+        if isinstance(outcome, ViewResult) and outcome.base.is_position:
+            return _fast_recipe(self, outcome.record, outcome.base.argument)
+        if isinstance(outcome, ArgumentResult) and outcome.argument.is_position:
             if self.guard_default_dtype is None:
                 self.returned_argument = outcome.argument.argument
+        return None
 
 
 def apply_fill(fill: ConstantFill, fake: FakeTensor) -> bool:
@@ -164,20 +175,19 @@ class FastRecipe(NamedTuple):
     """A recipe for one new wrapper, with no guard but the default dtype."""
 
     record: Metadata
-    device: torch.device
     wrapper: tuple[Any, ...]  # the arguments of make_wrapper
     base: Any  # position of the argument it is a view of, or None
     guard_default_dtype: torch.dtype | None
-    num_bytes: int
+    kind: Any  # the StorageKind of the new storage, if it has one
     value: ConstantFill | None
 
 
 def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | None:
     if record.conj or record.neg:  # set on the wrapper after it is made
         return None
-    num_bytes = recipe.new_storage_bytes[0] if recipe.new_storage_bytes else 0
-    tensor = (record, record.device, wrapper_arguments(record), base)
-    return FastRecipe(*tensor, recipe.guard_default_dtype, num_bytes, recipe.fill)
+    kind = recipe.new_kinds[0] if recipe.new_kinds else None
+    wrapper = wrapper_arguments(record)
+    return FastRecipe(record, wrapper, base, recipe.guard_default_dtype, kind, recipe.fill)
 
 
 class RecordingRecipe(NamedTuple):
@@ -185,8 +195,7 @@ class RecordingRecipe(NamedTuple):
 
     wrapper: tuple[Any, ...] | None  # the arguments of make_wrapper; None: the first argument
     records: tuple[Metadata, ...]  # of the result, by the mark of a deferred fake
-    device: torch.device
-    num_bytes: int
+    kind: Any  # the StorageKind of the new storage, if it has one
     guard_default_dtype: torch.dtype | None
     is_empty: bool  # memory that nobody has written: no operation
     overwrites_first: bool
@@ -206,11 +215,11 @@ def recording_recipe(recipe: Recipe, traits: OpTraits) -> RecordingRecipe | None
     if fast is None:
         has_value = recipe.has_plain_arguments and recipe.computes_values
         is_first = returned == 0 and traits.mutated_names and not has_value
-        return RecordingRecipe(None, (), devices.CPU, 0, None, *facts, False) if is_first else None
+        return RecordingRecipe(None, (), None, None, *facts, False) if is_first else None
     if fast.base is not None or traits.mutated_names:
         return None
     records = tuple(with_mark(fast.record, mark) for mark in MARKS)
-    place = fast.wrapper, records, fast.device, fast.num_bytes, fast.guard_default_dtype
+    place = fast.wrapper, records, fast.kind, fast.guard_default_dtype
     return RecordingRecipe(*place, *facts, recipe.computes_values)
 
 

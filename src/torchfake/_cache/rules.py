@@ -139,7 +139,7 @@ returned, write = recipe.returned_argument, recipe.write
                 return args[returned]"""
 
 _MAKES_WRAPPER = """\
-record, device, wrapper, base, default_dtype, num_bytes, value = fast
+record, wrapper, base, default_dtype, kind, value = fast
         if default_dtype is not None and default_dtype is not get_default_dtype():
             return rest(owner, func, types, args, kwargs)
         if base is None:
@@ -154,9 +154,7 @@ record, device, wrapper, base, default_dtype, num_bytes, value = fast
             else:
                 instruction = frame.f_lasti
                 storage.location = known.get(instruction) or new_location(code, instruction)
-            storage._num_bytes = num_bytes
-            storage.device = device
-            storage.op = func
+            storage._kind = kind
             storage.value = value
             storage._meta = storage.deferred = None
         elif in_inference_mode() or (inference.seen and args[base].is_inference()):
@@ -164,7 +162,7 @@ record, device, wrapper, base, default_dtype, num_bytes, value = fast
         else:
             storage = args[base]._fake_storage
         fake = make_wrapper(*wrapper)
-        set_attributes(fake, {"_fake_meta": record, "_fake_storage": storage})
+        fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
         return fake"""
 """The storage is made without its ``__init__``, which is a Python call."""
 
@@ -180,5 +178,4 @@ _NAMES: dict[str, Any] = {
     "make_wrapper": subclass.make_wrapper,
     "new": object.__new__,
     "new_location": source_location.new_location,
-    "set_attributes": subclass.set_all_attributes,
 }

@@ -125,10 +125,7 @@ def _write_out(call: Call, out: FakeTensor) -> FakeTensor:
 def _wrap_values(call: Call, result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         fake = fake_copy(result, device=call.device, known=True)
-        fake._fake_storage.op, fake._fake_storage.location = (
-            call.func,
-            source_location.caller_location(2),
-        )
+        fake._fake_storage.set_origin(call.func, source_location.caller_location(2))
         return fake
     if isinstance(result, (list, tuple)):
         return type(result)(_wrap_values(call, item) for item in result)

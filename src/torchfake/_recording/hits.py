@@ -17,7 +17,7 @@ from torchfake._cache.recipes import RecordingRecipe
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED_AS_META, PLAIN
 from torchfake._core.source_location import RawLocation
-from torchfake._core.storage import Storage
+from torchfake._core.storage import storage_of_kind
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import NO_KWARGS, Cell, Op, Output, Read
 from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs
@@ -37,7 +37,6 @@ NOT_RECORDED: Any = object()
 """What :func:`record_hit` returns for a call that it does not record."""
 
 _make_wrapper = subclass.make_wrapper
-_set_attributes = subclass.set_all_attributes
 _default_dtype = torch.get_default_dtype
 _in_inference_mode = torch.is_inference_mode_enabled
 _new = tuple.__new__
@@ -57,7 +56,7 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
     if _in_inference_mode() or (kwargs and mark == DEFERRED_AS_META):
         return NOT_RECORDED
     if recipe.is_empty:
-        return _new_fake(recipe, func, None, find_call_site()[0], mark)
+        return _new_fake(recipe, None, find_call_site()[0], mark)
     with recording_lock:
         recorded: list[Any] = []
         for arg in args:
@@ -94,7 +93,7 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
         if is_sharding:
             op.is_sharding = True
         writes_first = recipe.wrapper is None
-        result = args[0] if writes_first else _new_fake(recipe, func, op, location, mark)
+        result = args[0] if writes_first else _new_fake(recipe, op, location, mark)
         if recipe.is_random:
             meta = result._fake_meta
             num_words = draw_sizes.num_words_drawn(func, args, meta)
@@ -105,14 +104,14 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
 
 
 def _new_fake(
-    recipe: RecordingRecipe, func: Any, op: Op | None, location: RawLocation | None, mark: int
+    recipe: RecordingRecipe, op: Op | None, location: RawLocation | None, mark: int
 ) -> Any:
     """The result of `op` with a new storage; of uninitialised memory, if that is None."""
-    fake = _make_wrapper(*recipe.wrapper)  # type: ignore[misc]
-    record, num_bytes, device = recipe.records[mark], recipe.num_bytes, recipe.device
-    storage = Storage(num_bytes, device, func, location)
-    _set_attributes(fake, {"_fake_meta": record, "_fake_storage": storage})
-    cell = Cell(num_bytes, device)
+    fake: Any = _make_wrapper(*recipe.wrapper)  # type: ignore[misc]
+    record, kind = recipe.records[mark], recipe.kind
+    storage = storage_of_kind(kind, location)
+    fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
+    cell = Cell(kind.num_bytes, kind.device)
     storage.deferred = DeferredState(cell, op, mark)
     if op is not None:
         op.outputs = (_new(Output, (None, cell, record)),)

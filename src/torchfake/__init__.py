@@ -115,7 +115,8 @@ def _import_from(home: str) -> _typing.Any:
 
 def _import_core() -> None:
     """Import all but :data:`_LATER`. Nothing of what that makes is garbage: collecting it, with all
-    that torch has made, would take as long as half of the import.
+    that torch has made, would take as long as half of the import. It all becomes old, as by a
+    collection: else the next object that is made would start one.
     """
     was_enabled = _gc.isenabled()
     _gc.disable()
@@ -125,6 +126,9 @@ def _import_core() -> None:
                 _import_from(home)
     finally:
         if was_enabled:
+            if not _gc.get_freeze_count():  # else it would thaw what the program has frozen
+                _gc.freeze()
+                _gc.unfreeze()
             _gc.enable()
 
 

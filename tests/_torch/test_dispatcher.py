@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -39,6 +41,54 @@ def test_a_key_runs_its_kernels_and_falls_through_for_others() -> None:
     assert len(seen) == 1
     torch.hypot(torch.tensor(3.0), torch.tensor(4.0))
     assert len(seen) == 1
+
+
+UNUSED = """
+import torch, torchfake
+from torchfake._torch import dispatcher
+
+def registered():
+    keys = dispatcher.WRAPPER_KEY, dispatcher.CUDA_WRAPPER_KEY, dispatcher.RECORDING_KEY
+    return [torch._C._dispatch_has_backend_fallback(each.key) for each in keys]
+
+assert registered() == [False] * 3, registered()
+with torchfake.fake_mode(fake_cuda=True):
+    assert registered() == [False] * 3, registered()
+    torch.empty(3)
+    assert registered() == [True, False, False], registered()
+    torch.empty(3, device="cuda")
+assert registered() == [True, True, False], registered()
+with torchfake.deferred_mode():
+    assert registered() == [True] * 3, registered()
+"""
+
+
+def test_kernels_are_registered_before_a_key_is_first_used() -> None:
+    """Not on import, which would take a sixth longer."""
+    subprocess.run([sys.executable, "-c", UNUSED], check=True)
+
+
+def test_an_interrupted_registration_is_made_again() -> None:
+    key, calls = dispatcher.UnusedDispatchKey("TESTING_ONLY_GenericMode"), []
+
+    def register() -> None:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    key.before_use(register)
+    with pytest.raises(KeyboardInterrupt):
+        key.prepare()
+    assert key.keys.has(key.key)
+    key.prepare()
+    assert calls == [0, 1]
+
+
+def test_a_kernel_is_registered_once() -> None:
+    key, kernel = dispatcher.WRAPPER_KEY, lambda redispatch, *args: redispatch(*args)
+    key.register(aten.copysign.Tensor, kernel)
+    key.register(aten.copysign.Tensor, kernel)  # torch would refuse it
+    assert key.has_kernel(aten.copysign.Tensor)
 
 
 def test_the_recording_key_is_dispatched_to_while_operations_are_recorded() -> None:

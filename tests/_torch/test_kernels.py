@@ -100,6 +100,8 @@ def test_sizes_of_custom_operators_that_depend_on_values() -> None:
 def test_run_whole_on_cuda() -> None:
     """Where CUDA has a kernel, autograd records the operator, and Python gets it in one piece."""
     op = torch.ops.aten._fused_rms_norm.default
+    kernels.declare_on_cuda(op)
+    assert not kernels.is_decomposed_in_cpp(op)
     kernels.run_whole_on_cuda(op)
     assert dispatcher.CUDA_WRAPPER_KEY.has_kernel(op)
     with fake_mode(fake_cuda=True):

@@ -3,7 +3,7 @@
 Input: a call of one of these operators with a fake among its tensors. Output: its result, from
 operators that the dispatcher then sees one by one. Invariant: these kernels run above autograd, for
 tensors that carry our dispatch key, and for no others. Called by: torch's dispatcher, which they
-are registered with when this file is imported (by ``torchfake/__init__``).
+are registered with before the first fake is made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchfake._answers import assumptions
 from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
-from torchfake._torch import autograd, dispatcher, kernels, subclass, zero_tensors
+from torchfake._torch import autograd, dispatcher, kernels, subclass
 
 aten = torch.ops.aten
 
@@ -255,28 +255,29 @@ def _on_values(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
-dispatcher.WRAPPER_KEY.register(
-    aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer
-)
-for _operator in (
-    aten._sobol_engine_draw.default, aten._sobol_engine_ff_.default,
-    aten._sobol_engine_scramble_.default, aten._sobol_engine_initialize_state_.default,
-):  # fmt: skip
-    dispatcher.WRAPPER_KEY.register(_operator, _on_values(_operator))
-dispatcher.WRAPPER_KEY.register(aten.set_.source_Tensor_storage_offset, set_to_source)
-dispatcher.WRAPPER_KEY.register(
-    aten.scaled_dot_product_attention.default, scaled_dot_product_attention
-)
-dispatcher.WRAPPER_KEY.register(aten.ctc_loss.Tensor, ctc_loss)
-dispatcher.WRAPPER_KEY.register(aten.isfinite.default, isfinite)
-dispatcher.WRAPPER_KEY.register(aten.group_norm.default, group_norm)
-dispatcher.WRAPPER_KEY.register(aten.native_group_norm_backward.default, native_group_norm_backward)
-dispatcher.WRAPPER_KEY.register(aten.native_channel_shuffle.default, native_channel_shuffle)
-dispatcher.WRAPPER_KEY.register(aten.max_pool1d.default, max_pool1d)
-dispatcher.WRAPPER_KEY.register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
-for _packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
-    dispatcher.WRAPPER_KEY.register(_packet.input, recurrent_layer)
-    dispatcher.WRAPPER_KEY.register(_packet.data, recurrent_layer_of_packed)
-dispatcher.WRAPPER_KEY.register(aten._pack_padded_sequence.default, pack_padded_sequence)
-dispatcher.WRAPPER_KEY.register(aten._pad_packed_sequence.default, pad_packed_sequence)
-zero_tensors.dispatch_views_to_python()
+def register_kernels() -> None:
+    """Register all of these, which takes milliseconds."""
+    register = dispatcher.WRAPPER_KEY.register
+    register(aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer)
+    for operator in (
+        aten._sobol_engine_draw.default, aten._sobol_engine_ff_.default,
+        aten._sobol_engine_scramble_.default, aten._sobol_engine_initialize_state_.default,
+    ):  # fmt: skip
+        register(operator, _on_values(operator))
+    register(aten.set_.source_Tensor_storage_offset, set_to_source)
+    register(aten.scaled_dot_product_attention.default, scaled_dot_product_attention)
+    register(aten.ctc_loss.Tensor, ctc_loss)
+    register(aten.isfinite.default, isfinite)
+    register(aten.group_norm.default, group_norm)
+    register(aten.native_group_norm_backward.default, native_group_norm_backward)
+    register(aten.native_channel_shuffle.default, native_channel_shuffle)
+    register(aten.max_pool1d.default, max_pool1d)
+    register(aten.tensor_split.tensor_indices_or_sections, tensor_split)
+    for packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu):
+        register(packet.input, recurrent_layer)
+        register(packet.data, recurrent_layer_of_packed)
+    register(aten._pack_padded_sequence.default, pack_padded_sequence)
+    register(aten._pad_packed_sequence.default, pad_packed_sequence)
+
+
+dispatcher.WRAPPER_KEY.before_use(register_kernels)

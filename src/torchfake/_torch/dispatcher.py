@@ -11,6 +11,7 @@ and ``_tensor/torch_function``, contexts wherever real tensors are computed.
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,7 @@ from torchfake._contexts import (
     Setting,
     Together,
     handled_errors,
+    holding,
     interrupt_behind,
     uninterrupted,
 )
@@ -49,6 +51,9 @@ def any_autocast_of_all_types() -> bool:
     return forgotten or _of_most_types()
 
 
+_registering = threading.RLock()
+
+
 class UnusedDispatchKey:
     """A dispatch key that torch names and no backend's tensors carry: its kernels are all ours.
 
@@ -58,10 +63,32 @@ class UnusedDispatchKey:
     def __init__(self, name: str) -> None:
         key: Any = torch._C._parse_dispatch_key(name)
         self.key = key
-        self.keys = torch._C.DispatchKeySet(key)
+        self._keys = torch._C.DispatchKeySet(key)
+        self._waiting: list[Callable[[], None]] = []
         self._name = name
         self._lower_keys = torch._C._dispatch_keyset_full_after(key)
         self._libraries: list[torch.library.Library] = []  # own the registrations
+
+    @property
+    def keys(self) -> Any:
+        """The key in a set, for tensors to carry."""
+        self.prepare()
+        return self._keys
+
+    def before_use(self, register: Callable[[], None]) -> None:
+        """Have `register` called before the first tensor or thread has the key: to register kernels
+        takes as long as importing fifty files, and most programs need no kernels of most keys. If
+        it is interrupted, it is called again.
+        """
+        self._waiting.append(register)
+
+    def prepare(self) -> None:
+        """Register the kernels that wait for it."""
+        if self._waiting:
+            with holding(_registering):
+                while self._waiting:
+                    self._waiting[0]()
+                    del self._waiting[0]
 
     def register(self, op: Any, kernel: Callable[..., Any], *, skipping: Any = None) -> None:
         """Run `kernel(redispatch, *args, **kwargs)` for `op`.
@@ -102,13 +129,15 @@ class UnusedDispatchKey:
 
     def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:
         if not self._libraries:
-            self._libraries.append(torch.library.Library("aten", "IMPL", self._name))
+            libraries = [torch.library.Library("aten", "IMPL", self._name)]
             if not torch._C._dispatch_has_backend_fallback(self.key):
                 fallbacks = torch.library.Library("_", "IMPL", self._name)
                 fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
-                self._libraries.append(fallbacks)
+                libraries.append(fallbacks)
             self.fall_through_in_higher_order_operators()
-        self._libraries[0].impl(op, with_keyset, with_keyset=True)
+            self._libraries = libraries
+        if not self.has_kernel(op):  # of an interrupted call
+            self._libraries[0].impl(op, with_keyset, with_keyset=True)
 
     def fall_through_in_higher_order_operators(self) -> None:
         """The same for operators that take functions, as ``autograd.Function`` under ``torch.func``
@@ -119,9 +148,11 @@ class UnusedDispatchKey:
         if self.key != torch._C.DispatchKey.PreDispatch and self.key not in falls_through:
             falls_through.append(self.key)
         for op in list(torch._ops._higher_order_ops.values()):
-            if self.key in falls_through:
+            if self.key in op.py_kernels:
+                pass  # a kernel of ours
+            elif self.key in falls_through:
                 op.fallthrough(self.key)
-            elif self.key not in op.py_kernels:
+            else:
                 op.py_impl(self.key)(partial(self._call_below, op))
 
     def _call_below(self, op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,15 +170,17 @@ class UnusedDispatchKey:
 
     def set_included(self, value: bool) -> None:
         """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""
+        self.prepare()
         torch._C._dispatch_tls_set_dispatch_key_included(self.key, value)
 
     def included(self) -> Guards:
         """Context: the key is dispatched to on this thread, whatever keys the tensors carry."""
+        self.prepare()
         return Guards(partial(torch._C._IncludeDispatchKeyGuard, self.key))
 
     def excluded(self) -> Guards:
         """Context: the key is not dispatched to on this thread."""
-        return Guards(partial(torch._C._ExcludeDispatchKeyGuard, self.keys))
+        return Guards(partial(torch._C._ExcludeDispatchKeyGuard, self._keys))
 
 
 WRAPPER_KEY = UnusedDispatchKey("DeferredInit")
@@ -176,7 +209,7 @@ AUTOCAST_KEY_DEVICE_TYPE = "ipu"
 _INTERCEPTING_KEYS = (
     torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
     | torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
-    | RECORDING_KEY.keys
+    | torch._C.DispatchKeySet(RECORDING_KEY.key)
 )
 
 
@@ -284,6 +317,7 @@ def call_recorded(mode: Any, run: Callable[..., Any], *args: Any) -> Any:
 
     The same as :class:`in_fake_slot`, for calls by the thousand: a context costs 2 us.
     """
+    RECORDING_KEY.prepare()
     was_included = _is_included(_RECORDING)  # inside an operation that is being recorded
     if forward_ad._current_level >= 0:
         expect_tangents()

@@ -289,6 +289,14 @@ _META, _CUDA = (
 _for_cuda: list[torch.library.Library] = []  # own the registrations
 
 
+def declare_on_cuda(op: Any) -> None:
+    """Tell a build without CUDA that CUDA has a kernel for `op`."""
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CUDA"):
+        library = torch.library.Library("aten", "IMPL")
+        library.impl(op, _no_kernel, "CUDA")
+        _for_cuda.append(library)
+
+
 def run_whole_on_cuda(op: Any) -> None:
     """Run `op` as the single operator that it is on CUDA, for wrappers of fakes on CUDA.
 
@@ -298,10 +306,7 @@ def run_whole_on_cuda(op: Any) -> None:
     """
     if dispatcher.CUDA_WRAPPER_KEY.has_kernel(op):
         return
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CUDA"):
-        library = torch.library.Library("aten", "IMPL")
-        library.impl(op, _no_kernel, "CUDA")
-        _for_cuda.append(library)
+    declare_on_cuda(op)
 
     def kernel(redispatch: Callable[..., Any], keys: Any, *args: Any) -> Any:
         return redispatch(_with_cuda_for_meta(keys.raw_repr()), *args)

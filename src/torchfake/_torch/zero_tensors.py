@@ -13,7 +13,6 @@ by wrappers, so that the same kernels run for fakes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,16 +23,14 @@ aten = torch.ops.aten
 
 _ZERO = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 
-_WRAPPER_KEYS = _ZERO | dispatcher.ZERO_WRAPPER_KEY.keys
-
 
 def wrapper_keys() -> Any:
     """The dispatch keys that a wrapper carries in addition, to be a zero tensor."""
+    keys = _ZERO | dispatcher.ZERO_WRAPPER_KEY.keys
     dispatcher.ZERO_WRAPPER_KEY.fall_through_in_higher_order_operators()
-    return _WRAPPER_KEYS
+    return keys
 
 
-@cache
 def dispatch_views_to_python() -> None:
     """Have views of wrappers that are zero tensors reach Python.
 
@@ -46,6 +43,9 @@ def dispatch_views_to_python() -> None:
 
 def _view(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return redispatch(*args, **kwargs)
+
+
+dispatcher.ZERO_WRAPPER_KEY.before_use(dispatch_views_to_python)
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:

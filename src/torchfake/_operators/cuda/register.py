@@ -1,10 +1,10 @@
 """Which operators have a kernel of ours for plain fakes on CUDA.
 
-Input: the kernels of this package. Output: none; they are registered when this file is imported.
-Invariant: a kernel runs above autograd, where a plain fake on CUDA is among the arguments and
+Input: the kernels of this package. Output: none; they are registered before the first such fake is
+made. Invariant: a kernel runs above autograd, where a plain fake on CUDA is among the arguments and
 neither autocast nor a transform of ``torch.func`` has the call before it: these call the operator
 again, with what they make of the arguments. A kernel costs its operator 3 us. Called by:
-``torchfake/__init__``, which imports it.
+``_torch/dispatcher``, when the key is first used.
 """
 
 from __future__ import annotations
@@ -24,21 +24,6 @@ COMPOSED_ELSEWHERE = (aten._fused_rms_norm.default, aten.mish_backward.default)
 """Operators that CUDA has a kernel for, and that are composed where there is none. A wrapper would
 be taken for a tensor of such a device."""
 
-_KERNELS: dict[Any, Callable[..., Any]] = {
-    aten._has_compatible_shallow_copy_type.default: composites.has_compatible_type,
-    aten.dropout.default: composites.dropout,
-    aten._batch_norm_impl_index.default: composites.batch_norm_impl_index,
-    aten.grid_sampler.default: composites.grid_sampler,
-    aten.ctc_loss.Tensor: ctc_loss.with_tensors,
-    aten.ctc_loss.IntList: ctc_loss.with_lists,
-    aten.lstm_cell.default: recurrent_layers.lstm_cell,
-    aten.gru_cell.default: recurrent_layers.gru_cell,
-}
-_MODES = {aten.rnn_relu: 0, aten.rnn_tanh: 1, aten.lstm: 2, aten.gru: 3}  # cudnnRNNMode_t
-for _packet, _mode in _MODES.items():
-    _KERNELS[_packet.input] = recurrent_layers.layers(_mode)
-    _KERNELS[_packet.data] = recurrent_layers.layers_of_packed(_mode)
-
 
 def _where_it_decides(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel, but where autocast or a transform comes first."""
@@ -50,12 +35,38 @@ def _where_it_decides(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]
     return decide
 
 
-for _op, _run in (
-    (aten.softmax.int, aten._softmax.default),
-    (aten.log_softmax.int, aten._log_softmax.default),
-):
-    dispatcher.CUDA_WRAPPER_KEY.register_frequent(_op, composites.softmax_with(_op, _run))
-for _op, _kernel in _KERNELS.items():
-    dispatcher.CUDA_WRAPPER_KEY.register(_op, _where_it_decides(_op, _kernel))
+def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
+    """The kernels by which the devices differ."""
+    found: dict[Any, Callable[..., Any]] = {
+        aten._has_compatible_shallow_copy_type.default: composites.has_compatible_type,
+        aten.dropout.default: composites.dropout,
+        aten._batch_norm_impl_index.default: composites.batch_norm_impl_index,
+        aten.grid_sampler.default: composites.grid_sampler,
+        aten.ctc_loss.Tensor: ctc_loss.with_tensors,
+        aten.ctc_loss.IntList: ctc_loss.with_lists,
+        aten.lstm_cell.default: recurrent_layers.lstm_cell,
+        aten.gru_cell.default: recurrent_layers.gru_cell,
+    }
+    modes = {aten.rnn_relu: 0, aten.rnn_tanh: 1, aten.lstm: 2, aten.gru: 3}  # cudnnRNNMode_t
+    for packet, mode in modes.items():
+        found[packet.input] = recurrent_layers.layers(mode)
+        found[packet.data] = recurrent_layers.layers_of_packed(mode)
+    return found
+
+
+def register_kernels() -> None:
+    """Register all of these, which takes milliseconds."""
+    for op, run in (
+        (aten.softmax.int, aten._softmax.default),
+        (aten.log_softmax.int, aten._log_softmax.default),
+    ):
+        dispatcher.CUDA_WRAPPER_KEY.register_frequent(op, composites.softmax_with(op, run))
+    for op, kernel in kernels_of_operators().items():
+        dispatcher.CUDA_WRAPPER_KEY.register(op, _where_it_decides(op, kernel))
+    for op in COMPOSED_ELSEWHERE:
+        kernels.run_whole_on_cuda(op)
+
+
+dispatcher.CUDA_WRAPPER_KEY.before_use(register_kernels)
 for _op in COMPOSED_ELSEWHERE:
-    kernels.run_whole_on_cuda(_op)
+    kernels.declare_on_cuda(_op)  # before anybody asks whether C++ composes it

@@ -1,9 +1,9 @@
 """Which operators have a kernel of ours while operations are recorded.
 
-Input: the kernels of this package. Output: none; they are registered when this file is imported.
-Invariant: they run while a deferred mode is on, and for a deferred fake outside of all modes, and
-at no other time. A kernel costs its operator a call of Python: those for tangents are registered
-once there may be one. Called by: ``torchfake/__init__``, which imports it.
+Input: the kernels of this package. Output: none; they are registered before the first operation is
+recorded. Invariant: they run while a deferred mode is on, and for a deferred fake outside of all
+modes, and at no other time. A kernel costs its operator a call of Python: those for tangents are
+registered once there may be one. Called by: ``_torch/dispatcher``, when the key is first used.
 """
 
 from __future__ import annotations
@@ -23,36 +23,18 @@ from torchfake._torch import dispatcher
 aten = torch.ops.aten
 _KEY = dispatcher.RECORDING_KEY
 
-_KERNELS: dict[Any, Callable[..., Any]] = {
-    aten.linalg_svdvals.default: composites.svdvals,
-    aten.linalg_eigvalsh.default: composites.eigvalsh,
-    aten.ctc_loss.Tensor: composites.ctc_loss,
-    aten.cumprod_backward.default: derivatives.cumprod_backward,
-    aten.cross_entropy_loss.default: composites.cross_entropy_loss,
-    aten.embedding_bag.default: composites.embedding_bag,
-    aten.embedding_bag.padding_idx: composites.embedding_bag,
-    aten.group_norm.default: composites_of_fakes.group_norm,
-    aten.native_group_norm_backward.default: composites_of_fakes.native_group_norm_backward,
-    aten._transformer_encoder_layer_fwd.default: composites_of_fakes.transformer_encoder_layer,
-    aten.mish_backward.default: composites.mish_backward,
-    aten.prod.default: derivatives.prod,
-    aten.prod.dim_int: derivatives.prod,
-    aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
-}
-_HAVE_OTHER_TANGENTS = (
-    aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
-    aten._native_batch_norm_legit.no_stats, aten._batch_norm_with_update.default,
-    aten.native_layer_norm.default, aten.native_group_norm.default,
-)  # fmt: skip
-_COMPARE_DEVICES = (aten.quantile, aten.nanquantile, aten.linalg_matrix_rank, aten.stft)
-
 _lock = threading.RLock()
 
 
 def register_for_tangents() -> None:
     """Register the kernels of operators whose tangents C++ computes otherwise."""
+    operators = (
+        aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit.no_stats, aten._batch_norm_with_update.default,
+        aten.native_layer_norm.default, aten.native_group_norm.default,
+    )  # fmt: skip
     with holding(_lock):
-        for op in _HAVE_OTHER_TANGENTS:
+        for op in operators:
             if not _KEY.has_kernel(op):  # an interrupt may have come between
                 _KEY.register(op, derivatives.with_tangents_of_eager(op))
         dispatcher.before_tangents.clear()
@@ -64,14 +46,39 @@ def make_dual(redispatch: Callable[..., Any], *args: Any) -> Any:
     return redispatch(*args)
 
 
-recurrent_layers.register_kernels()
-_KEY.register_frequent(aten.matmul.default, composites.matmul)
-for _op, _kernel in _KERNELS.items():
-    _KEY.register(_op, _kernel)
-for _packet in _COMPARE_DEVICES:
-    for _name in _packet.overloads():
-        _overload = getattr(_packet, _name)
-        if not any(a.is_out for a in _overload._schema.arguments):
-            _KEY.register(_overload, composites.with_recorded_arguments)
+def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
+    """The kernels of operators that are listed one by one."""
+    return {
+        aten.linalg_svdvals.default: composites.svdvals,
+        aten.linalg_eigvalsh.default: composites.eigvalsh,
+        aten.ctc_loss.Tensor: composites.ctc_loss,
+        aten.cumprod_backward.default: derivatives.cumprod_backward,
+        aten.cross_entropy_loss.default: composites.cross_entropy_loss,
+        aten.embedding_bag.default: composites.embedding_bag,
+        aten.embedding_bag.padding_idx: composites.embedding_bag,
+        aten.group_norm.default: composites_of_fakes.group_norm,
+        aten.native_group_norm_backward.default: composites_of_fakes.native_group_norm_backward,
+        aten._transformer_encoder_layer_fwd.default: composites_of_fakes.transformer_encoder_layer,
+        aten.mish_backward.default: composites.mish_backward,
+        aten.prod.default: derivatives.prod,
+        aten.prod.dim_int: derivatives.prod,
+        aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+    }
+
+
+def register_kernels() -> None:
+    """Register all but those for tangents, which takes milliseconds."""
+    recurrent_layers.register_kernels()
+    _KEY.register_frequent(aten.matmul.default, composites.matmul)
+    for op, kernel in kernels_of_operators().items():
+        _KEY.register(op, kernel)
+    for packet in (aten.quantile, aten.nanquantile, aten.linalg_matrix_rank, aten.stft):
+        for name in packet.overloads():
+            overload = getattr(packet, name)
+            if not any(a.is_out for a in overload._schema.arguments):
+                _KEY.register(overload, composites.with_recorded_arguments)
+    _KEY.register(aten._make_dual.default, make_dual)
+
+
+_KEY.before_use(register_kernels)
 dispatcher.before_tangents.append(register_for_tangents)
-_KEY.register(aten._make_dual.default, make_dual)

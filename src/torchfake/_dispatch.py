@@ -57,7 +57,7 @@ _new_location = source_location.new_location
 _locations_in = source_location.locations_in.cached
 
 
-_NO_RECIPE = Recipe(outcome=None)
+_NO_RECIPE = Recipe(outcome=None, op=None)
 
 
 def dispatch(

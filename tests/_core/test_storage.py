@@ -178,6 +178,9 @@ def test_what_one_kind_of_call_makes_has_one_record_of_size_device_and_operator(
         assert storages[0].num_bytes == num_bytes
         assert storages[0].device == CPU
     assert made[9]._fake_storage.op is torch.ops.aten.empty.memory_format
+    with fake_mode():
+        others: list[Any] = [torch.empty(length) for length in range(50, 60)]  # by what follows
+    assert {fake._fake_storage.op for fake in others} == {torch.ops.aten.empty.memory_format}
     assert sys.getsizeof(storages[0]) <= 80  # one slot more would take 16 bytes
     other = made[9]._fake_storage
     other.resize(64)

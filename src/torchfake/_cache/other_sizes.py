@@ -166,6 +166,7 @@ def _on(record: Metadata, recipe: Recipe, key: Any) -> Recipe:
     func = None if is_new else _DRAWS.get(key[0])
     return Recipe(
         outcome=outcome,
+        op=recipe.op,
         new_storage_bytes=(record.num_bytes,) if is_new else (),
         propagates_values=recipe.propagates_values,
         fill=None if fill is None else fill._replace(num_bytes=record.num_bytes),

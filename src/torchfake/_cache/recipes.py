@@ -84,7 +84,7 @@ class Recipe:
     """How to make the result of an operation from its arguments."""
 
     outcome: Any  # one of the four above, or a list or tuple of them
-    op: Any = None
+    op: Any  # the operator
     new_storage_bytes: tuple[int, ...] = ()  # the sizes of the new storages
     metadata_changes: tuple[tuple[ArgumentPath, Metadata], ...] = ()  # arguments it changes
     propagates_values: bool = False  # values may be known: see _operators/constant_propagation

@@ -167,7 +167,7 @@ record, wrapper, base, default_dtype, kind, value = fast
 """The storage is made without its ``__init__``, which is a Python call."""
 
 _NAMES: dict[str, Any] = {
-    "NO_RECIPE": Recipe(outcome=None),
+    "NO_RECIPE": Recipe(outcome=None, op=None),
     "Storage": Storage,
     "caller_location": source_location.caller_location,
     "get_default_dtype": torch.get_default_dtype,

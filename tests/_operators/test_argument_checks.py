@@ -293,3 +293,25 @@ def test_numbers_are_written_at_indices_after_a_mode() -> None:
     command = [sys.executable, "-c", NUMBERS_AT_INDICES]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert found.stdout.startswith("Expected all tensors to be on the same device")
+
+
+@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.parametrize("size", [(), (5,), (3, 5)])
+def test_gradients_of_what_is_written_at_indices(within: bool, size: tuple[int, ...]) -> None:
+    """Backward writes zeros, which C++ makes: on meta, where the mode is over."""
+
+    def gradients() -> list[Any]:
+        values = torch.empty(size, requires_grad=True)
+        source = torch.empty(4, 5, requires_grad=True)
+        written = source * 1
+        written[torch.tensor([0, 2, 3])] = values
+        loss = written.sum()
+        if within:
+            loss.backward()
+        return [loss, source, values]
+
+    with fake_mode():
+        loss, source, values = gradients()
+    if not within:
+        loss.backward()
+    assert [loss.shape, source.grad.shape, values.grad.shape] == [(), (4, 5), size]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchfake._core import modes
 from torchfake._operators.operator_call import Call, device_of, mutated_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
@@ -209,11 +210,13 @@ def _on_meta(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _check_values_written(call: Call) -> None:
     """Values are on the device of what they are written to; a CPU tensor of no dims goes to any.
 
-    So does a plain meta tensor of no dims: after a mode C++ makes one of a number, ``x[mask] = 0``.
+    So does a plain meta tensor: after a mode C++ makes one of a number, ``x[mask] = 0``, and one of
+    zeros for the gradient of ``x[mask] = y``.
     """
     target, values = call.args[0], call.args[2]
     own, expected = device_of(values), device_of(target)
-    is_anywhere = values.dim() == 0 and (own is None or own.type == "cpu")
+    is_made_in_cpp = own is None and (values.dim() == 0 or modes.current() is None)
+    is_anywhere = is_made_in_cpp or (values.dim() == 0 and own is not None and own.type == "cpu")
     if own != expected and not is_anywhere:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "

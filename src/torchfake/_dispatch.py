@@ -21,11 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake._cache import cache, rules
 from torchfake._cache.apply import apply_recipe
-from torchfake._cache.overlaps import check_overlaps
 from torchfake._cache.recipes import Recipe, guards_hold
 from torchfake._cache.rules import inference
-from torchfake._cache.string_trials import check_strings
-from torchfake._cache.trials import check_by_trial
 from torchfake._contexts import Restoring
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
@@ -45,6 +42,9 @@ from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, with_version_counter
 from torchfake._torch import autograd, dispatcher, kernels, subclass
 from torchfake._torch.compiler import higher_order
+from torchfake._trials.overlaps import check_overlaps
+from torchfake._trials.strings import check_strings
+from torchfake._trials.trials import check_by_trial
 
 _tables = cache.tables
 _make_wrapper = subclass.make_wrapper

@@ -10,11 +10,9 @@ would give; ``TORCHFAKE_CHECK_CACHE=1`` verifies that on each hit.
 
 Its files, in reading order:
 
-    trials     before a call is first run: whether eager's kernel accepts its dtypes and parameters
-    string_trials  the same of strings among the arguments
-    overlaps   the same of calls that write memory that repeats, or that other arguments read
     keys       the signature and the key of a call
     recipes    what a recipe is: an outcome in terms of the arguments, and its short form
+    other_sizes  recipes that follow from those of calls on other sizes
     learn      a recipe from a call before and after it ran
     apply      results from a recipe and the arguments of another call
     rules      the whole of a hit in one call, for operators that are called often

@@ -3,7 +3,7 @@
 Input: a :class:`Call` before it runs, or indices. Output: nothing, or the error that eager would
 raise. Invariant: what eager accepts is accepted here. Called by: ``_operators/interpreter``, before
 each run on meta tensors; ``_operators/special_operators``, for indices. What the kernels of eager
-say of dtypes and parameters, ``_cache/trials`` finds.
+say of dtypes and parameters, ``_trials/trials`` finds.
 """
 
 from __future__ import annotations

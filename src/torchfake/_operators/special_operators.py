@@ -105,7 +105,7 @@ def whole_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
     aten.geometric_.default, aten.cauchy_.default, aten.log_normal_.default,
 )  # fmt: skip
 def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Random fills: no metadata changes. What eager refuses, a trial has found (_cache/trials)."""
+    """Random fills: no metadata changes. What eager refuses, a trial has found (_trials/trials)."""
     fake = args[0]
     if not isinstance(fake, FakeTensor) or random_values.keeps_drawn_values(func, [fake]):
         return interpret(func, args, kwargs)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from torchfake._cache.overlaps import check_overlaps
 from torchfake._core import modes
 from torchfake._core.schemas import (
     ACCEPTS_MASKS,
@@ -45,6 +44,7 @@ from torchfake._replay import replay
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._torch import backends, dispatcher
+from torchfake._trials.overlaps import check_overlaps
 
 
 def needs_values(func: Any, traits: OpTraits, args: Args, arguments: CallArguments) -> bool:

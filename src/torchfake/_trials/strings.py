@@ -13,8 +13,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from torchfake._cache import trials
 from torchfake._operators.operator_call import Args, Call, Kwargs
+from torchfake._trials import small_calls
 
 _OF_DEVICE = frozenset({"driver"})
 """Arguments that name what another device may have: see ``_operators/argument_checks``."""
@@ -40,7 +40,7 @@ def check_strings(func: Any, args: Args, kwargs: Kwargs) -> None:
     if not strings or key in _passed:
         return
     for cut in _cuts_for(call, list(strings)):
-        error = trials.error_of(call, cut)
+        error = small_calls.error_of(call, cut)
         if error is None:
             if len(_passed) < _MAX_PASSED:
                 _passed.add(key)
@@ -48,16 +48,16 @@ def check_strings(func: Any, args: Args, kwargs: Kwargs) -> None:
             raise error
 
 
-def _cuts_for(call: Call, names: list[str]) -> list[trials.Cut]:
+def _cuts_for(call: Call, names: list[str]) -> list[small_calls.Cut]:
     """How to make the tensors small. Some meta kernels refuse the string, too."""
     variants = (_with(call, name, other) for name in names for other in (None, *_ACCEPTED))
-    return next((cuts for c in (call, *variants) if (cuts := trials.cuts_for(c))), [])
+    return next((cuts for c in (call, *variants) if (cuts := small_calls.cuts_for(c))), [])
 
 
-def _is_accepted(call: Call, cut: trials.Cut, name: str) -> bool:
+def _is_accepted(call: Call, cut: small_calls.Cut, name: str) -> bool:
     """Whether the call is accepted with another string, or none, as the argument of this name."""
     changed = [_with(call, name, other) for other in (None, *_ACCEPTED)]
-    return any(trials.error_of(other, cut) is None for other in changed)
+    return any(small_calls.error_of(other, cut) is None for other in changed)
 
 
 def _with(call: Call, name: str, value: Any) -> Call:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchfake import deferred_mode, fake_mode, materialize_tensor
-from torchfake._cache import overlaps
+from torchfake._trials import overlaps
 
 
 def row(*size: int) -> Tensor:

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from torchfake._cache.trials import INTEGERS, TAKES_PIVOTS, Cut, cuts_for, run_small
 from torchfake._core import devices, memory
 from torchfake._core.metadata import (
     Metadata,
@@ -32,6 +31,7 @@ from torchfake._core.schemas import traits_of
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends
+from torchfake._trials.small_calls import INTEGERS, TAKES_PIVOTS, Cut, cuts_for, run_small
 
 _REFUSALS = ("single memory location", "doesn't match the broadcast shape")
 """What messages of eager say that are about where the written elements lie."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -124,6 +125,7 @@ class _Loss:
             p.kind is p.VAR_KEYWORD for p in inspect.signature(base.forward).parameters.values()
         )
         self._takes_num_items = getattr(base, "accepts_loss_kwargs", takes_more)
+        self._stays_integer = _count_stays_integer()
         if autocast_dtype(args) is not None:
             _cast_forward(model, autocast)
 
@@ -132,7 +134,7 @@ class _Loss:
         if not self._takes_num_items or not torch.is_tensor(batches[0].get("labels")):
             return None
         counted: Any = sum(batch["labels"].ne(-100).sum() for batch in batches)
-        found: torch.Tensor = counted / 1
+        found: torch.Tensor = counted // 1 if self._stays_integer else counted / 1
         return found
 
     def __call__(self, batch: dict[str, Any], num_items: torch.Tensor | None) -> torch.Tensor:
@@ -158,6 +160,31 @@ class _Loss:
             options["num_items_in_batch"] = num_items
         found: torch.Tensor = smoother(outputs, labels, **options)
         return found
+
+
+def _count_stays_integer() -> bool:
+    """Whether this transformers' Trainer divides the number of labels with ``//``, as 5.20 does:
+    an int64 is held, where ``/``, as in 5.23, holds a float32. The Trainer's own method answers,
+    for one process and one label.
+    """
+    from transformers import Trainer
+
+    alone = SimpleNamespace(
+        model_accepts_loss_kwargs=True,
+        compute_loss_func=None,
+        _loss_shifts_labels=False,
+        args=SimpleNamespace(average_tokens_across_devices=False, n_gpu=1, world_size=1),
+        get_tp_size=lambda: 1,
+        get_cp_size=lambda: 1,
+        get_sp_size=lambda: 1,
+    )
+    method: Any = Trainer._get_num_items_in_batch
+    label = torch.zeros(1, dtype=torch.int64)
+    try:
+        found = method(alone, [{"labels": label}], label.device)
+    except AttributeError:  # a Trainer that asks for something else: a newer one, which uses `/`
+        return False
+    return isinstance(found, torch.Tensor) and not found.is_floating_point()
 
 
 def _loss_in(outputs: Any) -> torch.Tensor:

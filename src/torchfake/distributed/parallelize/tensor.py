@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.tensor_rules import TORCH_STYLES, TensorRules
+from torchfake.distributed.parallelize.tensor_rules import (
+    TORCH_STYLES,
+    TensorRules,
+    takes_patterns,
+)
 from torchfake.distributed.parallelize.writer import Code, expression, quoted
 
 _NAMED_STYLES = """def styles_of(model, rules):
@@ -43,7 +47,11 @@ def split_by_transformers(code: Code, axes: MeshAxes, rules: Mapping[str, str]) 
     """Split tensors by rules that are transformers' own."""
     engine = "transformers.distributed.tensor_parallel"
     code.imports.add(f"from {engine} import apply_tensor_parallelism")
-    styles = named_styles(code, rules)
+    if takes_patterns():
+        code.lines += _rules(rules)
+        styles = "rules"
+    else:
+        styles = named_styles(code, rules)
     code.lines.append(f'apply_tensor_parallelism(model, mesh["{axes.tensor}"], {styles})')
 
 
@@ -60,8 +68,12 @@ def named_styles(code: Code, rules: Mapping[str, str]) -> str:
     code.imports.add("import re")
     if _NAMED_STYLES not in code.helpers:
         code.helpers.append(_NAMED_STYLES)
-    code.lines += ["rules = {", *(f"    {quoted(k)}: {quoted(v)}," for k, v in rules.items()), "}"]
+    code.lines += _rules(rules)
     return "styles_of(model, rules)"
+
+
+def _rules(rules: Mapping[str, str]) -> list[str]:
+    return ["rules = {", *(f"    {quoted(k)}: {quoted(v)}," for k, v in rules.items()), "}"]
 
 
 def _add_styles_imports(code: Code, written: str) -> None:

@@ -136,6 +136,13 @@ def _check_engine(class_name: str, rules: Mapping[str, str]) -> None:
             )
 
 
+def takes_patterns() -> bool:
+    """Whether the transformers that is installed looks up rules by names with ``*`` for numbers, as
+    5.20 does. It passes over other names, such as those of single modules, which 5.23 takes.
+    """
+    return hasattr(importlib.import_module(_ENGINE), "_get_parameter_plan")
+
+
 def _tied(module: nn.Module, rules: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Names of parameters that are the same one, where a rule makes it anew under each name."""
     first: dict[int, str] = {}

@@ -149,6 +149,15 @@ def caller_location(depth: int = 1) -> RawLocation | None:
     return None
 
 
+def user_stacklevel() -> int:
+    """The ``stacklevel`` of a warning, given by who calls this, that names the line of user code."""
+    frame: types.FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY_ROOTS):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def assumed_value_for_caller(values: dict[int, tuple[types.CodeType, float]]) -> float | None:
     """The value in `values` for the innermost running function of torch that is listed there.
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._core import memory
+from torchfake._core import memory, source_location
 from torchfake._escapes import printable
 from torchfake._files.load import (
     Entry,
@@ -107,8 +107,8 @@ def _matches(
         message = _message(unknown, misfits, has_nothing=has_nothing)
         if strict:
             raise CheckpointError(f"{message}. strict=False loads what fits. Nothing was changed")
-        # stacklevel: the caller of materialize_module
-        warnings.warn(printable(f"{message}: left out"), stacklevel=6)
+        stacklevel = source_location.user_stacklevel()
+        warnings.warn(printable(f"{message}: left out"), stacklevel=stacklevel)
     return [match for match in found if not problems[match.name]]
 
 

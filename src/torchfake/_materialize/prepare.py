@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchfake._core import source_location
 from torchfake._core.metadata import Metadata
 from torchfake._escapes import printable
 from torchfake._graph.deferred_storage import DeferredState
@@ -72,7 +73,7 @@ def release_histories(attributes: Iterable[Attribute]) -> None:
             warnings.warn(
                 f"{printable(name)} was computed from parameters and is materialized without its "
                 "autograd history: gradients do not flow through it. Compute it in forward()",
-                stacklevel=4,
+                stacklevel=source_location.user_stacklevel(),
             )
         leaf = new_fake(fake._fake_meta, fake._fake_storage, type(fake))
         subclass.all_attributes(leaf).update(subclass.all_attributes(fake))

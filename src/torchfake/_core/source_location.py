@@ -150,7 +150,7 @@ def caller_location(depth: int = 1) -> RawLocation | None:
 
 
 def user_stacklevel() -> int:
-    """The ``stacklevel`` of a warning, given by who calls this, that names the line of user code."""
+    """The ``stacklevel`` that makes a warning of the caller name the line of user code."""
     frame: types.FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY_ROOTS):

@@ -181,7 +181,8 @@ def test_what_one_kind_of_call_makes_has_one_record_of_size_device_and_operator(
     with fake_mode():
         others: list[Any] = [torch.empty(length) for length in range(50, 60)]  # by what follows
     assert {fake._fake_storage.op for fake in others} == {torch.ops.aten.empty.memory_format}
-    assert sys.getsizeof(storages[0]) <= 80  # one slot more would take 16 bytes
+    most = 80 if sys.version_info < (3, 12) else 88
+    assert sys.getsizeof(storages[0]) <= most  # one slot more would take 16 bytes
     other = made[9]._fake_storage
     other.resize(64)
     assert (other.num_bytes, made[8]._fake_storage.num_bytes) == (64, 16)

@@ -63,6 +63,26 @@ def can_be_lazy(packet: str, tensors: list[Any]) -> bool:
     return packet in _NEVER_FAILING and dtypes <= (_MOVED_DTYPES if packet in _MOVING else _DTYPES)
 
 
+_OF_INTEGERS = frozenset(f"aten::{name}_" for name in ("add", "sub", "mul", "neg", "abs", "sign"))
+"""In-place operators whose results are integers if all arguments are."""
+
+
+def keeps_dtype(call: Any) -> bool:
+    """Whether the result of an in-place operator can be cast to the dtype that it is written to,
+    which eager checks at once: floats take any number, integers only integers.
+    """
+    packet, written = call.traits.packet, call.args[0].dtype
+    if written.is_floating_point or packet in ("aten::copy_", "aten::zero_"):
+        return True
+    others = [*call.args[1:], *call.kwargs.values()]
+    return packet in _OF_INTEGERS and all(
+        arg.dtype in _DTYPES and not arg.is_floating_point()
+        if isinstance(arg, torch.Tensor)
+        else type(arg) is int
+        for arg in others
+    )
+
+
 class KnownArgument:
     """A fake among the arguments of a lazy value: its metadata and value when that was made."""
 

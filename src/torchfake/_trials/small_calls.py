@@ -65,12 +65,15 @@ def cuts_for(call: Call) -> list[Cut]:
     whole = Cut(integer=0 if has_floats and not are_pivots else 1)
     if call.tensors and sum(t.numel() for t in call.tensors) <= MAX_TRIAL_ELEMENTS:
         return [whole]
-    checks_sizes = call.traits.packet == "aten::native_layer_norm" or not call.tensors
+    checks_sizes = call.traits.packet in _CHECK_SIZES or not call.tensors
     if not checks_sizes and any(map(_may_be_size, *_arguments_and_types(call))):
         return []
     cut = whole._replace(others=3, last=3, lists=checks_sizes)
     return [cut] if error_of(call, cut, "meta") is None else []
 
+
+_CHECK_SIZES = frozenset({"aten::native_layer_norm", "aten::new_full"})
+"""Operators whose kernels look at the sizes that they are given, or for which any will do."""
 
 TAKES_PIVOTS = frozenset({
     "aten::linalg_ldl_solve", "aten::linalg_lu_solve", "aten::lu_unpack"

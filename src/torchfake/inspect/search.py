@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import singledispatch
+from itertools import chain, cycle
 from typing import Any
 
 import torch
@@ -154,10 +155,11 @@ def reserved_on(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:
 class Search:
     """The search for the largest size that fits.
 
-    Bisection alternates with interpolation: the size at which the line through both bounds meets
-    the limit. Memory grows linearly with the batch once activations outweigh the optimizer. If a
-    model does not run at a size, but does at the multiple of its given size just below, only such
-    multiples are tried from then on.
+    Memory grows almost linearly with the size, so the next size is the one at which the line
+    through the two peaks nearest to the limit meets it; the one after that is its neighbour, which
+    ends the search if the line was right. If it was not right twice, every other size halves what is
+    left between the bounds. If a model does not run at a size, but does at the multiple of its given
+    size just below, only such multiples are tried from then on.
     """
 
     def __init__(
@@ -175,14 +177,15 @@ class Search:
 
     def run(self) -> tuple[int, str]:
         """The largest size that fits, and what limits it."""
-        interpolate = True
+        near = (self._on_the_line, self._beside_the_last)
+        proposals = chain(near, near, cycle((self._on_the_line, self._middle)))
+        last = self.size
         while True:
             low, high, limit = self._bounds()
-            estimated = self._interpolated(low, high) if interpolate else None
-            size = self._untried(low, high, estimated or self._middle(low, high))
+            size = self._untried(low, high, next(proposals)(low, high, last))
             if size is None:
                 return low, limit
-            interpolate = not interpolate
+            last = size
             if self.peaks.peak(self.gpu, size) is None and self.multiple_of == 1:
                 multiple = size // self.size * self.size
                 if low < multiple < size and self.peaks.peak(self.gpu, multiple) is not None:
@@ -208,17 +211,34 @@ class Search:
         is_known = high not in self.peaks.too_large
         return low, high, "model" if is_of_model and is_known else "search"
 
-    def _interpolated(self, low: int, high: int) -> int | None:
-        """Where the line through both bounds meets the limit; None if a bound was not measured."""
-        at_low, at_high = self._measured().get(low), self._measured().get(high)
-        if not at_low or not at_high or at_high <= at_low:
-            return None
-        return low + int((high - low) * (self.usable_bytes - at_low) / (at_high - at_low))
+    def _on_the_line(self, low: int, high: int, last: int) -> int:
+        """Where the line through the two peaks nearest to the limit meets it; far above the lower
+        bound at most, while there is no upper one.
+        """
+        peaks = [(n, peak) for n, peak in self._measured().items() if peak]
+        peaks = sorted(peaks, key=lambda each: abs(each[1] - self.usable_bytes))[:2]
+        if len(peaks) < 2:
+            return self._middle(low, high, last)
+        (first, at_first), (second, at_second) = sorted(peaks)
+        if at_second <= at_first:
+            return self._middle(low, high, last)
+        rise = (second - first) * (self.usable_bytes - at_first) / (at_second - at_first)
+        met = first + int(rise)
+        return met if high <= self.highest else min(met, self._middle(low, high, last))
 
-    def _middle(self, low: int, high: int) -> int:
-        """Half way between the bounds; far above the lower one while there is no upper one."""
-        is_bound = high <= self.highest
-        return (low + high) // 2 if is_bound else min(max(8 * low, 1), self.highest)
+    def _beside_the_last(self, low: int, high: int, last: int) -> int:
+        """The neighbour on the other side of the limit, if the last size is the bound so far."""
+        if last == low and high <= self.highest:
+            return low + 1
+        return high - 1 if last == high else self._on_the_line(low, high, last)
+
+    def _middle(self, low: int, high: int, last: int) -> int:
+        """Half way between the bounds; far above the lower one while there is no upper one; and 1
+        before all else that is lower than what does not fit: what fits at no size ends there.
+        """
+        if low == 0 and 1 not in self.peaks.measured(self.gpu):
+            return 1
+        return (low + high) // 2 if high <= self.highest else min(8 * low, self.highest)
 
     def _untried(self, low: int, high: int, proposed: int) -> int | None:
         """The size nearest to the proposed one that is between the bounds and was not tried."""

@@ -7,9 +7,9 @@ extrapolated. Called by: ``fit``; and ``distributed``, whose plans have peaks of
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import singledispatch
-from itertools import chain, cycle
 from typing import Any
 
 import torch
@@ -24,6 +24,9 @@ from torchfake.inspect.run.workload import Workload
 
 MAX_SIZE = 1 << 24
 """The largest size that the search tries."""
+
+_NEAR = 32
+"""Sizes that differ by less than this part of them are near to each other."""
 
 Kind = tuple[str, int, int]
 
@@ -75,6 +78,10 @@ class Peaks:
                 reserved_on(each, usable, gpu.total_memory) for each in self._estimates(found)
             )
         return self._reserved[key]
+
+    def allocated(self, gpu: CudaProfile, size: int) -> int:
+        """What is allocated at most at a size that was measured, whatever the GPU has."""
+        return max(each.peak_bytes for each in self._estimates(self.measured(gpu)[size]))
 
     def shown(self, gpu: CudaProfile, size: int | None) -> Estimate:
         """The step that was run at this size, for this GPU."""
@@ -155,11 +162,11 @@ def reserved_on(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:
 class Search:
     """The search for the largest size that fits.
 
-    Memory grows almost linearly with the size, so the next size is the one at which the line
-    through the two peaks nearest to the limit meets it; the one after that is its neighbour, which
-    ends the search if the line was right. If it was not right twice, every other size halves what is
-    left between the bounds. If a model does not run at a size, but does at the multiple of its given
-    size just below, only such multiples are tried from then on.
+    Allocated bytes grow almost linearly with the size, so the search begins where the line through
+    the peaks that are known meets the limit. The caching allocator needs somewhat more than is
+    allocated: from there the search goes on in growing steps until the answer is between two of
+    them, and then halves what is left. If a model does not run at a size, but does at the multiple
+    of its given size just below, only such multiples are tried from then on.
     """
 
     def __init__(
@@ -177,19 +184,46 @@ class Search:
 
     def run(self) -> tuple[int, str]:
         """The largest size that fits, and what limits it."""
-        near = (self._on_the_line, self._beside_the_last)
-        proposals = chain(near, near, cycle((self._on_the_line, self._middle)))
-        last = self.size
+        proposed = self._proposed()
         while True:
             low, high, limit = self._bounds()
-            size = self._untried(low, high, next(proposals)(low, high, last))
+            size = self._untried(low, high, next(proposed))
             if size is None:
                 return low, limit
-            last = size
             if self.peaks.peak(self.gpu, size) is None and self.multiple_of == 1:
                 multiple = size // self.size * self.size
                 if low < multiple < size and self.peaks.peak(self.gpu, multiple) is not None:
                     self.multiple_of = self.size
+
+    def _proposed(self) -> Iterator[int]:
+        """Sizes to try, each chosen by what was measured until then."""
+        met = yield from self._along_the_line()
+        yield from self._away_from(met)
+        while True:
+            yield self._middle()
+
+    def _along_the_line(self) -> Generator[int, None, int]:
+        """Where the line meets the limit, which is returned once it is near the last such size."""
+        while (met := self._met()) is None or met > self._farthest():
+            yield self._middle()
+        while True:
+            last = met
+            yield last
+            low, high, _ = self._bounds()
+            met = self._met() or last
+            if not low < met < high or abs(met - last) <= max(1, last // _NEAR):
+                return last
+
+    def _away_from(self, size: int) -> Iterator[int]:
+        """In growing steps, up if this size fits and else down, to the other side of the limit."""
+        step, sign = 1, 1 if size <= self._bounds()[0] else -1
+        while True:
+            size += sign * step
+            step = max(2 * step, size // _NEAR)
+            yield size
+            low, high, _ = self._bounds()
+            if size <= low and sign < 0 or size >= high and sign > 0 or not low <= size <= high:
+                return
 
     def _measured(self) -> dict[int, int | None]:
         sizes = [n for n in self.peaks.measured(self.gpu) if n is not None]
@@ -211,34 +245,31 @@ class Search:
         is_known = high not in self.peaks.too_large
         return low, high, "model" if is_of_model and is_known else "search"
 
-    def _on_the_line(self, low: int, high: int, last: int) -> int:
-        """Where the line through the two peaks nearest to the limit meets it; far above the lower
-        bound at most, while there is no upper one.
+    def _met(self) -> int | None:
+        """The size at which the line meets the limit that goes through the two peaks nearest to it;
+        None if only one is known.
         """
-        peaks = [(n, peak) for n, peak in self._measured().items() if peak]
-        peaks = sorted(peaks, key=lambda each: abs(each[1] - self.usable_bytes))[:2]
-        if len(peaks) < 2:
-            return self._middle(low, high, last)
-        (first, at_first), (second, at_second) = sorted(peaks)
-        if at_second <= at_first:
-            return self._middle(low, high, last)
-        rise = (second - first) * (self.usable_bytes - at_first) / (at_second - at_first)
-        met = first + int(rise)
-        return met if high <= self.highest else min(met, self._middle(low, high, last))
+        sizes = [n for n, peak in self._measured().items() if peak]
+        peaks = [(n, self.peaks.allocated(self.gpu, n)) for n in sizes]
+        (n, at_n), *others = sorted(peaks, key=lambda each: abs(each[1] - self.usable_bytes))
+        for m, at_m in others:
+            if (at_n - at_m) * (n - m) > 0:  # they rise
+                return n + int((self.usable_bytes - at_n) * (n - m) / (at_n - at_m))
+        return None
 
-    def _beside_the_last(self, low: int, high: int, last: int) -> int:
-        """The neighbour on the other side of the limit, if the last size is the bound so far."""
-        if last == low and high <= self.highest:
-            return low + 1
-        return high - 1 if last == high else self._on_the_line(low, high, last)
+    def _farthest(self) -> int:
+        """Sizes above it are not tried before any that does not fit is known."""
+        low, high, _ = self._bounds()
+        return high if high <= self.highest else min(8 * low, self.highest)
 
-    def _middle(self, low: int, high: int, last: int) -> int:
+    def _middle(self) -> int:
         """Half way between the bounds; far above the lower one while there is no upper one; and 1
         before all else that is lower than what does not fit: what fits at no size ends there.
         """
+        low, high, _ = self._bounds()
         if low == 0 and 1 not in self.peaks.measured(self.gpu):
             return 1
-        return (low + high) // 2 if high <= self.highest else min(8 * low, self.highest)
+        return (low + high) // 2 if high <= self.highest else self._farthest()
 
     def _untried(self, low: int, high: int, proposed: int) -> int | None:
         """The size nearest to the proposed one that is between the bounds and was not tried."""

@@ -30,10 +30,9 @@ CACHED = ("tests/_cache", "tests/_core/test_devices.py", "tests/_operators", "te
           "tests/_tensor", "tests/_trials", "tests/behaviour", "tests/property")  # fmt: skip
 """What runs operations of all kinds, again and again: what the cache could get wrong."""
 
-SMOKE = ("tests/_cache", "tests/_core/test_devices.py", "tests/_patches",
-         "tests/_operators/test_cuda.py", "tests/opinfo/test_cuda_operators.py",
-         "tests/_random/test_fake_generators.py", "tests/_torch",
-         "tests/test_meta_init.py")  # fmt: skip
+SMOKE = ("tests/_core/test_devices.py", "tests/_patches", "tests/_operators/test_cuda.py",
+         "tests/opinfo/test_cuda_operators.py", "tests/_random/test_fake_generators.py",
+         "tests/_torch", "tests/test_meta_init.py")  # fmt: skip
 """What differs in a build of torch with CUDA: what is asked for devices, and private APIs."""
 
 DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_files",
@@ -116,6 +115,7 @@ def exhaustive(session: nox.Session) -> None:
     run_pytest(session, *products, "--all-samples")
     counted = ("test_plan_counted.py", "test_pipelines_counted.py", "strategies/test_counted.py")
     run_pytest(session, *(f"tests/distributed/{name}" for name in counted), "--all-samples")
+    run_pytest(session, "tests/_sharding/test_weights.py", "--all-samples")
 
 
 @nox.session

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -108,6 +109,8 @@ def _launch_all(folder: Path) -> None:
     importlib.import_module("torch._dynamo")  # some operators would import it in every rank
     for launch in launches:
         importlib.import_module(launch.module)
+    gc.collect()
+    gc.freeze()  # a collection would write to what the ranks share with this process, and copy it
     for number, launch in enumerate(launches):
         codes = _launch(launch, folder, str(number))
         (folder / f"{number}.codes").write_text(json.dumps(codes))

@@ -222,7 +222,7 @@ class Search:
             step = max(2 * step, size // _NEAR)
             yield size
             low, high, _ = self._bounds()
-            if size <= low and sign < 0 or size >= high and sign > 0 or not low <= size <= high:
+            if size != (low if sign > 0 else high):
                 return
 
     def _measured(self) -> dict[int, int | None]:

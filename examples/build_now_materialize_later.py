@@ -1,4 +1,4 @@
-"""Build a model without its memory, edit it, materialize it in parts: the bits are eager's.
+"""Build a model without allocating it, edit it, and materialize it in parts, with eager's values.
 
 Run it: ``python examples/build_now_materialize_later.py``. It needs transformers.
 """
@@ -18,19 +18,19 @@ config = LlamaConfig(
     vocab_size=1000,
 )
 
-# Construction records what eager construction would do, and takes no memory for weights.
+# Building the model records the initialisation and allocates no weights.
 torch.manual_seed(0)
 model = deferred_init(LlamaForCausalLM, config)
 assert is_deferred(model)
 
-# What is done to a deferred model is recorded as well: casts, edits, the weights of a checkpoint.
+# Changes to a deferred model are recorded too: casts, edits, weights from a checkpoint.
 model = model.to(torch.bfloat16)
 with torch.no_grad():
     model.lm_head.weight[0] = 0
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 print(graph(model.lm_head.weight))
 
-# One layer first, then the rest. The optimizer holds the same parameters, which are real now.
+# One layer first, then the rest. The optimizer's parameters are the same objects, now real.
 materialize_module(model.model.layers[3])
 assert not is_deferred(model.model.layers[3])
 assert is_deferred(model)
@@ -43,7 +43,7 @@ with torch.no_grad():
 for (name, expected), made in zip(eager.named_parameters(), model.parameters(), strict=True):
     assert torch.equal(made, expected), name
 
-# The memory can be given back as long as the values are those that were recorded.
+# The memory can be released again as long as the values have not been changed.
 dematerialize_module(model)
 assert is_deferred(model)
 materialize_module(model)

@@ -1,6 +1,6 @@
-"""A training step of GPT-2 on a GPU that is not there, and what it would keep in memory.
+"""A training step of GPT-2 on a GPU that this machine does not have, and the memory it would use.
 
-Run it: ``python examples/fake_cuda_training_step.py``. It needs transformers, and no GPU.
+Run it: ``python examples/fake_cuda_training_step.py``. It needs transformers and no GPU.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ def main() -> None:
         model = GPT2LMHeadModel(GPT2Config(use_cache=False)).cuda().train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         tokens = torch.randint(50257, (BATCH, LENGTH), device="cuda")
-        # transformers asks whether anything is masked. At one byte an element the answer is known.
+        # transformers checks whether any token is masked; small masks have known values.
         mask = torch.ones(BATCH, LENGTH, dtype=torch.bool, device="cuda")
 
         with (
@@ -59,7 +59,7 @@ def main() -> None:
     assert is_fake(output.loss)
     assert output.logits.dtype == torch.bfloat16
     assert all(p.is_cuda and p.grad is not None and p.grad.is_cuda for p in parameters)
-    assert model.lm_head.weight is model.transformer.wte.weight  # the tie has survived .cuda()
+    assert model.lm_head.weight is model.transformer.wte.weight  # still tied after .cuda()
     assert sizes["parameters"] == sizes["gradients"] == 4 * sum(p.numel() for p in parameters)
     assert sizes["optimizer state"] >= 2 * sizes["parameters"]
     assert sizes["saved for backward"] > 10 * sizes["parameters"]

@@ -1,7 +1,7 @@
-"""Train a model under FSDP2 of which no rank ever holds more than its shard, from eager's weights.
+"""Train a model with FSDP2, starting from eager's weights, without any rank holding all of them.
 
-Run it: ``torchrun --nproc-per-node 2 examples/fsdp2.py``. It needs transformers, and no GPU: where
-there is none, gloo exchanges what NCCL would.
+Run it: ``torchrun --nproc-per-node 2 examples/fsdp2.py``. It needs transformers. Without
+GPUs, gloo takes the place of NCCL.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def build() -> LlamaForCausalLM:
     return fully_shard(model, mesh=mesh)
 
 
-# Nothing has memory yet, though it is sharded. Then each rank makes its shards, and nothing more.
+# The model is sharded but not yet allocated. Now each rank computes its own shards only.
 model = build()
 assert is_deferred(model)
 materialize_module(model, device=device)
@@ -53,14 +53,14 @@ mine = sum(p.to_local().numel() for p in model.parameters())
 print(f"rank {rank} has {mine:,} of {whole:,} values")
 assert mine <= whole // num_ranks + len(list(model.parameters())) * 256
 
-# All shards together are the weights of the eager model, whatever the number of ranks.
+# Together, the shards are the eager model's weights, for any number of ranks.
 torch.manual_seed(0)
 eager = LlamaForCausalLM(config)
 for (name, expected), made in zip(eager.named_parameters(), model.parameters(), strict=True):
     assert isinstance(made, DTensor)
     assert torch.equal(made.full_tensor().cpu(), expected), name
 
-# It trains as any other module does.
+# It trains like any other module.
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 tokens = torch.arange(24, device=device).view(2, 12) + rank
 for _ in range(3):
@@ -69,7 +69,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 
-# A checkpoint of torch.distributed goes into another deferred model, on any number of ranks.
+# A torch.distributed checkpoint can be loaded into another deferred model, on any number of ranks.
 folder = [tempfile.mkdtemp()]
 dist.broadcast_object_list(folder)
 dcp.save(model.state_dict(), checkpoint_id=folder[0])

@@ -1,8 +1,8 @@
-"""Initialise a model straight into files, then start another from them: no step holds a whole copy.
+"""Initialise a model directly into files, then load another model from them, never in memory whole.
 
 The model is deferred, so that nothing is allocated when it is built. Its weights are written block
-by block, as eager construction would have drawn them. A classifier with a new head reads them, and
-the head, which the files lack, gets the values that eager construction would have given it.
+by block, with the values of eager initialisation. A classifier with a new head then loads them; the
+head, which is not in the files, gets the values that eager initialisation would have given it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ with tempfile.TemporaryDirectory() as name:
     torch.manual_seed(0)
     model = deferred_init(LlamaForCausalLM, config)
     save_materialized(model, folder, max_shard_size="50MB", progress=False)
-    assert is_deferred(model)  # nothing of it was kept
+    assert is_deferred(model)  # it has not been materialized
     files = sorted(folder.glob("*.safetensors"))
     size = sum(file.stat().st_size for file in files)
     print(f"{len(files)} files, {size / 1e6:.0f} MB")
 
-    # What transformers reads are the weights of eager construction.
+    # transformers loads the weights that eager initialisation gives.
     loaded = LlamaForCausalLM.from_pretrained(folder)
     torch.manual_seed(0)
     eager = LlamaForCausalLM(config)
@@ -42,12 +42,12 @@ with tempfile.TemporaryDirectory() as name:
         torch.equal(a, b) for a, b in zip(loaded.parameters(), eager.parameters(), strict=True)
     )
 
-    # A second call has nothing to do; another seed is not written over the first.
+    # A second call does nothing; files of another seed are not overwritten.
     before = [file.stat().st_mtime_ns for file in files]
     save_materialized(model, folder, max_shard_size="50MB", progress=False)
     assert [file.stat().st_mtime_ns for file in files] == before
 
-    # Another model takes what fits, and replays the rest.
+    # Another model loads the weights it shares and initialises the rest.
     torch.manual_seed(1)
     fresh = LlamaForSequenceClassification(config)
     torch.manual_seed(1)

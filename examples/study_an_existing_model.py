@@ -1,6 +1,6 @@
-"""The activations of a module you already have, on a device and at a batch size you do not.
+"""The activations of an existing module, on a device and at a batch size that this machine lacks.
 
-Run it: ``python examples/study_an_existing_model.py``. It needs torch alone.
+Run it: ``python examples/study_an_existing_model.py``. It only needs torch.
 """
 
 import torch

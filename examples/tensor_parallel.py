@@ -1,6 +1,6 @@
-"""Split the matrices of a model over ranks before they exist; each rank makes its slices.
+"""Tensor parallelism before the weights exist: each rank computes its own slices only.
 
-Run it: ``torchrun --nproc-per-node 2 examples/tensor_parallel.py``. It needs transformers, and no
+Run it: ``torchrun --nproc-per-node 2 examples/tensor_parallel.py``. It needs transformers and no
 GPU.
 """
 
@@ -36,7 +36,7 @@ config = LlamaConfig(
 torch.manual_seed(0)
 model = deferred_init(LlamaForCausalLM, config)
 
-# Those that widen by columns of their output, those that narrow by rows of their input.
+# The first matrices of each block are split by columns, the last by rows.
 columns, rows = ColwiseParallel, RowwiseParallel
 plan = {
     "self_attn.q_proj": columns(),
@@ -50,7 +50,7 @@ plan = {
 for layer in model.model.layers:
     parallelize_module(layer, mesh, plan)
 
-# No weight was sent to split it: what is recorded is this rank's slice of its own.
+# No weights were sent to other ranks: each rank's record holds its own slice.
 up = model.model.layers[0].mlp.up_proj.weight
 if dist.get_rank() == 0:
     print(graph(up.to_local()))
@@ -63,7 +63,7 @@ for (name, expected), made in zip(eager.named_parameters(), model.parameters(), 
     whole = made.full_tensor() if hasattr(made, "full_tensor") else made
     assert torch.equal(whole.cpu(), expected.cpu()), name
 
-# The same scores, but for the order in which the ranks' parts are added.
+# The same logits up to rounding: the ranks' partial sums are added in another order.
 tokens = torch.arange(24, device=device).view(2, 12)
 scores = model(input_ids=tokens).logits
 torch.testing.assert_close(scores, eager(input_ids=tokens).logits, rtol=1e-4, atol=1e-5)

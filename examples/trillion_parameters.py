@@ -30,7 +30,7 @@ def peak_bytes() -> int:
 
 
 def main() -> None:
-    with fake_mode():  # what is imported late is imported here, and not counted below
+    with fake_mode():  # a first model, so that lazy imports are not timed below
         AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=1))
 
     before, start = peak_bytes(), time.perf_counter()
@@ -53,7 +53,7 @@ def main() -> None:
     assert bytes_of[torch.bfloat16] == 2 * num_parameters
     assert growth < 300e6
 
-    # It runs, too: the shapes of one forward pass.
+    # It also runs: the shapes of one forward pass.
     with fake_mode():
         logits = model(torch.randint(CONFIG.vocab_size, (1, 4096)), use_cache=False).logits
     assert logits.shape == (1, 4096, CONFIG.vocab_size)

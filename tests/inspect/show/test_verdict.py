@@ -45,7 +45,7 @@ def test_of_several_gpus() -> None:
     several = fit(found, "t4-16gb", "h100-80gb", vary=None)
     assert first_line(several) == "fits yes, on all 2 GPUs; batch 8"
     assert first_line(fit(large, "t4-16gb", "a100-40gb", vary=None)) == (
-        "fits no, on none of 2 GPUs; batch 1,500,000; on several GPUs: see torchfake plan"
+        "fits no, on none of the 2 GPUs; batch 1,500,000; on several GPUs: see torchfake plan"
     )
     some = fit(large, "t4-16gb", "b200-180gb", vary=None)
     assert first_line(some).startswith("fits yes, on 1 of 2 GPUs: b200-180gb;")

@@ -105,7 +105,7 @@ def _(found: Weights, *, depth: int | None = None) -> str:
     ]  # fmt: skip
     table = "\n".join(padded([header, *rows], ("GPU", "fits")))
     names = [each.gpu for each in found.fits if each.fits]
-    answer = f"the weights alone: {', '.join(names) or 'on none'}"
+    answer = f"the weights alone: {', '.join(names) or 'on none of these GPUs'}"
     note = "The model was not run: activations, caches and optimizer states are not included."
     return f"{plain_lines([('fits', answer)])}\n{lines}\n\n{table}\n\n{note}"
 

@@ -37,9 +37,9 @@ def verdict_on_several(fits: Sequence[Fit], estimate: Estimate, *, is_of_mesh: b
     names = [
         f"{fit.gpu} (tight)" if fit.verdict == "tight" else fit.gpu for fit in fits if fit.fits
     ]
-    on = f" of {len(fits)} GPUs" if len(names) < len(fits) else ""
     if not names:
-        return f"no, on none{on}{sizes_text(estimate)}{remedy}"
+        return f"no, on none of the {len(fits)} GPUs{sizes_text(estimate)}{remedy}"
+    on = f" of {len(fits)} GPUs" if len(names) < len(fits) else ""
     listed = ", ".join(names) if len(names) < len(fits) else f"all {len(fits)} GPUs"
     count = f"{len(names)}{on}: " if on else ""
     return f"yes, on {count}{listed}{sizes_text(estimate)}"

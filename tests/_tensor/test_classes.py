@@ -227,3 +227,10 @@ def test_parameters_of_integers_are_refused_as_in_eager(cls: Any, mode: Any) -> 
     assert str(of_fake.value) == str(eager.value)
     with mode():
         assert not cls(torch.arange(3), requires_grad=False).requires_grad
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor.clone, nn.Parameter])
+def test_a_deep_copy_counts_writes_as_in_eager(kind: Any) -> None:
+    real = kind(torch.ones(3))
+    copies = [copy.deepcopy(each) for each in (real, fake_like(real))]
+    assert copies[0]._version == copies[1]._version

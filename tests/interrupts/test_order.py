@@ -107,7 +107,7 @@ def test_a_mode_whose_object_is_dropped_ends() -> None:
 
 def test_an_interrupted_exit_stack() -> None:
     """contextlib's own code has points where nobody leaves what was entered: its object does."""
-    for point in range(0, 400, 45):
+    for point in range(0, 400, 75):
         injector = Injector(point, where=lambda code: code.co_filename == contextlib.__file__)
         injector.run(_with_an_exit_stack)
         gc.collect()

@@ -27,7 +27,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, inputs = model_and_inputs("llama")
     found = estimate(model, inputs, optimizer="adamw", gpu="h100-80gb")
     path = tmp_path_factory.mktemp("page") / "out.html"
-    assert report(summary(model, inputs), fit(found, "h100-80gb", "t4-16gb", vary=None), path) == path
+    fits = fit(found, "h100-80gb", "t4-16gb", vary=None)
+    assert report(summary(model, inputs), fits, path) == path
     return path
 
 

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfake._operators.meta_kernels.register import MetaKernel, register_meta_kernel
+from torchfake._operators.meta_kernels.register import (
+    MetaKernel,
+    register_meta_kernel,
+    replacement_for,
+)
 from torchfake._torch import zero_tensors
 
 aten = torch.ops.aten
@@ -110,3 +114,46 @@ def weight_int4pack_mm(
     torch._check(x.dim() == 2 and weight.dim() == 4, lambda: "x must be 2D and weight 4D")
     torch._check(weight.dtype == torch.int32, lambda: f"weight must be int32, not {weight.dtype}")
     return x.new_empty(x.shape[0], weight.shape[0] * 8)
+
+
+def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp: what ``out=`` resizes has the strides of a new
+    result, and all else keeps its own; torch's meta kernels make both contiguous (2.12 to 2.15).
+    Structured kernels take no other dtype than the result's.
+    """
+    names = [argument.name for argument in overload._schema.arguments if argument.is_out]
+    functional = getattr(aten, overload._schema.name.removeprefix("aten::")).default
+    checks_dtypes = overload in _STRUCTURED
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        rest = {name: value for name, value in kwargs.items() if name not in names}
+        made = (replacement_for(functional, device_type) or functional)(*args, **rest)
+        news = made if isinstance(made, tuple) else (made,)
+        wanted = []
+        for tensor, new in zip((kwargs[name] for name in names), news, strict=False):
+            torch._check(
+                not checks_dtypes or tensor.dtype == new.dtype,
+                lambda new=new, tensor=tensor: (
+                    f"Expected out tensor to have dtype {new.dtype}, but got {tensor.dtype} instead"
+                ),
+            )
+            source = tensor if tensor.shape == new.shape else new
+            wanted.append((tensor, tuple(source.shape), source.stride()))
+        result = overload(*args, **kwargs)
+        for tensor, shape, stride in wanted:
+            tensor.as_strided_(shape, stride)
+        return result
+
+    return kernel
+
+
+_STRUCTURED = frozenset(
+    {aten._linalg_solve_ex.result, aten.linalg_ldl_factor_ex.out, aten.linalg_lu_factor_ex.out}
+)
+for _overload in (
+    *_STRUCTURED, aten._linalg_eigh.eigenvalues, aten.linalg_eig.out,
+    aten.linalg_householder_product.out, aten.linalg_ldl_solve.out, aten.linalg_lu_solve.out,
+    aten.linalg_qr.out,
+):  # fmt: skip
+    for _type in ("cpu", "cuda"):
+        register_meta_kernel(_overload, devices=(_type,))(_into_outputs(_overload, _type))

@@ -1,0 +1,51 @@
+"""What ``out=`` of decompositions and solutions leaves: strides, dtypes, errors, as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from torchfake import fake_like
+
+A, B = torch.eye(4), torch.ones(4, 3)
+LU, PIVOTS = torch.linalg.lu_factor(A)
+LD, LD_PIVOTS = torch.linalg.ldl_factor(A)
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int]] = {
+    "eig": (torch.linalg.eig, (A,), 2),
+    "eigh": (torch.linalg.eigh, (A,), 2),
+    "householder_product": (torch.linalg.householder_product, (A, torch.ones(4)), 1),
+    "ldl_factor": (torch.linalg.ldl_factor, (A,), 2),
+    "ldl_solve": (torch.linalg.ldl_solve, (LD, LD_PIVOTS, B), 1),
+    "lu_factor": (torch.linalg.lu_factor, (A,), 2),
+    "lu_solve": (torch.linalg.lu_solve, (LU, PIVOTS, B), 1),
+    "qr": (torch.linalg.qr, (A,), 2),
+    "solve": (torch.linalg.solve, (A, B), 1),
+    "solve, a vector": (torch.linalg.solve, (A, torch.ones(4)), 1),
+}
+OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "empty": lambda result: result.new_empty(0),
+    "of other strides": lambda result: result.new_empty((*result.shape, 2))[..., 0],
+    "of another dtype": lambda result: torch.empty(result.shape, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("name", CALLS)
+def test_equals_eager(name: str, kind: str) -> None:
+    call, arguments, num_outputs = CALLS[name]
+    results = call(*arguments)
+
+    def left(convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        news = results if num_outputs > 1 else (results,)
+        out = tuple(convert(OUTPUTS[kind](new)) for new in news)
+        try:
+            call(*map(convert, arguments), out=out if num_outputs > 1 else out[0])
+        except RuntimeError:
+            return RuntimeError
+        return [(each.shape, each.stride(), each.dtype) for each in out]
+
+    assert left(fake_like) == left(lambda tensor: tensor)

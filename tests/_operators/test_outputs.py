@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from torchfake import fake_like
+from torchfake._core import modes
 
 A, B = torch.eye(4), torch.ones(4, 3)
 LU, PIVOTS = torch.linalg.lu_factor(A)
@@ -33,9 +34,14 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("recorded_before", [False, True])
 @pytest.mark.parametrize("kind", OUTPUTS)
 @pytest.mark.parametrize("name", CALLS)
-def test_equals_eager(name: str, kind: str) -> None:
+def test_equals_eager(
+    name: str, kind: str, recorded_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a recording, tensors that C++ makes outside of modes are seen: ``info``, for one."""
+    monkeypatch.setattr(modes.recording, "is_used", recorded_before)
     call, arguments, num_outputs = CALLS[name]
     results = call(*arguments)
 

@@ -72,8 +72,15 @@ class Steps(nn.Module):
             "scattered": torch.zeros(2).scatter_add(0, position[:3000], drawn[:3000]),
             "arange": torch.arange(3.0) / 3,
             "orthogonal": orthogonal,
-            "lstm": nn.LSTM(64, 8, dtype=torch.float32)(square.float().view(4, 16, 64))[0].detach(),
+            "lstm": _run_lstm(square.float().view(4, 16, 64)),
         }
+
+
+def _run_lstm(x: torch.Tensor) -> torch.Tensor:
+    """In bfloat16 under autocast, which oneDNN refuses on processors without AVX-512."""
+    runs = torch.ops.mkldnn._is_mkldnn_bf16_supported() or not torch.is_autocast_enabled("cpu")
+    with nullcontext() if runs else torch.autocast("cpu", enabled=False):
+        return nn.LSTM(64, 8, dtype=torch.float32)(x)[0].detach()
 
 
 def _settings():

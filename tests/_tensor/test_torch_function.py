@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from torchfake import deferred_init, deferred_mode, fake_mode, materialize_tensor
+from torchfake._core.schemas import with_repeats
+from torchfake._replay import execute
 from torchfake.errors import UnsupportedOpError
 
 PADDED = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
@@ -70,3 +72,21 @@ def test_padded_after_the_mode() -> None:
     expected = encoder(enable_nested_tensor=False)(x, src_key_padding_mask=PADDED)
     recorded = module(x, src_key_padding_mask=PADDED)
     assert torch.equal(materialize_tensor(recorded), expected)
+
+
+@torch.no_grad()
+def test_attention_is_told_that_its_arguments_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It projects one tensor at once and three apart, which gives other bits on some processors."""
+    executed: list[bool] = []
+
+    def watch(func: Any, args: Any, values: Any) -> Any:
+        values = with_repeats(func, args, values)
+        if func is torch.ops.aten._native_multi_head_attention.default:
+            executed.append(values[0] is values[1] is values[2])
+        return values
+
+    monkeypatch.setattr(execute, "with_repeats", watch)
+    module = deferred_init(attention)
+    for x in (torch.randn(2, 5, 16), deferred_init(torch.randn, 2, 5, 16)):
+        materialize_tensor(module(x, x, x, need_weights=False)[0])
+    assert executed == [True, True]

@@ -10,6 +10,7 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -112,6 +113,9 @@ LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
 
 ACCEPTS_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
 """Operators whose indices may be masks: results then have a row for each true element."""
+
+COMPARES_ARGUMENTS = frozenset({torch.ops.aten._native_multi_head_attention.default})
+"""Operators that compute other bits if arguments are the same tensor (``is_same`` in C++)."""
 
 DONE_BY_OTHERS = frozenset(
     {"aten::item", "aten::is_nonzero", "aten::argwhere", "aten::nonzero_numpy",
@@ -252,6 +256,8 @@ def _is_recorded_plainly(traits: OpTraits, arguments: Any) -> bool:
         return False
     if traits.packet in LIFTS or traits.packet in RESIZES or traits.packet == "aten::to":
         return False
+    if traits.packet in {func.name() for func in COMPARES_ARGUMENTS}:
+        return False
     if traits.returns_uninitialized:
         return traits.is_empty_factory
     writes_first = traits.mutated_positions == (0,) and len(traits.mutated_names) == 1
@@ -310,3 +316,13 @@ def overload_with_generator(func: Any) -> Any:
         if "generator" in names and [n for n in names if n != "generator"] == own_names:
             return overload
     return None
+
+
+def with_repeats(func: Any, args: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+    """The values that stand for `args`; one of each argument that is repeated, if `func` compares
+    its arguments.
+    """
+    if func not in COMPARES_ARGUMENTS:
+        return values
+    by_id: dict[int, Any] = {}
+    return [by_id.setdefault(id(arg), value) for arg, value in zip(args, values, strict=True)]

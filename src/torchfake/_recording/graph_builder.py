@@ -17,7 +17,7 @@ import torch
 
 from torchfake._core import devices
 from torchfake._core.metadata import Metadata, is_dense, metadata_of, with_mark
-from torchfake._core.schemas import LIFTS, OpTraits
+from torchfake._core.schemas import LIFTS, OpTraits, with_repeats
 from torchfake._core.source_location import RawLocation
 from torchfake._core.storage import Storage
 from torchfake._graph.deferred_storage import DeferredState
@@ -55,7 +55,7 @@ def new_op(
         by_name = {n: recorded_arg(func, arg) for n, arg in kwargs.items() if n != "generator"}
     if traits.packet in LIFTS:
         func = torch.ops.aten.clone.default
-    op = Op(func, tuple(recorded), by_name, location)
+    op = Op(func, tuple(with_repeats(func, args, recorded)), by_name, location)
     if traits.product_kind is not None:
         op.product_settings = numerics.current_for_products(traits.product_kind)
     return op

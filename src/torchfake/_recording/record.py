@@ -16,7 +16,7 @@ import torch
 from torchfake._core import modes
 from torchfake._core.memory import number_of_empty_memory
 from torchfake._core.metadata import PLAIN, intern
-from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of
+from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of, with_repeats
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.operations import Op
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
@@ -213,6 +213,7 @@ def _record_on_real_memory(
     count_writes(mutated_arguments(traits, args, kwargs))
     copied = mode_mark != PLAIN and not traits.mutated_names
     real_args = tuple(with_real_tensors(arg, copied=copied) for arg in args)
+    real_args = tuple(with_repeats(func, args, real_args))
     real_kwargs = with_real_tensors(kwargs, copied=copied)
     result = record(func, traits, real_args, real_kwargs, run, mode_mark)
     if args and result is real_args[0]:

@@ -20,7 +20,7 @@ from torchfake._core.memory import (
     replay_device,
     view_of,
 )
-from torchfake._core.schemas import overload_with_generator
+from torchfake._core.schemas import overload_with_generator, with_repeats
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Op, Output, Read
 from torchfake._random.generator_pool import GeneratorPool
@@ -98,7 +98,8 @@ _WORKSPACES = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
 
 
 def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
-    args = [_real_argument(arg, storages) for arg in op.args]
+    values = [_real_argument(arg, storages) for arg in op.args]
+    args = [*with_repeats(op.func, op.args, values)]
     kwargs = {name: _real_argument(arg, storages) for name, arg in op.kwargs.items()}
     with (
         numerics.applied(op.numerics),

@@ -11,9 +11,9 @@ from torch.utils import _python_dispatch
 
 from torchfake import deferred_init, fake_mode, is_fake, materialize_module
 from torchfake._core import modes
+from torchfake._graph.operations import recording_lock
 from torchfake._materialize import pipeline
 from torchfake._random import private_streams, streams
-from torchfake._recording.graph_builder import recording_lock
 from torchfake._torch import dispatcher
 
 _KEPT_MODULES = (

@@ -18,7 +18,16 @@ from torchfake._core.metadata import Metadata, contiguous_stride, intern
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.externals import External
 from torchfake._graph.file_slices import FileSlice, read_slice
-from torchfake._graph.operations import Cell, Contents, Op, Output, Read, Written
+from torchfake._graph.operations import (
+    Cell,
+    Contents,
+    Op,
+    Output,
+    Overwrite,
+    Read,
+    Written,
+    recording_lock,
+)
 from torchfake._graph.rare_fields import RareField
 from torchfake._torch import dispatcher
 
@@ -30,7 +39,7 @@ that the real tensors of these share."""
 class DeferredState:
     """What a deferred storage has besides size and device: recorded contents, or real memory."""
 
-    __slots__ = ("_rare", "cell", "mark", "op", "real")
+    __slots__ = ("_op", "_rare", "cell", "mark", "real")
 
     num_bytes = RareField[int | None](None)  # of the storage, if that is smaller than its cell
     version_counters = RareField[VersionCounters](())  # of its tensors that are materialized
@@ -38,15 +47,35 @@ class DeferredState:
 
     def __init__(self, cell: Cell, op: Op | None, mark: int) -> None:
         self.cell = cell
-        self.op = op  # that has written it last; None: it is uninitialised memory
+        self._op: Op | Overwrite | None = op
         self.mark = mark
         self.real: torch.UntypedStorage | None = None  # once it is materialized
         self._rare: dict[str, Any] | None = None
 
     @property
+    def op(self) -> Op | None:
+        """The operation that has written it last; None: it is uninitialised memory."""
+        op = self._op
+        if type(op) is not Overwrite:
+            return op  # type: ignore[return-value]
+        with recording_lock:
+            if self._op is op:  # no other thread was faster
+                self._op = op.as_op(self.cell)
+        return self.op
+
+    @op.setter
+    def op(self, op: Op | None) -> None:
+        self._op = op
+
+    def overwrite(self, write: Overwrite) -> None:
+        """Note a write of all of it. To be called with ``recording_lock`` held."""
+        self._op = write
+
+    @property
     def contents(self) -> Contents:
         """Those after the last recorded write."""
-        return self.cell if self.op is None else Written(self.cell, self.op)
+        op = self.op
+        return self.cell if op is None else Written(self.cell, op)
 
     @contents.setter
     def contents(self, contents: Contents) -> None:

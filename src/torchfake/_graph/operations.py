@@ -12,6 +12,7 @@ A storage is a :class:`Cell` in the graph. Each operation that writes it gives i
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -28,6 +29,13 @@ _numbers = itertools.count()
 
 next_number = partial(next, _numbers)
 """Takes a number from those of operations: less than that of the next one."""
+
+
+recording_lock = threading.RLock()
+"""Held while an operation is recorded: what it reads, and what is then in what it writes, belong
+together, and threads that a mode has followed into may write parts of one storage. As a ``with``
+statement, and not by ``holding()``: no interrupt comes between this lock and its block, and it
+costs less."""
 
 
 class Cell:
@@ -98,14 +106,21 @@ class Op:
     is_sharding = RareField(False)  # called by torch to shard, to pad, or to compute with shards
 
     def __init__(
-        self, func: Any, args: tuple[Any, ...], kwargs: Any, location: RawLocation | None
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        location: RawLocation | None,
+        number: int | None = None,
+        settings: numerics.Numerics | None = None,
     ) -> None:
-        self.number: float = next_number()  # fractions: parts into which replay splits one
+        # Fractions: parts into which replay splits one.
+        self.number: float = next_number() if number is None else number
         self.func = func
         self.args = args
         self.kwargs = kwargs or NO_KWARGS
         self.location = location
-        self.numerics = numerics.current()
+        self.numerics = settings or numerics.current()
         self.outputs: tuple[Output, ...] = ()
         self.draw: Any = None  # position in a generator's stream: see torchfake._random.streams
         self._written: Cell | tuple[Cell, ...] = ()  # most write no storage that existed, or one
@@ -155,6 +170,30 @@ class Op:
 
     def __str__(self) -> str:
         return self.name if self.location is None else f"{self.name} at {self.source_location}"
+
+
+class Overwrite(NamedTuple):
+    """A recorded operation that overwrites a whole cell with numbers. Most are overwritten in turn:
+    the :class:`Op` is made once somebody reads it.
+    """
+
+    func: Any
+    numbers: tuple[Any, ...]  # its arguments, but for the tensor
+    record: Metadata  # of the tensor
+    location: RawLocation | None
+    is_sharding: bool
+    number: int
+    numerics: numerics.Numerics
+    draw: Any
+
+    def as_op(self, cell: Cell) -> Op:
+        args = (Read(cell, self.record), *self.numbers)
+        op = Op(self.func, args, NO_KWARGS, self.location, self.number, self.numerics)
+        op.draw = self.draw
+        if self.is_sharding:
+            op.is_sharding = True
+        op.add_written(cell)
+        return op
 
 
 def dependencies(requested: Iterable[Op | None], *, ignore_cached: bool = False) -> list[Op]:

@@ -108,15 +108,15 @@ class Stream:
         self.add_draw(op, generator.get_state(), num_words, num_elements)
         self._memory = memory
 
-    def add_next_draw(self, op: Op, num_words: int) -> bool:
-        """Record that `op` draws next, if torch's default generator is where it was at the last
-        recorded draw, and has still to be moved to its end. No state is read.
+    def next_draw(self, num_words: int) -> Draw | None:
+        """The next draw, if torch's default generator is where it was at the last recorded draw,
+        and has still to be moved to its end. No state is read.
         """
         if self.is_synchronized or _default_memory.raw != self._memory:
-            return False
-        op.draw = Draw(self.anchor, self.offset_words, num_words, self.device)  # type: ignore[arg-type]
+            return None
+        draw = Draw(self.anchor, self.offset_words, num_words, self.device)  # type: ignore[arg-type]
         self.offset_words += num_words
-        return True
+        return draw
 
     def add_draw(
         self, op: Op, generator_state: torch.Tensor, num_words: int | None, num_elements: int

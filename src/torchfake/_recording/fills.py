@@ -16,13 +16,13 @@ import torch
 
 from torchfake._core import modes
 from torchfake._graph.deferred_storage import DeferredState
-from torchfake._graph.operations import NO_KWARGS, Cell, Op, Read, next_number
+from torchfake._graph.operations import Cell, Overwrite, Read, next_number, recording_lock
 from torchfake._operators.operator_call import NON_TENSOR_TYPES
 from torchfake._recording import generator_sync
-from torchfake._recording.graph_builder import add_write, recording_lock
 from torchfake._recording.initializers import find_call_site
-from torchfake._torch import autograd
+from torchfake._torch import autograd, numerics
 
+_new = tuple.__new__
 _is_inference = torch.Tensor.is_inference
 
 
@@ -86,11 +86,19 @@ def record_again(fill: Fill, tensor: Any) -> bool:
         if initialiser is not None:
             return False
         modes.thread.initialiser_frame = None
-        op = Op(func, (Read(cell, record), *numbers), NO_KWARGS, location)
-        if is_sharding:
-            op.is_sharding = True
-        if draws:
+        number, draw = next_number(), None
+        if num_words is not None:  # it draws on the CPU
+            draw = generator_sync.next_default_draw(num_words)
+        settings = numerics.current()
+        write = _new(
+            Overwrite, (func, numbers, record, location, is_sharding, number, settings, draw)
+        )
+        if draw is None and draws:
+            op = write.as_op(cell)
             generator_sync.record_default_draws(op, record, num_words)
-        add_write(op, storage)
+            deferred.op = op
+        else:
+            deferred.overwrite(write)
+        storage.value = None
         autograd.count_writes(tensor, num_writes)
     return True

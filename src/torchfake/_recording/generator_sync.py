@@ -75,11 +75,17 @@ def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> Non
     """The same for the default generator. Most draws follow another one, while nobody has moved
     torch's generator: then this takes a third of the time.
     """
-    if record.device.type == "cpu" and num_words is not None:
-        with streams.lock:
-            if streams.default.add_next_draw(op, num_words):
-                return
+    if num_words is not None and record.device.type == "cpu":
+        op.draw = next_default_draw(num_words)
+        if op.draw is not None:
+            return
     record_draws(op, None, record, num_words)
+
+
+def next_default_draw(num_words: int) -> streams.Draw | None:
+    """The next draw of the default generator on the CPU; None if its state has to be read first."""
+    with streams.lock:
+        return streams.default.next_draw(num_words)
 
 
 def is_simulated(device: torch.device) -> bool:

@@ -9,7 +9,6 @@ storage reads nothing, so what was overwritten is freed. Called by: ``_recording
 
 from __future__ import annotations
 
-import threading
 from functools import lru_cache
 from typing import Any
 
@@ -33,12 +32,6 @@ from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import numerics, zero_tensors
 from torchfake.errors import RecordError
-
-recording_lock = threading.RLock()
-"""Held while an operation is recorded: what it reads, and what is then in what it writes, belong
-together, and threads that a mode has followed into may write parts of one storage. As a ``with``
-statement, and not by ``holding()``: no interrupt comes between this lock and its block, and it
-costs less."""
 
 # Before the operation runs.
 

@@ -19,7 +19,7 @@ from torchfake._core.metadata import DEFERRED_AS_META, PLAIN
 from torchfake._core.source_location import RawLocation
 from torchfake._core.storage import storage_of_kind
 from torchfake._graph.deferred_storage import DeferredState
-from torchfake._graph.operations import NO_KWARGS, Cell, Op, Output, Read
+from torchfake._graph.operations import NO_KWARGS, Cell, Op, Output, Read, recording_lock
 from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs
 from torchfake._random import draw_sizes
 from torchfake._recording import generator_sync
@@ -27,7 +27,6 @@ from torchfake._recording.graph_builder import (
     add_write,
     contents_before_write,
     recorded_arg,
-    recording_lock,
 )
 from torchfake._recording.initializers import find_call_site
 from torchfake._tensor.classes import FAKE_TYPES

@@ -18,7 +18,7 @@ from torchfake._core.memory import number_of_empty_memory
 from torchfake._core.metadata import PLAIN, intern
 from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of, with_repeats
 from torchfake._core.source_location import RawLocation
-from torchfake._graph.operations import Op
+from torchfake._graph.operations import Op, recording_lock
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
 from torchfake._random import mt19937
 from torchfake._recording import generator_sync
@@ -37,7 +37,6 @@ from torchfake._recording.graph_builder import (
     defer,
     defer_outputs,
     new_op,
-    recording_lock,
 )
 from torchfake._recording.initializers import (
     find_call_site,

@@ -114,7 +114,7 @@ LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
 ACCEPTS_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
 """Operators whose indices may be masks: results then have a row for each true element."""
 
-COMPARES_ARGUMENTS = frozenset({torch.ops.aten._native_multi_head_attention.default})
+_COMPARES_ARGUMENTS = frozenset({torch.ops.aten._native_multi_head_attention.default})
 """Operators that compute other bits if arguments are the same tensor (``is_same`` in C++)."""
 
 DONE_BY_OTHERS = frozenset(
@@ -243,7 +243,8 @@ def _read_schema(func: Any) -> OpTraits:
         checks_parameters=str(func).removesuffix(".out").removesuffix("_out") in _CHECKS_PARAMETERS,
         is_recorded_plainly=False,
     )
-    return traits._replace(is_recorded_plainly=_is_recorded_plainly(traits, arguments))
+    is_plain = func not in _COMPARES_ARGUMENTS and _is_recorded_plainly(traits, arguments)
+    return traits._replace(is_recorded_plainly=is_plain)
 
 
 def _is_recorded_plainly(traits: OpTraits, arguments: Any) -> bool:
@@ -255,8 +256,6 @@ def _is_recorded_plainly(traits: OpTraits, arguments: Any) -> bool:
     if any("Tensor" in str(a.type) and "List" in str(a.type) for a in arguments):
         return False
     if traits.packet in LIFTS or traits.packet in RESIZES or traits.packet == "aten::to":
-        return False
-    if traits.packet in {func.name() for func in COMPARES_ARGUMENTS}:
         return False
     if traits.returns_uninitialized:
         return traits.is_empty_factory
@@ -318,11 +317,11 @@ def overload_with_generator(func: Any) -> Any:
     return None
 
 
-def with_repeats(func: Any, args: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+def with_repeats(func: Any, args: Sequence[Any], values: list[Any]) -> list[Any]:
     """The values that stand for `args`; one of each argument that is repeated, if `func` compares
     its arguments.
     """
-    if func not in COMPARES_ARGUMENTS:
+    if func not in _COMPARES_ARGUMENTS:
         return values
     by_id: dict[int, Any] = {}
     return [by_id.setdefault(id(arg), value) for arg, value in zip(args, values, strict=True)]

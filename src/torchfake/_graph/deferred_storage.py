@@ -64,12 +64,8 @@ class DeferredState:
         return self.op
 
     @op.setter
-    def op(self, op: Op | None) -> None:
+    def op(self, op: Op | Overwrite | None) -> None:
         self._op = op
-
-    def overwrite(self, write: Overwrite) -> None:
-        """Note a write of all of it. To be called with ``recording_lock`` held."""
-        self._op = write
 
     @property
     def contents(self) -> Contents:

@@ -90,15 +90,12 @@ def record_again(fill: Fill, tensor: Any) -> bool:
         if num_words is not None:  # it draws on the CPU
             draw = generator_sync.next_default_draw(num_words)
         settings = numerics.current()
-        write = _new(
+        write: Any = _new(
             Overwrite, (func, numbers, record, location, is_sharding, number, settings, draw)
         )
         if draw is None and draws:
-            op = write.as_op(cell)
-            generator_sync.record_default_draws(op, record, num_words)
-            deferred.op = op
-        else:
-            deferred.overwrite(write)
-        storage.value = None
+            write = write.as_op(cell)
+            generator_sync.record_draws(write, None, record, num_words)
+        deferred.op, storage.value = write, None
         autograd.count_writes(tensor, num_writes)
     return True

@@ -41,6 +41,7 @@ def new_op(
 ) -> Op:
     """The operation with its arguments as they are recorded. Nothing has changed yet."""
     recorded = [arg if type(arg) in NON_TENSOR_TYPES else recorded_arg(func, arg) for arg in args]
+    recorded = with_repeats(func, args, recorded)
     if traits.overwrites_first and type(recorded[0]) is Read:
         recorded[0] = Read(contents_before_write(args[0]), args[0]._fake_meta)
     by_name = {}
@@ -48,7 +49,7 @@ def new_op(
         by_name = {n: recorded_arg(func, arg) for n, arg in kwargs.items() if n != "generator"}
     if traits.packet in LIFTS:
         func = torch.ops.aten.clone.default
-    op = Op(func, tuple(with_repeats(func, args, recorded)), by_name, location)
+    op = Op(func, tuple(recorded), by_name, location)
     if traits.product_kind is not None:
         op.product_settings = numerics.current_for_products(traits.product_kind)
     return op

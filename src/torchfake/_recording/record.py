@@ -211,8 +211,8 @@ def _record_on_real_memory(
         return run(func, args, kwargs)
     count_writes(mutated_arguments(traits, args, kwargs))
     copied = mode_mark != PLAIN and not traits.mutated_names
-    real_args = tuple(with_real_tensors(arg, copied=copied) for arg in args)
-    real_args = tuple(with_repeats(func, args, real_args))
+    real = [with_real_tensors(arg, copied=copied) for arg in args]
+    real_args = tuple(with_repeats(func, args, real))
     real_kwargs = with_real_tensors(kwargs, copied=copied)
     result = record(func, traits, real_args, real_kwargs, run, mode_mark)
     if args and result is real_args[0]:

@@ -88,11 +88,8 @@ def _has_no_values(tensor: torch.Tensor) -> bool:
     """Whether a deferred tensor was written last by an operation on plain fakes: the ``info`` that
     ``lu_factor(fake, out=...)`` makes outside of modes, for instance.
     """
-    for fake in deferred_fakes([tensor]):
-        state: Any = fake._fake_storage.deferred
-        op = state.contents.op
-        return op is not None and op.unreplayable_reason is not None
-    return False
+    ops = [fake._fake_storage.deferred.contents.op for fake in deferred_fakes([tensor])]  # type: ignore[union-attr]
+    return any(op is not None and op.unreplayable_reason is not None for op in ops)
 
 
 def run_draw(

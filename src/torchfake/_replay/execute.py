@@ -98,8 +98,8 @@ _WORKSPACES = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
 
 
 def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
-    values = [_real_argument(arg, storages) for arg in op.args]
-    args = [*with_repeats(op.func, op.args, values)]
+    args = [_real_argument(arg, storages) for arg in op.args]
+    args = with_repeats(op.func, op.args, args)
     kwargs = {name: _real_argument(arg, storages) for name, arg in op.kwargs.items()}
     with (
         numerics.applied(op.numerics),

@@ -39,6 +39,17 @@ def test_the_tracer_is_replaced_where_it_asks() -> None:
     assert hasattr(torch._dynamo.compiled_autograd._enable, "__wrapped__")
 
 
+def test_all_that_is_skipped_is_in_the_pattern() -> None:
+    """A torch that compiled it elsewhere than in one function would trace some of our modules."""
+    with fake_mode():
+        pass
+    rules = torch._dynamo.trace_rules
+    assert rules._recompile_re.__module__ == rules.__name__
+    own = [path for path in rules.SKIP_DIRS if "torchfake" in path]
+    assert len(own) > 50
+    assert all(rules.SKIP_DIRS_RE.match(path) for path in own)
+
+
 def test_a_module_that_is_there_is_seen_at_once() -> None:
     seen: list[str] = []
     frames.watch_imports(contextlib.nullcontext, {frames.TRACER: lambda: seen.append("there")})

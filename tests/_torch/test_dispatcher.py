@@ -346,3 +346,19 @@ def test_a_rule_is_called_in_the_place_of_torch_dispatch() -> None:
     assert seen == [(FakeDispatch, op, (x,), {})]
     with fake_mode():
         assert x.sinh() is not x
+
+
+def test_whether_operators_come_to_a_mode() -> None:
+    mode = FakeDispatch()
+    assert not dispatcher.is_dispatched_to(mode)
+    with mode.active():
+        assert dispatcher.is_dispatched_to(mode)
+        assert not dispatcher.is_dispatched_to(FakeDispatch())
+        with dispatcher.no_interception():
+            assert not dispatcher.is_dispatched_to(mode)
+        with torch._C._DisableTorchDispatch():
+            assert not dispatcher.is_dispatched_to(mode)
+            assert type(torch.empty(3)) is torch.Tensor
+        with FakeDispatch().active():
+            assert not dispatcher.is_dispatched_to(mode)
+    assert not dispatcher.is_dispatched_to(mode)

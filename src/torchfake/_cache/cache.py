@@ -245,6 +245,9 @@ initialisers: dict[Any, Any] = {}
 families: dict[Any, Any] = {}
 """What they have in common on tensors of other sizes: see ``_patches/data/effects``."""
 
+learned: list[dict[Any, Any]] = []
+"""What else is known of calls without a dispatch: see ``_patches/data/factories``."""
+
 
 def clear() -> None:
     """Drop all tables."""
@@ -253,6 +256,8 @@ def clear() -> None:
     other_sizes.clear()
     initialisers.clear()
     families.clear()
+    for known in learned:
+        known.clear()
     _operators.clear()
     _size.num_recipes = 0
 

@@ -17,7 +17,7 @@ import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,16 +39,21 @@ class _State:
 _state = _State()
 
 
-def let_fakes_run_uncompiled(as_outside_modes: Callable[[], AbstractContextManager[Any]]) -> None:
+def let_fakes_run_uncompiled(
+    as_outside_modes: Callable[[], AbstractContextManager[Any]],
+    imported: Mapping[str, Callable[[], None]],
+) -> None:
     """From the first fake on. An import of the tracer reads the functions of torch: it gets the
-    originals in a context of the given kind.
+    originals in a context of the given kind. The functions `imported` are called when the modules
+    of their names are.
     """
     if not _state.is_watching:
         _state.is_watching = True
-        frames.watch_imports(
-            as_outside_modes,
-            {frames.TRACER: _run_uncompiled, higher_order.FLEX_ATTENTION_MODULE: _expect_no_scores},
-        )
+        of_torch = {
+            frames.TRACER: _run_uncompiled,
+            higher_order.FLEX_ATTENTION_MODULE: _expect_no_scores,
+        }
+        frames.watch_imports(as_outside_modes, {**of_torch, **imported})
 
 
 def _run_uncompiled() -> None:

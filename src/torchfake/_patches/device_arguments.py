@@ -54,6 +54,16 @@ def _factory(original: Any) -> Any:
     return replacement
 
 
+def is_factory(function: Any) -> bool:
+    """Whether this is a replacement of a function that takes ``device=``: of calls without one, it
+    gives what the original gives.
+    """
+    return getattr(function, "__code__", None) is _CODE_OF_FACTORIES
+
+
+_CODE_OF_FACTORIES = _factory(lambda: None).__code__
+
+
 def _drop_device_of_out(kwargs: dict[str, Any]) -> None:
     """Leave out a device that ``out=`` is on: C++ would compare it with that of the wrapper."""
     device, own = kwargs["device"], kwargs["out"].device

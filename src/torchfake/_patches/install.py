@@ -28,9 +28,12 @@ from torchfake._patches.data import (
     copies,
     data_sources,
     draws,
+    factories,
     files,
     initializers,
     offloading,
+    position_tables,
+    resets,
     safetensors_files,
     subclasses,
 )
@@ -45,6 +48,7 @@ _lock = threading.RLock()
 
 _for_any_mode, _for_named_devices, _for_ordinals = PatchSet(), PatchSet(), PatchSet()
 _by_device_type: dict[str, PatchSet] = {}
+_by_module = {name: PatchSet() for name in position_tables.MODULES}
 
 added_for_any_mode: list[Patch] = []
 """By files that enter modes themselves, as ``_patches/threads`` does."""
@@ -61,7 +65,8 @@ def expect_fakes() -> None:
     """Prepare torch's tracers and DTensors for fakes, which may be the first of this process."""
     let_make_fx_trace(FakeTensor, FakeParameter)
     report_devices_of_shards()
-    compiled.let_fakes_run_uncompiled(as_outside_modes)
+    imported = dict.fromkeys(position_tables.MODULES, _update)
+    compiled.let_fakes_run_uncompiled(as_outside_modes, imported)
 
 
 class as_outside_modes(Restoring):
@@ -106,6 +111,8 @@ def _install_for(on: set[ModeState]) -> None:
     if not on:
         if _for_any_mode.is_installed:
             _forget_lists_of_functions()
+        for patches in _by_module.values():
+            patches.uninstall()
         _for_any_mode.uninstall()
         return
     if not _for_any_mode.is_installed:
@@ -117,8 +124,10 @@ def _install_for(on: set[ModeState]) -> None:
             *data_sources.PATCHES,
             *device_arguments.PATCHES,
             *draws.PATCHES,
+            *factories.PATCHES,
             *files.PATCHES,
             *initializers.PATCHES,
+            *resets.PATCHES,
             *subclasses.PATCHES,
             *safetensors_files.safetensors_patches(),
             *libraries.PATCHES,
@@ -126,6 +135,10 @@ def _install_for(on: set[ModeState]) -> None:
             *added_for_any_mode,
         ]
     )
+    for name, patches in _by_module.items():
+        of_module = [] if patches.is_installed else position_tables.patches_of(name)
+        if of_module:
+            patches.install(of_module)
     if any_named:
         _for_named_devices.install(_patches_for_named_devices())
     if misread:

@@ -278,6 +278,16 @@ def current_fake_mode() -> Any:
     return torch._C._get_dispatch_mode(FAKE_SLOT)
 
 
+_get_mode = torch._C._get_dispatch_mode
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_PYTHON = torch._C.DispatchKey.Python
+
+
+def is_dispatched_to(mode: Any) -> bool:
+    """Whether this thread's FAKE mode is `mode`, and C++ dispatches to it."""
+    return _get_mode(FAKE_SLOT) is mode and not _is_excluded(_PYTHON)
+
+
 def set_fake_mode(mode: Any) -> None:
     """Set this thread's FAKE mode to `mode`, or None. It may be set again to the same.
 

@@ -12,21 +12,27 @@ construction of a model costs.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import torch
 
 from torchfake._answers.answers import Answer
+from torchfake._cache.cache import settings
 from torchfake._cache.other_sizes import order
+from torchfake._core import modes
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import ConstantFill
 from torchfake._operators import random_values
 from torchfake._random import word_counts
-from torchfake._random.private_streams import Words
+from torchfake._random.private_streams import Run, SingleNormals, Words
 from torchfake._tensor import known_values
 
 aten = torch.ops.aten
+
+DRAW_TYPES = frozenset((Words, SingleNormals, Run))
+"""What may wait in a private stream more than once."""
 
 
 class Effect(NamedTuple):
@@ -37,6 +43,32 @@ class Effect(NamedTuple):
     value: ConstantFill | None  # of the storage, all of which is written
     num_bytes: int  # of that storage
     answers: tuple[Answer, ...] = ()  # what a rejection sampler was told on the line of the call
+
+
+@functools.lru_cache(4096)
+def is_whole(record: Metadata) -> bool:
+    """Whether a tensor with this metadata, on a storage of its size, is all of that; on the CPU."""
+    is_plain = record.is_contiguous and not record.offset and not record.is_lazy
+    return is_plain and record.num_bytes > 0 and record.device.type == "cpu"
+
+
+def can_be_seen(tensor: Any) -> bool:
+    """Whether all that a call does to a plain fake can be seen by comparing before and after."""
+    record, storage = tensor._fake_meta, tensor._fake_storage
+    if storage.deferred is not None or modes.thread.passes_over_together or tensor.is_inference():
+        return False
+    if not is_whole(record) or storage.num_bytes != record.num_bytes:
+        return False
+    return is_only_thread() and bool(modes.answerers())
+
+
+def is_only_thread() -> bool:
+    """Whether this thread is the only one in a mode, so that what happens is its own doing; and
+    whether calls may be remembered.
+    """
+    if not settings.enabled or settings.checking or modes.current() is None:
+        return False
+    return {each.thread_id for each in modes.on_any_thread} == {modes.thread.modes[-1].thread_id}
 
 
 _DISTRIBUTIONS = (aten.uniform_.default, aten.normal_.default)
@@ -90,25 +122,37 @@ def _but_for_size(effect: Effect) -> Any:
     return effect.num_writes, len(effect.draws), kept, answers
 
 
+@functools.lru_cache(4096)
 def _words(distribution: Any, record: Metadata) -> tuple[Any, ...]:
     return (word_counts.taken_by(distribution, (None,), {}, record),)
 
 
 def family_key(original: Any, record: Metadata, args: Any, kwargs: Any) -> Any:
     """What calls of one family have in common; None for a call that is of none."""
-    dtype, num_elements = record.dtype, math.prod(record.size)
-    numbers = [n for n in (*args, *kwargs.values()) if isinstance(n, (int, float))]
-    if dtype not in _DTYPES or any(not abs(n) <= _LARGEST_NUMBER for n in numbers):
+    kind = _kind_of(record)
+    if kind is None:
         return None
-    if random_values.keeps_draw(dtype, num_elements):
-        return None
-    is_kept = known_values.keeps_value(record.num_bytes, dtype)
-    types = (*map(type, args), *map(type, kwargs.values()))
-    common = original, dtype, len(record.size), is_kept, types
+    values = (*args, *kwargs.values()) if kwargs else args
+    for value in values:
+        if isinstance(value, (int, float)) and not abs(value) <= _LARGEST_NUMBER:
+            return None
+    types = (*map(type, values),)
     if original.__name__ in _DRAWS_BETWEEN:
-        others = tuple(n for n in (*args, *kwargs.values()) if not isinstance(n, (int, float)))
-        return *common, tuple(kwargs), others, order(numbers)
-    return *common, args, tuple(kwargs.items())
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        others = tuple([value for value in values if not isinstance(value, (int, float))])
+        return original, kind, types, (*kwargs,), others, order(numbers)
+    return original, kind, types, args, (*kwargs.items(),)
+
+
+@functools.lru_cache(4096)
+def _kind_of(record: Metadata) -> Any:
+    """What tensors of one family have in common; None for tensors that are of none."""
+    if record.dtype not in _DTYPES:
+        return None
+    if random_values.keeps_draw(record.dtype, math.prod(record.size)):
+        return None
+    is_kept = known_values.keeps_value(record.num_bytes, record.dtype)
+    return record.dtype, len(record.size), is_kept
 
 
 def is_plain(effect: Effect) -> bool:

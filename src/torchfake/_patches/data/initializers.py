@@ -21,7 +21,6 @@ import torch
 from torchfake._answers.answers import Answer
 from torchfake._cache.cache import families as _families
 from torchfake._cache.cache import initialisers as _effects
-from torchfake._cache.cache import settings
 from torchfake._core import modes, source_location
 from torchfake._core.metadata import DEFERRED
 from torchfake._core.storage import ConstantFill
@@ -29,7 +28,6 @@ from torchfake._patches.data import effects
 from torchfake._patches.data.effects import Effect, Family
 from torchfake._patches.patch import Patch
 from torchfake._random import private_streams
-from torchfake._random.private_streams import Run, SingleNormals, Words
 from torchfake._recording import fills
 from torchfake._recording.fills import Attempt, Fill
 from torchfake._tensor.classes import FAKE_TYPES
@@ -45,7 +43,6 @@ _is_inference = torch.Tensor.is_inference
 _MAX_EFFECTS = 4096
 _MAX_TRIES = 3  # the first fill of a shape leaves bytes, later ones what all have in common
 _ARGUMENT_TYPES = frozenset((float, int, str, bool, type(None)))
-_DRAW_TYPES = frozenset((Words, SingleNormals, Run))  # of which one may wait more than once
 
 
 def initialising(original: Any) -> Any:
@@ -70,9 +67,10 @@ def initialising(original: Any) -> Any:
                 return original(tensor, *args, **kwargs)
             return tensor
         if type(effect) is not Effect:
-            if _follows(effect, original, key, tensor, args, kwargs):
-                return replacement(tensor, *args, **kwargs)
-            return _learn(effect, original, key, tensor, args, kwargs)
+            followed = None if effect else _follow(original, key, tensor, args, kwargs)
+            if followed is None:
+                return _learn(effect, original, key, tensor, args, kwargs)
+            effect = followed
         num_writes, draws, value, num_bytes, answers = effect
         storage = tensor._fake_storage
         if storage.deferred is not None or storage.num_bytes != num_bytes or on[-1].is_over:
@@ -92,17 +90,15 @@ def initialising(original: Any) -> Any:
     return replacement
 
 
-def _follows(num_tries: int, original: Any, key: Any, tensor: Any, args: Any, kwargs: Any) -> bool:
-    """Whether what a call does that was not made before follows from calls on other sizes."""
-    if num_tries:
-        return False
+def _follow(original: Any, key: Any, tensor: Any, args: Any, kwargs: Any) -> Effect | None:
+    """What a call does that was not made before, if that follows from calls on other sizes."""
     record = tensor._fake_meta
-    family = _families.get(effects.family_key(original, record, args, kwargs))
+    family: Family | None = _families.get(effects.family_key(original, record, args, kwargs))
     effect = None if family is None else family.effect_on(record)
     if effect is None or not _can_be_learned(tensor, args, kwargs):
-        return False
+        return None
     _remember(key, effect)
-    return True
+    return effect
 
 
 def _remember(key: Any, effect: Effect | Fill | int) -> None:
@@ -127,7 +123,7 @@ def _learn(num_tries: int, original: Any, key: Any, tensor: Any, args: Any, kwar
         value, num_writes = storage.value, tensor._version - version
         is_kept = value is not None and not isinstance(value, ConstantFill)
         is_told = all(a.answered_by == "torch" and a.asked_at == a.made_at for a in answers)
-        if not is_kept and is_told and all(type(each) in _DRAW_TYPES for each in draws):
+        if not is_kept and is_told and all(type(each) in effects.DRAW_TYPES for each in draws):
             effect = Effect(num_writes, draws, value, storage.num_bytes, (*answers,))
             _remember(key, effect)
             _note_family(effect, original, tensor._fake_meta, args, kwargs)
@@ -193,40 +189,34 @@ def _has_negative_zero(args: Any, kwargs: Any) -> bool:
 
 
 def _can_be_learned(tensor: Any, args: Any, kwargs: Any) -> bool:
-    """Whether all that a call does to a plain fake can be seen by comparing before and after."""
-    if tensor._fake_storage.deferred is not None or _thread.passes_over_together:
-        return False
-    return bool(modes.answerers()) and _follows_from_its_key(tensor, args, kwargs)
+    """Whether all that a call does to a plain fake follows from its key, and can be seen."""
+    return effects.can_be_seen(tensor) and _have_plain_numbers(args, kwargs)
 
 
 def _can_be_recorded_again(tensor: Any, args: Any, kwargs: Any) -> bool:
     """Whether what a call records on a deferred fake can be seen by comparing before and after."""
-    is_plain = fills.is_plain(tensor._fake_storage.deferred)
-    return (
-        is_plain
-        and tensor._fake_meta.mark == DEFERRED
-        and _follows_from_its_key(tensor, args, kwargs)
-    )
+    record, storage = tensor._fake_meta, tensor._fake_storage
+    if record.mark != DEFERRED or not fills.is_plain(storage.deferred) or tensor.is_inference():
+        return False
+    if not effects.is_whole(record) or storage.num_bytes != record.num_bytes:
+        return False
+    return effects.is_only_thread() and _have_plain_numbers(args, kwargs)
 
 
-def _follows_from_its_key(tensor: Any, args: Any, kwargs: Any) -> bool:
-    """Whether all that a call does follows from its key: it writes all of a storage on the CPU, in
-    the only thread that is in a mode.
-    """
-    record = tensor._fake_meta
-    is_whole = record.is_contiguous and not record.offset and not record.is_lazy
-    if not is_whole or tensor._fake_storage.num_bytes != record.num_bytes or not record.num_bytes:
+def _have_plain_numbers(args: Any, kwargs: Any) -> bool:
+    """Whether the key of a call tells its arguments apart, and it does not warn of them."""
+    numbers = (*args, *kwargs.values()) if kwargs else args
+    if not all(type(n) in _ARGUMENT_TYPES for n in numbers) or _warns(numbers):
         return False
-    numbers = (*args, *kwargs.values())
-    if record.device.type != "cpu" or not all(type(n) in _ARGUMENT_TYPES for n in numbers):
-        return False
-    if _has_negative_zero(args, kwargs):
-        return False  # its key is that of zero
-    if tensor.is_inference() or _warns(numbers):
-        return False
-    if not settings.enabled or settings.checking or modes.current() is None:
-        return False
-    return {each.thread_id for each in modes.on_any_thread} == {_thread.modes[-1].thread_id}
+    return not _has_negative_zero(args, kwargs)  # its key is that of zero
+
+
+def is_replacement(function: Any) -> bool:
+    """Whether this is a function of ``torch.nn.init`` as it is in a mode."""
+    return getattr(function, "__code__", None) is _CODE_OF_REPLACEMENTS
+
+
+_CODE_OF_REPLACEMENTS = initialising(lambda: None).__code__
 
 
 _NAMES = (

@@ -1,0 +1,253 @@
+"""``torch.empty``, ``zeros`` and ``ones`` as layers call them: made without a dispatch where nobody
+looks.
+
+Input: the name ``torch`` in the modules of ``torch.nn`` that define layers. Output: the same, but
+for three functions that, of a call like one that was made before, make the fake themselves: a
+wrapper, a storage, the line of user code. Invariant: what can be seen of a fake is what the
+original gives; where there is more to see (another mode, a transform, a profiler, a mode that
+records, somebody else's replacement) or more to read (a device, ``out=``), the original is called.
+Called by: ``_patches/install``.
+
+Models are made of layers, and to reach Python through C++ takes as long as all the rest of a call.
+What it gives is the same each time; and two calls that differ in size alone tell what others give.
+``torch.empty`` itself is not replaced: a function mode of the user compares what it is given with
+``torch.empty``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from typing import Any, NamedTuple
+
+import torch
+
+from torchfake._cache import cache
+from torchfake._core import devices, modes, source_location
+from torchfake._core.metadata import Metadata, contiguous_stride, intern
+from torchfake._core.storage import ConstantFill, Storage, StorageKind
+from torchfake._patches import device_arguments
+from torchfake._patches.patch import Patch
+from torchfake._tensor import known_values
+from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
+from torchfake._torch import autograd, backends, dispatcher, kernels, subclass
+
+_thread = modes.thread
+_is_unobserved = autograd.is_unobserved
+_is_dispatched_to = dispatcher.is_dispatched_to
+_is_deterministic = backends.is_deterministic
+_default_dtype = torch.get_default_dtype
+_caller_location = source_location.caller_location
+_make_wrapper = subclass.make_wrapper
+_new = object.__new__
+_Size, _Dtype = torch.Size, torch.dtype
+_names_of_torch = vars(torch)
+
+_MAX_KNOWN = 8192
+_MAX_BYTES = 1 << 62
+_MAX_TRIES = 3  # of a call that gives something else each time
+
+
+class Made(NamedTuple):
+    """What a call gives, but for the storage and its line."""
+
+    record: Metadata
+    wrapper: tuple[Any, ...]  # the arguments of make_wrapper
+    kind: StorageKind
+    value: ConstantFill | None
+
+
+class Family:
+    """Calls of one function and dtype, which differ in size alone, and whether two gave the same
+    but for that.
+    """
+
+    __slots__ = ("is_confirmed", "is_contradicted", "made")
+
+    def __init__(self, made: Made) -> None:
+        self.made = made
+        self.is_confirmed = self.is_contradicted = False
+
+    def add(self, made: Made) -> None:
+        if made.record is not self.made.record:
+            self.is_confirmed = True
+            same = self.of_size(made.record.size)
+            is_same = made == same and type(made.value) is type(same.value)
+            self.is_contradicted = self.is_contradicted or not is_same
+
+    def of_size(self, size: tuple[int, ...]) -> Made:
+        """What a call gives that asks for this size."""
+        seen = self.made
+        record = intern(size, contiguous_stride(size), 0, seen.record.dtype, seen.record.device)
+        kind = seen.kind._replace(num_bytes=record.num_bytes)
+        value = None if seen.value is None else seen.value._replace(num_bytes=record.num_bytes)
+        return Made(record, wrapper_arguments(record), kind, value)
+
+
+def making(number: int | None, original: Any) -> Any:
+    """A function that makes a tensor of a size, of which all elements are `number` or unknown."""
+    name, is_empty = original.__name__, number is None
+    learned = _Learned(number)
+
+    @functools.wraps(original)
+    def replacement(*size: Any, dtype: Any = _ABSENT, device: Any = _ABSENT, **others: Any) -> Any:
+        on = _thread.modes
+        if (
+            (others or (device is not None and device is not _ABSENT) or not size)
+            or (not on or on[-1].mark or on[-1].is_over)
+            or (_names_of_torch[name] is not original and _is_replaced(name))
+            or not (_is_unobserved() and _is_dispatched_to(on[-1].dispatch))
+            or (is_empty and _is_deterministic())
+        ):
+            return _call(name, size, dtype, device, others)
+        shape = size
+        if len(size) == 1 and (type(size[0]) is tuple or type(size[0]) is _Size):
+            shape = size[0]
+        is_default = dtype is _ABSENT or dtype is None
+        key = (shape, _default_dtype() if is_default else dtype, *map(type, shape))
+        try:
+            made = learned.calls.get(key) or learned.follow(key)
+        except TypeError:  # a list, a symbolic size
+            return _call(name, size, dtype, device, others)
+        if made is None:
+            fake = _call(name, size, dtype, device, others)
+            learned.learn(key, fake)
+            return fake
+        record, wrapper, kind, value = made
+        storage: Any = _new(Storage)
+        storage.location = _caller_location(2)
+        storage._kind = kind
+        storage.value = value
+        storage._meta = storage.deferred = None
+        fake = _make_wrapper(*wrapper)
+        fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
+        return fake
+
+    return replacement
+
+
+_ABSENT: Any = object()
+"""In the place of an argument that is not given, which a function mode of the user could see."""
+
+
+def _call(name: str, size: Any, dtype: Any, device: Any, others: dict[str, Any]) -> Any:
+    """Call the function of this name as the program has, whatever it is now."""
+    if dtype is not _ABSENT:
+        others["dtype"] = dtype
+    if device is not _ABSENT:
+        others["device"] = device
+    return _names_of_torch[name](*size, **others)
+
+
+def _is_replaced(name: str) -> bool:
+    """Whether somebody has replaced a function, who may do anything in it."""
+    return not device_arguments.is_factory(_names_of_torch[name])
+
+
+class _Learned:
+    """What calls of one function give, whose elements are all `number` or unknown.
+
+    A key has the size, the dtype, and the types of the lengths: equal lengths may be of types that
+    torch refuses.
+    """
+
+    def __init__(self, number: int | None) -> None:
+        self.number = number
+        self.calls: dict[Any, Made] = {}
+        self.families: dict[Any, Family] = {}
+        self.tries: dict[Any, int] = {}
+        cache.learned += (self.calls, self.families, self.tries)
+
+    def follow(self, key: Any) -> Made | None:
+        """What a call gives, if that follows from calls that differ in size alone."""
+        family = self.families.get(_family_key(key))
+        if family is None or not family.is_confirmed or family.is_contradicted:
+            return None
+        made = family.of_size(tuple(key[0]))
+        self._remember(key, made)
+        return made
+
+    def learn(self, key: Any, fake: Any) -> None:
+        """Note what a call gave."""
+        num_tries = self.tries.get(key, 0)
+        made = _seen(fake, key, self.number) if num_tries < _MAX_TRIES else None
+        if made is None:
+            if len(self.tries) >= _MAX_KNOWN:
+                self.tries.clear()
+            self.tries[key] = num_tries + 1
+            return
+        self._remember(key, made)
+        family_key = _family_key(key)
+        if family_key is not None:
+            self.families.setdefault(family_key, Family(made)).add(made)
+
+    def _remember(self, key: Any, made: Made) -> None:
+        if len(self.calls) >= _MAX_KNOWN:
+            self.calls.clear()
+        self.calls[key] = made
+
+
+def _seen(fake: Any, key: Any, number: int | None) -> Made | None:
+    """What another call of this key gives, if that can be told from what this one gave, which has
+    all elements equal to `number`.
+    """
+    shape, dtype, *types = key
+    is_plain = type(dtype) is _Dtype and all(t is int for t in types) and type(fake) is FakeTensor
+    if not is_plain or not cache.settings.enabled or cache.settings.checking:
+        return None
+    record, storage = fake._fake_meta, fake._fake_storage
+    expected = intern(tuple(shape), contiguous_stride(tuple(shape)), 0, dtype, devices.CPU)
+    if record is not expected or storage.num_bytes != record.num_bytes or storage.deferred:
+        return None
+    value = storage.value
+    if number is not None and isinstance(value, torch.UntypedStorage):
+        value = ConstantFill(number, dtype, record.num_bytes)
+    if storage.pinned is not None or not (value is None or isinstance(value, ConstantFill)):
+        return None
+    return Made(record, wrapper_arguments(record), storage._kind, value)
+
+
+def _family_key(key: Any) -> Any:
+    """What calls have in common that differ in size alone; None for sizes that are special."""
+    shape, dtype, *types = key
+    if type(dtype) is not _Dtype or not all(t is int for t in types) or not types:
+        return None
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if min(shape) <= 0 or num_bytes > _MAX_BYTES:
+        return None
+    return dtype, known_values.keeps_value(num_bytes, dtype)
+
+
+class _Torch(types.ModuleType):
+    """``torch``, with some functions replaced."""
+
+    def __init__(self, replacements: dict[str, Any]) -> None:
+        super().__init__("torch", torch.__doc__)
+        vars(self).update(replacements)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(torch)
+
+
+_NUMBERS = {"empty": None, "zeros": 0, "ones": 1}
+_originals = {name: getattr(torch, name) for name in _NUMBERS}
+
+
+@functools.cache
+def _with_replacements(original: Any) -> Any:
+    made = {name: making(number, _originals[name]) for name, number in _NUMBERS.items()}
+    for name, replacement in made.items():
+        kernels.name_in_scripts(replacement, _originals[name])
+    return _Torch(made)
+
+
+_nn = torch.nn.modules
+_MODULES = (
+    _nn.activation, _nn.batchnorm, _nn.conv, _nn.linear, _nn.normalization, _nn.rnn, _nn.sparse
+)  # fmt: skip
+
+PATCHES = [Patch(module, "torch", _with_replacements) for module in _MODULES]

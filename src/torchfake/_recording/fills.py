@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import modes
+from torchfake._core.source_location import RawLocation
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell, Overwrite, Read, next_number, recording_lock
 from torchfake._operators.operator_call import NON_TENSOR_TYPES
@@ -38,32 +39,41 @@ class Fill(NamedTuple):
 
 
 class Attempt:
-    """Before a call: what is compared with afterwards."""
+    """Before a call that fills some tensors: what is compared with afterwards."""
 
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-        self._version = tensor._version
+    def __init__(self, *tensors: Any) -> None:
+        self._tensors = tensors
+        self._versions = [tensor._version for tensor in tensors]
         self._number = next_number()
 
-    def fill(self) -> Fill | None:
-        """What the call has recorded, if that is one operation which can be recorded again."""
-        tensor, op = self._tensor, self._tensor._fake_storage.deferred.op
-        num_recorded = next_number() - self._number - 1
-        if op is None or op.number != self._number + 1 or num_recorded != 1:
-            return None
-        target, *numbers = op.args
-        if not isinstance(op.func, torch._ops.OpOverload) or op.kwargs or op.outputs:
-            return None
-        if type(target) is not Read or type(target.contents) is not Cell:
-            return None  # it depends on what was there
-        if target.record is not tensor._fake_meta or op.product_settings is not None:
-            return None
-        if not all(type(number) in NON_TENSOR_TYPES for number in numbers):
-            return None
-        num_words = None if op.draw is None else op.draw.num_words
-        num_writes, draws = tensor._version - self._version, op.draw is not None
-        num_bytes = target.contents.num_bytes
-        return Fill(op.func, tuple(numbers), num_words, draws, num_bytes, num_writes)
+    def fills(self) -> tuple[Fill, ...] | None:
+        """What the call has recorded, if that is one operation for each tensor, in their order,
+        which can be recorded again.
+        """
+        last = next_number() - 1
+        found: list[Fill] = []
+        for tensor, version in zip(self._tensors, self._versions, strict=True):
+            op = tensor._fake_storage.deferred.op
+            fill = None if op is None else _fill_of(op, tensor, tensor._version - version)
+            if fill is None or op.number != self._number + 1 + len(found):
+                return None
+            found.append(fill)
+        return tuple(found) if last == self._number + len(found) else None
+
+
+def _fill_of(op: Any, tensor: Any, num_writes: int) -> Fill | None:
+    target, *numbers = op.args
+    if not isinstance(op.func, torch._ops.OpOverload) or op.kwargs or op.outputs:
+        return None
+    if type(target) is not Read or type(target.contents) is not Cell:
+        return None  # it depends on what was there
+    if target.record is not tensor._fake_meta or op.product_settings is not None:
+        return None
+    if not all(type(number) in NON_TENSOR_TYPES for number in numbers):
+        return None
+    num_words = None if op.draw is None else op.draw.num_words
+    num_bytes = target.contents.num_bytes
+    return Fill(op.func, tuple(numbers), num_words, op.draw is not None, num_bytes, num_writes)
 
 
 def is_plain(deferred: DeferredState | None) -> bool:
@@ -73,29 +83,52 @@ def is_plain(deferred: DeferredState | None) -> bool:
 
 def record_again(fill: Fill, tensor: Any) -> bool:
     """Record `fill` for `tensor`; or nothing has happened, and the result is False."""
-    storage, record = tensor._fake_storage, tensor._fake_meta
-    deferred = storage.deferred
-    if not is_plain(deferred):
-        return False
-    func, numbers, num_words, draws, num_bytes, num_writes = fill
-    cell = deferred.cell
-    if cell.num_bytes != num_bytes or _is_inference(tensor):
+    if not _fits(fill, tensor):
         return False
     with recording_lock:
         location, initialiser, is_sharding = find_call_site()
         if initialiser is not None:
             return False
         modes.thread.initialiser_frame = None
-        number, draw = next_number(), None
-        if num_words is not None:  # it draws on the CPU
-            draw = generator_sync.next_default_draw(num_words)
-        settings = numerics.current()
-        write: Any = _new(
-            Overwrite, (func, numbers, record, location, is_sharding, number, settings, draw)
-        )
-        if draw is None and draws:
-            write = write.as_op(cell)
-            generator_sync.record_draws(write, None, record, num_words)
-        deferred.op, storage.value = write, None
-        autograd.count_writes(tensor, num_writes)
+        _add(fill, tensor, location, is_sharding)
     return True
+
+
+def record_all_again(fills: tuple[Fill, ...], tensors: list[Any]) -> bool:
+    """Record each fill for its tensor, in this order; or none of them, and the result is False."""
+    with recording_lock:
+        if len(fills) != len(tensors) or not all(map(_fits, fills, tensors)):
+            return False
+        location, initialiser, is_sharding = find_call_site()
+        if initialiser is not None or len({t._fake_storage for t in tensors}) != len(tensors):
+            return False
+        modes.thread.initialiser_frame = None
+        for fill, tensor in zip(fills, tensors, strict=True):
+            _add(fill, tensor, location, is_sharding)
+    return True
+
+
+def _fits(fill: Fill, tensor: Any) -> bool:
+    """Whether what `fill` does to a storage of its size can be recorded for that of `tensor`."""
+    deferred = tensor._fake_storage.deferred
+    if not is_plain(deferred) or deferred.cell.num_bytes != fill.num_bytes:
+        return False
+    return not _is_inference(tensor)
+
+
+def _add(fill: Fill, tensor: Any, location: RawLocation | None, is_sharding: bool) -> None:
+    func, numbers, num_words, draws, _, num_writes = fill
+    storage, record = tensor._fake_storage, tensor._fake_meta
+    deferred = storage.deferred
+    number, draw = next_number(), None
+    if num_words is not None:  # it draws on the CPU
+        draw = generator_sync.next_default_draw(num_words)
+    settings = numerics.current()
+    write: Any = _new(
+        Overwrite, (func, numbers, record, location, is_sharding, number, settings, draw)
+    )
+    if draw is None and draws:
+        write = write.as_op(deferred.cell)
+        generator_sync.record_draws(write, None, record, num_words)
+    deferred.op, storage.value = write, None
+    autograd.count_writes(tensor, num_writes)

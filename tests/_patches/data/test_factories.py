@@ -14,7 +14,15 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from tests._patches.data.test_initializers import Calls, Operators
-from torchfake import deferred_init, fake_mode, is_deferred, is_fake
+from torchfake import (
+    deferred_init,
+    deferred_mode,
+    fake_mode,
+    is_deferred,
+    is_fake,
+    materialize_module,
+    materialize_tensor,
+)
 from torchfake._cache import cache
 from torchfake._patches.data import factories
 from torchfake._torch import dispatcher
@@ -190,20 +198,20 @@ def test_other_modes_see_it(kind: Any, name: str) -> None:
 
 
 def test_function_modes_get_the_arguments_of_the_call() -> None:
-    class Arguments(TorchFunctionMode):
-        seen: list[Any] = []
+    seen: list[Any] = []
 
+    class Arguments(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            self.seen.append((func, args, kwargs))
+            seen.append((func, args, kwargs))
             return func(*args, **(kwargs or {}))
 
     original = torch.empty
-    with fake_mode(), Arguments() as mode:
+    with fake_mode(), Arguments():
         layers.torch.empty(3, 4, dtype=torch.float64)
         layers.torch.empty((3,))
-    assert mode.seen == [(original, (3, 4), {"dtype": torch.float64}), (original, ((3,),), {})]
+    assert seen == [(original, (3, 4), {"dtype": torch.float64}), (original, ((3,),), {})]
 
 
 CONTEXTS: dict[str, Callable[[], Any]] = {
@@ -315,3 +323,48 @@ def test_layers_are_compiled_by_torch_jit(layer: str) -> None:
     with fake_mode():
         code = torch.jit.script(getattr(torch.nn, layer)(*arguments)).code
     assert code == torch.jit.script(getattr(torch.nn, layer)(*arguments)).code
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_deferred_tensors_are_as_in_eager(name: str) -> None:
+    """Whatever was learned in a mode of one kind is used in the other."""
+
+    def made() -> list[Any]:
+        tensors = [getattr(layers.torch, name)(*size) for size in SIZES * 2]
+        for tensor in tensors:
+            tensor.fill_(2) if name == "empty" else tensor.add_(2)
+        return [*tensors, *(torch.nn.Linear(3, 4) for _ in range(3))]
+
+    torch.manual_seed(3)
+    eager = made()
+    torch.manual_seed(3)
+    with deferred_mode():
+        first = made()
+    with fake_mode():
+        made()
+    torch.manual_seed(3)
+    with deferred_mode():
+        second = made()
+    for fakes in (first, second):
+        for fake, real in zip(fakes, eager, strict=True):
+            if isinstance(fake, torch.nn.Module):
+                materialize_module(fake)
+                assert torch.equal(fake.weight, real.weight)
+            else:
+                assert is_deferred(fake)
+                assert torch.equal(materialize_tensor(fake), real)
+
+
+def test_empty_tensors_of_a_deferred_mode() -> None:
+    with deferred_mode():
+        made = [layers.torch.empty(3, 4) for _ in range(4)]
+    for tensor in made:
+        storage = tensor._fake_storage
+        assert (
+            storage.source_location.line
+            == test_empty_tensors_of_a_deferred_mode.__code__.co_firstlineno + 2
+        )
+        assert storage.deferred.op is None
+        assert (storage.op, storage.num_bytes) == (torch.ops.aten.empty.memory_format, 48)
+        assert is_deferred(tensor)
+    assert len({id(t._fake_storage.deferred.cell) for t in made}) == 4

@@ -22,11 +22,12 @@ from torchfake._answers.answers import Answer
 from torchfake._cache.cache import settings
 from torchfake._cache.other_sizes import order
 from torchfake._core import modes
-from torchfake._core.metadata import Metadata
+from torchfake._core.metadata import DEFERRED, Metadata
 from torchfake._core.storage import ConstantFill
 from torchfake._operators import random_values
 from torchfake._random import word_counts
 from torchfake._random.private_streams import Run, SingleNormals, Words
+from torchfake._recording import fills
 from torchfake._tensor import known_values
 
 aten = torch.ops.aten
@@ -60,6 +61,15 @@ def can_be_seen(tensor: Any) -> bool:
     if not is_whole(record) or storage.num_bytes != record.num_bytes:
         return False
     return is_only_thread() and bool(modes.answerers())
+
+
+def can_be_recorded_again(tensor: Any) -> bool:
+    """The same of what a call records on a deferred fake."""
+    record, storage = tensor._fake_meta, tensor._fake_storage
+    if record.mark != DEFERRED or not fills.is_plain(storage.deferred) or tensor.is_inference():
+        return False
+    is_all = is_whole(record) and storage.num_bytes == record.num_bytes
+    return is_all and is_only_thread()
 
 
 def is_only_thread() -> bool:
@@ -149,10 +159,9 @@ def _kind_of(record: Metadata) -> Any:
     """What tensors of one family have in common; None for tensors that are of none."""
     if record.dtype not in _DTYPES:
         return None
-    if random_values.keeps_draw(record.dtype, math.prod(record.size)):
-        return None
-    is_kept = known_values.keeps_value(record.num_bytes, record.dtype)
-    return record.dtype, len(record.size), is_kept
+    keeps_draws = random_values.keeps_draw(record.dtype, math.prod(record.size))
+    keeps_fills = known_values.keeps_value(record.num_bytes, record.dtype)
+    return record.dtype, len(record.size), keeps_draws, keeps_fills
 
 
 def is_plain(effect: Effect) -> bool:

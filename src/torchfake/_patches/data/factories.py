@@ -4,8 +4,8 @@ looks.
 Input: the name ``torch`` in the modules of ``torch.nn`` that define layers. Output: the same, but
 for three functions that, of a call like one that was made before, make the fake themselves: a
 wrapper, a storage, the line of user code. Invariant: what can be seen of a fake is what the
-original gives; where there is more to see (another mode, a transform, a profiler, a mode that
-records, somebody else's replacement) or more to read (a device, ``out=``), the original is called.
+original gives; where there is more to see (another mode, a transform, a profiler, a write to
+record, somebody else's replacement) or more to read (a device, ``out=``), the original is called.
 Called by: ``_patches/install``.
 
 Models are made of layers, and to reach Python through C++ takes as long as all the rest of a call.
@@ -25,10 +25,21 @@ import torch
 
 from torchfake._cache import cache
 from torchfake._core import devices, modes, source_location
-from torchfake._core.metadata import Metadata, contiguous_stride, intern
+from torchfake._core.metadata import (
+    DEFERRED,
+    PLAIN,
+    Metadata,
+    contiguous_stride,
+    intern,
+    with_mark,
+)
 from torchfake._core.storage import ConstantFill, Storage, StorageKind
+from torchfake._graph.deferred_storage import DeferredState
+from torchfake._graph.operations import Cell
 from torchfake._patches import device_arguments
 from torchfake._patches.patch import Patch
+from torchfake._recording import fills
+from torchfake._recording.initializers import find_call_site
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
 from torchfake._torch import autograd, backends, dispatcher, kernels, subclass
@@ -88,6 +99,7 @@ class Family:
 def making(number: int | None, original: Any) -> Any:
     """A function that makes a tensor of a size, of which all elements are `number` or unknown."""
     name, is_empty = original.__name__, number is None
+    allowed_mark = DEFERRED if is_empty else PLAIN  # what is written is recorded
     learned = _Learned(number)
 
     @functools.wraps(original)
@@ -95,7 +107,7 @@ def making(number: int | None, original: Any) -> Any:
         on = _thread.modes
         if (
             (others or (device is not None and device is not _ABSENT) or not size)
-            or (not on or on[-1].mark or on[-1].is_over)
+            or (not on or on[-1].mark > allowed_mark or on[-1].is_over)
             or (_names_of_torch[name] is not original and _is_replaced(name))
             or not (_is_unobserved() and _is_dispatched_to(on[-1].dispatch))
             or (is_empty and _is_deterministic())
@@ -116,10 +128,15 @@ def making(number: int | None, original: Any) -> Any:
             return fake
         record, wrapper, kind, value = made
         storage: Any = _new(Storage)
-        storage.location = _caller_location(2)
         storage._kind = kind
         storage.value = value
         storage._meta = storage.deferred = None
+        if on[-1].mark:
+            record = with_mark(record, DEFERRED)
+            storage.location = find_call_site()[0]
+            storage.deferred = DeferredState(Cell(kind.num_bytes, kind.device), None, DEFERRED)
+        else:
+            storage.location = _caller_location(2)
         fake = _make_wrapper(*wrapper)
         fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
         return fake
@@ -196,9 +213,14 @@ def _seen(fake: Any, key: Any, number: int | None) -> Made | None:
     is_plain = type(dtype) is _Dtype and all(t is int for t in types) and type(fake) is FakeTensor
     if not is_plain or not cache.settings.enabled or cache.settings.checking:
         return None
-    record, storage = fake._fake_meta, fake._fake_storage
+    record, storage, deferred = fake._fake_meta, fake._fake_storage, fake._fake_storage.deferred
     expected = intern(tuple(shape), contiguous_stride(tuple(shape)), 0, dtype, devices.CPU)
-    if record is not expected or storage.num_bytes != record.num_bytes or storage.deferred:
+    if deferred is not None:
+        is_empty = fills.is_plain(deferred) and deferred.op is None
+        if not is_empty or record is not with_mark(expected, DEFERRED):
+            return None
+        record = expected
+    if record is not expected or storage.num_bytes != record.num_bytes:
         return None
     value = storage.value
     if number is not None and isinstance(value, torch.UntypedStorage):

@@ -22,7 +22,6 @@ from torchfake._answers.answers import Answer
 from torchfake._cache.cache import families as _families
 from torchfake._cache.cache import initialisers as _effects
 from torchfake._core import modes, source_location
-from torchfake._core.metadata import DEFERRED
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects
 from torchfake._patches.data.effects import Effect, Family
@@ -142,11 +141,13 @@ def _learn_fill(
     num_tries: int, original: Any, key: Any, tensor: Any, args: Any, kwargs: Any
 ) -> Any:
     """Call the original on a deferred tensor, and note what it recorded."""
-    if num_tries >= _MAX_TRIES or not _can_be_recorded_again(tensor, args, kwargs):
+    can_be_recorded_again = effects.can_be_recorded_again(tensor)
+    if num_tries >= _MAX_TRIES or not (can_be_recorded_again and _have_plain_numbers(args, kwargs)):
         return original(tensor, *args, **kwargs)
     attempt = Attempt(tensor)
     result = original(tensor, *args, **kwargs)
-    _remember(key, (attempt.fill() if result is tensor else None) or num_tries + 1)
+    fills_seen = attempt.fills() if result is tensor else None
+    _remember(key, num_tries + 1 if fills_seen is None else fills_seen[0])
     return result
 
 
@@ -191,16 +192,6 @@ def _has_negative_zero(args: Any, kwargs: Any) -> bool:
 def _can_be_learned(tensor: Any, args: Any, kwargs: Any) -> bool:
     """Whether all that a call does to a plain fake follows from its key, and can be seen."""
     return effects.can_be_seen(tensor) and _have_plain_numbers(args, kwargs)
-
-
-def _can_be_recorded_again(tensor: Any, args: Any, kwargs: Any) -> bool:
-    """Whether what a call records on a deferred fake can be seen by comparing before and after."""
-    record, storage = tensor._fake_meta, tensor._fake_storage
-    if record.mark != DEFERRED or not fills.is_plain(storage.deferred) or tensor.is_inference():
-        return False
-    if not effects.is_whole(record) or storage.num_bytes != record.num_bytes:
-        return False
-    return effects.is_only_thread() and _have_plain_numbers(args, kwargs)
 
 
 def _have_plain_numbers(args: Any, kwargs: Any) -> bool:

@@ -22,6 +22,8 @@ from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects, initializers
 from torchfake._patches.patch import Patch
 from torchfake._random import private_streams
+from torchfake._recording import fills
+from torchfake._recording.fills import Fill
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._torch import autograd
 
@@ -52,115 +54,134 @@ class _Write(NamedTuple):
 
 
 class _Reset(NamedTuple):
-    """What a reset does."""
+    """What a reset does to plain fakes."""
 
-    writes: tuple[_Write | None, ...]  # None for a parameter that is None
+    writes: tuple[_Write, ...]  # to each parameter
     draws: tuple[Any, ...]
-    functions: dict[str, Any]  # of torch.nn.init, which did it
+
+    def repeat(self, tensors: list[Any]) -> bool:
+        """Do the same to the parameters of another layer; or nothing, if they are not as these."""
+        if _thread.passes_over_together or not self._fits(tensors):
+            return False
+        for tensor, write in zip(tensors, self.writes, strict=True):
+            _count_writes(tensor, write.num_writes)
+            tensor._fake_storage.value = write.value
+        for draw in self.draws:
+            (_thread.draw_position or private_streams.position()).pass_over(draw)
+        return True
+
+    def _fits(self, tensors: list[Any]) -> bool:
+        """Whether they have storages of their own, as large as those that were seen."""
+        storages = [tensor._fake_storage for tensor in tensors]
+        if len(storages) > 1 and len({*storages}) != len(storages):
+            return False
+        for tensor, storage, write in zip(tensors, storages, self.writes, strict=True):
+            if storage.deferred is not None or storage.num_bytes != write.num_bytes:
+                return False
+            if tensor.is_inference():
+                return False
+        return True
+
+
+class _Recorded(NamedTuple):
+    """What a reset records of deferred fakes."""
+
+    fills: tuple[Fill, ...]  # of each parameter
+
+    def repeat(self, tensors: list[Any]) -> bool:
+        return fills.record_all_again(self.fills, tensors)
+
+
+class _Known(NamedTuple):
+    """What is known of the resets of layers that are alike."""
+
+    effect: _Reset | _Recorded
+    functions: tuple[tuple[str, Any], ...]  # of torch.nn.init, which did it
 
 
 def _resetting(layer: _Layer, original: Any) -> Any:
-    known: dict[Any, _Reset | int] = {}
+    known: dict[Any, _Known | int] = {}
     cache.learned.append(known)
-    parameters_of = layer.parameters
 
     @functools.wraps(original)
     def replacement(self: Any) -> None:
         on = _thread.modes
-        if not on or on[-1].mark or type(self) not in layer.classes or not _is_unobserved():
+        if not on or type(self) not in layer.classes or on[-1].is_over or not _is_unobserved():
             return original(self)  # type: ignore[no-any-return]
-        parameters = self._parameters
-        tensors = [*parameters.values()]
-        key: list[Any] = [type(self)]
-        for tensor in tensors:
-            if tensor is None:
-                key.append(None)
-            elif type(tensor) in FAKE_TYPES:
-                key.append(tensor._fake_meta)
-            else:
-                return original(self)  # type: ignore[no-any-return]
-        attributes = vars(self)
-        key += [attributes.get(name) for name in layer.attributes]
-        found = known.get((*key,), 0)
-        if not isinstance(found, _Reset):
-            return learn((*key,), found, self, tensors)
-        if (
-            on[-1].is_over
-            or _thread.passes_over_together
-            or tuple(parameters) != parameters_of
-            or any(_init.get(name) is not f for name, f in found.functions.items())
-            or not _can_be_written(tensors, found.writes)
-        ):
-            return original(self)  # type: ignore[no-any-return]
-        for tensor, write in zip(tensors, found.writes, strict=True):
-            if write is not None:
-                _count_writes(tensor, write.num_writes)
-                tensor._fake_storage.value = write.value
-        for draw in found.draws:
-            (_thread.draw_position or private_streams.position()).pass_over(draw)
-        return None
-
-    def learn(key: Any, num_tries: int, self: Any, tensors: list[Any]) -> None:
-        """A first layer may be the only one: what a reset does is noted of the second one."""
-        is_plain = 0 < num_tries <= _MAX_TRIES and tuple(self._parameters) == parameters_of
-        functions = {name: _init.get(name) for name in layer.functions}
-        made: _Reset | None = None
-        if (
-            is_plain
-            and all(map(initializers.is_replacement, functions.values()))
-            and all(t is None or effects.can_be_seen(t) for t in tensors)
-        ):
-            made = _observed(original, self, tensors, functions)
-        else:
-            original(self)
+        tensors: list[Any] = []
+        parts: list[Any] = [type(self), on[-1].mark]
+        for name, tensor in self._parameters.items():
+            if tensor is not None:
+                if type(tensor) not in FAKE_TYPES:
+                    return original(self)  # type: ignore[no-any-return]
+                tensors.append(tensor)
+                parts += (name, tensor._fake_meta)
+        if layer.attributes:
+            parts += [vars(self).get(name) for name in layer.attributes]
+        key = tuple(parts)
+        found = known.get(key, 0)
+        if isinstance(found, _Known):
+            for function_name, function in found.functions:
+                if _init.get(function_name) is not function:
+                    return original(self)  # type: ignore[no-any-return]
+            if not found.effect.repeat(tensors):
+                original(self)
+            return None
         if len(known) >= _MAX_KNOWN:
             known.clear()
-        known[key] = made or num_tries + 1
+        known[key] = _learn(layer, original, found, self, tensors) or found + 1
+        return None
 
     return replacement
 
 
-def _can_be_written(tensors: list[Any], writes: tuple[_Write | None, ...]) -> bool:
-    """Whether parameters have storages of their own, as large as those that were seen."""
-    storages = set()
-    for tensor, write in zip(tensors, writes, strict=True):
-        if write is not None:
-            storage = tensor._fake_storage
-            if storage.deferred is not None or storage.num_bytes != write.num_bytes:
-                return False
-            if storage in storages or tensor.is_inference():
-                return False
-            storages.add(storage)
-    return True
+def _learn(
+    layer: _Layer, original: Any, num_tries: int, self: Any, tensors: list[Any]
+) -> _Known | None:
+    """Reset a layer. A first one may be the only one: what is done is noted of the second one."""
+    functions = tuple((name, _init.get(name)) for name in layer.functions)
+    effect: _Reset | _Recorded | None = None
+    is_plain = 0 < num_tries <= _MAX_TRIES and {*self._parameters} == {*layer.parameters}
+    if not is_plain or not all(initializers.is_replacement(f) for _, f in functions):
+        original(self)
+    elif all(map(effects.can_be_seen, tensors)):
+        effect = _observed(original, self, tensors)
+    elif all(map(effects.can_be_recorded_again, tensors)):
+        effect = _observed_record(original, self, tensors)
+    else:
+        original(self)
+    return None if effect is None else _Known(effect, functions)
 
 
-def _observed(
-    original: Any, layer: Any, tensors: list[Any], functions: dict[str, Any]
-) -> _Reset | None:
+def _observed(original: Any, layer: Any, tensors: list[Any]) -> _Reset | None:
     """Reset a layer. What that did, if it does the same to each layer like this one."""
     stream = private_streams.position().stream()
     waiting, answers = stream.waiting(), modes.answerers()[0].answers
-    before = [None if t is None else (t._version, t._fake_storage) for t in tensors]
+    before = [(tensor._version, tensor._fake_storage) for tensor in tensors]
     told, own = answers.times(), dict(vars(layer))
     original(layer)
     draws = private_streams.position().stream().added_to(waiting)
-    writes = [b and _write_since(t, *b) for t, b in zip(tensors, before, strict=True)]
-    if draws is None or answers.times() != told or vars(layer) != own or _UNKNOWN in writes:
+    writes = [_write_since(t, *b) for t, b in zip(tensors, before, strict=True)]
+    if draws is None or answers.times() != told or vars(layer) != own or None in writes:
         return None
     is_counted = all(type(draw) in effects.DRAW_TYPES for draw in draws)
-    return _Reset((*writes,), draws, functions) if is_counted else None
+    return _Reset(tuple(writes), draws) if is_counted else None  # type: ignore[arg-type]
 
 
-_UNKNOWN: Any = object()
-"""A write that leaves something else each time."""
-
-
-def _write_since(tensor: Any, version: int, storage: Any) -> _Write:
+def _write_since(tensor: Any, version: int, storage: Any) -> _Write | None:
+    """What has been written to a tensor; None if that is something else each time, or nothing."""
     value = tensor._fake_storage.value
     is_kept = value is not None and not isinstance(value, ConstantFill)
     if tensor._fake_storage is not storage or is_kept or tensor._version == version:
-        return _UNKNOWN  # type: ignore[no-any-return]
+        return None
     return _Write(tensor._version - version, value, storage.num_bytes)
+
+
+def _observed_record(original: Any, layer: Any, tensors: list[Any]) -> _Recorded | None:
+    attempt, own = fills.Attempt(*tensors), dict(vars(layer))
+    original(layer)
+    seen = attempt.fills()
+    return _Recorded(seen) if seen and vars(layer) == own else None
 
 
 _DRAWING = ("kaiming_uniform_", "uniform_")

@@ -28,6 +28,13 @@ class Patch(NamedTuple):
 _INHERITED = object()  # the owner only inherits the attribute
 
 
+def _inherited(owner: Any, name: str) -> Any:
+    """What the owner inherits under this name, as it is in its class; None if there is nothing."""
+    if not isinstance(owner, type):
+        return inspect.getattr_static(owner, name, None)
+    return next((vars(cls)[name] for cls in owner.__mro__ if name in vars(cls)), None)
+
+
 class PatchSet:
     """Patches that are installed and removed together. An interrupted call is made again."""
 
@@ -44,7 +51,7 @@ class PatchSet:
         self.uninstall()  # what was begun
         for owner, name, make_replacement in patches:
             own = vars(owner).get(name, _INHERITED)
-            original = inspect.getattr_static(owner, name, None) if own is _INHERITED else own
+            original = _inherited(owner, name) if own is _INHERITED else own
             known = self._made.get((id(owner), name))
             if known is None or known[0] is not original:  # to make one takes longer than the rest
                 known = self._made[id(owner), name] = original, make_replacement(original)

@@ -8,6 +8,7 @@ beyond the context managers here. Called by: ``_core/devices``, ``_patches/devic
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
@@ -290,8 +291,17 @@ def caches_of_functions() -> list[Any]:
     """What torch lists once of its own functions, and of whether there is a device: functions with
     a cache, of the modules that are imported.
     """
-    found = [vars(torch.overrides).get(name) for name in _LISTS_OF_FUNCTIONS]
+    own = [vars(torch.overrides).get(name) for name in _LISTS_OF_FUNCTIONS]
+    found = [function for function in own if hasattr(function, "cache_clear")]
     for name in ("torch.utils._triton", "torch._dynamo.trace_rules"):
         module: Any = sys.modules.get(name)
-        found += vars(module).values() if module is not None else []
-    return [function for function in found if hasattr(function, "cache_clear")]
+        if module is not None:
+            names = _names_with_a_cache(module, len(vars(module)))
+            found += [vars(module)[each] for each in names if each in vars(module)]
+    return found
+
+
+@functools.lru_cache(8)
+def _names_with_a_cache(module: Any, num_names: int) -> list[str]:
+    """Of the functions of a module with so many names: looked for again when it has more."""
+    return [name for name, value in vars(module).items() if hasattr(value, "cache_clear")]

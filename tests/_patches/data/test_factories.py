@@ -368,3 +368,37 @@ def test_empty_tensors_of_a_deferred_mode() -> None:
         assert (storage.op, storage.num_bytes) == (torch.ops.aten.empty.memory_format, 48)
         assert is_deferred(tensor)
     assert len({id(t._fake_storage.deferred.cell) for t in made}) == 4
+
+
+NUMBERS: list[tuple[Any, dict[str, Any]]] = [
+    (data, options)
+    for data in (0, False, 0.0, -0.0, 1, True, 3, -3, 300, 1 << 40, 1 << 70, [0], torch.ones(()))
+    for options in ({"dtype": torch.long}, {"dtype": torch.uint8}, {"dtype": torch.bfloat16}, {},
+                    {"dtype": torch.bool, "device": None}, {"dtype": torch.long, "device": "cpu"},
+                    {"dtype": torch.complex64}, {"dtype": torch.float32, "requires_grad": True})
+]  # fmt: skip
+
+
+def number(data: Any, options: dict[str, Any]) -> Any:
+    try:
+        made = layers.torch.tensor(data, **options)
+    except Exception as error:
+        return type(error)
+    return made.dtype, str(made.tolist()), made.shape, made.requires_grad, made._version
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+def test_tensors_of_numbers() -> None:
+    expected = [number(*call) for call in NUMBERS]
+    with fake_mode():
+        for order in (1, -1, 1):
+            assert [number(*call) for call in NUMBERS[::order]] == expected[::order]
+
+
+def test_counts_of_batch_norms_are_their_own() -> None:
+    with fake_mode():
+        one, other = (torch.nn.BatchNorm1d(3) for _ in range(2))
+        assert one.num_batches_tracked is not None
+        one.num_batches_tracked.add_(1)
+        assert (int(one.num_batches_tracked), int(other.num_batches_tracked)) == (1, 0)  # type: ignore[arg-type]
+        assert int(torch.nn.BatchNorm1d(3).num_batches_tracked) == 0  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from tests._patches.data.test_initializers import Calls, Operators
-from torchfake import deferred_init, fake_mode, materialize_module
+from torchfake import deferred_init, deferred_mode, fake_mode, materialize_module
 from torchfake._cache import cache
 from torchfake._patches.data import resets
 
@@ -38,6 +38,13 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "Bilinear": lambda: nn.Bilinear(10, 20, 80),
     "EmbeddingBag": lambda: nn.EmbeddingBag(50, 20),
     "BatchNorm2d": lambda: nn.BatchNorm2d(100),
+    "BatchNorm1d without affine": lambda: nn.BatchNorm1d(100, affine=False),
+    "BatchNorm3d without statistics": lambda: nn.BatchNorm3d(100, track_running_stats=False),
+    "SyncBatchNorm": lambda: nn.SyncBatchNorm(100),
+    "InstanceNorm2d": lambda: nn.InstanceNorm2d(100),
+    "InstanceNorm2d with all": lambda: nn.InstanceNorm2d(
+        100, affine=True, track_running_stats=True
+    ),
     "MultiheadAttention": lambda: nn.MultiheadAttention(80, 4),
 }
 
@@ -81,7 +88,8 @@ def test_filled_values_are_known(name: str) -> None:
         for _ in range(5):
             layer = LAYERS[name]()
             with torch.no_grad():
-                layer.weight.mul_(3)
+                for tensor in layer.state_dict().values():
+                    tensor.mul_(3)
             layer.reset_parameters()
             assert [tensor.tolist() for tensor in layer.state_dict().values()] == expected
 
@@ -144,6 +152,29 @@ def test_layers_that_were_changed(kind: str) -> None:
     eager = seen()
     with fake_mode():
         assert seen() == eager
+
+
+def test_statistics_that_require_gradients_are_refused() -> None:
+    def refusal() -> str:
+        for _ in range(3):
+            layer = nn.BatchNorm2d(100)
+        layer.running_mean.requires_grad_()
+        with pytest.raises(RuntimeError) as error:
+            layer.reset_parameters()
+        return str(error.value)
+
+    eager = refusal()
+    with fake_mode():
+        assert refusal() == eager
+
+
+def test_deferred_batch_norms() -> None:
+    eager = nn.BatchNorm2d(100).state_dict()
+    with deferred_mode():
+        made = [nn.BatchNorm2d(100) for _ in range(5)]
+    for layer in made:
+        materialize_module(layer)
+        assert all(torch.equal(t, eager[n]) for n, t in layer.state_dict().items())
 
 
 def test_classes_of_their_own() -> None:

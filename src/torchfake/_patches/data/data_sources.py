@@ -82,6 +82,16 @@ def _with_real_items(original: Any) -> Any:
     return replacement
 
 
+def is_with_real_items(function: Any) -> bool:
+    """Whether this is ``torch.tensor`` as it is in a mode: of a number, it gives what the original
+    gives.
+    """
+    return getattr(function, "__code__", None) is _CODE_WITH_REAL_ITEMS
+
+
+_CODE_WITH_REAL_ITEMS = _with_real_items(lambda: None).__code__
+
+
 def _to_dlpack(original: Any) -> Any:
     """``torch.utils.dlpack.to_dlpack``: C++ reads the address of the tensor's memory."""
 

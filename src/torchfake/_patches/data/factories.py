@@ -1,8 +1,8 @@
-"""``torch.empty``, ``zeros`` and ``ones`` as layers call them: made without a dispatch where nobody
-looks.
+"""``torch.empty``, ``zeros``, ``ones`` and ``tensor`` as layers call them: made without a dispatch
+where nobody looks.
 
 Input: the name ``torch`` in the modules of ``torch.nn`` that define layers. Output: the same, but
-for three functions that, of a call like one that was made before, make the fake themselves: a
+for some functions that, of a call like one that was made before, make the fake themselves: a
 wrapper, a storage, the line of user code. Invariant: what can be seen of a fake is what the
 original gives; where there is more to see (another mode, a transform, a profiler, a write to
 record, somebody else's replacement) or more to read (a device, ``out=``), the original is called.
@@ -33,10 +33,11 @@ from torchfake._core.metadata import (
     intern,
     with_mark,
 )
-from torchfake._core.storage import ConstantFill, Storage, StorageKind
+from torchfake._core.storage import ConstantFill, Storage, StorageKind, storage_of_kind
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell
 from torchfake._patches import device_arguments
+from torchfake._patches.data import data_sources
 from torchfake._patches.patch import Patch
 from torchfake._recording import fills
 from torchfake._recording.initializers import find_call_site
@@ -144,6 +145,40 @@ def making(number: int | None, original: Any) -> Any:
     return replacement
 
 
+def making_numbers(original: Any) -> Any:
+    """``torch.tensor`` of an integer as int64: batch norms count from zero."""
+    known: dict[Any, Made] = {}
+    cache.learned.append(known)
+
+    @functools.wraps(original)
+    def replacement(
+        data: Any, *, dtype: Any = _ABSENT, device: Any = _ABSENT, **others: Any
+    ) -> Any:
+        on = _thread.modes
+        if (
+            (others or (device is not None and device is not _ABSENT) or type(data) is not int)
+            or (not on or on[-1].mark or on[-1].is_over or dtype is not torch.int64)
+            or (_names_of_torch["tensor"] is not original and _is_replaced("tensor"))
+            or not (_is_unobserved() and _is_dispatched_to(on[-1].dispatch))
+        ):
+            return _call("tensor", (data,), dtype, device, others)
+        made = known.get(data)
+        if made is None:
+            fake = _call("tensor", (data,), dtype, device, others)
+            seen = _seen(fake, ((), dtype), data)
+            if seen is not None:
+                if len(known) >= _MAX_KNOWN:
+                    known.clear()
+                known[data] = seen
+            return fake
+        storage = storage_of_kind(made.kind, _caller_location(2), made.value)
+        fake = _make_wrapper(*made.wrapper)
+        fake._fake_attributes = {"_fake_meta": made.record, "_fake_storage": storage}
+        return fake
+
+    return replacement
+
+
 _ABSENT: Any = object()
 """In the place of an argument that is not given, which a function mode of the user could see."""
 
@@ -159,7 +194,9 @@ def _call(name: str, size: Any, dtype: Any, device: Any, others: dict[str, Any])
 
 def _is_replaced(name: str) -> bool:
     """Whether somebody has replaced a function, who may do anything in it."""
-    return not device_arguments.is_factory(_names_of_torch[name])
+    function = _names_of_torch[name]
+    is_own = device_arguments.is_factory(function) or data_sources.is_with_real_items(function)
+    return not is_own
 
 
 class _Learned:
@@ -256,12 +293,13 @@ class _Torch(types.ModuleType):
 
 
 _NUMBERS = {"empty": None, "zeros": 0, "ones": 1}
-_originals = {name: getattr(torch, name) for name in _NUMBERS}
+_originals = {name: getattr(torch, name) for name in (*_NUMBERS, "tensor")}
 
 
 @functools.cache
 def _with_replacements(original: Any) -> Any:
     made = {name: making(number, _originals[name]) for name, number in _NUMBERS.items()}
+    made["tensor"] = making_numbers(_originals["tensor"])
     for name, replacement in made.items():
         kernels.name_in_scripts(replacement, _originals[name])
     return _Torch(made)

@@ -25,6 +25,7 @@ from torchfake._random import private_streams
 from torchfake._recording import fills
 from torchfake._recording.fills import Fill
 from torchfake._tensor.classes import FAKE_TYPES
+from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd
 
 _thread = modes.thread
@@ -43,6 +44,7 @@ class _Layer(NamedTuple):
     parameters: tuple[str, ...]
     attributes: tuple[str, ...]
     functions: tuple[str, ...]  # of torch.nn.init
+    buffers: tuple[str, ...] = ()  # those that it writes, before the parameters
 
 
 class _Write(NamedTuple):
@@ -110,6 +112,13 @@ def _resetting(layer: _Layer, original: Any) -> Any:
             return original(self)  # type: ignore[no-any-return]
         tensors: list[Any] = []
         parts: list[Any] = [type(self), on[-1].mark]
+        if layer.buffers:
+            for name, tensor in self._buffers.items():
+                if tensor is not None:
+                    if type(tensor) is not FakeTensor or tensor.requires_grad:
+                        return original(self)  # type: ignore[no-any-return]
+                    tensors.append(tensor)
+                    parts += (name, tensor._fake_meta)
         for name, tensor in self._parameters.items():
             if tensor is not None:
                 if type(tensor) not in FAKE_TYPES:
@@ -141,7 +150,8 @@ def _learn(
     """Reset a layer. A first one may be the only one: what is done is noted of the second one."""
     functions = tuple((name, _init.get(name)) for name in layer.functions)
     effect: _Reset | _Recorded | None = None
-    is_plain = 0 < num_tries <= _MAX_TRIES and {*self._parameters} == {*layer.parameters}
+    is_plain = {*self._parameters} == {*layer.parameters} and {*self._buffers} == {*layer.buffers}
+    is_plain = is_plain and 0 < num_tries <= _MAX_TRIES
     if not is_plain or not all(initializers.is_replacement(f) for _, f in functions):
         original(self)
     elif all(map(effects.can_be_seen, tensors)):
@@ -205,6 +215,16 @@ _LAYERS = {
     nn.LayerNorm: _Layer(frozenset({nn.LayerNorm}), _BOTH, ("elementwise_affine",), _FILLING),
     nn.GroupNorm: _Layer(frozenset({nn.GroupNorm}), _BOTH, ("affine",), _FILLING),
     nn.RMSNorm: _Layer(frozenset({nn.RMSNorm}), ("weight",), ("elementwise_affine",), ("ones_",)),
+    _nn.batchnorm._NormBase: _Layer(
+        frozenset(
+            {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm}
+            | {nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d}
+        ),
+        _BOTH,
+        ("affine", "track_running_stats"),
+        _FILLING,
+        ("running_mean", "running_var", "num_batches_tracked"),
+    ),
     nn.Embedding: _Layer(frozenset({nn.Embedding}), ("weight",), ("padding_idx",), ("normal_",)),
 }
 

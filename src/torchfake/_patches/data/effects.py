@@ -139,7 +139,7 @@ def _words(distribution: Any, record: Metadata) -> tuple[Any, ...]:
 
 def family_key(original: Any, record: Metadata, args: Any, kwargs: Any) -> Any:
     """What calls of one family have in common; None for a call that is of none."""
-    kind = _kind_of(record)
+    kind = kind_of(record)
     if kind is None:
         return None
     values = (*args, *kwargs.values()) if kwargs else args
@@ -155,13 +155,24 @@ def family_key(original: Any, record: Metadata, args: Any, kwargs: Any) -> Any:
 
 
 @functools.lru_cache(4096)
-def _kind_of(record: Metadata) -> Any:
+def kind_of(record: Metadata) -> Any:
     """What tensors of one family have in common; None for tensors that are of none."""
     if record.dtype not in _DTYPES:
         return None
     keeps_draws = random_values.keeps_draw(record.dtype, math.prod(record.size))
     keeps_fills = known_values.keeps_value(record.num_bytes, record.dtype)
     return record.dtype, len(record.size), keeps_draws, keeps_fills
+
+
+def as_fill(value: Any, dtype: torch.dtype) -> Any:
+    """A known value as the fill that it is, if all of its elements have the same bits."""
+    if not isinstance(value, torch.UntypedStorage) or not value.nbytes():
+        return value
+    with known_values.without_fake_mode():
+        rows = torch.empty(0, dtype=torch.uint8).set_(value).view(-1, dtype.itemsize)
+        is_fill = bool((rows == rows[0]).all())
+        number = rows[0].view(dtype).item()
+    return ConstantFill(number, dtype, value.nbytes()) if is_fill and number == number else value
 
 
 def is_plain(effect: Effect) -> bool:

@@ -120,6 +120,8 @@ def _learn(num_tries: int, original: Any, key: Any, tensor: Any, args: Any, kwar
     _remember(key, num_tries + 1)
     if result is tensor and tensor._fake_storage is storage and draws is not None:
         value, num_writes = storage.value, tensor._version - version
+        if not draws:
+            value = effects.as_fill(value, tensor._fake_meta.dtype)
         is_kept = value is not None and not isinstance(value, ConstantFill)
         is_told = all(a.answered_by == "torch" and a.asked_at == a.made_at for a in answers)
         if not is_kept and is_told and all(type(each) in effects.DRAW_TYPES for each in draws):

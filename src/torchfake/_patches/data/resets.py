@@ -18,8 +18,10 @@ from torch import nn
 
 from torchfake._cache import cache
 from torchfake._core import modes
+from torchfake._core.metadata import Metadata
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects, initializers
+from torchfake._patches.data.effects import Effect, Family
 from torchfake._patches.patch import Patch
 from torchfake._random import private_streams
 from torchfake._recording import fills
@@ -94,6 +96,37 @@ class _Recorded(NamedTuple):
         return fills.record_all_again(self.fills, tensors)
 
 
+class _Family:
+    """Resets of layers that differ in the sizes of their tensors alone."""
+
+    def __init__(self, num_tensors: int) -> None:
+        self._of_tensors = [Family() for _ in range(num_tensors)]
+        self._is_one = True  # whether each reset draws for all tensors or for none, in their order
+
+    def add(self, reset: _Reset, tensors: list[Any]) -> None:
+        """Note what a reset was seen to do."""
+        num_draws = len(reset.draws)
+        self._is_one = self._is_one and num_draws in (0, len(tensors))
+        for i, (tensor, write) in enumerate(zip(tensors, reset.writes, strict=True)):
+            draws = reset.draws[i : i + 1]
+            effect = Effect(write.num_writes, draws, write.value, write.num_bytes)
+            self._of_tensors[i].add(effect, tensor._fake_meta)
+
+    def reset_of(self, tensors: list[Any]) -> _Reset | None:
+        """What the reset of another layer does; None if that does not follow."""
+        if not self._is_one:
+            return None
+        writes: list[_Write] = []
+        draws: list[Any] = []
+        for family, tensor in zip(self._of_tensors, tensors, strict=True):
+            effect = family.effect_on(tensor._fake_meta)
+            if effect is None:
+                return None
+            writes.append(_Write(effect.num_writes, effect.value, effect.num_bytes))
+            draws += effect.draws
+        return _Reset(tuple(writes), tuple(draws))
+
+
 class _Known(NamedTuple):
     """What is known of the resets of layers that are alike."""
 
@@ -103,7 +136,8 @@ class _Known(NamedTuple):
 
 def _resetting(layer: _Layer, original: Any) -> Any:
     known: dict[Any, _Known | int] = {}
-    cache.learned.append(known)
+    families: dict[Any, _Family] = {}
+    cache.learned += (known, families)
 
     @functools.wraps(original)
     def replacement(self: Any) -> None:
@@ -138,29 +172,58 @@ def _resetting(layer: _Layer, original: Any) -> Any:
             return None
         if len(known) >= _MAX_KNOWN:
             known.clear()
-        known[key] = _learn(layer, original, found, self, tensors) or found + 1
+        known[key] = _learn(layer, original, families, parts, found, self, tensors) or found + 1
         return None
 
     return replacement
 
 
 def _learn(
-    layer: _Layer, original: Any, num_tries: int, self: Any, tensors: list[Any]
+    layer: _Layer,
+    original: Any,
+    families: dict[Any, _Family],
+    parts: list[Any],
+    num_tries: int,
+    self: Any,
+    tensors: list[Any],
 ) -> _Known | None:
-    """Reset a layer. A first one may be the only one: what is done is noted of the second one."""
+    """Reset a layer. What that did is noted of the second one that is like it, since a first one
+    may be the only one; or it follows from layers of other sizes.
+    """
     functions = tuple((name, _init.get(name)) for name in layer.functions)
-    effect: _Reset | _Recorded | None = None
     is_plain = {*self._parameters} == {*layer.parameters} and {*self._buffers} == {*layer.buffers}
-    is_plain = is_plain and 0 < num_tries <= _MAX_TRIES
-    if not is_plain or not all(initializers.is_replacement(f) for _, f in functions):
-        original(self)
-    elif all(map(effects.can_be_seen, tensors)):
+    is_plain = is_plain and all(initializers.is_replacement(f) for _, f in functions)
+    effect: _Reset | _Recorded | None = None
+    if is_plain and num_tries <= _MAX_TRIES and all(map(effects.can_be_seen, tensors)):
+        key = tuple([_kind_of(part) for part in parts])
+        family = families.get(key)
+        followed = None if num_tries or family is None else family.reset_of(tensors)
+        if followed is not None and followed.repeat(tensors):
+            return _Known(followed, functions)
         effect = _observed(original, self, tensors)
-    elif all(map(effects.can_be_recorded_again, tensors)):
+        if effect is not None:
+            _note(families, key, effect, tensors)
+    elif is_plain and 0 < num_tries <= _MAX_TRIES and _can_be_recorded_again(tensors):
         effect = _observed_record(original, self, tensors)
     else:
         original(self)
     return None if effect is None else _Known(effect, functions)
+
+
+def _can_be_recorded_again(tensors: list[Any]) -> bool:
+    return all(map(effects.can_be_recorded_again, tensors))
+
+
+def _kind_of(part: Any) -> Any:
+    """What layers of one family have in common in the place of a part of a key."""
+    kind = effects.kind_of(part) if isinstance(part, Metadata) else None
+    return part if kind is None else kind
+
+
+def _note(families: dict[Any, _Family], key: Any, reset: _Reset, tensors: list[Any]) -> None:
+    if len(families) >= _MAX_KNOWN:
+        families.clear()
+    families.setdefault(key, _Family(len(tensors))).add(reset, tensors)
 
 
 def _observed(original: Any, layer: Any, tensors: list[Any]) -> _Reset | None:
@@ -171,16 +234,18 @@ def _observed(original: Any, layer: Any, tensors: list[Any]) -> _Reset | None:
     told, own = answers.times(), dict(vars(layer))
     original(layer)
     draws = private_streams.position().stream().added_to(waiting)
-    writes = [_write_since(t, *b) for t, b in zip(tensors, before, strict=True)]
+    writes = [_write_since(t, not draws, *b) for t, b in zip(tensors, before, strict=True)]
     if draws is None or answers.times() != told or vars(layer) != own or None in writes:
         return None
     is_counted = all(type(draw) in effects.DRAW_TYPES for draw in draws)
     return _Reset(tuple(writes), draws) if is_counted else None  # type: ignore[arg-type]
 
 
-def _write_since(tensor: Any, version: int, storage: Any) -> _Write | None:
+def _write_since(tensor: Any, is_filled: bool, version: int, storage: Any) -> _Write | None:
     """What has been written to a tensor; None if that is something else each time, or nothing."""
     value = tensor._fake_storage.value
+    if is_filled:
+        value = effects.as_fill(value, tensor._fake_meta.dtype)
     is_kept = value is not None and not isinstance(value, ConstantFill)
     if tensor._fake_storage is not storage or is_kept or tensor._version == version:
         return None

@@ -1,7 +1,7 @@
 """Fake tensors for PyTorch: the public names, nothing else.
 
-``inspect``, ``distributed`` and the names from them are imported when they are first used. On the
-command line this applies to all names, because its help does not need torch.
+What inspects, plans and defers is imported when a name of it is first used. On the command line
+this applies to all names, because its help does not need torch.
 """
 
 from torchfake import _interrupts  # the rest imports torch, which takes seconds
@@ -12,6 +12,8 @@ from torchfake import _early_arguments as _early_arguments
 # isort: split
 import gc as _gc
 import importlib as _importlib
+import sys as _sys
+import types as _types
 import typing as _typing
 
 from torchfake import _guessed_names
@@ -88,7 +90,7 @@ _NAMES = {
 }
 """Public names, by the file that they are imported from."""
 
-_LATER = ("inspect", "distributed")
+_LATER = ("inspect", "distributed", "deferred", "meta_init", "checkpoint", "compat")
 """Files of :data:`_NAMES` that most programs do not need, or not at once."""
 
 
@@ -106,10 +108,25 @@ _ELSEWHERE = {
 """For names that people look for here."""
 
 
+class _Package(_types.ModuleType):
+    """The class of this package, which has a class of the same name as the file that defines it."""
+
+    @property
+    def meta_init(self) -> _typing.Any:
+        return _importlib.import_module("torchfake.meta_init").meta_init
+
+    @meta_init.setter
+    def meta_init(self, file: _types.ModuleType) -> None:
+        """To which an import sets it: it stays the class."""
+
+
+_sys.modules[__name__].__class__ = _Package
+
+
 def _import_from(home: str) -> _typing.Any:
     module = _importlib.import_module(f"torchfake.{home}")
-    # All of them: `meta_init` is the name of a file too, to which importing it has set it.
-    globals().update({name: getattr(module, name) for name in _NAMES[home]})
+    names = [name for name in _NAMES[home] if name != "meta_init"]
+    globals().update({name: getattr(module, name) for name in names})
     return module
 
 

@@ -15,12 +15,12 @@ from functools import cache
 _SAME = {"h100sxm": "h100", "h100sxm5": "h100", "b300270gb": "b300288gb"}
 """Names that people write for what has another name here."""
 
-_VENDORS = re.compile(r"^(nvidia|amd|geforce|instinct|tesla|radeon)+")
+_VENDORS = r"^(nvidia|amd|geforce|instinct|tesla|radeon)+"
 
 
 def _plain(name: str) -> str:
     """Letters and digits of a name, without the vendor's: ``"NVIDIA L40S"`` is ``"l40s"``."""
-    return _VENDORS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
+    return re.sub(_VENDORS, "", re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
 @cache
@@ -93,9 +93,7 @@ _OTHERS = {
 """What is said of GPUs that torch does not call cuda."""
 
 
-_SEVERAL = re.compile(
-    r"(?P<n>\d+)\s*[x*]\s*(?P<a>[a-z]\w[\w -]*)|(?P<b>[a-z]\w[\w-]*?)\s*[x*:]\s*(?P<m>\d+)", re.I
-)
+_SEVERAL = r"(?P<n>\d+)\s*[x*]\s*(?P<a>[a-z]\w[\w -]*)|(?P<b>[a-z]\w[\w-]*?)\s*[x*:]\s*(?P<m>\d+)"
 
 
 def other_device(name: str) -> str:
@@ -104,7 +102,7 @@ def other_device(name: str) -> str:
         return f"{name} is a device, not a GPU: give the name of one, such as h100-80gb"
     if re.fullmatch(r"\d{1,3}|[\d.e+]+\s*[gm]i?b?|[\d.]+e\+?\d+", name.strip().lower()):
         return f"{name} is a size: name a GPU, or describe one of that size in a file of profiles"
-    if several := _SEVERAL.fullmatch(name.strip()):
+    if several := re.fullmatch(_SEVERAL, name.strip(), re.I):
         number, gpu = several["n"] or several["m"], several["a"] or several["b"]
         return f"give one GPU here; for several: torchfake plan TARGET --gpus {number} --gpu {gpu}"
     plain = re.sub(r"[^a-z0-9]", "", name.lower())

@@ -61,7 +61,7 @@ class deferred_mode(fake_mode):
         return self
 
 
-classes.modes_by_kind.update({False: fake_mode, True: deferred_mode})
+classes.modes_by_kind[True] = deferred_mode
 
 
 @advised()

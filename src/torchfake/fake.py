@@ -30,6 +30,7 @@ from torchfake._guessed_names import answering_guesses
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
 from torchfake._patches import threads as _threads  # noqa: F401  adds its patches
+from torchfake._tensor import classes
 from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pickles
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
@@ -128,6 +129,9 @@ class fake_mode(metaclass=_guessed_modes.WithParentheses):
                 return function(*args, **kwargs)
 
         return decorated  # type: ignore[return-value]
+
+
+classes.modes_by_kind[False] = fake_mode
 
 
 @advised()

@@ -75,3 +75,15 @@ def test_lazy_layers_are_pickled():
         layer = pickle.loads(pickle.dumps(nn.LazyLinear(3)))
         assert layer(torch.randn(2, 5)).shape == (2, 3)
     assert is_fake(layer)
+
+
+def test_deferred_tensors_of_a_class_in_a_process_that_has_deferred_nothing() -> None:
+    """Its class is called outside all modes: the one for deferred tensors is found then."""
+    script = (
+        "import sys, torch, torchfake\n"
+        "from torchfake._tensor import classes\n"
+        "assert True not in classes.modes_by_kind\n"
+        "assert isinstance(classes._mode_for(is_deferred=True), torchfake.deferred_mode)\n"
+        "assert type(classes._mode_for(is_deferred=False)) is torchfake.fake_mode"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -148,3 +148,29 @@ def test_planning_is_imported_when_it_is_first_used() -> None:
         "assert not hasattr(torchfake, 'plam')"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_deferring_is_imported_when_it_is_first_used() -> None:
+    """``meta_init`` is the name of a class and of the file that defines it: it stays the class."""
+    script = (
+        "import sys, torchfake; assert 'torchfake._materialize' not in sys.modules;"
+        "assert 'torchfake.deferred' not in sys.modules;"
+        "import torchfake.meta_init; assert isinstance(torchfake.meta_init, type);"
+        "from torchfake import meta_init; assert meta_init is torchfake.meta_init;"
+        "assert sys.modules['torchfake.meta_init'].meta_init is meta_init;"
+        "assert torchfake.deferred.deferred_init is torchfake.deferred_init;"
+        "assert torchfake.checkpoint.save_materialized is torchfake.save_materialized;"
+        "from torchfake import *; assert issubclass(meta_init, deferred_mode)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_deferring_is_imported_inside_a_mode() -> None:
+    """What is read of torch then is torch's own."""
+    script = (
+        "import torch, torchfake\n"
+        "with torchfake.fake_mode():\n"
+        "    layer = torchfake.deferred_init(torch.nn.Linear, 2, 3)\n"
+        "assert not torchfake.is_fake(torchfake.materialize_module(layer).weight)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

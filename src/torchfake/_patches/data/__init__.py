@@ -12,6 +12,9 @@ Its files, in reading order:
     copies        copy.copy and copy.deepcopy of real tensors and generators
     effects       what a call of an initialiser does, and what follows for other sizes
     initializers  functions of torch.nn.init, done without a dispatch
+    factories     torch.empty and its kin as layers call them, done without a dispatch
+    resets        reset_parameters of layers: several initialisers at once
+    position_tables  tables that transformers computes in numpy, one element at a time
     draws         seeds and states of the global generator
     subclasses    constructors of tensor subclasses
 """

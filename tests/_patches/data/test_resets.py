@@ -105,6 +105,51 @@ def test_what_was_learned_does_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
             nn.Linear(30, 101)
 
 
+@pytest.mark.parametrize("name", ["Linear", "Conv1d", "LayerNorm", "BatchNorm1d", "Embedding"])
+def test_layers_of_other_sizes(name: str) -> None:
+    """Sizes whose values are kept, and are not; with rows of padding that others do not have."""
+
+    def layers_of(size: int) -> Iterator[Any]:
+        cls = getattr(nn, name)
+        arguments = {"Linear": (size + 3, size), "Conv1d": (3, size, 3), "Embedding": (size, 20)}
+        yield cls(*arguments.get(name, (size,)))
+        yield cls(*arguments.get(name, (size,)), dtype=torch.bfloat16)
+        if name == "Embedding":
+            yield cls(size, 20, padding_idx=4)
+
+    def seen() -> list[Any]:
+        torch.manual_seed(3)
+        sizes = (70, 5, 300, 64, 100, 65, 20000, 7, 128, 31)
+        return [seen_of(layer) for size in sizes for layer in layers_of(size)]
+
+    eager = seen()
+    with fake_mode():
+        assert seen() == eager
+
+
+def test_a_row_of_padding_that_is_not_there() -> None:
+    def refusal() -> type:
+        for size in (70, 80, 90, 100):
+            nn.Embedding(size, 20, padding_idx=4)
+        layer = nn.Embedding(3, 20)
+        layer.padding_idx = 4
+        with pytest.raises(IndexError):
+            layer.reset_parameters()
+        return IndexError
+
+    eager = refusal()
+    with fake_mode():
+        assert refusal() == eager
+
+
+def test_an_attribute_without_a_hash() -> None:
+    with fake_mode():
+        layer: Any = nn.LayerNorm(30)
+        layer.elementwise_affine = [1]
+        for _ in range(3):
+            layer.reset_parameters()
+
+
 class Halved(nn.Module):
     def forward(self, tensor: Any) -> Any:
         return tensor / 2

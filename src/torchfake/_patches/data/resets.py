@@ -145,37 +145,49 @@ def _resetting(layer: _Layer, original: Any) -> Any:
         if not on or type(self) not in layer.classes or on[-1].is_over or not _is_unobserved():
             return original(self)  # type: ignore[no-any-return]
         tensors: list[Any] = []
-        parts: list[Any] = [type(self), on[-1].mark]
-        if layer.buffers:
-            for name, tensor in self._buffers.items():
-                if tensor is not None:
-                    if type(tensor) is not FakeTensor or tensor.requires_grad:
-                        return original(self)  # type: ignore[no-any-return]
-                    tensors.append(tensor)
-                    parts += (name, tensor._fake_meta)
-        for name, tensor in self._parameters.items():
-            if tensor is not None:
-                if type(tensor) not in FAKE_TYPES:
-                    return original(self)  # type: ignore[no-any-return]
-                tensors.append(tensor)
-                parts += (name, tensor._fake_meta)
-        if layer.attributes:
-            parts += [vars(self).get(name) for name in layer.attributes]
-        key = tuple(parts)
-        found = known.get(key, 0)
+        parts = _parts_of_key(layer, self, tensors)
+        if parts is None:
+            return original(self)  # type: ignore[no-any-return]
+        key = (on[-1].mark, *parts)
+        try:
+            found = known.get(key, 0)
+        except TypeError:  # an attribute that has no hash
+            return original(self)  # type: ignore[no-any-return]
         if isinstance(found, _Known):
-            for function_name, function in found.functions:
-                if _init.get(function_name) is not function:
+            for name, function in found.functions:
+                if _init.get(name) is not function:
                     return original(self)  # type: ignore[no-any-return]
             if not found.effect.repeat(tensors):
                 original(self)
             return None
+        learned = _learn(layer, original, families, parts, found, self, tensors)
         if len(known) >= _MAX_KNOWN:
             known.clear()
-        known[key] = _learn(layer, original, families, parts, found, self, tensors) or found + 1
+        known[key] = learned or found + 1
         return None
 
     return replacement
+
+
+def _parts_of_key(layer: _Layer, module: Any, tensors: list[Any]) -> list[Any] | None:
+    """What layers have in common whose resets do the same, and their tensors, which are added to
+    the list; None if some are not fakes that nothing is computed with.
+    """
+    parts = [type(module), *[vars(module).get(name) for name in layer.attributes]]
+    if layer.buffers:
+        for name, tensor in module._buffers.items():
+            if tensor is not None:
+                if type(tensor) is not FakeTensor or tensor.requires_grad:
+                    return None
+                tensors.append(tensor)
+                parts += (name, tensor._fake_meta)
+    for name, tensor in module._parameters.items():
+        if tensor is not None:
+            if type(tensor) not in FAKE_TYPES:
+                return None
+            tensors.append(tensor)
+            parts += (name, tensor._fake_meta)
+    return parts
 
 
 def _learn(
@@ -187,37 +199,48 @@ def _learn(
     self: Any,
     tensors: list[Any],
 ) -> _Known | None:
-    """Reset a layer. What that did is noted of the second one that is like it, since a first one
-    may be the only one; or it follows from layers of other sizes.
+    """Reset a layer, and note what that did, if it does not follow from layers of other sizes. What
+    is recorded is noted of the second one that is like it: a first one may be the only one.
     """
     functions = tuple((name, _init.get(name)) for name in layer.functions)
-    is_plain = {*self._parameters} == {*layer.parameters} and {*self._buffers} == {*layer.buffers}
-    is_plain = is_plain and all(initializers.is_replacement(f) for _, f in functions)
     effect: _Reset | _Recorded | None = None
-    if is_plain and num_tries <= _MAX_TRIES and all(map(effects.can_be_seen, tensors)):
-        key = tuple([_kind_of(part) for part in parts])
-        family = families.get(key)
-        followed = None if num_tries or family is None else family.reset_of(tensors)
-        if followed is not None and followed.repeat(tensors):
-            return _Known(followed, functions)
-        effect = _observed(original, self, tensors)
-        if effect is not None:
-            _note(families, key, effect, tensors)
-    elif is_plain and 0 < num_tries <= _MAX_TRIES and _can_be_recorded_again(tensors):
+    if num_tries > _MAX_TRIES or not _is_plain(layer, self, functions):
+        original(self)
+    elif all(map(effects.can_be_seen, tensors)):
+        key = _family_key(layer, parts)
+        family = None if num_tries or key is None else families.get(key)
+        effect = None if family is None else family.reset_of(tensors)
+        if effect is None or not effect.repeat(tensors):
+            effect = _observed(original, self, tensors)
+            if effect is not None and key is not None:
+                _note(families, key, effect, tensors)
+    elif num_tries and _thread.modes[-1].mark and _can_be_recorded_again(tensors):
         effect = _observed_record(original, self, tensors)
     else:
         original(self)
     return None if effect is None else _Known(effect, functions)
 
 
+def _is_plain(layer: _Layer, module: Any, functions: tuple[tuple[str, Any], ...]) -> bool:
+    """Whether a reset reads and calls what torch's own does."""
+    is_own = all(initializers.is_replacement(function) for _, function in functions)
+    names = {*module._parameters}, {*module._buffers}
+    return is_own and names == ({*layer.parameters}, {*layer.buffers})
+
+
 def _can_be_recorded_again(tensors: list[Any]) -> bool:
     return all(map(effects.can_be_recorded_again, tensors))
 
 
-def _kind_of(part: Any) -> Any:
-    """What layers of one family have in common in the place of a part of a key."""
-    kind = effects.kind_of(part) if isinstance(part, Metadata) else None
-    return part if kind is None else kind
+def _family_key(layer: _Layer, parts: list[Any]) -> Any:
+    """What layers of one family have in common; None for a layer that is of none: an index of a
+    row may be none of another size.
+    """
+    attributes = parts[1 : 1 + len(layer.attributes)]
+    if not all(value is None or type(value) is bool for value in attributes):
+        return None
+    kinds = [effects.kind_of(part) if isinstance(part, Metadata) else None for part in parts]
+    return tuple([part if kind is None else kind for part, kind in zip(parts, kinds, strict=True)])
 
 
 def _note(families: dict[Any, _Family], key: Any, reset: _Reset, tensors: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,12 @@ import torch
 from torch import nn
 
 Inputs = dict[str, Any]
+
+
+def cache_name(model: nn.Module) -> str:
+    """What a model of transformers calls its cache: ``cache`` since version 5.24."""
+    names = inspect.signature(model.forward).parameters
+    return next(n for n in ("cache", "cache_params", "past_key_values") if n in names)
 
 
 class Block(nn.Module):

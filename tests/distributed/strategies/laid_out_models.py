@@ -45,6 +45,14 @@ def llama(**changes: Any) -> nn.Module:
     return LlamaForCausalLM(LlamaConfig(**{**SIZES, **changes}))
 
 
+def llama_of_a_whole_embedding() -> nn.Module:
+    """By its rules for tensor parallelism, each rank has all of the embedding."""
+    model: Any = llama()
+    rules = {name: rule for name, rule in model.tp_plan.items() if "embed_tokens" not in name}
+    model._tp_plan = rules
+    return model  # type: ignore[no-any-return]
+
+
 def qwen3_moe() -> nn.Module:
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts, head_dim=8))

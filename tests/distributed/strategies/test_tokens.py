@@ -82,10 +82,10 @@ def of_experts(message: str) -> str:
     ("build", "sizes", "options", "message"),
     [
         (
-            models.gpt_oss,
+            models.llama_of_a_whole_embedding,
             {"tp": 2},
             {"sequence_parallel": True},
-            "GptOssForCausalLM has model.embed_tokens outside its blocks, which no rule splits",
+            "LlamaForCausalLM has model.embed_tokens outside its blocks, which no rule splits",
         ),
         (models.llama, {"ep": 2}, {}, "LlamaForCausalLM ships no expert-parallel plan"),
         (models.qwen3_moe, {"ep": 3}, {}, of_experts("ep=3 does not divide the 4 experts")),

@@ -14,6 +14,7 @@ from transformers import (
     CohereForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GptOssConfig,
     Olmo2Config,
     Olmo2ForCausalLM,
     Phi3Config,
@@ -154,3 +155,6 @@ TOKENS = {
     ),
     "gpt oss, experts": routed_case(gpt_oss, Strategy({"dp": 2, "ep": 2}, "full", "fp32")),
 }
+
+if "embed_tokens" in (GptOssConfig.base_model_tp_plan or {}):  # since transformers 5.24
+    TOKENS["gpt oss, sequences"] = case(gpt_oss, texts, sequences(BOTH, "full", "fp32"))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.inspect.memory_oracle import StorageCounter
+from tests.inspect.small_models import cache_name
 from torchfake.inspect.run.workload import tensors_in
 
 _ATTENTION = {
@@ -77,7 +78,7 @@ def counted_loop(
     """A greedy loop over all tokens; the counter after it."""
     held = [*model.parameters(), *model.buffers(), *tensors_in(cache)]
     counter = StorageCounter(held)
-    name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
+    name = cache_name(model)
     lengths = [piece or prompt] * (prompt // (piece or prompt))
     lengths += [prompt - sum(lengths)] if sum(lengths) < prompt else []
     with counter, torch.no_grad():

@@ -12,7 +12,7 @@ import torch
 
 from tests.inspect.memory_oracle import StorageCounter
 from tests.inspect.serving.served_models import SERVED, counted_loop, served_model
-from tests.inspect.small_models import model_and_inputs
+from tests.inspect.small_models import cache_name, model_and_inputs
 from torchfake import Serve, estimate
 from torchfake.errors import InputsError
 from torchfake.inspect.run.workload import tensors_in
@@ -90,13 +90,14 @@ def test_an_encoder_and_decoder_are_byte_exact(kind: str) -> None:
 
     model, _ = model_and_inputs("t5")
     config, prompt, context = model.eval().config, 7, 16
+    name = cache_name(model)
     cache = EncoderDecoderCache(made(kind, config, context), DynamicCache(config=config))
     counter = StorageCounter([*model.parameters(), *model.buffers(), *tensors_in(cache)])
     with counter, torch.no_grad():
         token, encoded = torch.zeros(2, 1, dtype=torch.long), None
-        given = {"input_ids": torch.zeros(2, prompt, dtype=torch.long)}
+        given: dict[str, Any] = {"input_ids": torch.zeros(2, prompt, dtype=torch.long)}
         for _ in range(context - prompt + 1):
-            output = model(**given, decoder_input_ids=token, past_key_values=cache, use_cache=True)
+            output = model(**given, decoder_input_ids=token, **{name: cache}, use_cache=True)
             encoded = output.encoder_last_hidden_state
             given = {"encoder_outputs": (encoded,)}
             del output

@@ -59,7 +59,7 @@ class GreedyLoop:
         self._device = fake_copy.device
         names = self.names_of(self.module)
         self.has_decoder = "decoder_input_ids" in names
-        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
+        self._cache_name = _cache_name(names)
         self._options: dict[str, Any] = {"use_cache": True}
         if "logits_to_keep" in names:
             self._options["logits_to_keep"] = 1
@@ -144,6 +144,11 @@ class GreedyLoop:
 
     def _ids(self, length: int) -> torch.Tensor:
         return torch.zeros(self.batch, length, dtype=self._dtype, device=self._device)
+
+
+def _cache_name(names: tuple[str, ...]) -> str:
+    """What a forward with these arguments calls its cache: since transformers 5.24 ``cache``."""
+    return next((n for n in ("cache", "cache_params") if n in names), "past_key_values")
 
 
 def _residual(cache: Any) -> tuple[int, int]:

@@ -113,11 +113,18 @@ class _Package(_types.ModuleType):
 
     @property
     def meta_init(self) -> _typing.Any:
-        return _importlib.import_module("torchfake.meta_init").meta_init
+        if "meta_init" not in vars(self):
+            vars(self)["meta_init"] = _importlib.import_module("torchfake.meta_init").meta_init
+        return vars(self)["meta_init"]
 
     @meta_init.setter
-    def meta_init(self, file: _types.ModuleType) -> None:
-        """To which an import sets it: it stays the class."""
+    def meta_init(self, value: _typing.Any) -> None:
+        if not isinstance(value, _types.ModuleType):  # to which an import sets it
+            vars(self)["meta_init"] = value
+
+    @meta_init.deleter
+    def meta_init(self) -> None:
+        vars(self).pop("meta_init", None)
 
 
 _sys.modules[__name__].__class__ = _Package

@@ -10,6 +10,8 @@ Called by: ``_patches/install``; ``distributed/patches``, ``_files/transformers_
 from __future__ import annotations
 
 import inspect
+import sys
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,6 +28,18 @@ class Patch(NamedTuple):
 
 
 _INHERITED = object()  # the owner only inherits the attribute
+
+
+def is_torchs(function: Any, owner: Any, name: str) -> bool:
+    """Whether a function of a module or class of torch is the one that is defined there, and none
+    by which somebody has replaced it.
+    """
+    module = owner if isinstance(owner, types.ModuleType) else sys.modules[owner.__module__]
+    defined = getattr(function, "__code__", None)
+    if defined is None or defined.co_filename != module.__file__:
+        return False
+    qualified = name if owner is module else f"{owner.__qualname__}.{name}"
+    return bool(function.__qualname__ == qualified)
 
 
 def _inherited(owner: Any, name: str) -> Any:
@@ -66,8 +80,9 @@ class PatchSet:
         self.is_installed = False
         while self.originals:
             owner, name, original, replacement = self.originals[-1]
-            if isinstance(original, tuple) and vars(owner).get(name) is not replacement:
-                pass  # data that torch has set meanwhile: CUDA was started on another thread
+            now = vars(owner).get(name, _INHERITED)
+            if now is not replacement and (now is not _INHERITED or isinstance(original, tuple)):
+                pass  # it is what somebody has set meanwhile: CUDA was started on another thread
             elif original is not _INHERITED:
                 setattr(owner, name, original)
             elif name in vars(owner):

@@ -49,6 +49,20 @@ def test_bits_of_eager(module: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(("module", "path"), FUNCTIONS, ids=[m for m, _ in FUNCTIONS])
+@pytest.mark.parametrize("size", [(0, 4), (4, 0), (0, 0)])
+def test_tables_without_rows_or_columns(module: str, path: str, size: tuple[int, int]) -> None:
+    def outcome() -> Any:
+        try:
+            return table(module, path, size).shape
+        except Exception as error:
+            return type(error)
+
+    eager = outcome()
+    with fake_mode():
+        assert outcome() == eager
+
+
+@pytest.mark.parametrize(("module", "path"), FUNCTIONS, ids=[m for m, _ in FUNCTIONS])
 def test_they_have_the_known_form(module: str, path: str) -> None:
     """In another transformers they may not: their text decides, and they run as they are."""
     assert importlib.import_module(module)

@@ -97,9 +97,9 @@ class Family:
         return Made(record, wrapper_arguments(record), kind, value)
 
 
-def making(number: int | None, original: Any) -> Any:
+def making(name: str, number: int | None, original: Any) -> Any:
     """A function that makes a tensor of a size, of which all elements are `number` or unknown."""
-    name, is_empty = original.__name__, number is None
+    is_empty = number is None
     allowed_mark = DEFERRED if is_empty else PLAIN  # what is written is recorded
     learned = _Learned(number)
 
@@ -226,6 +226,8 @@ class _Learned:
         """Note what a call gave."""
         num_tries = self.tries.get(key, 0)
         made = _seen(fake, key, self.number) if num_tries < _MAX_TRIES else None
+        if made is None and _family_key(key) is None:
+            return  # whose lengths may be objects of the program
         if made is None:
             if len(self.tries) >= _MAX_KNOWN:
                 self.tries.clear()
@@ -293,13 +295,24 @@ class _Torch(types.ModuleType):
 
 
 _NUMBERS = {"empty": None, "zeros": 0, "ones": 1}
-_originals = {name: getattr(torch, name) for name in (*_NUMBERS, "tensor")}
+_originals = {
+    name: function
+    for name in (*_NUMBERS, "tensor")
+    if isinstance(function := getattr(torch, name), types.BuiltinFunctionType)
+}
+"""Those that nobody had replaced when this was imported."""
 
 
 @functools.cache
 def _with_replacements(original: Any) -> Any:
-    made = {name: making(number, _originals[name]) for name, number in _NUMBERS.items()}
-    made["tensor"] = making_numbers(_originals["tensor"])
+    if original is not torch:
+        return original
+    made = {
+        name: making_numbers(function)
+        if name == "tensor"
+        else making(name, _NUMBERS[name], function)
+        for name, function in _originals.items()
+    }
     for name, replacement in made.items():
         kernels.name_in_scripts(replacement, _originals[name])
     return _Torch(made)

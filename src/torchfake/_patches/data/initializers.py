@@ -25,7 +25,7 @@ from torchfake._core import modes, source_location
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects
 from torchfake._patches.data.effects import Effect, Family
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, is_torchs
 from torchfake._random import private_streams
 from torchfake._recording import fills
 from torchfake._recording.fills import Attempt, Fill
@@ -52,7 +52,7 @@ def initialising(original: Any) -> Any:
         on = _thread.modes
         if type(tensor) not in FAKE_TYPES or not on or not _is_unobserved():
             return original(tensor, *args, **kwargs)
-        key = (original, tensor._fake_meta, *map(type, args), args)
+        key = (original, on[-1].mark, tensor._fake_meta, *map(type, args), args)
         if kwargs:
             key = (*key, *kwargs.items(), *map(type, kwargs.values()))
         try:
@@ -228,6 +228,14 @@ _NAMES = (
     "_no_grad_zero_",
 )
 
+
+def _initialising_if_torchs(name: str, original: Any) -> Any:
+    """The same of a function that nobody has replaced, who may do anything in it."""
+    return initialising(original) if is_torchs(original, torch.nn.init, name) else original
+
+
 PATCHES = [
-    Patch(torch.nn.init, name, initialising) for name in _NAMES if hasattr(torch.nn.init, name)
+    Patch(torch.nn.init, name, functools.partial(_initialising_if_torchs, name))
+    for name in _NAMES
+    if hasattr(torch.nn.init, name)
 ]

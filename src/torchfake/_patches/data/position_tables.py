@@ -62,6 +62,10 @@ def is_known_form(function: Any) -> bool:
     return len(_POWER.findall(text)) == 1 and names == [2, 1]
 
 
+class _NoTableError(Exception):
+    """A table without rows or columns: there is nothing to put together."""
+
+
 class _Ranges:
     """``range``, of which the first one is given as a single item: a column of all positions."""
 
@@ -69,6 +73,8 @@ class _Ranges:
         self.is_first = True
 
     def __call__(self, length: int) -> Any:
+        if length <= 0:
+            raise _NoTableError
         if not self.is_first:
             return range(length)
         self.is_first = False
@@ -99,7 +105,10 @@ def _by_columns(original: Any) -> Any:
         by_columns = types.FunctionType(
             original.__code__, names, original.__name__, original.__defaults__, original.__closure__
         )
-        return by_columns(*args, **kwargs)
+        try:
+            return by_columns(*args, **kwargs)
+        except _NoTableError:  # raised before anything is done
+            return original(*args, **kwargs)
 
     return replacement
 

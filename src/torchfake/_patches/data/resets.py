@@ -22,7 +22,7 @@ from torchfake._core.metadata import Metadata
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects, initializers
 from torchfake._patches.data.effects import Effect, Family
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, is_torchs
 from torchfake._random import private_streams
 from torchfake._recording import fills
 from torchfake._recording.fills import Fill
@@ -45,8 +45,14 @@ class _Layer(NamedTuple):
     classes: frozenset[type]  # exactly these
     parameters: tuple[str, ...]
     attributes: tuple[str, ...]
-    functions: tuple[str, ...]  # of torch.nn.init
+    functions: tuple[str, ...]  # of torch.nn.init: initialisers, and what they call
     buffers: tuple[str, ...] = ()  # those that it writes, before the parameters
+    methods: tuple[str, ...] = ()  # of its own, that it calls
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What the layer may not have as a plain attribute, in the place of these."""
+        return frozenset((*self.parameters, *self.buffers, *self.methods))
 
 
 class _Write(NamedTuple):
@@ -132,9 +138,13 @@ class _Known(NamedTuple):
 
     effect: _Reset | _Recorded
     functions: tuple[tuple[str, Any], ...]  # of torch.nn.init, which did it
+    methods: tuple[tuple[str, Any], ...]
 
 
-def _resetting(layer: _Layer, original: Any) -> Any:
+def _resetting(owner: type, layer: _Layer, original: Any) -> Any:
+    if not is_torchs(original, owner, "reset_parameters"):
+        return original  # somebody has replaced it
+    names = layer.names
     known: dict[Any, _Known | int] = {}
     families: dict[Any, _Family] = {}
     cache.learned += (known, families)
@@ -143,6 +153,8 @@ def _resetting(layer: _Layer, original: Any) -> Any:
     def replacement(self: Any) -> None:
         on = _thread.modes
         if not on or type(self) not in layer.classes or on[-1].is_over or not _is_unobserved():
+            return original(self)  # type: ignore[no-any-return]
+        if not vars(self).keys().isdisjoint(names):
             return original(self)  # type: ignore[no-any-return]
         tensors: list[Any] = []
         parts = _parts_of_key(layer, self, tensors)
@@ -156,6 +168,9 @@ def _resetting(layer: _Layer, original: Any) -> Any:
         if isinstance(found, _Known):
             for name, function in found.functions:
                 if _init.get(name) is not function:
+                    return original(self)  # type: ignore[no-any-return]
+            for name, method in found.methods:
+                if getattr(type(self), name, None) is not method:
                     return original(self)  # type: ignore[no-any-return]
             if not found.effect.repeat(tensors):
                 original(self)
@@ -176,17 +191,21 @@ def _parts_of_key(layer: _Layer, module: Any, tensors: list[Any]) -> list[Any] |
     parts = [type(module), *[vars(module).get(name) for name in layer.attributes]]
     if layer.buffers:
         for name, tensor in module._buffers.items():
-            if tensor is not None:
-                if type(tensor) is not FakeTensor or tensor.requires_grad:
-                    return None
+            if tensor is None:
+                parts += (name, None)
+            elif type(tensor) is FakeTensor and not tensor.requires_grad:
                 tensors.append(tensor)
                 parts += (name, tensor._fake_meta)
-    for name, tensor in module._parameters.items():
-        if tensor is not None:
-            if type(tensor) not in FAKE_TYPES:
+            else:
                 return None
+    for name, tensor in module._parameters.items():
+        if tensor is None:
+            parts += (name, None)
+        elif type(tensor) in FAKE_TYPES:
             tensors.append(tensor)
             parts += (name, tensor._fake_meta)
+        else:
+            return None
     return parts
 
 
@@ -203,8 +222,10 @@ def _learn(
     is recorded is noted of the second one that is like it: a first one may be the only one.
     """
     functions = tuple((name, _init.get(name)) for name in layer.functions)
+    methods = tuple((name, getattr(type(self), name, None)) for name in layer.methods)
     effect: _Reset | _Recorded | None = None
-    if num_tries > _MAX_TRIES or not _is_plain(layer, self, functions):
+    are_apart = len({tensor._fake_storage for tensor in tensors}) == len(tensors)
+    if num_tries > _MAX_TRIES or not are_apart or not _is_plain(layer, self, functions, methods):
         original(self)
     elif all(map(effects.can_be_seen, tensors)):
         key = _family_key(layer, parts)
@@ -218,14 +239,26 @@ def _learn(
         effect = _observed_record(original, self, tensors)
     else:
         original(self)
-    return None if effect is None else _Known(effect, functions)
+    return None if effect is None else _Known(effect, functions, methods)
 
 
-def _is_plain(layer: _Layer, module: Any, functions: tuple[tuple[str, Any], ...]) -> bool:
+def _is_plain(
+    layer: _Layer,
+    module: Any,
+    functions: tuple[tuple[str, Any], ...],
+    methods: tuple[tuple[str, Any], ...],
+) -> bool:
     """Whether a reset reads and calls what torch's own does."""
-    is_own = all(initializers.is_replacement(function) for _, function in functions)
+    for name, function in functions:
+        if not (initializers.is_replacement(function) or is_torchs(function, nn.init, name)):
+            return False
+    for name, method in methods:
+        owners = (cls for cls in type(module).__mro__ if name in vars(cls))
+        if not is_torchs(method, next(owners, type(module)), name):
+            return False
     names = {*module._parameters}, {*module._buffers}
-    return is_own and names == ({*layer.parameters}, {*layer.buffers})
+    is_read_there = not any(hasattr(type(module), name) for name in layer.parameters)
+    return is_read_there and names == ({*layer.parameters}, {*layer.buffers})
 
 
 def _can_be_recorded_again(tensors: list[Any]) -> bool:
@@ -282,7 +315,13 @@ def _observed_record(original: Any, layer: Any, tensors: list[Any]) -> _Recorded
     return _Recorded(seen) if seen and vars(layer) == own else None
 
 
-_DRAWING = ("kaiming_uniform_", "uniform_")
+_DRAWING = (
+    "kaiming_uniform_",
+    "uniform_",
+    "_calculate_correct_fan",
+    "_calculate_fan_in_and_fan_out",
+    "calculate_gain",
+)
 _FILLING = ("ones_", "zeros_")
 _BOTH = ("weight", "bias")
 _nn = nn.modules
@@ -312,11 +351,19 @@ _LAYERS = {
         ("affine", "track_running_stats"),
         _FILLING,
         ("running_mean", "running_var", "num_batches_tracked"),
+        ("reset_running_stats",),
     ),
-    nn.Embedding: _Layer(frozenset({nn.Embedding}), ("weight",), ("padding_idx",), ("normal_",)),
+    nn.Embedding: _Layer(
+        frozenset({nn.Embedding}),
+        ("weight",),
+        ("padding_idx",),
+        ("normal_",),
+        (),
+        ("_fill_padding_idx_with_zero",),
+    ),
 }
 
 PATCHES = [
-    Patch(cls, "reset_parameters", functools.partial(_resetting, layer))
+    Patch(cls, "reset_parameters", functools.partial(_resetting, cls, layer))
     for cls, layer in _LAYERS.items()
 ]

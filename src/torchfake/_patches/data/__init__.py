@@ -13,6 +13,7 @@ Its files, in reading order:
     effects       what a call of an initialiser does, and what follows for other sizes
     initializers  functions of torch.nn.init, done without a dispatch
     factories     torch.empty and its kin as layers call them, done without a dispatch
+    reset_effects  what a reset of a layer does, and what follows for other sizes
     resets        reset_parameters of layers: several initialisers at once
     position_tables  tables that transformers computes in numpy, one element at a time
     draws         seeds and states of the global generator

@@ -19,20 +19,21 @@ from torch import nn
 from torchfake._cache import cache
 from torchfake._core import modes
 from torchfake._core.metadata import Metadata
-from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects, initializers
-from torchfake._patches.data.effects import Effect, Family
+from torchfake._patches.data.reset_effects import (
+    Family,
+    Recorded,
+    Reset,
+    observed,
+    observed_record,
+)
 from torchfake._patches.patch import Patch, is_torchs
-from torchfake._random import private_streams
-from torchfake._recording import fills
-from torchfake._recording.fills import Fill
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd
 
 _thread = modes.thread
 _is_unobserved = autograd.is_unobserved
-_count_writes = autograd.count_writes
 _init = vars(nn.init)
 
 _MAX_KNOWN = 4096
@@ -55,88 +56,10 @@ class _Layer(NamedTuple):
         return frozenset((*self.parameters, *self.buffers, *self.methods))
 
 
-class _Write(NamedTuple):
-    """What a reset does to one parameter."""
-
-    num_writes: int
-    value: ConstantFill | None
-    num_bytes: int  # of its storage
-
-
-class _Reset(NamedTuple):
-    """What a reset does to plain fakes."""
-
-    writes: tuple[_Write, ...]  # to each parameter
-    draws: tuple[Any, ...]
-
-    def repeat(self, tensors: list[Any]) -> bool:
-        """Do the same to the parameters of another layer; or nothing, if they are not as these."""
-        if _thread.passes_over_together or not self._fits(tensors):
-            return False
-        for tensor, write in zip(tensors, self.writes, strict=True):
-            _count_writes(tensor, write.num_writes)
-            tensor._fake_storage.value = write.value
-        for draw in self.draws:
-            (_thread.draw_position or private_streams.position()).pass_over(draw)
-        return True
-
-    def _fits(self, tensors: list[Any]) -> bool:
-        """Whether they have storages of their own, as large as those that were seen."""
-        storages = [tensor._fake_storage for tensor in tensors]
-        if len(storages) > 1 and len({*storages}) != len(storages):
-            return False
-        for tensor, storage, write in zip(tensors, storages, self.writes, strict=True):
-            if storage.deferred is not None or storage.num_bytes != write.num_bytes:
-                return False
-            if tensor.is_inference():
-                return False
-        return True
-
-
-class _Recorded(NamedTuple):
-    """What a reset records of deferred fakes."""
-
-    fills: tuple[Fill, ...]  # of each parameter
-
-    def repeat(self, tensors: list[Any]) -> bool:
-        return fills.record_all_again(self.fills, tensors)
-
-
-class _Family:
-    """Resets of layers that differ in the sizes of their tensors alone."""
-
-    def __init__(self, num_tensors: int) -> None:
-        self._of_tensors = [Family() for _ in range(num_tensors)]
-        self._is_one = True  # whether each reset draws for all tensors or for none, in their order
-
-    def add(self, reset: _Reset, tensors: list[Any]) -> None:
-        """Note what a reset was seen to do."""
-        num_draws = len(reset.draws)
-        self._is_one = self._is_one and num_draws in (0, len(tensors))
-        for i, (tensor, write) in enumerate(zip(tensors, reset.writes, strict=True)):
-            draws = reset.draws[i : i + 1]
-            effect = Effect(write.num_writes, draws, write.value, write.num_bytes)
-            self._of_tensors[i].add(effect, tensor._fake_meta)
-
-    def reset_of(self, tensors: list[Any]) -> _Reset | None:
-        """What the reset of another layer does; None if that does not follow."""
-        if not self._is_one:
-            return None
-        writes: list[_Write] = []
-        draws: list[Any] = []
-        for family, tensor in zip(self._of_tensors, tensors, strict=True):
-            effect = family.effect_on(tensor._fake_meta)
-            if effect is None:
-                return None
-            writes.append(_Write(effect.num_writes, effect.value, effect.num_bytes))
-            draws += effect.draws
-        return _Reset(tuple(writes), tuple(draws))
-
-
 class _Known(NamedTuple):
     """What is known of the resets of layers that are alike."""
 
-    effect: _Reset | _Recorded
+    effect: Reset | Recorded
     functions: tuple[tuple[str, Any], ...]  # of torch.nn.init, which did it
     methods: tuple[tuple[str, Any], ...]
 
@@ -146,7 +69,7 @@ def _resetting(owner: type, layer: _Layer, original: Any) -> Any:
         return original  # somebody has replaced it
     names = layer.names
     known: dict[Any, _Known | int] = {}
-    families: dict[Any, _Family] = {}
+    families: dict[Any, Family] = {}
     cache.learned += (known, families)
 
     @functools.wraps(original)
@@ -212,7 +135,7 @@ def _parts_of_key(layer: _Layer, module: Any, tensors: list[Any]) -> list[Any] |
 def _learn(
     layer: _Layer,
     original: Any,
-    families: dict[Any, _Family],
+    families: dict[Any, Family],
     parts: list[Any],
     num_tries: int,
     self: Any,
@@ -223,7 +146,7 @@ def _learn(
     """
     functions = tuple((name, _init.get(name)) for name in layer.functions)
     methods = tuple((name, getattr(type(self), name, None)) for name in layer.methods)
-    effect: _Reset | _Recorded | None = None
+    effect: Reset | Recorded | None = None
     are_apart = len({tensor._fake_storage for tensor in tensors}) == len(tensors)
     if num_tries > _MAX_TRIES or not are_apart or not _is_plain(layer, self, functions, methods):
         original(self)
@@ -232,11 +155,11 @@ def _learn(
         family = None if num_tries or key is None else families.get(key)
         effect = None if family is None else family.reset_of(tensors)
         if effect is None or not effect.repeat(tensors):
-            effect = _observed(original, self, tensors)
+            effect = observed(original, self, tensors)
             if effect is not None and key is not None:
                 _note(families, key, effect, tensors)
     elif num_tries and _thread.modes[-1].mark and _can_be_recorded_again(tensors):
-        effect = _observed_record(original, self, tensors)
+        effect = observed_record(original, self, tensors)
     else:
         original(self)
     return None if effect is None else _Known(effect, functions, methods)
@@ -276,43 +199,10 @@ def _family_key(layer: _Layer, parts: list[Any]) -> Any:
     return tuple([part if kind is None else kind for part, kind in zip(parts, kinds, strict=True)])
 
 
-def _note(families: dict[Any, _Family], key: Any, reset: _Reset, tensors: list[Any]) -> None:
+def _note(families: dict[Any, Family], key: Any, reset: Reset, tensors: list[Any]) -> None:
     if len(families) >= _MAX_KNOWN:
         families.clear()
-    families.setdefault(key, _Family(len(tensors))).add(reset, tensors)
-
-
-def _observed(original: Any, layer: Any, tensors: list[Any]) -> _Reset | None:
-    """Reset a layer. What that did, if it does the same to each layer like this one."""
-    stream = private_streams.position().stream()
-    waiting, answers = stream.waiting(), modes.answerers()[0].answers
-    before = [(tensor._version, tensor._fake_storage) for tensor in tensors]
-    told, own = answers.times(), dict(vars(layer))
-    original(layer)
-    draws = private_streams.position().stream().added_to(waiting)
-    writes = [_write_since(t, not draws, *b) for t, b in zip(tensors, before, strict=True)]
-    if draws is None or answers.times() != told or vars(layer) != own or None in writes:
-        return None
-    is_counted = all(type(draw) in effects.DRAW_TYPES for draw in draws)
-    return _Reset(tuple(writes), draws) if is_counted else None  # type: ignore[arg-type]
-
-
-def _write_since(tensor: Any, is_filled: bool, version: int, storage: Any) -> _Write | None:
-    """What has been written to a tensor; None if that is something else each time, or nothing."""
-    value = tensor._fake_storage.value
-    if is_filled:
-        value = effects.as_fill(value, tensor._fake_meta.dtype)
-    is_kept = value is not None and not isinstance(value, ConstantFill)
-    if tensor._fake_storage is not storage or is_kept or tensor._version == version:
-        return None
-    return _Write(tensor._version - version, value, storage.num_bytes)
-
-
-def _observed_record(original: Any, layer: Any, tensors: list[Any]) -> _Recorded | None:
-    attempt, own = fills.Attempt(*tensors), dict(vars(layer))
-    original(layer)
-    seen = attempt.fills()
-    return _Recorded(seen) if seen and vars(layer) == own else None
+    families.setdefault(key, Family(len(tensors))).add(reset, tensors)
 
 
 _DRAWING = (

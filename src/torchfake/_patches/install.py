@@ -65,8 +65,7 @@ def expect_fakes() -> None:
     """Prepare torch's tracers and DTensors for fakes, which may be the first of this process."""
     let_make_fx_trace(FakeTensor, FakeParameter)
     report_devices_of_shards()
-    imported = dict.fromkeys(position_tables.MODULES, _update)
-    compiled.let_fakes_run_uncompiled(as_outside_modes, imported)
+    compiled.let_fakes_run_uncompiled(as_outside_modes, _after_imports)
 
 
 class as_outside_modes(Restoring):
@@ -98,6 +97,7 @@ def _update() -> None:
         _install_for(modes.on_any_thread.copy())
 
 
+_after_imports = dict.fromkeys(position_tables.MODULES, _update)
 _remembered = libraries.RememberedDevices()
 
 

@@ -273,12 +273,14 @@ def autocast_operators(device_type: str) -> list[str]:
 FAKE_SLOT = torch._C._TorchDispatchModeKey.FAKE
 
 
+_get_mode = torch._C._get_dispatch_mode
+
+
 def current_fake_mode() -> Any:
     """The FAKE mode of this thread, or None."""
-    return torch._C._get_dispatch_mode(FAKE_SLOT)
+    return _get_mode(FAKE_SLOT)
 
 
-_get_mode = torch._C._get_dispatch_mode
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _PYTHON = torch._C.DispatchKey.Python
 

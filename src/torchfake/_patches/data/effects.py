@@ -55,24 +55,28 @@ def is_whole(record: Metadata) -> bool:
 
 def can_be_seen(tensor: Any) -> bool:
     """Whether all that a call does to a plain fake can be seen by comparing before and after."""
-    record, storage = tensor._fake_meta, tensor._fake_storage
-    if storage.deferred is not None or modes.thread.passes_over_together or tensor.is_inference():
+    if tensor._fake_storage.deferred is not None or modes.thread.passes_over_together:
         return False
-    if not is_whole(record) or storage.num_bytes != record.num_bytes:
-        return False
-    return is_only_thread() and bool(modes.answerers())
+    return _can_be_compared(tensor) and bool(modes.answerers())
 
 
 def can_be_recorded_again(tensor: Any) -> bool:
     """The same of what a call records on a deferred fake."""
-    record, storage = tensor._fake_meta, tensor._fake_storage
-    if record.mark != DEFERRED or not fills.is_plain(storage.deferred) or tensor.is_inference():
+    is_deferred = tensor._fake_meta.mark == DEFERRED
+    return (
+        is_deferred and fills.is_plain(tensor._fake_storage.deferred) and _can_be_compared(tensor)
+    )
+
+
+def _can_be_compared(tensor: Any) -> bool:
+    """Whether a tensor is all of its storage, which only this thread writes."""
+    record = tensor._fake_meta
+    if tensor.is_inference() or not is_whole(record):
         return False
-    is_all = is_whole(record) and storage.num_bytes == record.num_bytes
-    return is_all and is_only_thread()
+    return tensor._fake_storage.num_bytes == record.num_bytes and _is_only_thread()
 
 
-def is_only_thread() -> bool:
+def _is_only_thread() -> bool:
     """Whether this thread is the only one in a mode, so that what happens is its own doing; and
     whether calls may be remembered.
     """

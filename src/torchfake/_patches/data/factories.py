@@ -224,19 +224,16 @@ class _Learned:
 
     def learn(self, key: Any, fake: Any) -> None:
         """Note what a call gave."""
-        num_tries = self.tries.get(key, 0)
+        num_tries, family_key = self.tries.get(key, 0), _family_key(key)
         made = _seen(fake, key, self.number) if num_tries < _MAX_TRIES else None
-        if made is None and _family_key(key) is None:
-            return  # whose lengths may be objects of the program
-        if made is None:
+        if made is not None:
+            self._remember(key, made)
+            if family_key is not None:
+                self.families.setdefault(family_key, Family(made)).add(made)
+        elif family_key is not None:  # else its lengths may be objects of the program
             if len(self.tries) >= _MAX_KNOWN:
                 self.tries.clear()
             self.tries[key] = num_tries + 1
-            return
-        self._remember(key, made)
-        family_key = _family_key(key)
-        if family_key is not None:
-            self.families.setdefault(family_key, Family(made)).add(made)
 
     def _remember(self, key: Any, made: Made) -> None:
         if len(self.calls) >= _MAX_KNOWN:
@@ -305,6 +302,7 @@ _originals = {
 
 @functools.cache
 def _with_replacements(original: Any) -> Any:
+    """One for all modules of layers: what is learned of one is known to all."""
     if original is not torch:
         return original
     made = {

@@ -116,6 +116,8 @@ def _by_columns(original: Any) -> Any:
 def patches_of(module: str) -> list[Patch]:
     """The patches of a module; none before it is imported, or where it has no such function."""
     owner: Any = sys.modules.get(module)
+    if owner is None:  # mostly, and each mode asks
+        return []
     *path, name = _FUNCTIONS[module].split(".")
     for part in path:
         owner = getattr(owner, part, None)

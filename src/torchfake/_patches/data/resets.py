@@ -147,6 +147,7 @@ def _learn(
     functions = tuple((name, _init.get(name)) for name in layer.functions)
     methods = tuple((name, getattr(type(self), name, None)) for name in layer.methods)
     effect: Reset | Recorded | None = None
+    is_recorded = num_tries > 0 and _thread.modes[-1].mark != 0
     are_apart = len({tensor._fake_storage for tensor in tensors}) == len(tensors)
     if num_tries > _MAX_TRIES or not are_apart or not _is_plain(layer, self, functions, methods):
         original(self)
@@ -158,7 +159,7 @@ def _learn(
             effect = observed(original, self, tensors)
             if effect is not None and key is not None:
                 _note(families, key, effect, tensors)
-    elif num_tries and _thread.modes[-1].mark and _can_be_recorded_again(tensors):
+    elif is_recorded and all(map(effects.can_be_recorded_again, tensors)):
         effect = observed_record(original, self, tensors)
     else:
         original(self)
@@ -182,10 +183,6 @@ def _is_plain(
     names = {*module._parameters}, {*module._buffers}
     is_read_there = not any(hasattr(type(module), name) for name in layer.parameters)
     return is_read_there and names == ({*layer.parameters}, {*layer.buffers})
-
-
-def _can_be_recorded_again(tensors: list[Any]) -> bool:
-    return all(map(effects.can_be_recorded_again, tensors))
 
 
 def _family_key(layer: _Layer, parts: list[Any]) -> Any:
@@ -240,16 +237,15 @@ _LAYERS = {
         _BOTH,
         ("affine", "track_running_stats"),
         _FILLING,
-        ("running_mean", "running_var", "num_batches_tracked"),
-        ("reset_running_stats",),
+        buffers=("running_mean", "running_var", "num_batches_tracked"),
+        methods=("reset_running_stats",),
     ),
     nn.Embedding: _Layer(
         frozenset({nn.Embedding}),
         ("weight",),
         ("padding_idx",),
         ("normal_",),
-        (),
-        ("_fill_padding_idx_with_zero",),
+        methods=("_fill_padding_idx_with_zero",),
     ),
 }
 

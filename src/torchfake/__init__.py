@@ -90,7 +90,15 @@ _NAMES = {
 }
 """Public names, by the file that they are imported from."""
 
-_LATER = ("inspect", "distributed", "deferred", "meta_init", "checkpoint", "compat")
+_LATER = (
+    "_recording.graph_text",
+    "inspect",
+    "distributed",
+    "deferred",
+    "meta_init",
+    "checkpoint",
+    "compat",
+)
 """Files of :data:`_NAMES` that most programs do not need, or not at once."""
 
 
@@ -168,7 +176,7 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LATER})
+    return sorted({*globals(), *__all__, *(home for home in _LATER if home.isidentifier())})
 
 
 if not _interrupts.IS_COMMAND:

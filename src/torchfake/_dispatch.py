@@ -29,14 +29,14 @@ from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import DONE_BY_OTHERS, OpTraits, traits_of
 from torchfake._core.storage import storage_of_kind
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
-from torchfake._operators.cuda.register import COMPOSED_ELSEWHERE
+from torchfake._operators.cuda import COMPOSED_ELSEWHERE
 from torchfake._operators.higher_order.kernels import run as run_higher_order
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.meta_kernels import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
-from torchfake._operators.special_operators import HANDLERS, LIFTS, lift
+from torchfake._operators.special_operators import LIFTS, handler_of, lift
+from torchfake._recording import eager as _eager  # noqa: F401  registers its kernels
 from torchfake._recording.arguments import has_deferred_arguments
-from torchfake._recording.eager import register as _eager  # noqa: F401  registers kernels
 from torchfake._recording.hits import NOT_RECORDED, record_hit
 from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, with_version_counter
@@ -167,7 +167,7 @@ def _in_parts(owner: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
 def _run_in_parts(owner: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The same once, for its recipe, where nothing else is known of it."""
     is_whole = func in COMPOSED_ELSEWHERE and args[0].device.type == "cuda"
-    if is_whole or id(func) in HANDLERS or traits_of(func).is_view or has_replacement(func):
+    if is_whole or handler_of(func) or traits_of(func).is_view or has_replacement(func):
         return _run(func, args, kwargs)
     return _in_parts(owner, func, args, kwargs)
 
@@ -219,10 +219,8 @@ def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     check_overlaps(func, args, kwargs)
     check_strings(func, args, kwargs)
     check_by_trial(func, args, kwargs)
-    found = HANDLERS.get(id(func))
-    if found is not None:
-        return found[1](func, args, kwargs)
-    return interpret(func, args, kwargs)
+    run = handler_of(func) or interpret
+    return run(func, args, kwargs)
 
 
 # Deferred modes.

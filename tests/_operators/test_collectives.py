@@ -12,6 +12,7 @@ import torch.distributed._functional_collectives as functional
 
 from torchfake import errors, fake_like, fake_mode, is_fake
 from torchfake._operators import collectives
+from torchfake._operators.special_operators import handler_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 """Torch 2.13 has new names for some; 2.11 has the old ones."""
@@ -110,7 +111,12 @@ def test_functional_collectives(group: Any) -> None:
 
 
 def test_every_collective_is_an_operator_of_this_torch() -> None:
-    assert len(collectives.collective_operators()) == len(collectives.COLLECTIVES)
+    for name in collectives.COLLECTIVES:
+        namespace, packet = name.split("::")
+        operator = getattr(getattr(torch.ops, namespace), packet)
+        assert operator.overloads() == ["default"]
+        assert handler_of(operator.default) is collectives.run_collective
+    assert handler_of(torch.ops._c10d_functional.wait_tensor.default) is collectives.wait_tensor
     written = {name for name, spec in collectives.COLLECTIVES.items() if spec.written is not None}
     assert {n for n in collectives.COLLECTIVES if n.startswith("c10d::")} - written == {
         "c10d::send"

@@ -49,6 +49,13 @@ NEVER_AT_IMPORT = (
     *("torch._dynamo", "torch._inductor", "torch.distributed.tensor"),
 )
 
+NOT_FOR_LAYERS = (
+    *("torchfake._replay.replay", "torchfake._recording.graph_text", "torchfake.deferred"),
+    *("torchfake._recording.eager.register", "torchfake._operators.cuda.register"),
+    *("torchfake.inspect", "torchfake.distributed", "torchfake._materialize"),
+)
+"""Milliseconds to import, for which a program that only builds layers has no use."""
+
 
 @cache
 def tree_of(file: str) -> ast.Module:
@@ -111,6 +118,17 @@ def test_importing_torchfake_is_cheap() -> None:
         assert not hits, f"import torchfake imports {hits[:3]}"
     assert "torchfake.cli" not in added
     assert "torchfake.inspect" not in added
+
+
+def test_a_program_that_builds_layers_imports_nothing_that_it_has_no_use_for() -> None:
+    program = (
+        "import sys, torch, torchfake\n"
+        "with torchfake.fake_mode():\n"
+        "    torch.nn.Linear(4, 4)(torch.randn(2, 4)).sum().backward()\n"
+        f"print([name for name in {NOT_FOR_LAYERS} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("inspect", "--help")])

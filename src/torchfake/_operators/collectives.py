@@ -185,21 +185,5 @@ def _c10d_result(call: Call, spec: Collective) -> Any:
     return call.args[spec.written], work
 
 
-def collective_operators() -> list[Any]:
-    """The operators of ``COLLECTIVES`` that the installed torch has."""
-    return _available(*COLLECTIVES)
-
-
-def wait_operators() -> list[Any]:
-    """The operators that wait for the result of a collective."""
-    return _available("_c10d_functional::wait_tensor")
-
-
-def _available(*names: str) -> list[Any]:
-    found = []
-    for name in names:
-        namespace, _, packet = name.partition("::")
-        operator = getattr(getattr(torch.ops, namespace), packet, None)
-        if operator is not None:
-            found.append(operator.default)
-    return found
+WAIT = "_c10d_functional::wait_tensor"
+"""The operator that waits for the result of a collective."""

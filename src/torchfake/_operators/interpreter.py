@@ -32,7 +32,6 @@ from torchfake._operators.constant_propagation import (
 )
 from torchfake._operators.meta_kernels import replacement_for
 from torchfake._operators.meta_kernels.counted import COUNTED
-from torchfake._operators.meta_kernels.cuda import results_on_cpu
 from torchfake._operators.operator_call import (
     Args,
     Call,
@@ -40,6 +39,7 @@ from torchfake._operators.operator_call import (
     device_of,
     increment_versions,
     output_device,
+    results_on_cpu,
 )
 from torchfake._operators.result_strides import with_strides_of_eager
 from torchfake._random import mt19937
@@ -269,7 +269,7 @@ def wrap(call: Call, result: Any) -> Any:
 def _element_devices(call: Call, num_elements: int) -> list[torch.device]:
     if call.traits.is_foreach and len(call.args[0]) == num_elements:
         return [device_of(t) or call.device for t in call.args[0]]
-    on_cpu = results_on_cpu(call.func, call.args, call.kwargs) if call.device.type == "cuda" else ()
+    on_cpu = results_on_cpu(call)
     return [_CPU if index in on_cpu else call.device for index in range(num_elements)]
 
 

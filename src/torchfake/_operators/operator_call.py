@@ -17,6 +17,7 @@ from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import Storage
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
+from torchfake._torch import kernels
 
 NON_TENSOR_TYPES = frozenset(
     {bool, int, float, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format}
@@ -162,3 +163,19 @@ def common_device(
                 f"{device} and {own}! (when checking the arguments of {name})"
             )
     return device or devices.CPU
+
+
+_EFFICIENT_ATTENTION = "aten::_scaled_dot_product_efficient_attention"
+_SEED_AND_OFFSET = 2, 3
+_DROPOUT = 5  # the index of the argument
+
+
+def results_on_cpu(call: Call) -> tuple[int, ...]:
+    """The results of an operator on CUDA that are on the CPU, by index: where attention drops, the
+    seed is there, by aten/src/ATen/native/transformers/cuda/attention.cu.
+    """
+    if call.traits.packet != _EFFICIENT_ATTENTION or call.device.type != "cuda":
+        return ()
+    args = call.args
+    dropout_p = args[_DROPOUT] if len(args) > _DROPOUT else call.kwargs.get("dropout_p", 0.0)
+    return _SEED_AND_OFFSET if dropout_p or kernels.attention_seed_is_always_on_cpu() else ()

@@ -1,8 +1,8 @@
 """Handlers of the operators that the general procedure of ``interpreter`` does not fit.
 
 Input: an operator and its arguments, as they come from ``_dispatch``. Output: its result.
-Invariant: ``HANDLERS`` is the whole list: nothing else in torchfake runs an operator by its name.
-Each handler says why its operator is here. Called by: ``_dispatch``, for operators in ``HANDLERS``.
+Invariant: ``handler_of`` knows them all: nothing else in torchfake runs an operator by its name.
+Each handler says why its operator is here. Called by: ``_dispatch``, for operators that have one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torchfake._answers import asking
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
+from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage, operations
 from torchfake._operators import collectives, random_values
@@ -40,7 +41,7 @@ from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 aten = torch.ops.aten
 
 Handler = Callable[[Any, Args, Kwargs], Any]
-HANDLERS: dict[int, tuple[Any, Handler]] = {}
+_HANDLERS: dict[int, tuple[Any, Handler]] = {}
 """By the operator's identity: its own hash is a Python call."""
 
 
@@ -49,7 +50,7 @@ def register_handler(*overloads: Any) -> Callable[[Handler], Handler]:
 
     def register(handler: Handler) -> Handler:
         for overload in overloads:
-            HANDLERS[id(overload)] = overload, handler
+            _HANDLERS[id(overload)] = overload, handler
         return handler
 
     return register
@@ -392,5 +393,12 @@ def record_stream(func: Any, args: Args, kwargs: Kwargs) -> None:
     """Tells the CUDA allocator about a stream: there is no memory and no stream."""
 
 
-register_handler(*collectives.collective_operators())(collectives.run_collective)
-register_handler(*collectives.wait_operators())(collectives.wait_tensor)
+def handler_of(func: Any) -> Handler | None:
+    """The handler of an operator, if it has one."""
+    found = _HANDLERS.get(id(func))
+    if found is not None:
+        return found[1]
+    name = traits_of(func).packet
+    if name in collectives.COLLECTIVES:
+        return collectives.run_collective
+    return collectives.wait_tensor if name == collectives.WAIT else None

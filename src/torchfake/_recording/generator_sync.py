@@ -15,12 +15,12 @@ import warnings
 
 import torch
 
+from torchfake import _replay
 from torchfake._contexts import holding
 from torchfake._core import memory, modes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.operations import Op
 from torchfake._random import fake_generators, streams
-from torchfake._replay import replay
 from torchfake._torch import backends, dispatcher
 from torchfake.errors import ReplayError
 
@@ -108,7 +108,7 @@ def synchronize(generator: torch.Generator) -> None:
             return
         try:
             if stream.pending_draw is not None:
-                replay.run_draws(stream.pending_draw)
+                _replay.run_draws(stream.pending_draw)
             stream.synchronize(generator)
         except ReplayError as error:
             stream.reset()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchfake import _replay
 from torchfake._core import modes
 from torchfake._core.schemas import (
     ACCEPTS_MASKS,
@@ -40,7 +41,6 @@ from torchfake._recording.graph_builder import (
     contents_before_write,
     new_op,
 )
-from torchfake._replay import replay
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._torch import backends, dispatcher
@@ -153,7 +153,7 @@ def materialize_storages(tensors: Sequence[torch.Tensor]) -> None:
     """
     for fake in deferred_fakes(tensors):
         deferred: Any = fake._fake_storage.deferred
-        replay.make_real(deferred)
+        _replay.make_real(deferred)
 
 
 def _fake_copies(result: Any) -> Any:

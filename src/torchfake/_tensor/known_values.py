@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from torchfake import _replay
 from torchfake._answers import asking
 from torchfake._core import memory
 from torchfake._core.storage import AssumedFill, Storage
-from torchfake._replay import replay
 from torchfake._torch import dispatcher, subclass
 from torchfake.errors import UnknownValueError
 
@@ -65,7 +65,7 @@ def read_value(fake: Any, requested_by: str) -> torch.Tensor:
     """
     storage = fake._fake_storage
     if storage.deferred is not None:
-        return replay.value_of(storage.deferred, fake._fake_meta)
+        return _replay.value_of(storage.deferred, fake._fake_meta)
     if storage.is_unknown:
         answered = asking.value_of(fake, requested_by)
         if answered is None:
@@ -86,7 +86,7 @@ def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
     """
     if fake._fake_storage.deferred is None:
         return read_value(fake, requested_by).clone()
-    replay.make_real(fake._fake_storage.deferred)
+    _replay.make_real(fake._fake_storage.deferred)
     return read_value(fake, requested_by)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from torchfake._core import devices, schemas
 from torchfake._operators.operator_call import Args, Call, Kwargs, output_device
-from torchfake._operators.special_operators import HANDLERS
+from torchfake._operators.special_operators import handler_of
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._trials.draws import try_draw
 from torchfake._trials.small_calls import NO_DTYPE, Cut, cuts_for, error_of
@@ -52,7 +52,7 @@ def _is_exempt(func: Any) -> bool:
     traits = schemas.traits_of(func)
     no_kernel = traits.is_view or traits.is_metadata_only or traits.returns_uninitialized
     no_result = not traits.returns_tensors and not traits.mutated_names
-    is_special = id(func) in HANDLERS or traits.reads_values or func.namespace != "aten"
+    is_special = handler_of(func) is not None or traits.reads_values or func.namespace != "aten"
     return is_special or no_kernel or no_result
 
 

@@ -4,7 +4,7 @@ Input: the kernels of this package. Output: none; they are registered before the
 made. Invariant: a kernel runs above autograd, where a plain fake on CUDA is among the arguments and
 neither autocast nor a transform of ``torch.func`` has the call before it: these call the operator
 again, with what they make of the arguments. A kernel costs its operator 3 us. Called by:
-``_torch/dispatcher``, when the key is first used.
+``__init__``, when the key is first used.
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ from typing import Any
 import torch
 
 from torchfake._operators.cuda import composites, ctc_loss, recurrent_layers
-from torchfake._torch import dispatcher, kernels
+from torchfake._torch import dispatcher
 
 aten = torch.ops.aten
-
-COMPOSED_ELSEWHERE = (aten._fused_rms_norm.default, aten.mish_backward.default)
-"""Operators that CUDA has a kernel for, and that are composed where there is none. A wrapper would
-be taken for a tensor of such a device."""
 
 
 def _where_it_decides(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,10 +59,3 @@ def register_kernels() -> None:
         dispatcher.CUDA_WRAPPER_KEY.register_frequent(op, composites.softmax_with(op, run))
     for op, kernel in kernels_of_operators().items():
         dispatcher.CUDA_WRAPPER_KEY.register(op, _where_it_decides(op, kernel))
-    for op in COMPOSED_ELSEWHERE:
-        kernels.run_whole_on_cuda(op)
-
-
-dispatcher.CUDA_WRAPPER_KEY.before_use(register_kernels)
-for _op in COMPOSED_ELSEWHERE:
-    kernels.declare_on_cuda(_op)  # before anybody asks whether C++ composes it

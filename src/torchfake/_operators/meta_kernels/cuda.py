@@ -8,14 +8,12 @@ Invariant: no values are read; each names the C++ file that it follows. Called b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchfake._operators.meta_kernels.register import register_meta_kernel
-from torchfake._torch import kernels
 
 aten = torch.ops.aten
 
@@ -137,17 +135,3 @@ def recurrent_layer_backward(
     of_weights = [w.new_empty(w.shape) for w in weights] if wanted[3] else []
     of_cell = input.new_empty(0) if cell is None else cell.new_empty(cell.shape)
     return input.new_empty(input.shape), state.new_empty(state.shape), of_cell, of_weights
-
-
-_SEED_AND_OFFSET = 2, 3
-_DROPOUT = 5  # the index of the argument
-
-
-def results_on_cpu(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    """The results of an operator on CUDA that are on the CPU, by index: where attention drops, the
-    seed is there, by aten/src/ATen/native/transformers/cuda/attention.cu.
-    """
-    if func is not aten._scaled_dot_product_efficient_attention.default:
-        return ()
-    dropout_p = args[_DROPOUT] if len(args) > _DROPOUT else kwargs.get("dropout_p", 0.0)
-    return _SEED_AND_OFFSET if dropout_p or kernels.attention_seed_is_always_on_cpu() else ()

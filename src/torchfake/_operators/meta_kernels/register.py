@@ -16,11 +16,11 @@ from torchfake._torch import kernels
 
 MetaKernel = Callable[..., Any]
 _REPLACEMENTS: dict[tuple[Any, str], MetaKernel] = {}
-_DEVICE_TYPES = ("cpu", "cuda")
+DEVICE_TYPES = ("cpu", "cuda")
 
 
 def register_meta_kernel(
-    *overloads: Any, devices: tuple[str, ...] = _DEVICE_TYPES
+    *overloads: Any, devices: tuple[str, ...] = DEVICE_TYPES
 ) -> Callable[[MetaKernel], MetaKernel]:
     """Register the decorated function as meta kernel of `overloads`, for fakes on `devices`.
 
@@ -41,12 +41,7 @@ def register_meta_kernel(
 def replacement_for(func: Any, device_type: str) -> MetaKernel | None:
     """The meta kernel to run instead of torch's for `func`; None where torch's is right."""
     found = _REPLACEMENTS.get((func, device_type))
-    if device_type not in _DEVICE_TYPES:  # what holds for all devices holds there
-        of_each = {_REPLACEMENTS.get((func, kind)) for kind in _DEVICE_TYPES}
+    if device_type not in DEVICE_TYPES:  # what holds for all devices holds there
+        of_each = {_REPLACEMENTS.get((func, kind)) for kind in DEVICE_TYPES}
         found = of_each.pop() if len(of_each) == 1 else None
     return found or kernels.meta_kernel_of(func, device_type)
-
-
-def has_replacement(func: Any) -> bool:
-    """Whether there is a replacement for `func` on every type of device."""
-    return all(replacement_for(func, device_type) is not None for device_type in _DEVICE_TYPES)

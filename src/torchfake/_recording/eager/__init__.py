@@ -11,3 +11,24 @@ In reading order:
     recurrent_layers  LSTM, GRU and RNN, likewise
     derivatives       gradients and tangents, of which C++ has another formula for subclasses
 """
+
+from __future__ import annotations
+
+from torchfake._torch import dispatcher
+
+
+def _register_kernels() -> None:
+    """Register the kernels, which are imported then: most programs record nothing."""
+    from torchfake._recording.eager import register
+
+    register.register_kernels()
+
+
+def _register_for_tangents() -> None:
+    from torchfake._recording.eager import register
+
+    register.register_for_tangents()
+
+
+dispatcher.RECORDING_KEY.before_use(_register_kernels)
+dispatcher.before_tangents.append(_register_for_tangents)

@@ -3,7 +3,7 @@
 Input: the kernels of this package. Output: none; they are registered before the first operation is
 recorded. Invariant: they run while a deferred mode is on, and for a deferred fake outside of all
 modes, and at no other time. A kernel costs its operator a call of Python: those for tangents are
-registered once there may be one. Called by: ``_torch/dispatcher``, when the key is first used.
+registered once there may be one. Called by: ``__init__``, when the key is first used.
 """
 
 from __future__ import annotations
@@ -78,7 +78,3 @@ def register_kernels() -> None:
             if not any(a.is_out for a in overload._schema.arguments):
                 _KEY.register(overload, composites.with_recorded_arguments)
     _KEY.register(aten._make_dual.default, make_dual)
-
-
-_KEY.before_use(register_kernels)
-dispatcher.before_tangents.append(register_for_tangents)

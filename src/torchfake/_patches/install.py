@@ -25,6 +25,7 @@ from torchfake._patches import (
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
 from torchfake._patches.data import (
+    constructors,
     copies,
     data_sources,
     draws,
@@ -120,6 +121,7 @@ def _install_for(on: set[ModeState]) -> None:
     _for_any_mode.install(
         [
             *autocast.PATCHES,
+            *constructors.PATCHES,
             *copies.PATCHES,
             *data_sources.PATCHES,
             *device_arguments.PATCHES,

@@ -277,6 +277,25 @@ def _family_key(key: Any) -> Any:
     return dtype, known_values.keeps_value(num_bytes, dtype)
 
 
+def watched(names: tuple[str, ...], module: Any) -> list[tuple[dict[str, Any], str, Any]] | None:
+    """What functions of torch that have these names are in a module of layers: whose attributes,
+    the name, and what that is. None if somebody has replaced one.
+    """
+    found: list[tuple[dict[str, Any], str, Any]] = [(vars(module), "torch", module.torch)]
+    if not isinstance(module.torch, _Torch):
+        return None
+    replacements = vars(module.torch)
+    for name in names:
+        own: Any = replacements.get(name)
+        function = _names_of_torch[name]
+        if getattr(own, "__code__", None) not in _CODES:
+            return None
+        if function is not own.__wrapped__ and _is_replaced(name):
+            return None
+        found += ((replacements, name, own), (_names_of_torch, name, function))
+    return found
+
+
 class _Torch(types.ModuleType):
     """``torch``, with some functions replaced."""
 
@@ -315,6 +334,9 @@ def _with_replacements(original: Any) -> Any:
         kernels.name_in_scripts(replacement, _originals[name])
     return _Torch(made)
 
+
+NAMES = (*_NUMBERS, "tensor")
+_CODES = {making("empty", None, torch.empty).__code__, making_numbers(torch.tensor).__code__}
 
 _nn = torch.nn.modules
 _MODULES = (

@@ -56,7 +56,7 @@ class _Layer(NamedTuple):
         return frozenset((*self.parameters, *self.buffers, *self.methods))
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """What is known of the resets of layers that are alike."""
 
     effect: Reset | Recorded
@@ -64,13 +64,34 @@ class _Known(NamedTuple):
     methods: tuple[tuple[str, Any], ...]
 
 
+_known_of: dict[type, dict[Any, Known | int]] = {}
+"""What is known of the resets that each class defines."""
+
+
+def known_of(module: Any) -> Known | None:
+    """What is known of the reset of a layer that has just been done."""
+    mark = _thread.modes[-1].mark
+    for owner, known in _known_of.items():
+        if isinstance(module, owner):
+            parts = _parts_of_key(LAYERS[owner], module, [])
+            found = None if parts is None else known.get((mark, *parts))
+            return found if isinstance(found, Known) else None
+    return None
+
+
+def is_replacement(function: Any) -> bool:
+    """Whether this is the ``reset_parameters`` of a layer as it is in a mode."""
+    return getattr(function, "__code__", None) is _CODE_OF_REPLACEMENTS
+
+
 def _resetting(owner: type, layer: _Layer, original: Any) -> Any:
     if not is_torchs(original, owner, "reset_parameters"):
         return original  # somebody has replaced it
     names = layer.names
-    known: dict[Any, _Known | int] = {}
+    known: dict[Any, Known | int] = {}
     families: dict[Any, Family] = {}
     cache.learned += (known, families)
+    _known_of[owner] = known
 
     @functools.wraps(original)
     def replacement(self: Any) -> None:
@@ -88,7 +109,7 @@ def _resetting(owner: type, layer: _Layer, original: Any) -> Any:
             found = known.get(key, 0)
         except TypeError:  # an attribute that has no hash
             return original(self)  # type: ignore[no-any-return]
-        if isinstance(found, _Known):
+        if isinstance(found, Known):
             for name, function in found.functions:
                 if _init.get(name) is not function:
                     return original(self)  # type: ignore[no-any-return]
@@ -140,7 +161,7 @@ def _learn(
     num_tries: int,
     self: Any,
     tensors: list[Any],
-) -> _Known | None:
+) -> Known | None:
     """Reset a layer, and note what that did, if it does not follow from layers of other sizes. What
     is recorded is noted of the second one that is like it: a first one may be the only one.
     """
@@ -163,7 +184,7 @@ def _learn(
         effect = observed_record(original, self, tensors)
     else:
         original(self)
-    return None if effect is None else _Known(effect, functions, methods)
+    return None if effect is None else Known(effect, functions, methods)
 
 
 def _is_plain(
@@ -213,7 +234,7 @@ _FILLING = ("ones_", "zeros_")
 _BOTH = ("weight", "bias")
 _nn = nn.modules
 
-_LAYERS = {
+LAYERS = {
     nn.Linear: _Layer(
         frozenset({nn.Linear, _nn.linear.NonDynamicallyQuantizableLinear}), _BOTH, (), _DRAWING
     ),
@@ -249,7 +270,13 @@ _LAYERS = {
     ),
 }
 
+"""By the class that defines ``reset_parameters``."""
+
+_CODE_OF_REPLACEMENTS = _resetting(
+    nn.Linear, LAYERS[nn.Linear], nn.Linear.reset_parameters
+).__code__
+
 PATCHES = [
     Patch(cls, "reset_parameters", functools.partial(_resetting, cls, layer))
-    for cls, layer in _LAYERS.items()
+    for cls, layer in LAYERS.items()
 ]

@@ -103,6 +103,15 @@ def _new_parameter(original: Any) -> Any:
     return staticmethod(replacement)
 
 
+def makes_parameters_as_torch(constructor: Any) -> bool:
+    """Whether ``nn.Parameter.__new__``, as it is in a mode, replaces torch's own."""
+    function: Any = getattr(constructor, "__func__", None)
+    is_ours = getattr(function, "__code__", None) is _CODE_OF_NEW_PARAMETER
+    return is_ours and function.__wrapped__ is _torchs_new
+
+
+_CODE_OF_NEW_PARAMETER = _new_parameter(None).__func__.__code__
+
 PATCHES = [
     Patch(torch.Tensor, "__new__", _new_tensor),
     Patch(torch.Tensor, "as_subclass", _as_subclass),

@@ -1,0 +1,297 @@
+"""Constructors of torch's layers: done at once where nobody looks.
+
+Input: the originals. Output: versions that, of a call like an earlier one, make the module, its
+fakes and what its reset does to these in one go. Invariant: what can be seen of a layer is what the
+original makes; where there is more to see or to do (what ``_patches/data/factories`` and ``resets``
+name; another class, an argument that is an object of the program, something that the constructor
+calls and that somebody has replaced), the original is called. Called by: ``_patches/install``.
+
+A model has hundreds of layers and a few kinds of them. The original of a linear layer calls ten
+functions of Python, and makes each parameter twice: as a tensor, and as a parameter of that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from torchfake._cache import cache
+from torchfake._core import modes, source_location
+from torchfake._core.metadata import DEFERRED
+from torchfake._core.storage import ConstantFill, Storage
+from torchfake._graph.deferred_storage import DeferredState
+from torchfake._graph.operations import Cell
+from torchfake._patches.data import effects, factories, resets, subclasses
+from torchfake._patches.data.reset_effects import Recorded, Reset
+from torchfake._patches.data.resets import Known
+from torchfake._patches.patch import Patch, is_torchs
+from torchfake._random import private_streams
+from torchfake._recording.initializers import find_call_site
+from torchfake._tensor.classes import FakeParameter
+from torchfake._tensor.fake_tensor import FakeTensor, user_attributes, wrapper_arguments
+from torchfake._torch import autograd, backends, dispatcher, subclass
+
+_thread = modes.thread
+_is_unobserved = autograd.is_unobserved
+_is_dispatched_to = dispatcher.is_dispatched_to
+_is_deterministic = backends.is_deterministic
+_default_dtype = torch.get_default_dtype
+_caller_location = source_location.caller_location
+_count_writes = autograd.count_writes
+_make_wrapper = subclass.make_wrapper
+_new = object.__new__
+_start = nn.Module.__init__
+
+_MAX_KNOWN = 4096
+_MAX_TRIES = 3
+_PLAIN_TYPES = frozenset({int, bool, float, str, type(None), torch.dtype, torch.Size})
+"""Of arguments and attributes that layers may have in common."""
+
+
+class _Part(NamedTuple):
+    """A parameter or buffer of a layer, but for its storage; or that it has none of this name."""
+
+    name: str
+    record: Any = None  # its metadata
+    wrapper: tuple[Any, ...] | None = None  # the arguments of make_wrapper
+    kind: Any = None  # of its storage
+    value: ConstantFill | None = None  # when the constructor ends
+    num_writes: int = 0
+
+
+class _Layer(NamedTuple):
+    """What layers are like that calls with equal arguments make."""
+
+    attributes: dict[str, Any]  # in addition to those that each module has
+    lists: tuple[str, ...]  # the names of those of which each layer has a list of its own
+    buffers: tuple[_Part, ...]
+    parameters: tuple[_Part, ...]
+    effect: Reset | Recorded
+    watched: tuple[tuple[Mapping[str, Any], str, Any], ...]
+    """What the constructor calls: whose attribute that is, its name, and what it was."""
+
+
+def _constructing(owner: type, original: Any) -> Any:
+    """The constructor that `owner` defines, for the layers that inherit it."""
+    if not is_torchs(original, owner, "__init__"):
+        return original  # somebody has replaced it
+    classes = resets.LAYERS[owner].classes
+    known: dict[Any, _Layer | int] = {}
+    cache.learned.append(known)
+
+    @functools.wraps(original)
+    def replacement(self: Any, *args: Any, **kwargs: Any) -> None:
+        on = _thread.modes
+        if (
+            (not on or on[-1].mark > DEFERRED or on[-1].is_over or type(self) not in classes)
+            or not (_is_unobserved() and _is_dispatched_to(on[-1].dispatch))
+            or (_is_deterministic() or _thread.passes_over_together or vars(self))
+        ):
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+        mark = on[-1].mark
+        try:
+            key = _key(type(self), mark, args, kwargs)
+            found = known.get(key, 0)
+        except TypeError:  # a list, a symbolic size
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+        if isinstance(found, int):  # how often nothing was learned
+            original(self, *args, **kwargs)
+            if found < _MAX_TRIES and all(map(_is_plain, (*args, *kwargs.values()))):
+                if len(known) >= _MAX_KNOWN:
+                    known.clear()
+                known[key] = _seen(owner, self, mark) or found + 1
+            return None
+        if not _is_as_before(found):
+            known.pop(key, None)
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+        _start(self)
+        own = vars(self)
+        own.update(found.attributes)
+        for name in found.lists:
+            own[name] = own[name].copy()
+        make = _make_deferred if mark else _make
+        make(found, own["_parameters"], own["_buffers"])
+        return None
+
+    return replacement
+
+
+def _key(cls: type, mark: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What calls have in common that make the same: equal arguments of the same types."""
+    key = [cls, mark, _default_dtype(), args, *map(type, args)]
+    for name, value in kwargs.items():
+        key += (name, value, type(value))
+    if tuple in key:
+        for value in (*args, *kwargs.values()):
+            if type(value) is tuple:
+                key += map(type, value)
+    return tuple(key)
+
+
+def _make(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
+    """Make the tensors of a layer that is plain, and draw what it draws."""
+    location = _caller_location(3)
+    for tensors, parts in ((parameters, layer.parameters), (buffers, layer.buffers)):
+        for name, record, wrapper, kind, value, num_writes in parts:
+            if wrapper is None:
+                tensors[name] = None
+                continue
+            storage: Any = _new(Storage)
+            storage._kind = kind
+            storage.value = value
+            storage._meta = storage.deferred = None
+            storage.location = location
+            fake = _make_wrapper(*wrapper)
+            fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
+            _count_writes(fake, num_writes)
+            tensors[name] = fake
+    for draw in layer.effect.draws:  # type: ignore[union-attr]
+        (_thread.draw_position or private_streams.position()).pass_over(draw)
+
+
+def _make_deferred(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
+    """Make the tensors of a layer that is deferred, and record what fills them."""
+    location = find_call_site()[0]
+    made = []
+    for tensors, parts in ((buffers, layer.buffers), (parameters, layer.parameters)):
+        for name, record, wrapper, kind, _value, _num_writes in parts:
+            if wrapper is None:
+                tensors[name] = None
+                continue
+            storage: Any = _new(Storage)
+            storage._kind = kind
+            storage.value = storage._meta = None
+            storage.location = location
+            storage.deferred = DeferredState(Cell(kind.num_bytes, kind.device), None, DEFERRED)
+            fake = _make_wrapper(*wrapper)
+            fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
+            tensors[name] = fake
+            made.append(fake)
+    assert layer.effect.repeat(made)
+
+
+# What is to be seen of a layer that the original has made.
+
+
+def _seen(owner: type, module: Any, mark: int) -> _Layer | None:
+    """What is the same of each layer like this one; None if something may be another each time."""
+    if not cache.settings.enabled or cache.settings.checking:
+        return None
+    known = resets.known_of(module)
+    attributes = None if known is None else _attributes_of(module)
+    if known is None or attributes is None:
+        return None
+    buffers = [_part(name, t, mark) for name, t in module._buffers.items()]
+    parameters = [_part(name, t, mark) for name, t in module._parameters.items()]
+    watched = _watched(owner, known)
+    if watched is None or not _is_done_by(known.effect, [*buffers, *parameters]):
+        return None
+    lists = tuple(name for name, value in attributes.items() if type(value) is list)
+    made: Any = tuple(buffers)
+    with_gradients: Any = tuple(parameters)
+    return _Layer(attributes, lists, made, with_gradients, known.effect, watched)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is nothing but its value. Zeros have a sign, which no comparison tells."""
+    if type(value) is tuple:
+        return all(type(element) is int for element in value)
+    return type(value) in _PLAIN_TYPES and not (type(value) is float and value == 0)
+
+
+def _attributes_of(module: Any) -> dict[str, Any] | None:
+    """The attributes that not each module has, if the others are those of a new one."""
+    new, own = vars(nn.Module()), dict(vars(module))
+    for name, value in new.items():
+        found = own.pop(name, None)
+        if found != value and name not in ("_parameters", "_buffers"):
+            return None
+    for value in own.values():
+        elements = value if type(value) is list else [value]
+        if not all(map(_is_plain, elements)):
+            return None
+    return own
+
+
+def _part(name: str, fake: Any, mark: int) -> _Part | None:
+    if fake is None:
+        return _Part(name)
+    if type(fake) not in (FakeTensor, FakeParameter) or user_attributes(fake) or not fake.is_leaf:
+        return None
+    record, storage = fake._fake_meta, fake._fake_storage
+    value = effects.as_fill(storage.value, record.dtype)
+    is_whole = record.is_contiguous and not record.offset and not record.is_lazy
+    if record.mark != mark or not is_whole or storage.num_bytes != record.num_bytes:
+        return None
+    if storage.pinned is not None or not (value is None or isinstance(value, ConstantFill)):
+        return None
+    wrapper = type(fake), *wrapper_arguments(record)[1:]
+    if fake.requires_grad:
+        wrapper = (wrapper[0], *subclass.with_requires_grad(wrapper[1:]))
+    return _Part(name, record, wrapper, storage._kind, value, fake._version)
+
+
+def _is_done_by(effect: Reset | Recorded, parts: list[_Part | None]) -> bool:
+    """Whether a reset with this effect, and nothing else, has written these tensors."""
+    if None in parts:
+        return False
+    found = [(part.num_writes, part.value) for part in parts if part is not None and part.wrapper]
+    if isinstance(effect, Recorded):
+        return found == [(fill.num_writes, None) for fill in effect.fills]
+    return found == [(write.num_writes, write.value) for write in effect.writes]
+
+
+_OF_MODULES = ("__init__", "__setattr__", "register_parameter", "register_buffer")
+_HOOKS = ("_global_parameter_registration_hooks", "_global_buffer_registration_hooks")
+_home = sys.modules[nn.Module.__module__]
+
+
+def _watched(owner: type, known: Known) -> tuple[tuple[Mapping[str, Any], str, Any], ...] | None:
+    """What the constructor of a layer calls; None if something of it is not torch's, or torch's as
+    a mode has replaced it.
+    """
+    home, modules = sys.modules[owner.__module__], vars(nn.Module)
+    reset, new = vars(owner)["reset_parameters"], vars(nn.Parameter)["__new__"]
+    names = tuple(name for name in factories.NAMES if name in _names_of(owner))
+    made_by = factories.watched(names, home)
+    is_torchs_own = (
+        resets.is_replacement(reset)
+        and subclasses.makes_parameters_as_torch(new)
+        and all(is_torchs(modules[name], nn.Module, name) for name in _OF_MODULES)
+        and vars(home).get("Parameter") is nn.Parameter
+    )
+    if made_by is None or not is_torchs_own:
+        return None
+    return (
+        (vars(owner), "reset_parameters", reset),
+        (vars(nn.Parameter), "__new__", new),
+        (vars(home), "Parameter", nn.Parameter),
+        *((modules, name, modules[name]) for name in _OF_MODULES),
+        *made_by,
+        *((vars(nn.init), name, function) for name, function in known.functions),
+        *((vars(owner), name, method) for name, method in known.methods),
+    )
+
+
+def _names_of(owner: type) -> tuple[str, ...]:
+    constructor: Any = vars(owner)["__init__"]
+    return tuple(inspect.unwrap(constructor).__code__.co_names)
+
+
+def _is_as_before(layer: _Layer) -> bool:
+    """Whether the constructor would call what it called, and nobody is told."""
+    for names, name, value in layer.watched:
+        if names.get(name) is not value:
+            return False
+    return not any(vars(_home)[name] for name in _HOOKS)
+
+
+PATCHES = [
+    Patch(owner, "__init__", functools.partial(_constructing, owner)) for owner in resets.LAYERS
+]

@@ -20,7 +20,7 @@ from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell, Overwrite, Read, next_number, recording_lock
 from torchfake._operators.operator_call import NON_TENSOR_TYPES
 from torchfake._recording import generator_sync
-from torchfake._recording.initializers import find_call_site
+from torchfake._recording.initializers import CallSite, find_call_site
 from torchfake._torch import autograd, numerics
 
 _new = tuple.__new__
@@ -85,12 +85,12 @@ def record_again(fill: Fill, tensor: Any) -> bool:
     """Record `fill` for `tensor`; or nothing has happened, and the result is False."""
     if not _fits(fill, tensor):
         return False
+    location, initialiser, is_sharding = find_call_site(3)  # the caller is a function of ours
+    if initialiser is not None:
+        return False
     with recording_lock:
-        location, initialiser, is_sharding = find_call_site()
-        if initialiser is not None:
-            return False
         modes.thread.initialiser_frame = None
-        _add(fill, tensor, location, is_sharding)
+        _add(fill, tensor, location, is_sharding, numerics.current())
     return True
 
 
@@ -102,33 +102,51 @@ def record_all_again(fills: tuple[Fill, ...], tensors: list[Any]) -> bool:
         location, initialiser, is_sharding = find_call_site()
         if initialiser is not None or len({t._fake_storage for t in tensors}) != len(tensors):
             return False
-        modes.thread.initialiser_frame = None
-        for fill, tensor in zip(fills, tensors, strict=True):
-            _add(fill, tensor, location, is_sharding)
+        _add_all(fills, tensors, location, is_sharding)
     return True
+
+
+def record_of_new(fills: tuple[Fill, ...], tensors: list[Any], site: CallSite) -> None:
+    """The same of tensors that have just been made, for each a fill of its size."""
+    with recording_lock:
+        _add_all(fills, tensors, site[0], site[2])
+
+
+def _add_all(
+    fills: tuple[Fill, ...], tensors: list[Any], location: RawLocation | None, is_sharding: bool
+) -> None:
+    modes.thread.initialiser_frame = None
+    settings = numerics.current()
+    for fill, tensor in zip(fills, tensors, strict=True):
+        _add(fill, tensor, location, is_sharding, settings)
 
 
 def _fits(fill: Fill, tensor: Any) -> bool:
     """Whether what `fill` does to a storage of its size can be recorded for that of `tensor`."""
     deferred = tensor._fake_storage.deferred
-    if not is_plain(deferred) or deferred.cell.num_bytes != fill.num_bytes:
+    if deferred is None or deferred.real is not None or deferred._rare is not None:
         return False
-    return not _is_inference(tensor)
+    return not (deferred.cell.num_bytes != fill.num_bytes or _is_inference(tensor))
 
 
-def _add(fill: Fill, tensor: Any, location: RawLocation | None, is_sharding: bool) -> None:
+def _add(
+    fill: Fill,
+    tensor: Any,
+    location: RawLocation | None,
+    is_sharding: bool,
+    settings: numerics.Numerics,
+) -> None:
     func, numbers, num_words, draws, _, num_writes = fill
     storage, record = tensor._fake_storage, tensor._fake_meta
     deferred = storage.deferred
     number, draw = next_number(), None
     if num_words is not None:  # it draws on the CPU
         draw = generator_sync.next_default_draw(num_words)
-    settings = numerics.current()
     write: Any = _new(
         Overwrite, (func, numbers, record, location, is_sharding, number, settings, draw)
     )
     if draw is None and draws:
         write = write.as_op(deferred.cell)
         generator_sync.record_draws(write, None, record, num_words)
-    deferred.op, storage.value = write, None
+    deferred._op, storage.value = write, None  # `op` is a property, which costs a call
     autograd.count_writes(tensor, num_writes)

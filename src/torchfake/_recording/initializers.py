@@ -31,12 +31,14 @@ from torchfake._recording.graph_builder import add_write, contents_before_write,
 from torchfake._tensor.fake_tensor import is_deferred_fake
 from torchfake._torch import backends, dispatcher, python_functions
 
+CallSite = tuple["RawLocation | None", "types.FrameType | None", bool]
 
-def find_call_site() -> tuple[RawLocation | None, types.FrameType | None, bool]:
+
+def find_call_site(depth: int = 2) -> CallSite:
     """The user's source location, the frame of an initialiser between here and there, and whether
-    torch's sharding functions are in between.
+    torch's sharding functions are in between. Frames up to `depth` are none of these.
     """
-    frame: types.FrameType | None = sys._getframe(2)
+    frame: types.FrameType | None = sys._getframe(depth)
     initialisers = python_functions.compound_initialisers()
     locations_in = source_location.locations_in.cached
     is_sharding_code = source_location.is_sharding_code.cached

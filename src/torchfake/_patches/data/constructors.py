@@ -32,7 +32,8 @@ from torchfake._patches.data.reset_effects import Recorded, Reset
 from torchfake._patches.data.resets import Known
 from torchfake._patches.patch import Patch, is_torchs
 from torchfake._random import private_streams
-from torchfake._recording.initializers import find_call_site
+from torchfake._recording import fills
+from torchfake._recording.initializers import CallSite, find_call_site
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor, user_attributes, wrapper_arguments
 from torchfake._torch import autograd, backends, dispatcher, subclass
@@ -107,7 +108,8 @@ def _constructing(owner: type, original: Any) -> Any:
                     known.clear()
                 known[key] = _seen(owner, self, mark) or found + 1
             return None
-        if not _is_as_before(found):
+        site = find_call_site() if mark else None
+        if not _is_as_before(found) or (site is not None and site[1] is not None):
             known.pop(key, None)
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         _start(self)
@@ -115,8 +117,10 @@ def _constructing(owner: type, original: Any) -> Any:
         own.update(found.attributes)
         for name in found.lists:
             own[name] = own[name].copy()
-        make = _make_deferred if mark else _make
-        make(found, own["_parameters"], own["_buffers"])
+        if site is None:
+            _make(found, own["_parameters"], own["_buffers"])
+        else:
+            _make_deferred(found, own["_parameters"], own["_buffers"], site)
         return None
 
     return replacement
@@ -124,14 +128,12 @@ def _constructing(owner: type, original: Any) -> Any:
 
 def _key(cls: type, mark: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What calls have in common that make the same: equal arguments of the same types."""
-    key = [cls, mark, _default_dtype(), args, *map(type, args)]
-    for name, value in kwargs.items():
-        key += (name, value, type(value))
-    if tuple in key:
-        for value in (*args, *kwargs.values()):
-            if type(value) is tuple:
-                key += map(type, value)
-    return tuple(key)
+    types = [*map(type, args), *map(type, kwargs.values())]
+    key = (cls, mark, _default_dtype(), args, *kwargs.items(), *types)
+    if tuple not in types:
+        return key
+    tuples = [value for value in (*args, *kwargs.values()) if type(value) is tuple]
+    return (*key, *[type(element) for value in tuples for element in value])
 
 
 def _make(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
@@ -155,10 +157,11 @@ def _make(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) ->
         (_thread.draw_position or private_streams.position()).pass_over(draw)
 
 
-def _make_deferred(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
+def _make_deferred(
+    layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any], site: CallSite
+) -> None:
     """Make the tensors of a layer that is deferred, and record what fills them."""
-    location = find_call_site()[0]
-    made = []
+    location, made = site[0], []
     for tensors, parts in ((buffers, layer.buffers), (parameters, layer.parameters)):
         for name, record, wrapper, kind, _value, _num_writes in parts:
             if wrapper is None:
@@ -173,7 +176,7 @@ def _make_deferred(layer: _Layer, parameters: dict[str, Any], buffers: dict[str,
             fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
             tensors[name] = fake
             made.append(fake)
-    assert layer.effect.repeat(made)
+    fills.record_of_new(layer.effect.fills, made, site)  # type: ignore[union-attr]
 
 
 # What is to be seen of a layer that the original has made.

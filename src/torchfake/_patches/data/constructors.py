@@ -176,7 +176,8 @@ def _make_deferred(
             fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
             tensors[name] = fake
             made.append(fake)
-    fills.record_of_new(layer.effect.fills, made, site)  # type: ignore[union-attr]
+    if made:
+        fills.record_of_new(layer.effect.fills, made, site)  # type: ignore[union-attr]
 
 
 # What is to be seen of a layer that the original has made.
@@ -187,13 +188,13 @@ def _seen(owner: type, module: Any, mark: int) -> _Layer | None:
     if not cache.settings.enabled or cache.settings.checking:
         return None
     known = resets.known_of(module)
-    attributes = None if known is None else _attributes_of(module)
-    if known is None or attributes is None:
+    watched = None if known is None else _watched(owner, known)
+    attributes = None if watched is None else _attributes_of(module)
+    if known is None or watched is None or attributes is None:
         return None
     buffers = [_part(name, t, mark) for name, t in module._buffers.items()]
     parameters = [_part(name, t, mark) for name, t in module._parameters.items()]
-    watched = _watched(owner, known)
-    if watched is None or not _is_done_by(known.effect, [*buffers, *parameters]):
+    if not _is_done_by(known.effect, [*buffers, *parameters]):
         return None
     lists = tuple(name for name, value in attributes.items() if type(value) is list)
     made: Any = tuple(buffers)

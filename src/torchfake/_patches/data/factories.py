@@ -195,8 +195,9 @@ def _call(name: str, size: Any, dtype: Any, device: Any, others: dict[str, Any])
 def _is_replaced(name: str) -> bool:
     """Whether somebody has replaced a function, who may do anything in it."""
     function = _names_of_torch[name]
-    is_own = device_arguments.is_factory(function) or data_sources.is_with_real_items(function)
-    return not is_own
+    while device_arguments.is_factory(function) or data_sources.is_with_real_items(function):
+        function = function.__wrapped__  # of a mode
+    return function is not _originals[name]
 
 
 class _Learned:

@@ -287,13 +287,25 @@ def draw_lazily(call: Call, fake: Any) -> bool:
         partial(_filled, size, record, fill, numbers, options),
         partial(word_counts.taken_by, fill, (None, *numbers), options, record),
     )
-    storage.value = drawn = LazyDraw(stream, size) if is_whole else None
-    if drawn is not None:
-        item.reader = weakref.ref(drawn)
-    stream.add(item)
+    storage.value = _draw_into(stream, item, size) if is_whole else None
+    if not is_whole:
+        stream.add(item)
     if is_real:
         stream.settle()
     return True
+
+
+def _draw_into(stream: PrivateStream, item: Fill, num_bytes: int) -> LazyDraw:
+    """Have a draw take its place in the stream: the value of who gets its bytes."""
+    drawn = LazyDraw(stream, num_bytes)
+    item.reader = weakref.ref(drawn)
+    stream.add(item)
+    return drawn
+
+
+def draw_again(item: Fill, num_bytes: int) -> LazyDraw:
+    """A value that is drawn as that of another storage was, from the global generator."""
+    return _draw_into(private_streams.position().stream(), item.again(), num_bytes)
 
 
 def _is_small_draw(fake: FakeTensor, call: Call) -> bool:

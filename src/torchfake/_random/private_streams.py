@@ -116,6 +116,10 @@ class Fill:
         self._count = count  # gives Words, if these can be counted
         self.reader: Callable[[], Any] = lambda: None  # a weak reference to who gets the bytes
 
+    def again(self) -> Fill:
+        """The same draw at another place, for another reader."""
+        return Fill(self._fill, self._count)
+
     def without_reader(self) -> Any:
         """What is left of it when nobody can read it any more."""
         counted = self._count() if self.reader() is None else None

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
-from tests._patches.data.test_initializers import Calls, Operators
 from tests._patches.data.test_resets import LAYERS as RESETS
 from torchfake import deferred_init, deferred_mode, fake_mode, is_fake, materialize_module
 from torchfake._cache import cache
@@ -201,132 +198,6 @@ def test_a_layer_that_is_constructed_twice() -> None:
         assert seen() == eager
 
 
-class Lower(nn.Linear):
-    """A layer that sees what its constructor does."""
-
-    def __init__(self, *args: Any) -> None:
-        self.seen: list[str] = []
-        super().__init__(*args)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name != "seen":
-            self.seen.append(name)
-            return super().__setattr__(name, value)
-        object.__setattr__(self, name, value)
-        return None
-
-    def register_parameter(self, name: str, param: Any) -> None:
-        self.seen.append(name)
-        super().register_parameter(name, param)
-
-
-def test_a_class_of_the_program() -> None:
-    def seen() -> list[Any]:
-        return [Lower(30, 100).seen for _ in range(4)]
-
-    eager = seen()
-    with fake_mode():
-        [nn.Linear(30, 100) for _ in range(4)]
-        assert seen() == eager
-
-
-def counting(calls: collections.Counter[str], name: str, function: Any) -> Any:
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls[name] += 1
-        return function(*args, **kwargs)
-
-    return counted
-
-
-REPLACED: dict[str, tuple[Any, str]] = {
-    "register_parameter": (nn.Module, "register_parameter"),
-    "register_buffer": (nn.Module, "register_buffer"),
-    "__setattr__": (nn.Module, "__setattr__"),
-    "__init__": (nn.Module, "__init__"),
-    "reset of Linear": (nn.Linear, "reset_parameters"),
-    "reset of norms": (nn.modules.batchnorm._NormBase, "reset_parameters"),
-    "statistics of norms": (nn.modules.batchnorm._NormBase, "reset_running_stats"),
-    "padding": (nn.Embedding, "_fill_padding_idx_with_zero"),
-    "Linear": (nn.Linear, "__init__"),
-    "Parameter": (nn.modules.linear, "Parameter"),
-    "Parameter of convolutions": (nn.modules.conv, "Parameter"),
-    "kaiming_uniform_": (nn.init, "kaiming_uniform_"),
-    "ones_": (nn.init, "ones_"),
-    "empty": (torch, "empty"),
-    "zeros": (torch, "zeros"),
-    "tensor": (torch, "tensor"),
-}
-
-
-@pytest.mark.parametrize("is_inside", [False, True], ids=["before", "inside"])
-@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
-@pytest.mark.parametrize("name", REPLACED)
-def test_what_somebody_has_replaced_is_called(name: str, mode: Any, is_inside: bool) -> None:
-    owner, attribute = REPLACED[name]
-
-    def build() -> None:
-        for _ in range(3):
-            nn.Linear(30, 100), nn.Conv2d(3, 80, 3), nn.BatchNorm2d(90)
-            nn.Embedding(50, 20, padding_idx=1), nn.LayerNorm(70)
-
-    def counted() -> collections.Counter[str]:
-        calls: collections.Counter[str] = collections.Counter()
-        replacement = counting(calls, name, getattr(owner, attribute))
-        with mock.patch.object(owner, attribute, replacement):
-            build()
-        return calls
-
-    eager = counted()
-    assert eager[name]
-    with mode():
-        build()
-        if is_inside:
-            assert counted() == eager
-            build()
-    if not is_inside:
-        calls: collections.Counter[str] = collections.Counter()
-        replacement = counting(calls, name, getattr(owner, attribute))
-        with mock.patch.object(owner, attribute, replacement), mode():
-            build()
-        assert calls == eager
-
-
-def test_hooks_of_registrations_are_called() -> None:
-    module = nn.modules.module
-
-    def seen() -> list[str]:
-        names: list[str] = []
-        hooks = (
-            module.register_module_parameter_registration_hook(lambda *a: names.append(a[1])),
-            module.register_module_buffer_registration_hook(lambda *a: names.append(a[1])),
-        )
-        for _ in range(3):
-            nn.Linear(30, 100), nn.BatchNorm2d(90)
-        for hook in hooks:
-            hook.remove()
-        return names
-
-    eager = seen()
-    with fake_mode():
-        for _ in range(3):
-            nn.Linear(30, 100), nn.BatchNorm2d(90)
-        assert seen() == eager
-
-
-@pytest.mark.parametrize("watcher", [Calls, Operators])
-def test_modes_of_the_program_see_all_calls(watcher: Any) -> None:
-    def seen(is_known: bool) -> Any:
-        with fake_mode():
-            for _ in range(3 if is_known else 0):
-                nn.Linear(30, 100), nn.BatchNorm2d(90)
-            with watcher() as watched:
-                nn.Linear(30, 100), nn.BatchNorm2d(90)
-            return watched.seen
-
-    assert seen(is_known=True) == seen(is_known=False)
-    assert seen(is_known=True)
-
-
 def test_settings_of_the_program() -> None:
     def seen() -> list[Any]:
         found = []
@@ -382,3 +253,26 @@ def test_a_tensor_that_is_given_is_not_kept() -> None:
             assert nn.Embedding(50, 20, _weight=weight).weight._fake_storage is weight._fake_storage
         del weight
     assert ref() is None
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_values_of_small_draws(order: tuple[int, ...]) -> None:
+    """They are known, whenever they are read, and whatever else has been drawn or is gone."""
+    makes: tuple[Callable[[], Any], ...] = (
+        lambda: nn.Linear(30, 8).bias,
+        lambda: nn.Conv1d(2, 4, 3).weight,
+        lambda: nn.init.trunc_normal_(nn.Embedding(3, 5, padding_idx=1).weight, std=0.5),
+    )
+
+    def seen() -> list[Any]:
+        torch.manual_seed(3)
+        made = [[makes[i]() for i in order] for _ in range(6)]
+        found = [made[3][0].tolist(), torch.rand(3).tolist(), made[5][2].tolist()]
+        del made[4]
+        found += [[tensor.tolist() for tensor in each] for each in made]
+        return [*found, torch.get_rng_state().tolist(), made[0][1].detach().mul_(2).tolist()]
+
+    eager = seen()
+    with fake_mode():
+        assert seen() == eager
+        assert seen() == eager

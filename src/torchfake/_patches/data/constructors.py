@@ -28,6 +28,7 @@ from torchfake._core.storage import ConstantFill, Storage
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell
 from torchfake._patches.data import effects, factories, resets, subclasses
+from torchfake._patches.data.effects import Kept
 from torchfake._patches.data.reset_effects import Recorded, Reset
 from torchfake._patches.data.resets import Known
 from torchfake._patches.patch import Patch, is_torchs
@@ -154,7 +155,11 @@ def _make(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) ->
             _count_writes(fake, num_writes)
             tensors[name] = fake
     for draw in layer.effect.draws:  # type: ignore[union-attr]
-        (_thread.draw_position or private_streams.position()).pass_over(draw)
+        if type(draw) is Kept:
+            every = (*buffers.values(), *parameters.values())
+            draw.repeat([t for t in every if t is not None][draw.index]._fake_storage)
+        else:
+            (_thread.draw_position or private_streams.position()).pass_over(draw)
 
 
 def _make_deferred(
@@ -192,8 +197,9 @@ def _seen(owner: type, module: Any, mark: int) -> _Layer | None:
     attributes = None if watched is None else _attributes_of(module)
     if known is None or watched is None or attributes is None:
         return None
-    buffers = [_part(name, t, mark) for name, t in module._buffers.items()]
-    parameters = [_part(name, t, mark) for name, t in module._parameters.items()]
+    draws = () if isinstance(known.effect, Recorded) else known.effect.draws
+    buffers = [_part(name, t, mark, draws) for name, t in module._buffers.items()]
+    parameters = [_part(name, t, mark, draws) for name, t in module._parameters.items()]
     if not _is_done_by(known.effect, [*buffers, *parameters]):
         return None
     lists = tuple(name for name, value in attributes.items() if type(value) is list)
@@ -223,13 +229,13 @@ def _attributes_of(module: Any) -> dict[str, Any] | None:
     return own
 
 
-def _part(name: str, fake: Any, mark: int) -> _Part | None:
+def _part(name: str, fake: Any, mark: int, draws: tuple[Any, ...]) -> _Part | None:
     if fake is None:
         return _Part(name)
     if type(fake) not in (FakeTensor, FakeParameter) or user_attributes(fake) or not fake.is_leaf:
         return None
     record, storage = fake._fake_meta, fake._fake_storage
-    value = effects.as_fill(storage.value, record.dtype)
+    value = effects.as_fill(effects.value_beside(draws, storage.value), record.dtype)
     is_whole = record.is_contiguous and not record.offset and not record.is_lazy
     if record.mark != mark or not is_whole or storage.num_bytes != record.num_bytes:
         return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from torchfake._cache.cache import settings
 from torchfake._cache.other_sizes import order
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED, Metadata
-from torchfake._core.storage import ConstantFill
+from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import random_values
 from torchfake._random import word_counts
 from torchfake._random.private_streams import Run, SingleNormals, Words
@@ -34,6 +35,42 @@ aten = torch.ops.aten
 
 DRAW_TYPES = frozenset((Words, SingleNormals, Run))
 """What may wait in a private stream more than once."""
+
+
+class Kept(NamedTuple):
+    """A draw whose values are kept: each call draws others, at its place in the stream."""
+
+    item: random_values.Fill  # what waited in the stream
+    index: int  # of the tensor that gets the values
+    num_bytes: int
+
+    def repeat(self, storage: Storage) -> None:
+        """Let a storage have the values that are drawn next."""
+        storage.value = random_values.draw_again(self.item, self.num_bytes)
+
+
+def repeatable(draws: tuple[Any, ...] | None, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
+    """What waits in the stream, as it may wait there again; None if that cannot be."""
+    if draws is None:
+        return None
+    found: list[Any] = []
+    for draw in draws:
+        if type(draw) in DRAW_TYPES:
+            found.append(draw)
+            continue
+        drawn = draw.reader() if type(draw) is random_values.Fill else None
+        for index, tensor in enumerate(tensors):
+            storage = tensor._fake_storage
+            if storage.value is drawn is not None and storage.num_bytes == drawn.num_bytes:
+                found.append(Kept(draw, index, drawn.num_bytes))
+                break
+    return tuple(found) if len(found) == len(draws) else None
+
+
+def value_beside(draws: Sequence[Any], value: Any) -> Any:
+    """A known value, if it is not that of a draw."""
+    is_drawn = type(value) is random_values.LazyDraw and any(type(d) is Kept for d in draws)
+    return None if is_drawn else value
 
 
 class Effect(NamedTuple):

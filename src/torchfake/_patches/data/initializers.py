@@ -24,7 +24,7 @@ from torchfake._cache.cache import initialisers as _effects
 from torchfake._core import modes, source_location
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects
-from torchfake._patches.data.effects import Effect, Family
+from torchfake._patches.data.effects import Effect, Family, Kept
 from torchfake._patches.patch import Patch, is_torchs
 from torchfake._random import private_streams
 from torchfake._recording import fills
@@ -79,9 +79,12 @@ def initialising(original: Any) -> Any:
         if _is_inference(tensor):
             return original(tensor, *args, **kwargs)
         _count_writes(tensor, num_writes)
-        for each in draws:
-            (_thread.draw_position or private_streams.position()).pass_over(each)
         storage.value = value
+        for each in draws:
+            if type(each) is Kept:
+                each.repeat(storage)
+            else:
+                (_thread.draw_position or private_streams.position()).pass_over(each)
         if answers:
             _note_again(answers)
         return tensor
@@ -115,16 +118,18 @@ def _learn(num_tries: int, original: Any, key: Any, tensor: Any, args: Any, kwar
     told = modes.answerers()[0].answers
     before = told.times()
     result = original(tensor, *args, **kwargs)
-    draws = private_streams.position().stream().added_to(waiting)
+    added = private_streams.position().stream().added_to(waiting)
+    draws = effects.repeatable(added, (tensor,))
     answers = [a for a, times in told.times().items() for _ in range(times - before.get(a, 0))]
     _remember(key, num_tries + 1)
     if result is tensor and tensor._fake_storage is storage and draws is not None:
-        value, num_writes = storage.value, tensor._version - version
+        num_writes = tensor._version - version
+        value = effects.value_beside(draws, storage.value)
         if not draws:
             value = effects.as_fill(value, tensor._fake_meta.dtype)
         is_kept = value is not None and not isinstance(value, ConstantFill)
         is_told = all(a.answered_by == "torch" and a.asked_at == a.made_at for a in answers)
-        if not is_kept and is_told and all(type(each) in effects.DRAW_TYPES for each in draws):
+        if not is_kept and is_told:
             effect = Effect(num_writes, draws, value, storage.num_bytes, (*answers,))
             _remember(key, effect)
             _note_family(effect, original, tensor._fake_meta, args, kwargs)

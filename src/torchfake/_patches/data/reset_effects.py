@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torchfake._core import modes
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects
-from torchfake._patches.data.effects import Effect
+from torchfake._patches.data.effects import Effect, Kept
 from torchfake._patches.data.effects import Family as FamilyOfTensors
 from torchfake._random import private_streams
 from torchfake._recording import fills
@@ -46,7 +46,10 @@ class Reset(NamedTuple):
             _count_writes(tensor, write.num_writes)
             tensor._fake_storage.value = write.value
         for draw in self.draws:
-            (_thread.draw_position or private_streams.position()).pass_over(draw)
+            if type(draw) is Kept:
+                draw.repeat(tensors[draw.index]._fake_storage)
+            else:
+                (_thread.draw_position or private_streams.position()).pass_over(draw)
         return True
 
     def _fits(self, tensors: list[Any]) -> bool:
@@ -109,18 +112,18 @@ def observed(original: Any, layer: Any, tensors: list[Any]) -> Reset | None:
     before = [(tensor._version, tensor._fake_storage) for tensor in tensors]
     told, own = answers.times(), dict(vars(layer))
     original(layer)
-    draws = private_streams.position().stream().added_to(waiting)
-    writes = [_write_since(t, not draws, *b) for t, b in zip(tensors, before, strict=True)]
+    added = private_streams.position().stream().added_to(waiting)
+    draws = effects.repeatable(added, tensors)
+    writes = [_write_since(t, draws or (), *b) for t, b in zip(tensors, before, strict=True)]
     if draws is None or answers.times() != told or vars(layer) != own or None in writes:
         return None
-    is_counted = all(type(draw) in effects.DRAW_TYPES for draw in draws)
-    return Reset(tuple(writes), draws) if is_counted else None  # type: ignore[arg-type]
+    return Reset(tuple(writes), draws)  # type: ignore[arg-type]
 
 
-def _write_since(tensor: Any, is_filled: bool, version: int, storage: Any) -> Write | None:
+def _write_since(tensor: Any, draws: tuple[Any, ...], version: int, storage: Any) -> Write | None:
     """What has been written to a tensor; None if that is something else each time, or nothing."""
-    value = tensor._fake_storage.value
-    if is_filled:
+    value = effects.value_beside(draws, tensor._fake_storage.value)
+    if not draws:
         value = effects.as_fill(value, tensor._fake_meta.dtype)
     is_kept = value is not None and not isinstance(value, ConstantFill)
     if tensor._fake_storage is not storage or is_kept or tensor._version == version:

@@ -20,6 +20,7 @@ from torchfake._cache import cache
 from torchfake._core import modes
 from torchfake._core.metadata import Metadata
 from torchfake._patches.data import effects, initializers
+from torchfake._patches.data.effects import Kept
 from torchfake._patches.data.reset_effects import (
     Family,
     Recorded,
@@ -178,7 +179,7 @@ def _learn(
         effect = None if family is None else family.reset_of(tensors)
         if effect is None or not effect.repeat(tensors):
             effect = observed(original, self, tensors)
-            if effect is not None and key is not None:
+            if effect is not None and key is not None and Kept not in map(type, effect.draws):
                 _note(families, key, effect, tensors)
     elif is_recorded and all(map(effects.can_be_recorded_again, tensors)):
         effect = observed_record(original, self, tensors)

@@ -48,7 +48,6 @@ _caller_location = source_location.caller_location
 _count_writes = autograd.count_writes
 _make_wrapper = subclass.make_wrapper
 _new = object.__new__
-_start = nn.Module.__init__
 
 _MAX_KNOWN = 4096
 _MAX_TRIES = 3
@@ -113,7 +112,7 @@ def _constructing(owner: type, original: Any) -> Any:
         if not _is_as_before(found) or (site is not None and site[1] is not None):
             known.pop(key, None)
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        _start(self)
+        nn.Module.__init__(self)
         own = vars(self)
         own.update(found.attributes)
         for name in found.lists:

@@ -23,6 +23,10 @@ from torchfake._torch.autograd import enable_grad
 from torchfake._torch.dispatcher import as_eager
 from torchfake._torch.python_functions import global_names_in, unwrap, with_globals
 
+linear = torch.nn.functional.linear
+"""As it is when torchfake is imported, for files that are imported later: a program may have
+replaced it by then."""
+
 
 def decomposition_of(func: Any) -> Callable[..., Any] | None:
     """Torch's Python decomposition of an operator, if it has one."""

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests._patches.data.calls import called_in
 from torchfake import deferred_init, fake_mode, materialize_module
 from torchfake._cache import cache
 from torchfake._patches.data import initializers
@@ -133,21 +134,31 @@ def test_numbers_that_are_equal_and_not_the_same() -> None:
 
 
 def test_what_was_learned_does_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def calculate_gain(*args: Any) -> float:
-        asked.append(args)
-        return 1.0
-
     monkeypatch.setattr(cache.settings, "checking", False)
     with fake_mode():
         weight = nn.Parameter(torch.empty(40, 50))
         init.kaiming_uniform_(weight, a=1.0)
-        monkeypatch.setattr(init, "calculate_gain", calculate_gain)
-        init.kaiming_uniform_(weight, a=1.0)
-        assert not asked
-        init.kaiming_uniform_(weight, a=2.0)
-    assert asked == [("leaky_relu", 2.0)]
+        assert "calculate_gain" not in called_in(lambda: init.kaiming_uniform_(weight, a=1.0))
+        assert "calculate_gain" in called_in(lambda: init.kaiming_uniform_(weight, a=2.0))
+
+
+def test_what_an_initialiser_calls_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen() -> list[Any]:
+        torch.manual_seed(3)
+        weights = [torch.empty(5, 6) for _ in range(3)]
+        for weight in weights:
+            init.kaiming_uniform_(weight, a=1.0), init.ones_(weight[0])
+        return [weight.tolist() for weight in weights]
+
+    def replaced() -> list[Any]:
+        with monkeypatch.context() as context:
+            context.setattr(init, "calculate_gain", lambda *_: 0.5)
+            context.setattr(init, "_no_grad_fill_", lambda tensor, _: tensor.fill_(7))
+            return seen()
+
+    eager = [seen(), replaced(), seen()]
+    with fake_mode():
+        assert [seen(), replaced(), seen()] == eager
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from tests._patches.data.calls import called_in
 from tests._patches.data.test_initializers import Calls, Operators
 from torchfake import deferred_init, deferred_mode, fake_mode, materialize_module
 from torchfake._cache import cache
@@ -99,10 +100,11 @@ def test_what_was_learned_does_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
     with fake_mode():
         for _ in range(3):
             nn.Linear(30, 100)
+        assert not {"kaiming_uniform_", "uniform_"} & called_in(lambda: nn.Linear(30, 100))
+        assert "kaiming_uniform_" in called_in(lambda: nn.Linear(30, 100, dtype=torch.float64))
         monkeypatch.setattr(nn.modules.linear, "math", None)
-        nn.Linear(30, 100)
         with pytest.raises(AttributeError):
-            nn.Linear(30, 100, dtype=torch.float64)
+            nn.Linear(30, 100)
 
 
 @pytest.mark.parametrize("name", ["Linear", "Conv1d", "LayerNorm", "BatchNorm1d", "Embedding"])

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from torchfake._operators.cuda.composites import cudnn_accepts
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch.kernels import linear
 
 aten = torch.ops.aten
 Redispatch = Callable[..., Any]

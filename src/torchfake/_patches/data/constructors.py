@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,13 @@ from torchfake._core.storage import ConstantFill, Storage
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell
 from torchfake._patches.data import effects, factories, resets, subclasses
+from torchfake._patches.data.callees import (
+    Callees,
+    are_as_before,
+    in_namespace,
+    of_class,
+    sizes_of,
+)
 from torchfake._patches.data.effects import Kept
 from torchfake._patches.data.reset_effects import Recorded, Reset
 from torchfake._patches.data.resets import Known
@@ -74,8 +82,7 @@ class _Layer(NamedTuple):
     buffers: tuple[_Part, ...]
     parameters: tuple[_Part, ...]
     effect: Reset | Recorded
-    watched: tuple[tuple[Mapping[str, Any], str, Any], ...]
-    """What the constructor calls: whose attribute that is, its name, and what it was."""
+    callees: tuple[Callees, ...]  # of the constructor
 
 
 def _constructing(owner: type, original: Any) -> Any:
@@ -99,14 +106,14 @@ def _constructing(owner: type, original: Any) -> Any:
         try:
             key = _key(type(self), mark, args, kwargs)
             found = known.get(key, 0)
-        except TypeError:  # a list, a symbolic size
+        except Exception:  # a list, a symbolic size: what has no hash
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         if isinstance(found, int):  # how often nothing was learned
             original(self, *args, **kwargs)
             if found < _MAX_TRIES and all(map(_is_plain, (*args, *kwargs.values()))):
                 if len(known) >= _MAX_KNOWN:
                     known.clear()
-                known[key] = _seen(owner, self, mark) or found + 1
+                known[key] = _seen(self, mark) or found + 1
             return None
         site = find_call_site() if mark else None
         if not _is_as_before(found) or (site is not None and site[1] is not None):
@@ -123,6 +130,8 @@ def _constructing(owner: type, original: Any) -> Any:
             _make_deferred(found, own["_parameters"], own["_buffers"], site)
         return None
 
+    signed: Any = replacement
+    signed.__signature__ = inspect.signature(original)  # for those who do not unwrap it
     return replacement
 
 
@@ -156,7 +165,7 @@ def _make(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) ->
     for draw in layer.effect.draws:  # type: ignore[union-attr]
         if type(draw) is Kept:
             every = (*buffers.values(), *parameters.values())
-            draw.repeat([t for t in every if t is not None][draw.index]._fake_storage)
+            draw.repeat([t for t in every if t is not None][draw.position]._fake_storage)
         else:
             (_thread.draw_position or private_streams.position()).pass_over(draw)
 
@@ -187,14 +196,15 @@ def _make_deferred(
 # What is to be seen of a layer that the original has made.
 
 
-def _seen(owner: type, module: Any, mark: int) -> _Layer | None:
+def _seen(module: Any, mark: int) -> _Layer | None:
     """What is the same of each layer like this one; None if something may be another each time."""
     if not cache.settings.enabled or cache.settings.checking:
         return None
     known = resets.known_of(module)
-    watched = None if known is None else _watched(owner, known)
-    attributes = None if watched is None else _attributes_of(module)
-    if known is None or watched is None or attributes is None:
+    names = (*vars(module), *module._parameters, *module._buffers)
+    callees = None if known is None else _callees(type(module), known, names)
+    attributes = None if callees is None else _attributes_of(module)
+    if known is None or callees is None or attributes is None:
         return None
     draws = () if isinstance(known.effect, Recorded) else known.effect.draws
     buffers = [_part(name, t, mark, draws) for name, t in module._buffers.items()]
@@ -204,7 +214,8 @@ def _seen(owner: type, module: Any, mark: int) -> _Layer | None:
     lists = tuple(name for name, value in attributes.items() if type(value) is list)
     made: Any = tuple(buffers)
     with_gradients: Any = tuple(parameters)
-    return _Layer(attributes, lists, made, with_gradients, known.effect, watched)
+    layer = _Layer(attributes, lists, made, with_gradients, known.effect, callees)
+    return layer if _is_as_before(layer) else None  # not while a hook is registered
 
 
 def _is_plain(value: Any) -> bool:
@@ -216,15 +227,17 @@ def _is_plain(value: Any) -> bool:
 
 def _attributes_of(module: Any) -> dict[str, Any] | None:
     """The attributes that not each module has, if the others are those of a new one."""
-    new, own = vars(nn.Module()), dict(vars(module))
-    for name, value in new.items():
+    own = dict(vars(module))
+    for name, value in vars(nn.Module()).items():
         found = own.pop(name, None)
         if found != value and name not in ("_parameters", "_buffers"):
             return None
-    for value in own.values():
+    for name, value in own.items():
         elements = value if type(value) is list else [value]
         if not all(map(_is_plain, elements)):
             return None
+        if type(value) is list:
+            own[name] = value.copy()
     return own
 
 
@@ -256,49 +269,48 @@ def _is_done_by(effect: Reset | Recorded, parts: list[_Part | None]) -> bool:
     return found == [(write.num_writes, write.value) for write in effect.writes]
 
 
-_OF_MODULES = ("__init__", "__setattr__", "register_parameter", "register_buffer")
+_METHODS = ("__setattr__", "__getattr__", "register_parameter", "register_buffer")
 _HOOKS = ("_global_parameter_registration_hooks", "_global_buffer_registration_hooks")
-_home = sys.modules[nn.Module.__module__]
+_home = vars(sys.modules[nn.Module.__module__])
+_hooks = itemgetter(*_HOOKS)
 
 
-def _watched(owner: type, known: Known) -> tuple[tuple[Mapping[str, Any], str, Any], ...] | None:
+def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ...] | None:
     """What the constructor of a layer calls; None if something of it is not torch's, or torch's as
-    a mode has replaced it.
+    a mode has replaced it. `names`: of all attributes, parameters and buffers that it sets.
     """
-    home, modules = sys.modules[owner.__module__], vars(nn.Module)
-    reset, new = vars(owner)["reset_parameters"], vars(nn.Parameter)["__new__"]
-    names = tuple(name for name in factories.NAMES if name in _names_of(owner))
-    made_by = factories.watched(names, home)
+    owner: Any = next(each for each in cls.__mro__ if each in resets.LAYERS)
+    made_by = factories.called_in(sys.modules[owner.__module__], _factories_of(owner))
     is_torchs_own = (
-        resets.is_replacement(reset)
-        and subclasses.makes_parameters_as_torch(new)
-        and all(is_torchs(modules[name], nn.Module, name) for name in _OF_MODULES)
-        and vars(home).get("Parameter") is nn.Parameter
+        resets.is_replacement(getattr(cls, "reset_parameters", None))
+        and subclasses.makes_parameters_as_torch(vars(nn.Parameter)["__new__"])
+        and is_torchs(nn.Module.__init__, nn.Module, "__init__")
+        and all(is_torchs(getattr(cls, name), nn.Module, name) for name in _METHODS)
+        and not any(hasattr(cls, name) for name in names)
+        and not {"__init__", "__call__"} & {*vars(nn.Parameter), *vars(type(nn.Parameter))}
     )
     if made_by is None or not is_torchs_own:
         return None
+    classes = *cls.__mro__[:-1], nn.Parameter, type(nn.Parameter)
     return (
-        (vars(owner), "reset_parameters", reset),
-        (vars(nn.Parameter), "__new__", new),
-        (vars(home), "Parameter", nn.Parameter),
-        *((modules, name, modules[name]) for name in _OF_MODULES),
+        *known.callees,
         *made_by,
-        *((vars(nn.init), name, function) for name, function in known.functions),
-        *((vars(owner), name, method) for name, method in known.methods),
+        *of_class((*_METHODS, "reset_parameters"), cls),
+        *of_class(("__init__",), nn.Module),
+        *in_namespace(("__new__",), vars(nn.Parameter)),
+        *sizes_of(classes),
     )
 
 
-def _names_of(owner: type) -> tuple[str, ...]:
-    constructor: Any = vars(owner)["__init__"]
-    return tuple(inspect.unwrap(constructor).__code__.co_names)
+def _factories_of(owner: Any) -> tuple[str, ...]:
+    """The functions of torch by which a constructor makes tensors."""
+    names = inspect.unwrap(owner.__init__).__code__.co_names
+    return tuple(name for name in factories.NAMES if name in names)
 
 
 def _is_as_before(layer: _Layer) -> bool:
     """Whether the constructor would call what it called, and nobody is told."""
-    for names, name, value in layer.watched:
-        if names.get(name) is not value:
-            return False
-    return not any(vars(_home)[name] for name in _HOOKS)
+    return are_as_before(layer.callees) and not any(_hooks(_home))
 
 
 PATCHES = [

@@ -27,7 +27,7 @@ from torchfake._core.metadata import DEFERRED, Metadata
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import random_values
 from torchfake._random import word_counts
-from torchfake._random.private_streams import Run, SingleNormals, Words
+from torchfake._random.private_streams import Fill, Run, SingleNormals, Words
 from torchfake._recording import fills
 from torchfake._tensor import known_values
 
@@ -40,8 +40,8 @@ DRAW_TYPES = frozenset((Words, SingleNormals, Run))
 class Kept(NamedTuple):
     """A draw whose values are kept: each call draws others, at its place in the stream."""
 
-    item: random_values.Fill  # what waited in the stream
-    index: int  # of the tensor that gets the values
+    item: Fill  # what waited in the stream
+    position: int  # of the tensor that gets the values
     num_bytes: int
 
     def repeat(self, storage: Storage) -> None:
@@ -58,7 +58,7 @@ def repeatable(draws: tuple[Any, ...] | None, tensors: Sequence[Any]) -> tuple[A
         if type(draw) in DRAW_TYPES:
             found.append(draw)
             continue
-        drawn = draw.reader() if type(draw) is random_values.Fill else None
+        drawn = draw.reader() if type(draw) is Fill else None
         for index, tensor in enumerate(tensors):
             storage = tensor._fake_storage
             if storage.value is drawn is not None and storage.num_bytes == drawn.num_bytes:

@@ -38,6 +38,7 @@ from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell
 from torchfake._patches import device_arguments
 from torchfake._patches.data import data_sources
+from torchfake._patches.data.callees import Callees, in_namespace
 from torchfake._patches.patch import Patch
 from torchfake._recording import fills
 from torchfake._recording.initializers import find_call_site
@@ -195,7 +196,7 @@ def _call(name: str, size: Any, dtype: Any, device: Any, others: dict[str, Any])
 def _is_replaced(name: str) -> bool:
     """Whether somebody has replaced a function, who may do anything in it."""
     function = _names_of_torch[name]
-    while device_arguments.is_factory(function) or data_sources.is_with_real_items(function):
+    while device_arguments.is_factory(function) or data_sources.is_of_a_mode(function):
         function = function.__wrapped__  # of a mode
     return function is not _originals[name]
 
@@ -278,23 +279,18 @@ def _family_key(key: Any) -> Any:
     return dtype, known_values.keeps_value(num_bytes, dtype)
 
 
-def watched(names: tuple[str, ...], module: Any) -> list[tuple[dict[str, Any], str, Any]] | None:
-    """What functions of torch that have these names are in a module of layers: whose attributes,
-    the name, and what that is. None if somebody has replaced one.
-    """
-    found: list[tuple[dict[str, Any], str, Any]] = [(vars(module), "torch", module.torch)]
+def called_in(module: Any, names: tuple[str, ...]) -> list[Callees] | None:
+    """What a module of layers calls by these names; None if somebody has replaced one."""
     if not isinstance(module.torch, _Torch):
         return None
     replacements = vars(module.torch)
     for name in names:
         own: Any = replacements.get(name)
-        function = _names_of_torch[name]
         if getattr(own, "__code__", None) not in _CODES:
             return None
-        if function is not own.__wrapped__ and _is_replaced(name):
+        if _names_of_torch[name] is not own.__wrapped__ and _is_replaced(name):
             return None
-        found += ((replacements, name, own), (_names_of_torch, name, function))
-    return found
+    return [*in_namespace(names, replacements), *in_namespace(names, _names_of_torch)]
 
 
 class _Torch(types.ModuleType):

@@ -13,7 +13,10 @@ leaves is the same for all tensors of one shape, and so for all layers of a mode
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from torchfake._cache.cache import initialisers as _effects
 from torchfake._core import modes, source_location
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects
+from torchfake._patches.data.callees import METHODS
 from torchfake._patches.data.effects import Effect, Family, Kept
 from torchfake._patches.patch import Patch, is_torchs
 from torchfake._random import private_streams
@@ -33,6 +37,7 @@ from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._torch import autograd
 
 _thread = modes.thread
+_init, _of_tensors = vars(torch.nn.init), vars(torch.Tensor).keys()
 _record = fills.record_again
 _is_unobserved = autograd.is_unobserved
 _count_writes = autograd.count_writes
@@ -46,18 +51,23 @@ _ARGUMENT_TYPES = frozenset((float, int, str, bool, type(None)))
 
 def initialising(original: Any) -> Any:
     """A function that fills ``tensor`` whatever it was before, and returns it."""
+    helpers = _Helpers(original)
 
     @functools.wraps(original)
     def replacement(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         on = _thread.modes
         if type(tensor) not in FAKE_TYPES or not on or not _is_unobserved():
             return original(tensor, *args, **kwargs)
+        if not _of_tensors.isdisjoint(helpers.methods) or (
+            helpers.find(_init) != helpers.found and not helpers.are_torchs()
+        ):
+            return original(tensor, *args, **kwargs)
         key = (original, on[-1].mark, tensor._fake_meta, *map(type, args), args)
         if kwargs:
             key = (*key, *kwargs.items(), *map(type, kwargs.values()))
         try:
             effect = _effects.get(key, 0)
-        except TypeError:  # an argument that has no hash
+        except Exception:  # an argument that has no hash
             return original(tensor, *args, **kwargs)
         if on[-1].mark:
             if type(effect) is not Fill:
@@ -74,7 +84,8 @@ def initialising(original: Any) -> Any:
         storage = tensor._fake_storage
         if storage.deferred is not None or storage.num_bytes != num_bytes or on[-1].is_over:
             return original(tensor, *args, **kwargs)
-        if _thread.passes_over_together or (value is not None and _has_negative_zero(args, kwargs)):
+        is_known = value is not None or (bool(draws) and type(draws[0]) is Kept)
+        if _thread.passes_over_together or (is_known and _has_negative_zero(args, kwargs)):
             return original(tensor, *args, **kwargs)
         if _is_inference(tensor):
             return original(tensor, *args, **kwargs)
@@ -90,6 +101,38 @@ def initialising(original: Any) -> Any:
         return tensor
 
     return replacement
+
+
+class _Helpers:
+    """What an initialiser calls in ``torch.nn.init``."""
+
+    __slots__ = ("find", "found", "methods", "names")
+
+    def __init__(self, original: Any) -> None:
+        names: set[str] = set()
+        methods: set[str] = set()
+        waiting = [original]
+        while waiting:
+            code = getattr(inspect.unwrap(waiting.pop()), "__code__", None)
+            for name in () if code is None else code.co_names:
+                if name in METHODS:
+                    methods.add(name)
+                if name not in names and inspect.isfunction(_init.get(name)):
+                    names.add(name)
+                    waiting.append(_init[name])
+        self.methods = tuple(methods)  # of tensors, by which it writes
+        self.names = sorted(names)
+        self.find: Callable[[Any], Any] = itemgetter(*self.names) if names else type
+        self.found: Any = None  # when they were torch's last: as they are in a mode, or outside
+
+    def are_torchs(self) -> bool:
+        """Whether nobody has replaced one of them, who may do anything in it."""
+        for name in self.names:
+            function = _init.get(name)
+            if not (is_replacement(function) or is_torchs(function, torch.nn.init, name)):
+                return False
+        self.found = self.find(_init)
+        return True
 
 
 def _follow(original: Any, key: Any, tensor: Any, args: Any, kwargs: Any) -> Effect | None:

@@ -47,7 +47,7 @@ class Reset(NamedTuple):
             tensor._fake_storage.value = write.value
         for draw in self.draws:
             if type(draw) is Kept:
-                draw.repeat(tensors[draw.index]._fake_storage)
+                draw.repeat(tensors[draw.position]._fake_storage)
             else:
                 (_thread.draw_position or private_streams.position()).pass_over(draw)
         return True

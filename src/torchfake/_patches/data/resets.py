@@ -12,14 +12,25 @@ Each constructor of a layer ends with one, and most layers of a model are like a
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from torchfake._cache import cache
 from torchfake._core import modes
 from torchfake._core.metadata import Metadata
 from torchfake._patches.data import effects, initializers
+from torchfake._patches.data.callees import (
+    METHODS,
+    Callees,
+    are_as_before,
+    globals_of,
+    in_namespace,
+    methods_of_tensors,
+    of_class,
+)
 from torchfake._patches.data.effects import Kept
 from torchfake._patches.data.reset_effects import (
     Family,
@@ -61,8 +72,7 @@ class Known(NamedTuple):
     """What is known of the resets of layers that are alike."""
 
     effect: Reset | Recorded
-    functions: tuple[tuple[str, Any], ...]  # of torch.nn.init, which did it
-    methods: tuple[tuple[str, Any], ...]
+    callees: tuple[Callees, ...]  # of the reset
 
 
 _known_of: dict[type, dict[Any, Known | int]] = {}
@@ -71,13 +81,15 @@ _known_of: dict[type, dict[Any, Known | int]] = {}
 
 def known_of(module: Any) -> Known | None:
     """What is known of the reset of a layer that has just been done."""
-    mark = _thread.modes[-1].mark
-    for owner, known in _known_of.items():
-        if isinstance(module, owner):
-            parts = _parts_of_key(LAYERS[owner], module, [])
-            found = None if parts is None else known.get((mark, *parts))
-            return found if isinstance(found, Known) else None
-    return None
+    owner = owner_of(module)
+    parts = _parts_of_key(LAYERS[owner], module, [])
+    found = None if parts is None else _known_of[owner].get((_thread.modes[-1].mark, *parts))
+    return found if isinstance(found, Known) else None
+
+
+def owner_of(module: Any) -> type:
+    """The class of :data:`LAYERS` that a layer has its constructor and its reset from."""
+    return next(cls for cls in type(module).__mro__ if cls in LAYERS)
 
 
 def is_replacement(function: Any) -> bool:
@@ -108,16 +120,10 @@ def _resetting(owner: type, layer: _Layer, original: Any) -> Any:
         key = (on[-1].mark, *parts)
         try:
             found = known.get(key, 0)
-        except TypeError:  # an attribute that has no hash
+        except Exception:  # an attribute that has no hash
             return original(self)  # type: ignore[no-any-return]
         if isinstance(found, Known):
-            for name, function in found.functions:
-                if _init.get(name) is not function:
-                    return original(self)  # type: ignore[no-any-return]
-            for name, method in found.methods:
-                if getattr(type(self), name, None) is not method:
-                    return original(self)  # type: ignore[no-any-return]
-            if not found.effect.repeat(tensors):
+            if not (are_as_before(found.callees) and found.effect.repeat(tensors)):
                 original(self)
             return None
         learned = _learn(layer, original, families, parts, found, self, tensors)
@@ -166,12 +172,10 @@ def _learn(
     """Reset a layer, and note what that did, if it does not follow from layers of other sizes. What
     is recorded is noted of the second one that is like it: a first one may be the only one.
     """
-    functions = tuple((name, _init.get(name)) for name in layer.functions)
-    methods = tuple((name, getattr(type(self), name, None)) for name in layer.methods)
     effect: Reset | Recorded | None = None
     is_recorded = num_tries > 0 and _thread.modes[-1].mark != 0
     are_apart = len({tensor._fake_storage for tensor in tensors}) == len(tensors)
-    if num_tries > _MAX_TRIES or not are_apart or not _is_plain(layer, self, functions, methods):
+    if num_tries > _MAX_TRIES or not are_apart or not _is_plain(layer, self):
         original(self)
     elif all(map(effects.can_be_seen, tensors)):
         key = _family_key(layer, parts)
@@ -185,22 +189,35 @@ def _learn(
         effect = observed_record(original, self, tensors)
     else:
         original(self)
-    return None if effect is None else Known(effect, functions, methods)
+    if effect is None:
+        return None
+    owner = owner_of(self)
+    callees = (
+        *in_namespace(layer.functions, _init),
+        *methods_of_tensors(),
+        *of_class(layer.methods, type(self)),
+        *in_namespace(GLOBALS[owner], vars(sys.modules[owner.__module__])),
+    )
+    return Known(effect, callees)
 
 
-def _is_plain(
-    layer: _Layer,
-    module: Any,
-    functions: tuple[tuple[str, Any], ...],
-    methods: tuple[tuple[str, Any], ...],
-) -> bool:
+def _is_plain(layer: _Layer, module: Any) -> bool:
     """Whether a reset reads and calls what torch's own does."""
-    for name, function in functions:
+    if any(name in vars(torch.Tensor) for name in METHODS):
+        return False
+    for name in layer.functions:
+        function = _init.get(name)
         if not (initializers.is_replacement(function) or is_torchs(function, nn.init, name)):
             return False
-    for name, method in methods:
+    for name in layer.methods:
         owners = (cls for cls in type(module).__mro__ if name in vars(cls))
+        method = getattr(type(module), name, None)
         if not is_torchs(method, next(owners, type(module)), name):
+            return False
+    owner = owner_of(module)
+    namespace = vars(sys.modules[owner.__module__])
+    for name, value in GLOBALS[owner].items():
+        if name != "torch" and namespace.get(name) is not value:
             return False
     names = {*module._parameters}, {*module._buffers}
     is_read_there = not any(hasattr(type(module), name) for name in layer.parameters)
@@ -230,8 +247,9 @@ _DRAWING = (
     "_calculate_correct_fan",
     "_calculate_fan_in_and_fan_out",
     "calculate_gain",
+    "_no_grad_uniform_",
 )
-_FILLING = ("ones_", "zeros_")
+_FILLING = ("ones_", "zeros_", "_no_grad_fill_", "_no_grad_zero_")
 _BOTH = ("weight", "bias")
 _nn = nn.modules
 
@@ -250,7 +268,9 @@ LAYERS = {
     ),
     nn.LayerNorm: _Layer(frozenset({nn.LayerNorm}), _BOTH, ("elementwise_affine",), _FILLING),
     nn.GroupNorm: _Layer(frozenset({nn.GroupNorm}), _BOTH, ("affine",), _FILLING),
-    nn.RMSNorm: _Layer(frozenset({nn.RMSNorm}), ("weight",), ("elementwise_affine",), ("ones_",)),
+    nn.RMSNorm: _Layer(
+        frozenset({nn.RMSNorm}), ("weight",), ("elementwise_affine",), ("ones_", "_no_grad_fill_")
+    ),
     _nn.batchnorm._NormBase: _Layer(
         frozenset(
             {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm}
@@ -266,12 +286,18 @@ LAYERS = {
         frozenset({nn.Embedding}),
         ("weight",),
         ("padding_idx",),
-        ("normal_",),
+        ("normal_", "_no_grad_normal_"),
         methods=("_fill_padding_idx_with_zero",),
     ),
 }
 
-"""By the class that defines ``reset_parameters``."""
+"""By the class that defines the constructor and ``reset_parameters``."""
+
+GLOBALS = {
+    cls: globals_of(*(vars(cls)[n] for n in ("__init__", "reset_parameters", *layer.methods)))
+    for cls, layer in LAYERS.items()
+}
+"""What the functions of these classes read in their module."""
 
 _CODE_OF_REPLACEMENTS = _resetting(
     nn.Linear, LAYERS[nn.Linear], nn.Linear.reset_parameters

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from torchfake._operators.operator_call import tensors_in
 from torchfake._recording.arguments import have_values
 from torchfake._torch import backends, dispatcher
+from torchfake._torch.kernels import linear
 from torchfake.errors import RecordError
 
 aten = torch.ops.aten

@@ -165,3 +165,11 @@ def test_scripts_know_a_replacement_by_the_name_of_its_original() -> None:
     assert operators[place] == operators[id(torch.tensor)] == "aten::tensor"
     del replacement
     assert place not in operators
+
+
+def test_linear_is_that_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kernels.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", None)
+    x, weight = torch.randn(2, 3), torch.randn(4, 3)
+    assert kernels.linear is found
+    assert torch.allclose(kernels.linear(x, weight), x @ weight.t())

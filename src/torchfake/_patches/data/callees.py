@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -46,14 +46,13 @@ METHODS = ("uniform_", "normal_", "fill_", "zero_")
 """Of tensors, by which layers and initialisers write: C++ defines them, no class of Python does."""
 
 
+_have_none = methodcaller("isdisjoint", METHODS)
+
+
 def methods_of_tensors() -> list[Callees]:
-    """What the program has defined in the place of these methods."""
-    namespace = vars(torch.Tensor)
-    return [Callees(_own_methods, namespace, _own_methods(namespace))]
-
-
-def _own_methods(namespace: Mapping[str, Any]) -> list[str]:
-    return [name for name in METHODS if name in namespace]
+    """Whether the program has defined something in the place of these methods."""
+    names = vars(torch.Tensor).keys()
+    return [Callees(_have_none, names, _have_none(names))]
 
 
 def sizes_of(classes: Iterable[type]) -> list[Callees]:

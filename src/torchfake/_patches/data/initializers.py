@@ -115,9 +115,9 @@ class _Helpers:
         while waiting:
             code = getattr(inspect.unwrap(waiting.pop()), "__code__", None)
             for name in () if code is None else code.co_names:
-                if name in METHODS:
+                if name in METHODS:  # no initialiser calls a function of torch.nn.init of this name
                     methods.add(name)
-                if name not in names and inspect.isfunction(_init.get(name)):
+                elif name not in names and inspect.isfunction(_init.get(name)):
                     names.add(name)
                     waiting.append(_init[name])
         self.methods = tuple(methods)  # of tensors, by which it writes

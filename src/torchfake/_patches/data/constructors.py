@@ -25,7 +25,8 @@ from torch import nn
 from torchfake._cache import cache
 from torchfake._core import modes, source_location
 from torchfake._core.metadata import DEFERRED
-from torchfake._core.storage import ConstantFill, Storage
+from torchfake._core.source_location import RawLocation
+from torchfake._core.storage import Storage
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell
 from torchfake._patches.data import effects, factories, resets, subclasses
@@ -36,13 +37,11 @@ from torchfake._patches.data.callees import (
     of_class,
     sizes_of,
 )
-from torchfake._patches.data.effects import Kept
 from torchfake._patches.data.reset_effects import Recorded, Reset
 from torchfake._patches.data.resets import Known
 from torchfake._patches.patch import Patch, is_torchs
-from torchfake._random import private_streams
 from torchfake._recording import fills
-from torchfake._recording.initializers import CallSite, find_call_site
+from torchfake._recording.initializers import find_call_site
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor, user_attributes, wrapper_arguments
 from torchfake._torch import autograd, backends, dispatcher, subclass
@@ -53,7 +52,6 @@ _is_dispatched_to = dispatcher.is_dispatched_to
 _is_deterministic = backends.is_deterministic
 _default_dtype = torch.get_default_dtype
 _caller_location = source_location.caller_location
-_count_writes = autograd.count_writes
 _make_wrapper = subclass.make_wrapper
 _new = object.__new__
 
@@ -70,8 +68,6 @@ class _Part(NamedTuple):
     record: Any = None  # its metadata
     wrapper: tuple[Any, ...] | None = None  # the arguments of make_wrapper
     kind: Any = None  # of its storage
-    value: ConstantFill | None = None  # when the constructor ends
-    num_writes: int = 0
 
 
 class _Layer(NamedTuple):
@@ -81,7 +77,7 @@ class _Layer(NamedTuple):
     lists: tuple[str, ...]  # the names of those of which each layer has a list of its own
     buffers: tuple[_Part, ...]
     parameters: tuple[_Part, ...]
-    effect: Reset | Recorded
+    effect: Any  # of its reset: a Reset if it is plain, else Recorded
     callees: tuple[Callees, ...]  # of the constructor
 
 
@@ -124,10 +120,12 @@ def _constructing(owner: type, original: Any) -> Any:
         own.update(found.attributes)
         for name in found.lists:
             own[name] = own[name].copy()
+        location = _caller_location(2) if site is None else site[0]
+        made = _make(found, own, mark, location)
         if site is None:
-            _make(found, own["_parameters"], own["_buffers"])
-        else:
-            _make_deferred(found, own["_parameters"], own["_buffers"], site)
+            found.effect.repeat_on_new(made)
+        elif made:
+            fills.record_of_new(found.effect.fills, made, site)
         return None
 
     signed: Any = replacement
@@ -145,52 +143,27 @@ def _key(cls: type, mark: int, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return (*key, *[type(element) for value in tuples for element in value])
 
 
-def _make(layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
-    """Make the tensors of a layer that is plain, and draw what it draws."""
-    location = _caller_location(3)
-    for tensors, parts in ((parameters, layer.parameters), (buffers, layer.buffers)):
-        for name, record, wrapper, kind, value, num_writes in parts:
+def _make(layer: _Layer, own: dict[str, Any], mark: int, location: RawLocation | None) -> list[Any]:
+    """Make the tensors of a layer, as they are before its reset: in the order of that."""
+    made = []
+    for tensors, parts in (
+        (own["_buffers"], layer.buffers),
+        (own["_parameters"], layer.parameters),
+    ):
+        for name, record, wrapper, kind in parts:
             if wrapper is None:
                 tensors[name] = None
                 continue
             storage: Any = _new(Storage)
             storage._kind = kind
-            storage.value = value
-            storage._meta = storage.deferred = None
+            storage.value = storage._meta = storage.deferred = None
             storage.location = location
-            fake = _make_wrapper(*wrapper)
+            if mark:
+                storage.deferred = DeferredState(Cell(kind.num_bytes, kind.device), None, mark)
+            fake = tensors[name] = _make_wrapper(*wrapper)
             fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
-            _count_writes(fake, num_writes)
-            tensors[name] = fake
-    for draw in layer.effect.draws:  # type: ignore[union-attr]
-        if type(draw) is Kept:
-            every = (*buffers.values(), *parameters.values())
-            draw.repeat([t for t in every if t is not None][draw.position]._fake_storage)
-        else:
-            (_thread.draw_position or private_streams.position()).pass_over(draw)
-
-
-def _make_deferred(
-    layer: _Layer, parameters: dict[str, Any], buffers: dict[str, Any], site: CallSite
-) -> None:
-    """Make the tensors of a layer that is deferred, and record what fills them."""
-    location, made = site[0], []
-    for tensors, parts in ((buffers, layer.buffers), (parameters, layer.parameters)):
-        for name, record, wrapper, kind, _value, _num_writes in parts:
-            if wrapper is None:
-                tensors[name] = None
-                continue
-            storage: Any = _new(Storage)
-            storage._kind = kind
-            storage.value = storage._meta = None
-            storage.location = location
-            storage.deferred = DeferredState(Cell(kind.num_bytes, kind.device), None, DEFERRED)
-            fake = _make_wrapper(*wrapper)
-            fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
-            tensors[name] = fake
             made.append(fake)
-    if made:
-        fills.record_of_new(layer.effect.fills, made, site)  # type: ignore[union-attr]
+    return made
 
 
 # What is to be seen of a layer that the original has made.
@@ -206,15 +179,16 @@ def _seen(module: Any, mark: int) -> _Layer | None:
     attributes = None if callees is None else _attributes_of(module)
     if known is None or callees is None or attributes is None:
         return None
-    draws = () if isinstance(known.effect, Recorded) else known.effect.draws
-    buffers = [_part(name, t, mark, draws) for name, t in module._buffers.items()]
-    parameters = [_part(name, t, mark, draws) for name, t in module._parameters.items()]
-    if not _is_done_by(known.effect, [*buffers, *parameters]):
+    every = (*module._buffers.values(), *module._parameters.values())
+    tensors = [tensor for tensor in every if tensor is not None]
+    if not all(_is_usual(t, mark) for t in tensors) or not _is_done_by(known.effect, tensors):
         return None
     lists = tuple(name for name, value in attributes.items() if type(value) is list)
-    made: Any = tuple(buffers)
-    with_gradients: Any = tuple(parameters)
-    layer = _Layer(attributes, lists, made, with_gradients, known.effect, callees)
+    parts = [
+        tuple(_Part(name) if t is None else _part(name, t) for name, t in each.items())
+        for each in (module._buffers, module._parameters)
+    ]
+    layer = _Layer(attributes, lists, parts[0], parts[1], known.effect, callees)
     return layer if _is_as_before(layer) else None  # not while a hook is registered
 
 
@@ -241,29 +215,30 @@ def _attributes_of(module: Any) -> dict[str, Any] | None:
     return own
 
 
-def _part(name: str, fake: Any, mark: int, draws: tuple[Any, ...]) -> _Part | None:
-    if fake is None:
-        return _Part(name)
+def _is_usual(fake: Any, mark: int) -> bool:
+    """Whether a tensor is nothing but what can be made again, as large as its storage."""
     if type(fake) not in (FakeTensor, FakeParameter) or user_attributes(fake) or not fake.is_leaf:
-        return None
+        return False
     record, storage = fake._fake_meta, fake._fake_storage
-    value = effects.as_fill(effects.value_beside(draws, storage.value), record.dtype)
-    is_whole = record.is_contiguous and not record.offset and not record.is_lazy
-    if record.mark != mark or not is_whole or storage.num_bytes != record.num_bytes:
-        return None
-    if storage.pinned is not None or not (value is None or isinstance(value, ConstantFill)):
-        return None
+    is_all = effects.is_whole(record) and storage.num_bytes == record.num_bytes
+    return record.mark == mark and is_all and storage.pinned is None
+
+
+def _part(name: str, fake: Any) -> _Part:
+    record = fake._fake_meta
     wrapper = type(fake), *wrapper_arguments(record)[1:]
     if fake.requires_grad:
         wrapper = (wrapper[0], *subclass.with_requires_grad(wrapper[1:]))
-    return _Part(name, record, wrapper, storage._kind, value, fake._version)
+    return _Part(name, record, wrapper, fake._fake_storage._kind)
 
 
-def _is_done_by(effect: Reset | Recorded, parts: list[_Part | None]) -> bool:
+def _is_done_by(effect: Reset | Recorded, tensors: list[Any]) -> bool:
     """Whether a reset with this effect, and nothing else, has written these tensors."""
-    if None in parts:
-        return False
-    found = [(part.num_writes, part.value) for part in parts if part is not None and part.wrapper]
+    draws = () if isinstance(effect, Recorded) else effect.draws
+    found = []
+    for tensor in tensors:
+        value = effects.value_beside(draws, tensor._fake_storage.value)
+        found.append((tensor._version, effects.as_fill(value, tensor._fake_meta.dtype)))
     if isinstance(effect, Recorded):
         return found == [(fill.num_writes, None) for fill in effect.fills]
     return found == [(write.num_writes, write.value) for write in effect.writes]
@@ -279,7 +254,7 @@ def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ..
     """What the constructor of a layer calls; None if something of it is not torch's, or torch's as
     a mode has replaced it. `names`: of all attributes, parameters and buffers that it sets.
     """
-    owner: Any = next(each for each in cls.__mro__ if each in resets.LAYERS)
+    owner = resets.owner_of(cls)
     made_by = factories.called_in(sys.modules[owner.__module__], _factories_of(owner))
     is_torchs_own = (
         resets.is_replacement(getattr(cls, "reset_parameters", None))

@@ -42,6 +42,11 @@ class Reset(NamedTuple):
         """Do the same to the parameters of another layer; or nothing, if they are not as these."""
         if _thread.passes_over_together or not self._fits(tensors):
             return False
+        self.repeat_on_new(tensors)
+        return True
+
+    def repeat_on_new(self, tensors: list[Any]) -> None:
+        """The same of tensors that are as those: of parameters that have just been made."""
         for tensor, write in zip(tensors, self.writes, strict=True):
             _count_writes(tensor, write.num_writes)
             tensor._fake_storage.value = write.value
@@ -50,7 +55,6 @@ class Reset(NamedTuple):
                 draw.repeat(tensors[draw.position]._fake_storage)
             else:
                 (_thread.draw_position or private_streams.position()).pass_over(draw)
-        return True
 
     def _fits(self, tensors: list[Any]) -> bool:
         """Whether they have storages of their own, as large as those that were seen."""

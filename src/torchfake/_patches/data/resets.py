@@ -81,15 +81,15 @@ _known_of: dict[type, dict[Any, Known | int]] = {}
 
 def known_of(module: Any) -> Known | None:
     """What is known of the reset of a layer that has just been done."""
-    owner = owner_of(module)
+    owner = owner_of(type(module))
     parts = _parts_of_key(LAYERS[owner], module, [])
     found = None if parts is None else _known_of[owner].get((_thread.modes[-1].mark, *parts))
     return found if isinstance(found, Known) else None
 
 
-def owner_of(module: Any) -> type:
-    """The class of :data:`LAYERS` that a layer has its constructor and its reset from."""
-    return next(cls for cls in type(module).__mro__ if cls in LAYERS)
+def owner_of(cls: type) -> type:
+    """The class of :data:`LAYERS` that layers of this class inherit their functions from."""
+    return next(each for each in cls.__mro__ if each in LAYERS)
 
 
 def is_replacement(function: Any) -> bool:
@@ -191,7 +191,7 @@ def _learn(
         original(self)
     if effect is None:
         return None
-    owner = owner_of(self)
+    owner = owner_of(type(self))
     callees = (
         *in_namespace(layer.functions, _init),
         *methods_of_tensors(),
@@ -214,7 +214,7 @@ def _is_plain(layer: _Layer, module: Any) -> bool:
         method = getattr(type(module), name, None)
         if not is_torchs(method, next(owners, type(module)), name):
             return False
-    owner = owner_of(module)
+    owner = owner_of(type(module))
     namespace = vars(sys.modules[owner.__module__])
     for name, value in GLOBALS[owner].items():
         if name != "torch" and namespace.get(name) is not value:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections import OrderedDict
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -60,6 +61,9 @@ _MAX_TRIES = 3
 _PLAIN_TYPES = frozenset({int, bool, float, str, type(None), torch.dtype, torch.Size})
 """Of arguments and attributes that layers may have in common."""
 
+_CONTAINERS = frozenset({dict, OrderedDict, set})
+_OF_TENSORS = ("_parameters", "_buffers")
+
 
 class _Part(NamedTuple):
     """A parameter or buffer of a layer, but for its storage; or that it has none of this name."""
@@ -73,8 +77,8 @@ class _Part(NamedTuple):
 class _Layer(NamedTuple):
     """What layers are like that calls with equal arguments make."""
 
-    attributes: dict[str, Any]  # in addition to those that each module has
-    lists: tuple[str, ...]  # the names of those of which each layer has a list of its own
+    attributes: dict[str, Any]  # all of them, in their order
+    containers: tuple[tuple[str, Any], ...]  # makes those of which each layer has its own
     buffers: tuple[_Part, ...]
     parameters: tuple[_Part, ...]
     effect: Any  # of its reset: a Reset if it is plain, else Recorded
@@ -115,11 +119,10 @@ def _constructing(owner: type, original: Any) -> Any:
         if not _is_as_before(found) or (site is not None and site[1] is not None):
             known.pop(key, None)
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        nn.Module.__init__(self)
         own = vars(self)
-        own.update(found.attributes)
-        for name in found.lists:
-            own[name] = own[name].copy()
+        own |= found.attributes
+        for name, container in found.containers:
+            own[name] = container()
         location = _caller_location(2) if site is None else site[0]
         made = _make(found, own, mark, location)
         if site is None:
@@ -183,12 +186,11 @@ def _seen(module: Any, mark: int) -> _Layer | None:
     tensors = [tensor for tensor in every if tensor is not None]
     if not all(_is_usual(t, mark) for t in tensors) or not _is_done_by(known.effect, tensors):
         return None
-    lists = tuple(name for name, value in attributes.items() if type(value) is list)
     parts = [
         tuple(_Part(name) if t is None else _part(name, t) for name, t in each.items())
         for each in (module._buffers, module._parameters)
     ]
-    layer = _Layer(attributes, lists, parts[0], parts[1], known.effect, callees)
+    layer = _Layer(*attributes, parts[0], parts[1], known.effect, callees)
     return layer if _is_as_before(layer) else None  # not while a hook is registered
 
 
@@ -199,20 +201,26 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _PLAIN_TYPES and not (type(value) is float and value == 0)
 
 
-def _attributes_of(module: Any) -> dict[str, Any] | None:
-    """The attributes that not each module has, if the others are those of a new one."""
+def _attributes_of(module: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...]] | None:
+    """The attributes of layers like this one, and what makes those that each has for itself: the
+    empty containers of a new module, copies of lists. None if there is something else.
+    """
     own = dict(vars(module))
+    containers: list[tuple[str, Any]] = []
     for name, value in vars(nn.Module()).items():
-        found = own.pop(name, None)
-        if found != value and name not in ("_parameters", "_buffers"):
+        found = own.get(name)
+        if type(found) is not type(value) or (found != value and name not in _OF_TENSORS):
             return None
+        if type(value) in _CONTAINERS and not value:
+            own[name] = None
+            containers.append((name, type(value)))
     for name, value in own.items():
         elements = value if type(value) is list else [value]
         if not all(map(_is_plain, elements)):
             return None
         if type(value) is list:
-            own[name] = value.copy()
-    return own
+            containers.append((name, value.copy().copy))
+    return own, tuple(containers)
 
 
 def _is_usual(fake: Any, mark: int) -> bool:

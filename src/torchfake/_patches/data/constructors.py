@@ -120,6 +120,7 @@ def _constructing(owner: type, original: Any) -> Any:
             known.pop(key, None)
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         own = vars(self)
+        own["training"] = True  # Python copies a dict into an empty one with all its spare room
         own |= found.attributes
         for name, container in found.containers:
             own[name] = container()

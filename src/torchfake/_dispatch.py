@@ -39,7 +39,7 @@ from torchfake._recording import eager as _eager  # noqa: F401  registers its ke
 from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.hits import NOT_RECORDED, record_hit
 from torchfake._recording.record import record
-from torchfake._tensor.fake_tensor import FakeTensor, with_version_counter
+from torchfake._tensor.fake_tensor import FakeTensor, new_fake, with_version_counter
 from torchfake._torch import autograd, dispatcher, kernels, subclass
 from torchfake._torch.compiler import higher_order
 from torchfake._trials.overlaps import check_overlaps
@@ -136,7 +136,7 @@ def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None) 
     if id(func) in LIFTS and not types and not _in_inference_mode():
         return lift(func, args, kwargs)  # each BatchNorm counts from torch.tensor(0)
     traits = traits_of(func)
-    if _is_done_in_parts(traits):
+    if _is_done_in_parts(func, traits, args):
         return _in_parts(owner, func, args, kwargs)
     if has_deferred_arguments(args, kwargs):
         return record(func, traits, args, kwargs, _run_unrecorded)
@@ -147,14 +147,20 @@ def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None) 
     return _run_and_cache(func, args, kwargs, partial(_run_in_parts, owner))
 
 
-def _is_done_in_parts(traits: OpTraits) -> bool:
+def _is_done_in_parts(func: Any, traits: OpTraits, args: Args) -> bool:
     """Whether C++ has an operator done by others. It does so before anything is dispatched to
-    Python, but in inference mode, and where the class of a wrapper handles an operation. There
-    ``to`` compares devices, which meta tensors have not, some read values, and some give views that
-    are no inference tensors.
+    Python, but in inference mode, of inference tensors, and where the class of a wrapper handles an
+    operation. There ``to`` compares devices, which meta tensors have not, some read values, and
+    some give views, which are of the kind of their base; outside of inference mode, copies are not.
     """
-    packet = traits.packet
-    return packet == "aten::to" or (_in_inference_mode() and packet in DONE_BY_OTHERS)
+    is_by_others = traits.packet in DONE_BY_OTHERS
+    if traits.packet == "aten::to" or _in_inference_mode():
+        return is_by_others or traits.packet == "aten::to"
+    if not (is_by_others or traits.is_view):
+        return False
+    first = args[:1] if isinstance(args[0], torch.Tensor) else args[0]
+    is_of_inference = any(map(torch.Tensor.is_inference, first))
+    return is_of_inference and (is_by_others or kernels.is_decomposed_in_cpp(func))
 
 
 def _in_parts(owner: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -199,7 +205,8 @@ def _as_kind_of_argument(
     run: Callable[[Any, Args, Kwargs], Any], func: Any, args: Args, kwargs: Kwargs
 ) -> Any:
     """Run an operation in inference mode whose first argument is no inference tensor, or outside of
-    it, where that is one. A view is an inference tensor if and only if its base is.
+    it, where that is one. A view is an inference tensor if and only if its base is; a copy, which
+    ``reshape`` makes where it can give no view, if and only if it is made in inference mode.
     """
     traits, is_inference = traits_of(func), _in_inference_mode()
     if not traits.keeps_inference or not isinstance(args[0], FakeTensor):
@@ -209,9 +216,11 @@ def _as_kind_of_argument(
             return kernels.decompose(func, args, kwargs)
     with autograd.inference_mode(not is_inference):
         result = run(func, args, kwargs)
-    if is_inference or func is not torch.ops.aten.detach.default:
+    if is_inference or isinstance(result, list):
         return result
-    return with_version_counter(result)
+    if result._fake_storage is not args[0]._fake_storage:
+        return new_fake(result._fake_meta, result._fake_storage)
+    return with_version_counter(result) if func is torch.ops.aten.detach.default else result
 
 
 def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -241,7 +250,7 @@ def dispatch_deferred(
         return dispatch(owner, func, types, args, kwargs)
     if _has_foreign_class(types):
         return NotImplemented
-    if _is_done_in_parts(traits):
+    if _is_done_in_parts(func, traits, args):
         return _in_parts(owner, func, args, kwargs or {})
     kwargs = kwargs or {}
     if mode.mark == DEFERRED_AS_META and kwargs.get("device") == devices.META:

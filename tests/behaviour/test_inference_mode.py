@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.conftest import describe
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 
 DRAWS: dict[str, Callable[[Tensor], Any]] = {
     "dropout": lambda x: F.dropout(x, 0.5, True),
@@ -87,3 +87,49 @@ def test_views_of_other_tensors_are_no_inference_tensors(name: str) -> None:
             return describe(made), [t.is_inference() for t in made], of_x
 
     assert described(fake_mode()) == described(nullcontext())
+
+
+VIEWS_OR_COPIES: dict[str, Callable[[Tensor], Any]] = {
+    "reshape": lambda x: x.reshape(-1),
+    "flatten": lambda x: x.flatten(),
+    "ravel": lambda x: x.ravel(),
+    "reshape_as": lambda x: x.reshape_as(x.t()),
+    "contiguous": lambda x: x.contiguous(),
+    "contiguous, channels last": lambda x: x[None, :, :, None].contiguous(
+        memory_format=torch.channels_last
+    ),
+    "expanded": lambda x: x.expand(2, *x.shape).reshape(-1, 3),
+    "resolve_conj": lambda x: x.conj().resolve_conj(),
+    "resolve_neg": lambda x: x.conj().imag.resolve_neg(),
+    "to": lambda x: x.to(torch.complex128),
+    "chunk": lambda x: x.chunk(2),
+    "unsafe_chunk": lambda x: x.unsafe_chunk(2),
+    "atleast_3d": lambda x: torch.atleast_3d(x),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x, torch.ones(1)),
+    "detach": lambda x: x.detach(),
+    "clone": lambda x: x.clone(),
+}
+
+
+@pytest.mark.parametrize("is_transposed", [True, False])
+@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.parametrize("is_made_inside", [True, False])
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", VIEWS_OR_COPIES)
+def test_views_are_of_the_kind_of_their_base_and_copies_are_not(
+    name: str, mode: Any, is_made_inside: bool, is_inside: bool, is_transposed: bool
+) -> None:
+    """What ``reshape`` copies outside of inference mode is no inference tensor."""
+
+    def described() -> list[Any]:
+        with torch.inference_mode(is_made_inside):
+            x = torch.full((4, 3), 1 + 2j)
+            x = x.t() if is_transposed else x
+        with torch.inference_mode(is_inside):
+            made = VIEWS_OR_COPIES[name](x)
+        tensors = [made] if isinstance(made, Tensor) else made
+        return [(t.is_inference(), t.shape, t.stride(), t.dtype) for t in tensors]
+
+    eager = described()
+    with mode():
+        assert [described() for _ in range(3)] == [eager] * 3

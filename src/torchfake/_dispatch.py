@@ -158,8 +158,8 @@ def _is_done_in_parts(func: Any, traits: OpTraits, args: Args) -> bool:
         return is_by_others or traits.packet == "aten::to"
     if not (is_by_others or traits.is_view):
         return False
-    first = args[:1] if isinstance(args[0], torch.Tensor) else args[0]
-    is_of_inference = any(map(torch.Tensor.is_inference, first))
+    first = args[0] if args and isinstance(args[0], list) else args[:1]
+    is_of_inference = any(isinstance(t, torch.Tensor) and t.is_inference() for t in first)
     return is_of_inference and (is_by_others or kernels.is_decomposed_in_cpp(func))
 
 

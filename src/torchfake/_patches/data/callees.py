@@ -46,18 +46,22 @@ METHODS = ("uniform_", "normal_", "fill_", "zero_")
 """Of tensors, by which layers and initialisers write: C++ defines them, no class of Python does."""
 
 
+NAMESPACES = vars(torch.Tensor).keys(), vars(torch.nn.Parameter).keys()
+"""Where the program may define something in the place of a method of tensors."""
+
 _have_none = methodcaller("isdisjoint", METHODS)
 
 
 def methods_of_tensors() -> list[Callees]:
-    """Whether the program has defined something in the place of these methods."""
-    names = vars(torch.Tensor).keys()
-    return [Callees(_have_none, names, _have_none(names))]
+    """Whether the program has defined something in the place of :data:`METHODS`."""
+    return [Callees(_have_none, names, _have_none(names)) for names in NAMESPACES]
 
 
-def sizes_of(classes: Iterable[type]) -> list[Callees]:
-    """How much the classes define: the program may add what was inherited, or not there."""
-    namespaces = tuple(map(vars, classes))
+def sizes_of(places: Iterable[Any]) -> list[Callees]:
+    """How much classes and modules define: the program may add what was inherited, built in, or not
+    there.
+    """
+    namespaces = tuple(map(vars, places))
     return [Callees(_sizes, namespaces, _sizes(namespaces))]
 
 

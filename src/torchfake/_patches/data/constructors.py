@@ -18,6 +18,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from operator import itemgetter
+from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ from torchfake._patches.data import effects, factories, resets, subclasses
 from torchfake._patches.data.callees import (
     Callees,
     are_as_before,
+    globals_of,
     in_namespace,
     of_class,
     sizes_of,
@@ -58,11 +60,13 @@ _new = object.__new__
 
 _MAX_KNOWN = 4096
 _MAX_TRIES = 3
-_PLAIN_TYPES = frozenset({int, bool, float, str, type(None), torch.dtype, torch.Size})
+_PLAIN_TYPES = frozenset({int, bool, float, str, type(None), torch.dtype})
 """Of arguments and attributes that layers may have in common."""
 
 _CONTAINERS = frozenset({dict, OrderedDict, set})
 _OF_TENSORS = ("_parameters", "_buffers")
+_OF_EACH = vars(nn.Module())
+"""The attributes that each module has, as they are in a new one."""
 
 
 class _Part(NamedTuple):
@@ -99,7 +103,8 @@ def _constructing(owner: type, original: Any) -> Any:
         if (
             (not on or on[-1].mark > DEFERRED or on[-1].is_over or type(self) not in classes)
             or not (_is_unobserved() and _is_dispatched_to(on[-1].dispatch))
-            or (_is_deterministic() or _thread.passes_over_together or vars(self))
+            or (_is_deterministic() or _thread.passes_over_together)
+            or (vars(self) or type(vars(self)) is not dict)
         ):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         mark = on[-1].mark
@@ -141,9 +146,9 @@ def _key(cls: type, mark: int, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """What calls have in common that make the same: equal arguments of the same types."""
     types = [*map(type, args), *map(type, kwargs.values())]
     key = (cls, mark, _default_dtype(), args, *kwargs.items(), *types)
-    if tuple not in types:
+    if tuple not in types and torch.Size not in types:
         return key
-    tuples = [value for value in (*args, *kwargs.values()) if type(value) is tuple]
+    tuples = [value for value in (*args, *kwargs.values()) if isinstance(value, tuple)]
     return (*key, *[type(element) for value in tuples for element in value])
 
 
@@ -197,7 +202,7 @@ def _seen(module: Any, mark: int) -> _Layer | None:
 
 def _is_plain(value: Any) -> bool:
     """Whether it is nothing but its value. Zeros have a sign, which no comparison tells."""
-    if type(value) is tuple:
+    if type(value) in (tuple, torch.Size):
         return all(type(element) is int for element in value)
     return type(value) in _PLAIN_TYPES and not (type(value) is float and value == 0)
 
@@ -208,7 +213,7 @@ def _attributes_of(module: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any], 
     """
     own = dict(vars(module))
     containers: list[tuple[str, Any]] = []
-    for name, value in vars(nn.Module()).items():
+    for name, value in _OF_EACH.items():
         found = own.get(name)
         if type(found) is not type(value) or (found != value and name not in _OF_TENSORS):
             return None
@@ -255,8 +260,11 @@ def _is_done_by(effect: Reset | Recorded, tensors: list[Any]) -> bool:
 
 _METHODS = ("__setattr__", "__getattr__", "register_parameter", "register_buffer")
 _HOOKS = ("_global_parameter_registration_hooks", "_global_buffer_registration_hooks")
-_home = vars(sys.modules[nn.Module.__module__])
+_MODULE = sys.modules[nn.Module.__module__]
+_home = vars(_MODULE)
 _hooks = itemgetter(*_HOOKS)
+_GLOBALS = globals_of(*(vars(nn.Module)[name] for name in ("__init__", *_METHODS)))
+"""What the functions of each module read."""
 
 
 def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ...] | None:
@@ -272,6 +280,8 @@ def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ..
         and all(is_torchs(getattr(cls, name), nn.Module, name) for name in _METHODS)
         and not any(hasattr(cls, name) for name in names)
         and not {"__init__", "__call__"} & {*vars(nn.Parameter), *vars(type(nn.Parameter))}
+        and all(_home.get(name) is value for name, value in _GLOBALS.items())
+        and type(torch._C._log_api_usage_once) is BuiltinFunctionType
     )
     if made_by is None or not is_torchs_own:
         return None
@@ -280,9 +290,11 @@ def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ..
         *known.callees,
         *made_by,
         *of_class((*_METHODS, "reset_parameters"), cls),
-        *of_class(("__init__",), nn.Module),
+        *in_namespace(("__init__", "call_super_init"), vars(nn.Module)),
         *in_namespace(("__new__",), vars(nn.Parameter)),
-        *sizes_of(classes),
+        *in_namespace(("_log_api_usage_once",), vars(torch._C)),
+        *in_namespace(_GLOBALS, _home),
+        *sizes_of((*classes, _MODULE)),
     )
 
 

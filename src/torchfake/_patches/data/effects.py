@@ -119,7 +119,8 @@ def _is_only_thread() -> bool:
     """
     if not settings.enabled or settings.checking or modes.current() is None:
         return False
-    return {each.thread_id for each in modes.on_any_thread} == {modes.thread.modes[-1].thread_id}
+    on = modes.on_any_thread.copy()  # other threads enter and leave meanwhile
+    return {each.thread_id for each in on} == {modes.thread.modes[-1].thread_id}
 
 
 _DISTRIBUTIONS = (aten.uniform_.default, aten.normal_.default)

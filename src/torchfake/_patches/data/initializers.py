@@ -27,7 +27,7 @@ from torchfake._cache.cache import initialisers as _effects
 from torchfake._core import modes, source_location
 from torchfake._core.storage import ConstantFill
 from torchfake._patches.data import effects
-from torchfake._patches.data.callees import METHODS
+from torchfake._patches.data.callees import METHODS, NAMESPACES
 from torchfake._patches.data.effects import Effect, Family, Kept
 from torchfake._patches.patch import Patch, is_torchs
 from torchfake._random import private_streams
@@ -37,7 +37,8 @@ from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._torch import autograd
 
 _thread = modes.thread
-_init, _of_tensors = vars(torch.nn.init), vars(torch.Tensor).keys()
+_init = vars(torch.nn.init)
+_of_tensors, _of_parameters = NAMESPACES
 _record = fills.record_again
 _is_unobserved = autograd.is_unobserved
 _count_writes = autograd.count_writes
@@ -58,8 +59,10 @@ def initialising(original: Any) -> Any:
         on = _thread.modes
         if type(tensor) not in FAKE_TYPES or not on or not _is_unobserved():
             return original(tensor, *args, **kwargs)
-        if not _of_tensors.isdisjoint(helpers.methods) or (
-            helpers.find(_init) != helpers.found and not helpers.are_torchs()
+        if (
+            not _of_tensors.isdisjoint(helpers.methods)
+            or not _of_parameters.isdisjoint(helpers.methods)
+            or (helpers.find(_init) != helpers.found and not helpers.are_torchs())
         ):
             return original(tensor, *args, **kwargs)
         key = (original, on[-1].mark, tensor._fake_meta, *map(type, args), args)

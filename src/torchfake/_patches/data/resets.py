@@ -15,7 +15,6 @@ import functools
 import sys
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
 from torchfake._cache import cache
@@ -24,6 +23,7 @@ from torchfake._core.metadata import Metadata
 from torchfake._patches.data import effects, initializers
 from torchfake._patches.data.callees import (
     METHODS,
+    NAMESPACES,
     Callees,
     are_as_before,
     globals_of,
@@ -192,10 +192,10 @@ def _learn(
     if effect is None:
         return None
     owner = owner_of(type(self))
-    callees = (
+    callees = (  # and the ways to them
         *in_namespace(layer.functions, _init),
         *methods_of_tensors(),
-        *of_class(layer.methods, type(self)),
+        *of_class((*layer.methods, *_OF_ALL), type(self)),
         *in_namespace(GLOBALS[owner], vars(sys.modules[owner.__module__])),
     )
     return Known(effect, callees)
@@ -203,24 +203,29 @@ def _learn(
 
 def _is_plain(layer: _Layer, module: Any) -> bool:
     """Whether a reset reads and calls what torch's own does."""
-    if any(name in vars(torch.Tensor) for name in METHODS):
+    if not all(names.isdisjoint(METHODS) for names in NAMESPACES):
+        return False
+    cls = type(module)
+    reads: Any = cls.__getattribute__
+    if cls.__mro__ != _BASES[cls] or reads is not object.__getattribute__:
+        return False
+    if not is_torchs(cls.__getattr__, nn.Module, "__getattr__"):
         return False
     for name in layer.functions:
         function = _init.get(name)
         if not (initializers.is_replacement(function) or is_torchs(function, nn.init, name)):
             return False
     for name in layer.methods:
-        owners = (cls for cls in type(module).__mro__ if name in vars(cls))
-        method = getattr(type(module), name, None)
-        if not is_torchs(method, next(owners, type(module)), name):
+        owners = (base for base in cls.__mro__ if name in vars(base))
+        if not is_torchs(getattr(cls, name, None), next(owners, cls), name):
             return False
-    owner = owner_of(type(module))
+    owner = owner_of(cls)
     namespace = vars(sys.modules[owner.__module__])
     for name, value in GLOBALS[owner].items():
         if name != "torch" and namespace.get(name) is not value:
             return False
     names = {*module._parameters}, {*module._buffers}
-    is_read_there = not any(hasattr(type(module), name) for name in layer.parameters)
+    is_read_there = not any(hasattr(cls, name) for name in layer.parameters)
     return is_read_there and names == ({*layer.parameters}, {*layer.buffers})
 
 
@@ -292,6 +297,10 @@ LAYERS = {
 }
 
 """By the class that defines the constructor and ``reset_parameters``."""
+
+_BASES = {cls: cls.__mro__ for layer in LAYERS.values() for cls in layer.classes}
+_OF_ALL = ("__mro__", "__getattr__", "__getattribute__")
+"""What all classes have by which their parameters are found."""
 
 GLOBALS = {
     cls: globals_of(*(vars(cls)[n] for n in ("__init__", "reset_parameters", *layer.methods)))

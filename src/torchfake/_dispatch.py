@@ -153,11 +153,11 @@ def _is_done_in_parts(func: Any, traits: OpTraits, args: Args) -> bool:
     operation. There ``to`` compares devices, which meta tensors have not, some read values, and
     some give views, which are of the kind of their base; outside of inference mode, copies are not.
     """
+    if traits.packet == "aten::to":
+        return True
     is_by_others = traits.packet in DONE_BY_OTHERS
-    if traits.packet == "aten::to" or _in_inference_mode():
-        return is_by_others or traits.packet == "aten::to"
-    if not (is_by_others or traits.is_view):
-        return False
+    if _in_inference_mode() or not (is_by_others or traits.is_view):
+        return is_by_others
     first = args[0] if args and isinstance(args[0], list) else args[:1]
     is_of_inference = any(isinstance(t, torch.Tensor) and t.is_inference() for t in first)
     return is_of_inference and (is_by_others or kernels.is_decomposed_in_cpp(func))
@@ -216,7 +216,7 @@ def _as_kind_of_argument(
             return kernels.decompose(func, args, kwargs)
     with autograd.inference_mode(not is_inference):
         result = run(func, args, kwargs)
-    if is_inference or isinstance(result, list):
+    if is_inference or not isinstance(result, FakeTensor):
         return result
     if result._fake_storage is not args[0]._fake_storage:
         return new_fake(result._fake_meta, result._fake_storage)

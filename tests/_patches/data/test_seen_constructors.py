@@ -84,7 +84,6 @@ REPLACED: dict[str, tuple[Any, str]] = {
     "tensor": (torch, "tensor"),
     "__getattr__": (nn.Module, "__getattr__"),
     "OrderedDict": (nn.modules.module, "OrderedDict"),
-    "_log_api_usage_once": (torch._C, "_log_api_usage_once"),
 }
 
 

@@ -18,7 +18,6 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from operator import itemgetter
-from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -281,7 +280,6 @@ def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ..
         and not any(hasattr(cls, name) for name in names)
         and not {"__init__", "__call__"} & {*vars(nn.Parameter), *vars(type(nn.Parameter))}
         and all(_home.get(name) is value for name, value in _GLOBALS.items())
-        and type(torch._C._log_api_usage_once) is BuiltinFunctionType
     )
     if made_by is None or not is_torchs_own:
         return None
@@ -292,7 +290,6 @@ def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ..
         *of_class((*_METHODS, "reset_parameters"), cls),
         *in_namespace(("__init__", "call_super_init"), vars(nn.Module)),
         *in_namespace(("__new__",), vars(nn.Parameter)),
-        *in_namespace(("_log_api_usage_once",), vars(torch._C)),
         *in_namespace(_GLOBALS, _home),
         *sizes_of((*classes, _MODULE)),
     )

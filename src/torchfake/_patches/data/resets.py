@@ -192,7 +192,7 @@ def _learn(
     if effect is None:
         return None
     owner = owner_of(type(self))
-    callees = (  # and the ways to them
+    callees = (
         *in_namespace(layer.functions, _init),
         *methods_of_tensors(),
         *of_class((*layer.methods, *_OF_ALL), type(self)),

@@ -159,7 +159,7 @@ def _is_done_in_parts(func: Any, traits: OpTraits, args: Args) -> bool:
     if _in_inference_mode() or not (is_by_others or traits.is_view):
         return is_by_others
     first = args[0] if args and isinstance(args[0], list) else args[:1]
-    is_of_inference = any(isinstance(t, torch.Tensor) and t.is_inference() for t in first)
+    is_of_inference = any(_is_inference((each,)) for each in first)
     return is_of_inference and (is_by_others or kernels.is_decomposed_in_cpp(func))
 
 

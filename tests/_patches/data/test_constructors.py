@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from torch import nn
 
 from tests._patches.data.test_resets import LAYERS as RESETS
 from torchfake import deferred_init, deferred_mode, fake_mode, is_fake, materialize_module
-from torchfake._cache import cache
 
 LAYERS: dict[str, Callable[[], Any]] = {
     **{name: make for name, make in RESETS.items() if "without inputs" not in name},
@@ -31,12 +30,7 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(80, 4, 96),
 }
 
-
-@pytest.fixture(autouse=True)
-def _nothing_learned() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.usefixtures("nothing_learned")
 
 
 def tensors_of(module: nn.Module) -> list[tuple[str, Any]]:

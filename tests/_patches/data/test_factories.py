@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,11 +77,7 @@ def called(name: str, args: Any, kwargs: Any) -> Any:
     return facts
 
 
-@pytest.fixture(autouse=True)
-def _nothing_learned() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.usefixtures("nothing_learned")
 
 
 @pytest.mark.parametrize("name", NAMES)

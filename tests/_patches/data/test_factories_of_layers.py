@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,8 @@ from torchfake import (
     materialize_module,
     materialize_tensor,
 )
-from torchfake._cache import cache
 
-
-@pytest.fixture(autouse=True)
-def _nothing_learned() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.usefixtures("nothing_learned")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,14 +14,8 @@ import torch
 from torch import nn
 
 from torchfake import deferred_mode, fake_mode, materialize_module
-from torchfake._cache import cache
 
-
-@pytest.fixture(autouse=True)
-def _nothing_learned() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.usefixtures("nothing_learned")
 
 
 def state_of(layer: Any) -> list[Any]:

@@ -49,12 +49,7 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "MultiheadAttention": lambda: nn.MultiheadAttention(80, 4),
 }
 
-
-@pytest.fixture(autouse=True)
-def _nothing_learned() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.usefixtures("nothing_learned")
 
 
 def seen_of(layer: nn.Module) -> list[Any]:

@@ -21,13 +21,7 @@ from torchfake._patches.data import effects
 
 MODULE = nn.modules.module
 
-
-@pytest.fixture(autouse=True)
-def _nothing_learned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cache.settings, "checking", False)  # that runs functions of torch too
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.usefixtures("unchecked", "nothing_learned")
 
 
 class Ordered(OrderedDict[Any, Any]):

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -17,15 +17,8 @@ from torch import nn
 
 from tests._patches.data.test_initializers import Calls, Operators
 from torchfake import deferred_mode, fake_mode
-from torchfake._cache import cache
 
-
-@pytest.fixture(autouse=True)
-def _nothing_learned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cache.settings, "checking", False)  # that runs functions of torch too
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.usefixtures("unchecked", "nothing_learned")
 
 
 class Lower(nn.Linear):

@@ -80,6 +80,11 @@ def are_as_before(callees: Iterable[Callees]) -> bool:
     return True
 
 
+def are_in(namespace: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether these names are there what they were when they were found."""
+    return all(namespace.get(name) is value for name, value in found.items())
+
+
 def globals_of(*functions: Any) -> dict[str, Any]:
     """The globals of their module that some functions read, as they are now."""
     found: dict[str, Any] = {}

@@ -34,6 +34,7 @@ from torchfake._patches.data import effects, factories, resets, subclasses
 from torchfake._patches.data.callees import (
     Callees,
     are_as_before,
+    are_in,
     globals_of,
     in_namespace,
     of_class,
@@ -257,7 +258,7 @@ def _is_done_by(effect: Reset | Recorded, tensors: list[Any]) -> bool:
     return found == [(write.num_writes, write.value) for write in effect.writes]
 
 
-_METHODS = ("__setattr__", "__getattr__", "register_parameter", "register_buffer")
+_METHODS = ("__setattr__", "register_parameter", "register_buffer")  # and those that resets watch
 _HOOKS = ("_global_parameter_registration_hooks", "_global_buffer_registration_hooks")
 _MODULE = sys.modules[nn.Module.__module__]
 _home = vars(_MODULE)
@@ -279,7 +280,7 @@ def _callees(cls: type, known: Known, names: Iterable[str]) -> tuple[Callees, ..
         and all(is_torchs(getattr(cls, name), nn.Module, name) for name in _METHODS)
         and not any(hasattr(cls, name) for name in names)
         and not {"__init__", "__call__"} & {*vars(nn.Parameter), *vars(type(nn.Parameter))}
-        and all(_home.get(name) is value for name, value in _GLOBALS.items())
+        and are_in(_home, _GLOBALS)
     )
     if made_by is None or not is_torchs_own:
         return None

@@ -26,6 +26,7 @@ from torchfake._patches.data.callees import (
     NAMESPACES,
     Callees,
     are_as_before,
+    are_in,
     globals_of,
     in_namespace,
     methods_of_tensors,
@@ -220,10 +221,9 @@ def _is_plain(layer: _Layer, module: Any) -> bool:
         if not is_torchs(getattr(cls, name, None), next(owners, cls), name):
             return False
     owner = owner_of(cls)
-    namespace = vars(sys.modules[owner.__module__])
-    for name, value in GLOBALS[owner].items():
-        if name != "torch" and namespace.get(name) is not value:
-            return False
+    read = {name: value for name, value in GLOBALS[owner].items() if name != "torch"}
+    if not are_in(vars(sys.modules[owner.__module__]), read):
+        return False
     names = {*module._parameters}, {*module._buffers}
     is_read_there = not any(hasattr(cls, name) for name in layer.parameters)
     return is_read_there and names == ({*layer.parameters}, {*layer.buffers})

@@ -2,7 +2,7 @@
 parameter that holds its scales in an attribute.
 
 Input: a floating point weight. Output: a wrapper, or a parameter, of its integers. Invariant: its
-values are those of torch's own operations. Called by: tests of what is done with such tensors.
+values are those of torch's own operations.
 """
 
 from __future__ import annotations

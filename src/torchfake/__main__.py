@@ -1,8 +1,7 @@
 """The entry point of the ``torchfake`` command and of ``python -m torchfake``.
 
 Input: ``sys.argv``. Output: an exit code. Invariant: without the packages of the ``cli`` extra the
-only output is one line with the command that installs them; nothing ends in a traceback. Called by:
-the console script.
+only output is one line with the command that installs them; nothing ends in a traceback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of arguments of public functions, which name the argument and the remedy.
 
 Input: what a user passed. Output: the same, or what it stands for. Invariant: nothing is changed,
-and nothing is imported for it. Called by: the modules of public functions, before they do anything.
+and nothing is imported for it.
 """
 
 from __future__ import annotations

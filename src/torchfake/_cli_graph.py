@@ -1,7 +1,7 @@
 """The command ``torchfake graph``.
 
 Input: arguments of the command line. Output: a graph on stdout, and in files. Invariant: what it
-draws is what ``graph_of`` finds. Called by: ``cli``.
+draws is what ``graph_of`` finds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What to write in place of a command or an option that other tools have.
 
 Input: the message of an error in the use of the command line. Output: a line, or nothing.
-Invariant: nothing is imported but the standard library. Called by: ``__main__``.
+Invariant: nothing is imported but the standard library.
 """
 
 from __future__ import annotations

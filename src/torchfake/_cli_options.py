@@ -1,7 +1,7 @@
 """The options of the ``torchfake`` command that several of its subcommands take.
 
 Input: nothing. Output: a type for each, with its help. Invariant: an option means the same wherever
-it is taken. Called by: ``cli``.
+it is taken.
 """
 
 from __future__ import annotations

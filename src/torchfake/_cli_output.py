@@ -1,7 +1,7 @@
 """What the ``torchfake`` command writes: a record on stdout, an error as one line on stderr.
 
 Input: a record, or code that may fail. Output: text, and an exit code. Invariant: stdout has the
-answer only. Called by: ``cli`` and ``_cli_plan``.
+answer only.
 """
 
 from __future__ import annotations

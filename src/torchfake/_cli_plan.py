@@ -1,7 +1,7 @@
 """The command ``torchfake plan``, and the options that it alone takes.
 
 Input: arguments of the command line. Output: a plan on stdout; exit code 1 if it does not fit.
-Invariant: what it says is what ``plan_target`` finds. Called by: ``cli``.
+Invariant: what it says is what ``plan_target`` finds.
 """
 
 from __future__ import annotations

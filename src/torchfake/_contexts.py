@@ -2,8 +2,7 @@
 
 Input: a change, and how it is undone. Output: a context for a ``with`` statement. Invariant: once
 the statement has been left, the change is undone, whatever bytecode a KeyboardInterrupt was raised
-at: in the entry, in the exit, and between them. Called by: all packages above that change state of
-torch for a while, and take locks.
+at: in the entry, in the exit, and between them.
 
 ``try`` and ``finally`` are not enough: Python raises KeyboardInterrupt at the first bytecode of
 ``__exit__`` too, and then nothing of it has run (python/cpython#74174). But a ``with`` statement

@@ -2,8 +2,7 @@
 
 Input: ``sys.argv``. Output: nothing, or one line on stderr and the end of the process with exit
 code 2. Invariant: only where this process is the command is anything looked at, and what is refused
-here the command itself refuses in the same words. Called by: ``torchfake/__init__``, when it is
-imported.
+here the command itself refuses in the same words.
 
 Importing torch takes seconds: too long for a misspelt name of a GPU.
 """

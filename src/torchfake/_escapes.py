@@ -2,8 +2,7 @@
 
 Input: text. Output: the same, with an escape for each character that is not printed as itself.
 Invariant: no control character, no change of direction and no surrogate gets through, so nothing
-that is shown can move a cursor, imitate another line, or fail to be encoded. Called by: ``errors``,
-and whatever shows names.
+that is shown can move a cursor, imitate another line, or fail to be encoded.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: real, deferred or fake tensors, and modules of them. Output: fakes of the same classes that
 share memory among each other as the originals do. Invariant: no original is changed or kept by a
-copy; one original has one copy, one storage one storage. Called by: ``fake``, ``_tracing``,
-``inspect`` and ``distributed``.
+copy; one original has one copy, one storage one storage.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: what a user wrote, and the names there are: keys of profiles, and drivers' names. Output:
 the keys that may be meant, or text for an error. Invariant: a name means one GPU or an error says
-which; nothing is imported but the standard library. Called by: ``gpu_profiles``.
+which; nothing is imported but the standard library.
 """
 
 from __future__ import annotations

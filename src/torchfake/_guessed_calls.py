@@ -2,8 +2,7 @@
 
 Input: a public function or class, called with arguments that it does not take. Output: an error of
 one line that says what to write. Invariant: a call that fits costs one more frame and no look-up;
-signatures stay as they are; torch is not imported. Called by: the modules of public functions, as a
-decorator. :mod:`torchfake._guessed_names` is the same for names.
+signatures stay as they are; torch is not imported.
 """
 
 from __future__ import annotations

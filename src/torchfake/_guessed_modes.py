@@ -1,7 +1,7 @@
 """What people write in place of ``with fake_mode():``, and what to write.
 
 Input: nothing. Output: advice on arguments and attributes of modes, and their metaclass. Invariant:
-nothing is imported but the errors. Called by: ``fake``.
+nothing is imported but the errors.
 """
 
 from __future__ import annotations

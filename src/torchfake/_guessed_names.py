@@ -2,8 +2,7 @@
 
 Input: a public module, asked for a name, or called. Output: an error of one line that says what to
 write. Invariant: a name that is there is found as fast as in any module; torch is not imported; to
-``hasattr`` a name that is missing is missing. Called by: ``torchfake/__init__`` and the public
-modules in it, as their ``__getattr__``.
+``hasattr`` a name that is missing is missing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Input: how this process was started. Output: handlers of the signal. Invariant: only where this
 process is the command is anything changed, and after the import Python's own handler is back.
-Called by: ``torchfake/__init__``, which imports this first and calls it
-last; and ``__main__``.
 
 Importing torch takes seconds, in which an interrupt would end in a traceback, or be taken for a
 package that is missing.

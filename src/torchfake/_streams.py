@@ -2,8 +2,7 @@
 
 Input: what the command prints. Output: text on stdout, or one line on stderr that says why not.
 Invariant: what is printed is written at the end, in one place, so a stream that fails is one error
-there; a file that is opened never gets the number of a closed stream. Called by: ``__main__`` and
-``cli``.
+there; a file that is opened never gets the number of a closed stream.
 """
 
 from __future__ import annotations

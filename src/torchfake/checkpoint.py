@@ -2,7 +2,7 @@
 
 The public function and its arguments; the work is done in ``_files/save``. Input: a module. Output:
 safetensors files and their index, as ``save_pretrained`` writes them. Invariant: a file that has
-its name is complete, and the index is written last. Called by: users, and ``torchfake init``.
+its name is complete, and the index is written last.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Input: arguments of the command line. Output: text on stdout, one line on stderr
 an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument, a model that
 cannot be built or run, or a file or stream that cannot be written, 130 interrupted. Invariant:
 stdout has the answer only; what other code prints while it runs goes to stderr; names from files
-and modules are escaped. Called by: ``__main__``, which writes the answer.
+and modules are escaped.
 """
 
 from __future__ import annotations

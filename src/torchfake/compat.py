@@ -1,8 +1,7 @@
 """A substitute for torchdistx, for code that imports it.
 
 Input: nothing. Output: modules in ``sys.modules`` with torchdistx's names, which hold torchfake's
-functions. Invariant: an installed torchdistx is never hidden: that is an error. Called by: the
-user, as ``torchfake.install_as_torchdistx``.
+functions. Invariant: an installed torchdistx is never hidden: that is an error.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: what builds a module. Output: the module, its tensors recorded and not computed; and the same
 module, materialized. Invariant: a materialized tensor has the bits that eager construction would
-have given it. Called by: users; ``meta_init.py`` and ``compat.py`` are other views of it.
+have given it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Input: nothing. Output: the exception classes. Invariant: the docstring of each class says what
 happened, why, and which code avoids it. Errors that eager torch would raise itself (wrong shapes,
 two devices in one operation) are not here: they are raised with torch's classes and messages.
-Called by: all packages.
 """
 
 from __future__ import annotations

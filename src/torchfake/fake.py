@@ -2,8 +2,6 @@
 
 Input: the user's calls. Output: modes entered and left; fakes made from real tensors and modules,
 and described. Invariant: however a mode is left, torch is as it was when the mode was entered.
-Called by: the user, through :mod:`torchfake`; ``deferred``, ``_tracing``, ``inspect`` and
-``distributed``, which make fake copies of modules.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a module or function, and inputs. Output: torch's own graph modules and exported programs,
 which hold the module's own tensors. Invariant: the module is not changed; what a tracer runs is a
-fake copy of it. Called by: the user; nothing else in torchfake imports this module.
+fake copy of it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: what builds a module. Output: the same as :mod:`torchfake.deferred`, by other names.
 Invariant: a tensor that shows ``meta`` knows which device it was made for, and materializes there.
-Called by: users.
 """
 
 from __future__ import annotations

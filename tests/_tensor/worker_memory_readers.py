@@ -1,7 +1,6 @@
 """Runs what reads memory past the dispatcher on fakes, in a process of its own: it may crash.
 
 Output: for each probe and kind of tensor, a line of JSON before it runs, and one with its outcome.
-Called by: test_memory_readers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: the notebooks of examples/. Output: the same with their outputs; outputs as they are stored,
 and as they are compared. Invariant: what differs from run to run is left out of a comparison, and
-nothing else. Called by: ``test_notebooks`` and ``write_notebooks``.
+nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs notebooks and stores what they show: ``python -m tests.examples.write_notebooks [NAME...]``.
 
 Input: names of notebooks in examples/, or none for all. Output: the files, with their outputs.
-Invariant: one that fails is not written. Called by: ``nox -s notebooks``.
+Invariant: one that fails is not written.
 """
 
 from __future__ import annotations

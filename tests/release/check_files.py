@@ -2,7 +2,7 @@
 
 Input: files of ``python -m build``. Output: a line for each; an AssertionError that names what is
 missing or does not belong. Invariant: the package is in it whole, and nothing else but its metadata
-and pages. Called by: ``nox -s release``.
+and pages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tries torchfake where it is installed alone: ``python -I smoke.py``, from any folder.
 
 Input: an environment with ``torchfake[hf]``. Output: lines of what worked; an AssertionError or an
-exit code if something does not. Invariant: nothing of the repository is imported. Called by:
-``nox -s release``.
+exit code if something does not. Invariant: nothing of the repository is imported.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: questions that were answered. Output: :class:`Answers`, a sequence of :class:`Answer`.
 Invariant: no tensor is kept alive; what is asked again and answered alike is one entry that counts,
-so a loop makes the list no longer. Called by: ``_answers/asking``; read by the user.
+so a loop makes the list no longer.
 """
 
 from __future__ import annotations

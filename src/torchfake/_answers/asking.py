@@ -2,8 +2,7 @@
 
 Input: a fake whose value a program reads, or on which a shape depends. Output: an answer that fits,
 or None: then the caller raises an UnknownValueError. Invariant: who answers is asked from the
-innermost context outwards, once; what is answered is listed by the one that answers. Called by:
-``_tensor/known_values``, ``_operators``; :mod:`torchfake.fake`, for whom a mode asks.
+innermost context outwards, once; what is answered is listed by the one that answers.
 """
 
 from __future__ import annotations

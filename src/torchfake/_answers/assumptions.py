@@ -2,8 +2,7 @@
 
 Input: an operator, its arguments and its results. Output: an :class:`AssumedFill` as the value of a
 result: what is asked of it then is answered, and listed; or an :class:`UpperBound`. Invariant: an
-assumed value is never a known one: no shape and no other value depends on it. Called by:
-``_operators/constant_propagation``, ``_operators/composites``, ``_cache/learn``.
+assumed value is never a known one: no shape and no other value depends on it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Maps of which expert a token goes to: a row for each token, one where it goes and zero elsewhere.
 
 Input: operators as they run. Output: the sum of such a map over its tokens, how many go to each
-expert. Invariant: a map is one only until something else writes to its memory. Called by:
-``distributed/rank_tracker``, if a plan takes experts to get equally many tokens.
+expert. Invariant: a map is one only until something else writes to its memory.
 
 Routers make them by ``zeros(tokens, experts).scatter_(-1, chosen, 1)``, and ``one_hot`` by
 ``chosen == arange(experts)``. They are too large for their values to be kept, and these depend on

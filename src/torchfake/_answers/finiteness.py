@@ -3,7 +3,7 @@
 Input: an operator, its arguments. Output: a mark for the storage of its result, or none: then its
 numbers are assumed to be finite. Invariant: a mark follows from the metadata, the numbers and the
 marks of the arguments, which are in the key of a call, unless all values are known; a mark is never
-a value. Called by: ``_cache/keys``, ``_cache/learn``, ``_answers/assumptions``.
+a value.
 
 A mark comes from infinity or NaN among numbers and known values, from a division by a known zero,
 and from an operator that gives one of these for a tensor filled with one number.

@@ -2,8 +2,7 @@
 
 Input: an operator that counts tokens, or exchanges such counts, its arguments and its result.
 Output: the counts, as the known value of the result. Invariant: nothing is assumed unless a plan
-says so; what was, is listed with the answers. Called by:
-``distributed/rank_tracker``, ``choices``.
+says so; what was, is listed with the answers.
 
 A token goes to `k` experts, whose ranks have to be told how many rows each of them sends. Routers
 are trained so that experts get equally many, and deployed with a bias for that; which ones get more

@@ -3,8 +3,7 @@
 Input: a recipe whose guards hold, an operator, and arguments of the key it was learned for. Output:
 the result, as the kernel would give it; arguments are changed as the kernel would change them.
 Invariant: no meta tensor is made and no kernel runs, but for values of small tensors that are to be
-propagated. Called by: ``_dispatch``, for hits that take more than one new wrapper (it makes a
-single one itself).
+propagated.
 """
 
 from __future__ import annotations

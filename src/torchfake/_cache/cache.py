@@ -3,8 +3,7 @@
 Input: calls that are not in the cache, and the function that runs them. Output: their results, and
 their recipes in :data:`tables`, for later calls of equal signature and key. Invariant: at most
 ``MAX_RECIPES`` are cached, for the process, by all modes and threads; a table is only ever added to
-or dropped whole, so that a thread that reads it sees all of a recipe or none. Called by:
-``_dispatch``, which reads :data:`tables` itself and comes here on a miss.
+or dropped whole, so that a thread that reads it sees all of a recipe or none.
 
 Never cached, by rule: operators outside ``aten``, whose kernels may be Python code of the user;
 operators whose result depends on values; those that write an ``out=``, which may grow and must not

@@ -3,8 +3,7 @@
 Input: an operator and the arguments of one call. Output: its signature (how many arguments are
 passed by position and which by name), and for each signature a function that makes keys. Invariant:
 two calls of equal signature and equal key have outcomes of equal metadata, but for the guards of
-``_cache/recipes``. Called by: ``_cache/cache``, ``_cache/rules``; the key functions by
-``_dispatch``.
+``_cache/recipes``.
 
 A key is a tuple: a fake stands in it as its metadata record, a list as a tuple, anything else as
 itself, with its type where the schema leaves that open, since 1 and 1.0 and True are equal. Of a

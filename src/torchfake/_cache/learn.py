@@ -2,8 +2,7 @@
 
 Input: an operator, its arguments, a snapshot of the fakes among them, and the result. Output: a
 :class:`Recipe`, or None where the outcome does not follow from the metadata of the arguments alone.
-Invariant: nothing is run and nothing is changed. Called by: ``_cache/cache``, when a call was not
-in the cache and its kernel has run.
+Invariant: nothing is run and nothing is changed.
 """
 
 from __future__ import annotations

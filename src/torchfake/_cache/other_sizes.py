@@ -4,7 +4,7 @@ Input: a call that has no recipe: of a factory that is given a size and fills it
 number, or of an operator that fills one whole tensor in place. Output: its recipe, if it follows.
 Invariant: it follows only from two calls that were learned from, of which the recipe of the second
 follows from the first; and only where the size decides neither whether the call fails nor whether a
-value is kept. Called by: ``_cache/cache``; :func:`order` by ``_patches/data/effects`` too.
+value is kept.
 
 Every architecture has weights of other sizes: their memory and their first fills are half of what
 is not in the cache when a model is built for the first time.

@@ -3,8 +3,7 @@
 Input: the parts of an outcome, from ``_cache/learn``. Output: a :class:`Recipe`, and for those that
 make one wrapper at most a :class:`FastRecipe`, which is all that the hot path reads. Invariant: a
 recipe names arguments by their path in the call and storages by the arguments that view them, never
-a tensor of the call it was learned from. Called by: ``_cache/learn``, which makes recipes;
-``_cache/apply``, ``_cache/verify``, ``_cache/rules`` and ``_dispatch``, which read them.
+a tensor of the call it was learned from.
 
 What a recipe depends on beyond its key are its guards: torch's default dtype, and the devices of
 the mode. They cost nothing where a recipe has none; these values are no part of keys, since most

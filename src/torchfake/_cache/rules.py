@@ -3,8 +3,7 @@
 Input: an operator, a signature, and its table of recipes. Output: a function that torch calls in
 the place of ``__torch_dispatch__`` (``torch.library.register_torch_dispatch``). Invariant: it gives
 what ``_dispatch.dispatch`` would give, and leaves to that what is no plain hit: other signatures,
-known values, a recipe that takes more than one new wrapper. Called by: torch, for the mode of
-``fake_mode``; ``_cache/cache`` makes and drops them.
+known values, a recipe that takes more than one new wrapper.
 
 torch looks for such a function at each call anyway. It spares a hit the look-up of the table, the
 call of a key function and the bound method: a tenth. It is made of text, which takes as long as

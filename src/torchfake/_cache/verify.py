@@ -2,8 +2,7 @@
 
 Input: a recipe, and a call of its key before and after the kernel ran. Output: what they disagree
 on, as text. Invariant: the call's own objects are compared, not a second recipe learned from it,
-since nothing can be learned from a call that passes one tensor twice. Called by: ``_cache/cache``,
-on each hit while checking.
+since nothing can be learned from a call that passes one tensor twice.
 """
 
 from __future__ import annotations

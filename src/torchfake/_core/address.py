@@ -4,7 +4,7 @@ Input: a number that identifies memory, and a function that allocates that memor
 Output: an :class:`Address`, which is compared, hashed, printed and computed with as that number.
 Invariant: no code gets an address at which there is no memory: whatever would read it (ctypes,
 numpy, extensions) needs an ``int`` or converts to one, and what it gets then is a real address or
-an exception. Called by: ``_tensor/storages`` and ``_tensor/fake_tensor``.
+an exception.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a device as users write it, or a device from C++. Output: the carrier of the first, the fake
 device that the second stands for. Invariant: ``decode(carrier(d)) == d`` for every device that a
-fake can have. Called by: ``_dispatch``, ``_operators``, ``_tensor``, ``_patches``, ``_tracing``,
-``_core/metadata``: wherever a device passes between the user and C++.
+fake can have.
 
 The carrier of ``cuda:3`` is ``meta:11``. With a CUDA device there, autograd would ask a CUDA
 runtime that may not exist, which aborts the process on CPU builds of torch. The index of a wrapper

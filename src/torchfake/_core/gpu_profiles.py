@@ -2,8 +2,7 @@
 
 Input: the name of a profile. Output: the figures that ``torch.cuda`` reports of such a device.
 Invariant: every figure has its source beside it; torch is not imported, so that the command line
-can check names first. Called by: ``fake``, ``_core/modes``, ``inspect`` and ``distributed`` (memory
-of a device), ``cli`` and ``_early_arguments``.
+can check names first.
 
 ``total_memory`` is what the driver reports: less than the datasheet's figure, by what the driver
 and, on many cards, ECC keep. It differs a little between drivers; where public reports differ, the

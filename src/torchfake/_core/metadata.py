@@ -2,9 +2,7 @@
 
 Input: sizes, strides, dtypes, devices. Output: interned :class:`Metadata`. Invariant: equal records
 are one object, except records made before and after the table was full and cleared; so identity may
-stand for equality wherever a miss costs only time (the dispatch cache). Called by:
-``_tensor/fake_tensor``, ``_operators``, ``_cache`` and ``_dispatch`` for fakes, ``_recording`` and
-``_replay`` for operands of recorded operations.
+stand for equality wherever a miss costs only time (the dispatch cache).
 
 A record has a mark, which says whether operations on the tensor are recorded. Marks are part of the
 record, so that keys of the dispatch cache differ for plain and deferred fakes.

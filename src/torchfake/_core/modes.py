@@ -2,8 +2,7 @@
 
 Input: modes, entered and left by ``fake`` and ``deferred``. Output: the innermost mode of the
 running thread. Invariant: all ambient state of torchfake is here, and all of it is thread-local but
-for :data:`recording` and :data:`on_any_thread`. Called by: everything that depends on a mode;
-``_dispatch``, ``_operators``, ``_recording``, ``_patches``, ``_tensor/torch_function`` above all.
+for :data:`recording` and :data:`on_any_thread`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a function or class, and the module that it was in when it could first be pickled. Output:
 pickles that name it there load. Invariant: a name in a pickle is a file format; what is published
-once stays published. Called by: ``_tensor/pickling``, and files that define classes of records.
+once stays published.
 """
 
 from __future__ import annotations

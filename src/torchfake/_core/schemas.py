@@ -1,8 +1,7 @@
 """Traits of operators: how an operator treats its arguments, read from its schema once.
 
 Input: an ``OpOverload``. Output: its :class:`OpTraits`. Invariant: traits are facts about the
-operator, never about one call of it. Called by: ``_dispatch``, ``_operators``, ``_cache``,
-``_recording``, ``_replay``, ``_sharding`` and ``distributed``.
+operator, never about one call of it.
 
 The tables below hold what schemas do not say, each entry with its reason; a new exception belongs
 here.

@@ -2,9 +2,6 @@
 
 Input: the running frames. Output: a code object and an instruction offset, resolved to a line only
 when it is printed; all that is made by one instruction has one. Invariant: no frame is kept alive.
-Called by: ``_dispatch``, ``_operators``, ``_cache/apply`` and ``_recording`` for new storages and
-recorded operations;
-``_tensor/torch_function`` for cached predicates on code.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: sizes in bytes, devices, known values. Output: :class:`Storage`; torch's storage object of
 one, where a meta tensor needs it. Invariant: two fakes alias if and only if their ``Storage`` is
-one object. Called by: ``_tensor``, ``_operators``, ``_cache``, ``_dispatch`` and ``_recording``.
+one object.
 """
 
 from __future__ import annotations

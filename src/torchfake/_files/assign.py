@@ -2,9 +2,7 @@
 
 Input: a checkpoint, and which tensors of a module get values. Output: the values; for a sharded
 tensor, those of this rank's shard. Invariant: every problem is found before anything is changed,
-and raised on all ranks if one rank has it; no rank reads the shards of others. Called by: the
-steps of a materialization, which call :func:`values_for` before they change anything, and
-:func:`copy` after all checks.
+and raised on all ranks if one rank has it; no rank reads the shards of others.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a directory, and the digest of what is saved. Output: which files are complete already, and
 the removal of those that no longer belong. Invariant: a directory that holds another model, or that
 another save is writing to, is refused before anything in it changes; while files change there is no
-index, so that a save that was interrupted never looks complete. Called by: ``_files/save``.
+index, so that a save that was interrupted never looks complete.
 """
 
 from __future__ import annotations

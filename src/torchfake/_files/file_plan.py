@@ -3,7 +3,7 @@
 Input: the tensors of a module by name, and the size of a file. Output: a :class:`Plan`: the files,
 the names in each, and the contents of the files that hold no tensors, such as the index.
 Invariant: names, ties and sizes are those of the unsharded module, so that its files are the same
-however it is sharded; no value is computed. Called by: ``_files/save``.
+however it is sharded; no value is computed.
 """
 
 from __future__ import annotations

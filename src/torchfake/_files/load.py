@@ -1,8 +1,7 @@
 """Checkpoints, opened: their tensors by name, memory-mapped.
 
 Input: a directory, a file or a state dict. Output: an :class:`Entry` for each tensor. Invariant: no
-values are read before they are used, and no code from a file runs. Called by: ``_files/assign``,
-and ``inspect/contents``, which compares checkpoints.
+values are read before they are used, and no code from a file runs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a directory, and the names that a module has. Output: tensors by those names, any slices of
 which can be read. Invariant: the directory's ``.metadata`` is a pickle; torch would run any code in
 it, and here only the classes that belong in it are loaded. No process group is needed, as each rank
-reads for itself. Called by: ``_files/load``.
+reads for itself.
 """
 
 from __future__ import annotations

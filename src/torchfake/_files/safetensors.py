@@ -2,8 +2,7 @@
 
 Input: names, dtypes and shapes; then bytes, in any order and from any thread. Output: the file that
 ``safetensors.torch.save_file`` would have written, byte for byte. Invariant: a file has its name
-only when it is complete. Called by: ``_files/write``; ``_files/load`` for the names of dtypes,
-``_files/state_dict`` for what can be saved, ``_files/directory`` for headers.
+only when it is complete.
 
 The library writes tensors that are in memory, all at once; these need not be. The format is that of
 https://huggingface.co/docs/safetensors: the length of a JSON header, the header, the tensors'

@@ -4,7 +4,7 @@ Input: a module, and the tensors of its state. Output: safetensors files and the
 ``save_pretrained`` writes them. Invariant: the steps are the same for all modules: digest the
 tensors, prepare the directory, plan the files, write each that is not complete, write the index
 last, remove files that an earlier call left; of a sharded module the first rank plans, and all
-ranks write. Called by: ``torchfake.checkpoint``.
+ranks write.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Input: a module, deferred, real, or some of both; sharded or not. Output: the te
 ``state_dict()`` by name, and one digest of them all. Invariant: what safetensors files cannot hold
 is refused by name, on all ranks if on one, before anything is written; the digest depends on what
 the values are or will be, not on whether they have been computed, nor on how they are sharded,
-where it is known what shards were sliced from. Called by: ``torchfake.checkpoint`` and
-``_files/save``.
+where it is known what shards were sliced from.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 transformers renames, merges and splits tensors when it saves and loads, so its own functions are
 used. Input: one of its models, and a directory. Output: files that its ``save_pretrained`` has laid
 out, with values that are computed here; or values that its ``from_pretrained`` has read.
-Invariant: what is patched in transformers is patched for one call, in one place. Called by:
-``_files/save``, ``_files/file_plan`` and ``_files/assign``; ``inspect`` asks what is its model.
+Invariant: what is patched in transformers is patched for one call, in one place.
 """
 
 from __future__ import annotations

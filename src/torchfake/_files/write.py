@@ -3,8 +3,7 @@
 Input: tensors by name, deferred or real; or the shards that a rank has of them. Output: a file with
 their values, the same bytes however they are sharded. Invariant: of deferred tensors no more is in
 memory than one tensor and 64 MB, and they stay deferred; nothing is gathered: each rank writes what
-it has, at its place; a file gets its name when all of its bytes are on the disk. Called by:
-``_files/save``.
+it has, at its place; a file gets its name when all of its bytes are on the disk.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Input: contents of a cell; real storages. Output: :class:`DeferredState`, which a deferred
 ``Storage`` has as its ``deferred``. Invariant: the contents are those after the last recorded
 write; once there is a real storage, the program writes that, and nothing more is recorded for it.
-Called by: ``_recording``, ``_tensor/fake_tensor`` and ``_operators/special_operators`` for new
-storages; ``_replay``, ``_materialize``, ``_files`` and ``_sharding`` to materialize them.
 """
 
 from __future__ import annotations

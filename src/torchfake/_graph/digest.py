@@ -2,9 +2,7 @@
 
 Input: recorded operations, contents, metadata, real tensors. Output: SHA-256 digests. Invariant: a
 digest depends on what would be computed, and on all it depends on; not on what has been replayed in
-between, and not on the process. Called by: ``_random/streams`` (draws that are let go),
-``_sharding/rank_agreement`` (whether ranks recorded the same), ``_files/state_dict`` (whether a
-directory holds the same model).
+between, and not on the process.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Input: a real tensor. Output: a reference to it, and whether it was written since. Invariant: a
 replay never uses values that a tensor did not have when the operation was recorded: writes are
 detected by the version counter, and by a digest of the bytes where they do not count as versions.
-Called by: ``_recording``, ``_files/assign`` and ``_graph/deferred_storage``, which make externals;
-``_replay``, ``_materialize/dematerialize`` and ``_recording/graph_text``, which read them.
 """
 
 from __future__ import annotations

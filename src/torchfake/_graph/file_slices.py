@@ -2,9 +2,7 @@
 
 Input: the name of a file, and a range of its bytes. Output: the bytes, when they are asked for.
 Invariant: nothing is read before; bytes of a file that was written, exchanged or removed since are
-never given. Called by: ``_patches/data/files``, which makes slices; ``_graph/deferred_storage``,
-whose operation :func:`read_slice` reads them; ``_core/storage``, through known values of plain
-fakes.
+never given.
 """
 
 from __future__ import annotations

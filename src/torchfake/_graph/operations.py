@@ -2,8 +2,7 @@
 
 Input: an operator, its arguments, and the source location of the call. Output: a node of the graph,
 and the nodes on which it depends. Invariant: an operation is never changed so that it would give
-other values; ``number`` orders operations as they were recorded. Called by: ``_recording``, which
-makes operations; ``_replay``, ``_sharding``, ``_materialize`` and ``_files``, which read them.
+other values; ``number`` orders operations as they were recorded.
 
 A storage is a :class:`Cell` in the graph. Each operation that writes it gives it new contents,
 :class:`Written`, and the previous ones stay for those who read them.

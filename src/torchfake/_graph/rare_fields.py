@@ -2,8 +2,7 @@
 
 Input: a class whose objects have a slot ``_rare``, None at first. Output: :class:`RareField`, an
 attribute of it with a default. Invariant: a dict is not written once it is there, so that a copy of
-an object and another thread may share it. Called by: ``_graph/operations`` and
-``_graph/deferred_storage``, of whose objects a model has as many as tensors, or more.
+an object and another thread may share it.
 """
 
 from __future__ import annotations

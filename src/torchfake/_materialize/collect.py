@@ -3,7 +3,6 @@
 Input: a module, and a choice of its submodules. Output: a :class:`Selection`: its tensors by name,
 each once, what they are on this rank, deferred tensors in plain attributes, and the modules that
 have to be notified afterwards. Invariant: nothing is changed or refused here; ``checks`` does that.
-Called by: ``torchfake.deferred`` and ``torchfake.meta_init``, first of all.
 """
 
 from __future__ import annotations

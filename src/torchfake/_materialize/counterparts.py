@@ -3,7 +3,7 @@
 Input: fakes whose storage is real. Output: real tensors. Invariant: a view of a base is a view of
 the real tensor of that base, as autograd sees it, whichever of the two is materialized first, or
 alone; and tensors share a version counter if their fakes did. So a write to one is seen by a
-backward pass that has saved the other. Called by: ``install``.
+backward pass that has saved the other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Real tensors made deferred again, in place, so that their memory is given back.
 
 Input: real tensors that were materialized. Output: the same objects, deferred, with the record that
-they were made from. Invariant: another materialization gives the bits that they hold. Called by:
-``torchfake.deferred``; ``materialize`` notes here what each real storage was made from.
+they were made from. Invariant: another materialization gives the bits that they hold.
 """
 
 from __future__ import annotations

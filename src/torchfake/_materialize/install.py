@@ -1,8 +1,7 @@
 """One deferred fake exchanged with a real tensor: the same object, from then on real.
 
 Input: a fake whose storage is real by now. Output: the same object, with the class, gradient, hooks
-and attributes that it had. Invariant: every reference to it is real with it. Called by:
-``materialize``, as soon as a storage has been replayed.
+and attributes that it had. Invariant: every reference to it is real with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Deferred fakes replayed, and materialized one storage after the other.
 
 Input: deferred fakes by name, which have been checked. Output: the same objects, real. Invariant:
-at any time each is either still deferred or wholly real, whatever interrupts the replay. Called by:
-``pipeline``.
+at any time each is either still deferred or wholly real, whatever interrupts the replay.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 Input: a :class:`~torchfake._materialize.collect.Selection`, and what the user asked for. Output:
 the tensors of the selection, real. Invariant: until all checks have passed, on all ranks, no tensor
 has changed; but for attributes that were computed from parameters: whether another graph holds
-these too is found out when the attributes have let go of them. Called by: the public functions
-``materialize_module``, ``materialize_tensor`` and ``materialize``, which differ in what they
-collect.
+these too is found out when the attributes have let go of them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: deferred fakes that can be materialized. Output: the same fakes, as they will be: leaves of
 no graph, of the dtype asked for, on memory of their own size. Invariant: the values that a replay
-gives are the same, but for casts. Called by: ``pipeline``, once everything has been checked.
+gives are the same, but for casts.
 """
 
 from __future__ import annotations

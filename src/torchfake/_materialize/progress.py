@@ -2,7 +2,7 @@
 
 Input: the number of bytes in all. Output: a function that is called with the bytes of each tensor.
 Invariant: nothing is shown within the first two seconds unless it was asked for, and tqdm is
-imported only if there is a bar. Called by: ``pipeline`` and ``checkpoint.py``.
+imported only if there is a bar.
 """
 
 from __future__ import annotations

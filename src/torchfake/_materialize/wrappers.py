@@ -3,7 +3,7 @@
 Input: wrappers by name, of which what is inside is to be materialized. Output: the same objects,
 wrappers of real tensors. Invariant: a wrapper has the device, and a DTensor the dtype, of what is
 inside, whatever interrupted the materialization; one that would not be what eager gives is refused
-before anything has changed. Called by: ``pipeline``.
+before anything has changed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Refuses arguments that eager refuses and torch's meta kernels let pass.
 
 Input: a :class:`Call` before it runs, or indices. Output: nothing, or the error that eager would
-raise. Invariant: what eager accepts is accepted here. Called by: ``_operators/interpreter``, before
-each run on meta tensors; ``_operators/special_operators``, for indices. What the kernels of eager
-say of dtypes and parameters, ``_trials/trials`` finds.
+raise. Invariant: what eager accepts is accepted here.
+
+``_trials/trials`` finds what the kernels of eager say of dtypes and parameters.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: a collective operator and its arguments, fakes among them. Output: its results, and for
 ``torchfake.distributed``, which counts bytes, a :class:`Message`. Invariant: nothing is sent,
 whatever the process group is, and no result has a known value: what other ranks would have sent is
-not known. Called by: ``_operators/special_operators``, which registers the handlers;
-``distributed/rank_tracker``, which counts the messages.
+not known.
 
 The ``c10d`` operators write tensors that they are given, which their schemas do not say; the
 functional ones, which DTensor uses, give new tensors.

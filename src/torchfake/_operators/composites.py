@@ -2,8 +2,7 @@
 
 Input: a call of one of these operators with a fake among its tensors. Output: its result, from
 operators that the dispatcher then sees one by one. Invariant: these kernels run above autograd, for
-tensors that carry our dispatch key, and for no others. Called by: torch's dispatcher, which they
-are registered with before the first fake is made.
+tensors that carry our dispatch key, and for no others.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a :class:`Call` that has its result, or one whose result depends on values. Output: storages
 that know their value, or no longer do. Invariant: a storage that is written ends up with the value
-that eager would give it, or with none. Called by: ``_operators/interpreter``, after each run on
-meta tensors; ``_operators/special_operators``; ``_cache/apply``, for hits that may have values.
+that eager would give it, or with none.
 """
 
 from __future__ import annotations

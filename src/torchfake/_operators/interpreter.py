@@ -3,8 +3,7 @@
 Input: an operator and its arguments, fakes among them (or a factory inside a mode). Output: its
 result, as fakes. Invariant: a real tensor is written only by an operator with no fake among its
 arguments, no generator moves, and an argument's metadata is changed only after the operator has
-succeeded. Called by: ``_dispatch``, for operators without a handler;
-``_operators/special_operators``, for the general part of their handlers.
+succeeded.
 
 The operator runs once, on meta tensors that alias as the fakes do. What it returns is read back:
 the same meta tensor is the same fake, the same meta storage is the same :class:`Storage`, anything

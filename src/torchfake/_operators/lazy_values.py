@@ -3,7 +3,7 @@
 Input: an operator whose arguments have known values. Output: a :class:`LazyValue`, for the storage
 of its result, which runs the operator when its bytes are read. Invariant: the bytes of a lazy value
 never change once they are computed; a storage that is to be written takes a copy if a lazy value
-reads it too. Called by: ``_operators/constant_propagation``; read through ``Storage.value``.
+reads it too.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 Input: a random operator, and its results or keyword arguments. Output: whether the values of the
 draw are kept, the operator with a private generator, or a :class:`LazyDraw`. Invariant: the global
 generators never move; a private stream (``_random/private_streams``) moves in their place, by every
-draw, as they do in eager mode. A ``generator=`` that the caller has given moves itself. Called by:
-``_operators/constant_propagation``, ``_operators/special_operators``; ``_operators/interpreter``,
-for draws into real tensors; ``_cache/learn`` and ``_cache/apply``.
+draw, as they do in eager mode. A ``generator=`` that the caller has given moves itself.
 
 Draws of integers, of single numbers and of a few floats decide what a program does next (samplers,
 seeds, LayerDrop, ``torch.rand(1) < p``) and keep their values; larger draws of floats are weights

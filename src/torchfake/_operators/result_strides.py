@@ -1,8 +1,7 @@
 """The strides of results, where torch's meta kernels give others than eager's kernels.
 
 Input: a call, and the result of its run on meta tensors. Output: the same result, or an empty one
-with the strides of eager. Invariant: only results that are new tensors are replaced. Called by:
-``_operators/interpreter``.
+with the strides of eager. Invariant: only results that are new tensors are replaced.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: an operator and its arguments, as they come from ``_dispatch``. Output: its result.
 Invariant: ``handler_of`` knows them all: nothing else in torchfake runs an operator by its name.
-Each handler says why its operator is here. Called by: ``_dispatch``, for operators that have one.
+Each handler says why its operator is here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Input: the originals. Output: versions that call ``_tensor/torch_function`` too, which keeps for
 each thread whether autocast is on. Invariant: each does what the original does, on every thread.
-Called by: ``_patches/install``. To query torch at each call of a torch function instead would cost
-a tenth of a whole operation.
+
+Querying torch at each call of a torch function instead would cost a tenth of a whole operation.
 """
 
 from __future__ import annotations

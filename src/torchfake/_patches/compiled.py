@@ -3,8 +3,7 @@
 Input: functions and modules compiled by torch.compile, before a mode, in it or after it. Output:
 what the functions themselves give. Invariant: nothing is compiled in a mode or for fakes, and what
 was compiled for real tensors is used for them again; on other threads and without fakes
-torch.compile works as ever. Called by: ``_patches/install``; ``fake.py`` and ``_tensor/pickling``,
-where fakes are made outside modes.
+torch.compile works as ever.
 
 In a mode the tracer is not asked about any frame, as under ``torch.compiler.set_stance`` with
 "force_eager", which is for the whole process and therefore not used. After it, a frame that

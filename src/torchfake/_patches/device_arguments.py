@@ -1,8 +1,7 @@
 """Functions whose C++ reads device arguments before anything is dispatched, replaced.
 
 Input: the originals. Output: versions that resolve devices as the mode's fake machine has them.
-Invariant: outside a mode, or on another thread, each is the original. Called by:
-``_patches/install``.
+Invariant: outside a mode, or on another thread, each is the original.
 """
 
 from __future__ import annotations

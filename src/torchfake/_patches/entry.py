@@ -3,7 +3,7 @@
 Input: a mode object, and the state of its new entry. Output: torch with the mode on, or as it was
 before. Invariant: the modes of a thread are left in the reverse order of their entries; a mode that
 nothing can leave any more (its ``with`` statement was interrupted before ``__exit__`` began, or its
-object was dropped) has ended. Called by: :mod:`torchfake.fake`.
+object was dropped) has ended.
 
 What a mode changes follows from the list of modes that are on, and from what each found when it was
 entered. So there is one way back, :func:`end`, which may begin and stop anywhere and be called

@@ -2,8 +2,7 @@
 
 Input: modes entered and left. Output: torch with and without the replacements. Invariant: what only
 fake devices need is replaced only while a mode has them, and what only one type needs while a mode
-has that; when the last mode of the process is left, every original is back. Called by:
-``_patches/entry``, when a mode is entered or left.
+has that; when the last mode of the process is left, every original is back.
 """
 
 from __future__ import annotations

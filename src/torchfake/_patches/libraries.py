@@ -6,7 +6,7 @@ process.
 
 Input: the libraries that are imported. Output: answers about fakes as about real tensors, and
 caches that are emptied. Invariant: no library is imported here; for what is not fake, each gives
-what it gave. Called by: ``_patches/install``.
+what it gave.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch's errors of CUDA devices that this machine lacks, with the way to fakes of them.
 
 Input: an error with which a mode is left. Output: the same error; its message names the option.
-Invariant: its type and the beginning of its message are torch's. Called by: ``entry``.
+Invariant: its type and the beginning of its message are torch's.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Input: patches: an owner, a name, and a function from the original to its replacement. Output: the
 attributes replaced, or the originals restored. Invariant: whatever interrupted the installation of
 a set, the original of all that is replaced is known, and is restored when the set is removed.
-Called by: ``_patches/install``; ``distributed/patches``, ``_files/transformers_checkpoints`` and
-``_tracing/export_without_cuda``, for patches of their own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: a thread that is started inside a mode, or work that is handed to an executor there. Output:
 the same in a mode like it. Invariant: a thread that was started outside of modes, and work that was
 handed over there, are outside; a thread of a pool is in no mode but while it runs work from inside
-one. Called by: ``threading``, ``concurrent.futures`` and ``multiprocessing.pool``; ``torchfake``
-imports this for the patches that it adds to those of any mode.
+one.
 
 As :mod:`contextvars` does: the mode is captured where the work is handed over, and entered around
 the function where that runs, if the mode was left in between too. So what comes back is the same

@@ -2,7 +2,7 @@
 
 Input: classes whose constructors call ``torch.Tensor._make_wrapper_subclass`` with the device of a
 fake inside. Output: wrappers on a carrier that report the device it stands for. Invariant: on real
-devices such a class answers as before. Called by: ``_patches/install``, where devices are fake.
+devices such a class answers as before.
 
 A wrapper with ``cuda`` as its device in C++ aborts the process as soon as autograd records an
 operation on it and there is no CUDA runtime, and operations that look for the device's guard fail.

@@ -3,9 +3,7 @@
 Input: a random operator, its arguments, and the metadata of the tensor that it fills. Output: a
 number of words; None if the operator has to be run to know it. Invariant: a number is given only if
 the installed torch was seen to draw as many, which is verified when a distribution is first met. If
-it does not, replay runs the draw, which costs time alone. Called by: ``_recording/graph_builder``
-and ``_recording/initializers`` for draws, ``_replay/tiling`` and ``_replay/tile_kernels`` for tiles
-of draws, ``_random/generator_pool``.
+it does not, replay runs the draw, which costs time alone.
 
 The numbers are those of aten/src/ATen/native/cpu/DistributionTemplates.h, whose kernels draw one
 word or two for each element in order, whatever the layout; exceptions are noted at each.

@@ -1,8 +1,7 @@
 """Generators of accelerators that are not there.
 
 Input: a device. Output: a generator that reports it. Invariant: what is drawn from it has a
-position in a stream of its own, which its seed alone begins; no other generator moves. Called by:
-``_patches/accelerators``, which hands them out; ``_recording/generator_sync``, which records draws.
+position in a stream of its own, which its seed alone begins; no other generator moves.
 
 The numbers are those of a CPU generator with the same seed: only the device itself could tell what
 it would draw. C++ makes a new Python object for a generator among the arguments of an operator, so

@@ -1,8 +1,7 @@
 """The memory of a CPU generator, which tells at once whether it was moved.
 
 Input: a CPU generator. Output: a function that reads the bytes of its state. Invariant: only memory
-of the generator is read, and nothing is written. Called by: ``_random/private_streams``, at each
-draw that is passed over.
+of the generator is read, and nothing is written.
 
 ``Generator.get_state()`` makes a tensor of 5,056 bytes, which takes as long as the rest of such a
 draw. The fields of ``at::mt19937`` and the normal numbers that are kept lie together in the

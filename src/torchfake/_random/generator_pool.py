@@ -1,9 +1,7 @@
 """Generators at the stream positions of draws, for a replay.
 
 Input: draws, and offsets after their beginning. Output: generators at these positions. Invariant:
-the generators are the replay's own; no other generator moves. Called by: ``_replay/execute`` and
-``_replay/tile_loop``, which draw from them; ``_replay/replay`` and ``_replay/workers``, which make
-one pool for each thread.
+the generators are the replay's own; no other generator moves.
 
 A position is reached in one of three ways: by a generator that a draw has left there; by one so
 near before it that drawing the words between is quickest; or by a jump from the nearest state

@@ -2,7 +2,7 @@
 
 Input: a generator's state, and a number of words (32-bit outputs). Output: the state after so many
 words, bit for bit the one that drawing them would leave. Invariant: arithmetic alone; no generator
-is moved. Called by: ``_random/streams``, ``_random/generator_pool`` and ``_random/draw_sizes``.
+is moved.
 
 The state transition is linear over GF(2), so n steps apply the jump polynomial t^n mod phi: its
 coefficients select which of the next 19,937 windows of the sequence are summed (Haramoto,

@@ -3,8 +3,7 @@
 Input: draws in the order of the program: some to be read, most of them only passed over. Output:
 values for those that are read, and the state that the generator would have in eager mode.
 Invariant: nothing is drawn before a value or a state is read; the global generator is read here,
-and moved only where the program sets it or draws for real. Called by: ``_operators/random_values``
-for draws; ``_patches`` for seeds and states; ``_random/fake_generators`` for streams of their own.
+and moved only where the program sets it or draws for real.
 
 The private stream of a mode begins at the state of the global generator. Its threads share
 it. It begins anew when the program has moved the global generator.

@@ -3,9 +3,7 @@
 Input: draws in recorded order, and the states of their generators. Output: a :class:`Draw` for
 each, and the state in which eager mode would have left the generator. Invariant: the program's
 generators are read and moved here, but never drawn from; one is moved to where eager mode would
-have left it or, where that would take too long, to another state. Called by:
-``_recording/generator_sync``, and ``_patches/data/data_sources`` when a seed is set; ``_replay``
-reads draws.
+have left it or, where that would take too long, to another state.
 
 A position is an anchor and an offset in words. The anchor is a state that was read from the
 generator, or the last draw that has to be replayed before it is known how many words it takes.

@@ -3,7 +3,7 @@
 Input: a random operator, its arguments, and the metadata of what it fills. Output: the part of a
 private stream that it takes; None if that depends on values, or has to be tried. Invariant: what is
 returned moves a generator as eager's kernel does; ``_random/draw_sizes`` verifies the counts
-against the installed torch. Called by: ``_operators/random_values``.
+against the installed torch.
 
 ``_random/draw_sizes`` counts draws that can be cut into tiles. Here are the others: whatever is
 drawn, it has to be known where the next draw begins.

@@ -2,7 +2,7 @@
 
 Input: the arguments of an operation. Output: :class:`CallArguments`, and the same arguments with
 real tensors in place of fakes that have been materialized. Invariant: nothing is recorded, and no
-argument is changed. Called by: the other files of ``_recording``.
+argument is changed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a call of a function of ``torch.nn.init`` on a deferred fake, and what a call like it was
 seen to record. Output: the same operation, recorded for this tensor. Invariant: what is recorded is
 what the call would record; only calls that record one operation are remembered, which overwrites
-the storage with numbers and depends on nothing else. Called by: ``_patches/data/initializers``.
+the storage with numbers and depends on nothing else.
 
 Such calls are most of what the construction of a model records: each weight, often twice.
 """

@@ -3,9 +3,7 @@
 Input: operations that draw, as they are recorded. Output: each knows its position in a generator's
 stream, and generators end where eager mode would have left them. Invariant: a generator that was
 passed, or drawn from outside of all modes, is synchronized at once; torch's own generator, in a
-deferred mode, when the outermost mode is left. Called by: ``_recording/graph_builder``,
-``_recording/initializers`` and ``_recording/record``; ``deferred`` and
-``_patches/data/data_sources`` synchronize.
+deferred mode, when the outermost mode is left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The recorded graph behind a deferred tensor, as text.
 
 Input: a deferred tensor. Output: a :class:`Graph`, which prints as one line for each operation.
-Invariant: nothing is replayed, and a graph is checked before it is shown. Called by: users, as
-``torchfake.graph``.
+Invariant: nothing is replayed, and a graph is checked before it is shown.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: a recipe of the dispatch cache with what it takes to record it, and the arguments of a call
 of its key. Output: the result, recorded. Invariant: what is recorded is what ``_recording/record``
 would record of the call; whatever is special about it (tensors that are not deferred or are
-materialized by now, inference mode) is left to that. Called by: ``_dispatch``, for most operations
-that are recorded.
+materialized by now, inference mode) is left to that.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: the frames of a running call. Output: the user's source location; or, inside an initialiser
 such as ``trunc_normal_``, an operation for the whole call of it. Invariant: an initialiser is
 recorded as one operation only if it fills a deferred tensor and all of its arguments have values;
-what it does inside is run on fakes, and not recorded again. Called by: ``_recording/record``.
+what it does inside is run on fakes, and not recorded again.
 
 Such initialisers draw again until all values are in range, or decompose a matrix. As one operation
 they take no computation at construction, and are replayed by torch's own code.

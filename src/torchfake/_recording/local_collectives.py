@@ -5,7 +5,7 @@ recorded in its place; or its result, on materialized tensors. Invariant: nothin
 by functions that shard. Ranks that shard a deferred module have recorded the same operations, which
 :mod:`torchfake._sharding.rank_agreement` checks before any value is computed. So what another rank
 would send is what this rank has, or another part of it. A broadcast that a program asks for itself
-is sent, since its other ranks may have anything. Called by: ``_recording/record``.
+is sent, since its other ranks may have anything.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Input: an operation with a deferred fake among its arguments, or any operation i
 Output: its result, and an :class:`~torchfake._graph.operations.Op` as the source of each storage
 that it made or wrote. Invariant: what depends on values that do not exist (a plain fake's) is a
 plain fake itself, or refuses to be replayed; it is never replayed with other values.
-Called by: ``_dispatch``, for each operation that the cache does not answer by itself.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: an operation that reads values of deferred tensors, or writes to a real tensor. Output: its
 result, computed by replaying what it reads. Invariant: deferred tensors stay deferred; what the
-operation makes or writes of them is recorded as any other operation. Called by:
-``_recording/record``.
+operation makes or writes of them is recorded as any other operation.
 """
 
 from __future__ import annotations

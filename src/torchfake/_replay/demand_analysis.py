@@ -3,7 +3,6 @@
 Input: operations in the recorded order, and the cells that are requested whole. Output: a
 :class:`Demand`, with the range of elements that is demanded of each cell; None if everything is.
 Invariant: whoever computes the demanded ranges has every element that these computations read.
-Called by: ``_replay/slicing``; ``_sharding/provenance`` follows copies with :func:`copy_operands`.
 
 A shard is a copy of a part of a parameter. Of the parameter only this part is demanded, and so of
 all that it was computed from element by element, down to the draws. An operation that needs more

@@ -3,8 +3,7 @@
 Input: operations, in an order in which each finds what it read. Output: real storages that hold
 what they wrote. Invariant: only storages of the replay are written. Draws come from the replay's
 own generators; for the few operators without a ``generator`` argument the global generator is
-borrowed and restored. Called by: ``_replay/replay`` (all operations of a small replay),
-``_replay/workers`` (those that cannot be tiled) and ``_replay/tile_loop`` (its checks and errors).
+borrowed and restored.
 """
 
 from __future__ import annotations

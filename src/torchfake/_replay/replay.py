@@ -2,9 +2,7 @@
 
 Input: contents that are requested. Output: a real storage for each, delivered by a callback.
 Invariant: a storage belongs to the replay alone until it is delivered, and no storage that existed
-before is written; draws come from generators of the replay's own. Called by:
-``_materialize/materialize``, ``_files/write``, ``_tensor/known_values`` (values that are read while
-a tensor is deferred), ``_recording`` and ``meta_init``.
+before is written; draws come from generators of the replay's own.
 
 Large replays go through the whole pipeline: demand analysis and slicing, then scheduling, then
 :mod:`torchfake._replay.workers` on all cores. Small ones, and those whose intermediate results are

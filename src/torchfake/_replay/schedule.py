@@ -3,7 +3,6 @@
 Input: operations in the order in which they were recorded. Output: a :class:`Schedule` of tasks,
 each with the tasks that it depends on. Invariant: two tasks that touch the same cell are ordered,
 and so are two of which one draws where the other's draws end; all other tasks are independent.
-Called by: ``_replay/replay``.
 
 Operations that can be computed tile by tile (:mod:`torchfake._replay.tiling`) are fused with those
 on the same elements, as long as no other task depends on either. The rest are executed whole, one

@@ -4,7 +4,6 @@ Input: a recorded operation. Output: a kernel, which computes the operation on s
 operands; None if its arguments do not allow that. Invariant: an operator is computed by tiles only
 if its results have the same bits: for draws and arithmetic this torch is tried once per operator,
 dtype and arguments, and for copies the conversion must not depend on an element's index.
-Called by: ``_replay/tiling``.
 """
 
 from __future__ import annotations

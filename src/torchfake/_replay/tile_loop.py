@@ -3,7 +3,7 @@
 Input: tileable operations, and a range of their elements. Output: this range of the cells that are
 needed: in their storages, or handed over block by block. Invariant: ranges of a group can be
 computed in any order, by any number of threads at a time; cells that nobody else needs exist as
-tiles only. Called by: ``_replay/workers``; ``_files/write`` is handed the blocks.
+tiles only.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: a recorded operation. Output: a :class:`TileableOp`, which computes any range of its elements
 without the others; None if the operation has to be executed whole. Invariant: tiled or not, the
 bits are the same. Draws are split at multiples of 16 elements, where torch's kernels start anew;
-arithmetic is split anywhere, if this torch was seen to give equal bits. Called by:
-``_replay/schedule``, ``_replay/demand_analysis``, ``_replay/slicing`` and ``_sharding/provenance``.
+arithmetic is split anywhere, if this torch was seen to give equal bits.
 
 All operands of a tileable operation are cells with the same number of elements, in the same order
 in memory. Element i of the result depends on elements i of the operands alone, or on position i of

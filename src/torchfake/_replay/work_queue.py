@@ -3,7 +3,7 @@
 Input: a schedule, and the cells that are requested. Output: work for threads: single operations,
 ranges of fused groups, cells that can be delivered. Invariant: memory in addition to what is
 requested stays below a limit, except for one task that needs more by itself. All methods are called
-with the lock of the workers held. Called by: ``_replay/workers``.
+with the lock of the workers held.
 
 Elements of fused groups are handed out in the order in which they were recorded, from the first
 group on: so that generators go on from their positions, and memory is filled in order. Ranges get

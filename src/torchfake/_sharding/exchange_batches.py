@@ -2,7 +2,7 @@
 
 Input: what is exchanged, and the deferred fakes. Output: those fakes, real. Invariant: an error on
 one rank is raised on all ranks of its group, before they would wait for it; afterwards the record
-is what it was. Called by: ``_materialize/pipeline``.
+is what it was.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a tensor, sharded or not. Output: its :class:`LocalSlices`: for each dimension, ranges of
 indices of the full tensor. Invariant: they have the shape of the shard that they describe, element
-for element; a shard whose elements cannot be determined is refused by name. Called by: ``_files``,
-which reads and writes shards at their places in the full tensor, and ``_sharding/provenance``.
+for element; a shard whose elements cannot be determined is refused by name.
 
 A dimension may be sharded along several axes of a mesh. DTensor reads its placements from left to
 right, and writes "sharded by tensor parallelism first, then by FSDP" as a shard with a split

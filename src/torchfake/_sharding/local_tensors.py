@@ -2,8 +2,7 @@
 is inside it.
 
 Input: tensors by name. Output: those of them that are deferred fakes, or wrappers of such.
-Invariant: a fake that was not recorded is refused by name. Called by: ``_files``, ``_materialize``
-and the public functions.
+Invariant: a fake that was not recorded is refused by name.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: a DTensor of a deferred shard. Output: its :class:`ShardSource`: the contents of the full
 tensor, and how the full tensor lies in them. Invariant: between the two there is nothing but copies
 of slices, which torch's functions made in order to shard; a shard that was changed since has no
-source. Called by: ``_sharding/rank_agreement``, which compares sources across ranks, and
-``_files``, for the digest of the full tensor.
+source.
 """
 
 from __future__ import annotations

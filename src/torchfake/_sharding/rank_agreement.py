@@ -2,8 +2,7 @@
 
 Input: DTensors of deferred shards, by name. Output: nothing, or an error on all ranks that names
 those that differ. Invariant: it is found out before any value is computed; each rank sends 32
-bytes, and more only where digests differ, to say what. Called by: the public functions that
-materialize, and ``_files``, before ranks write one checkpoint.
+bytes, and more only where digests differ, to say what.
 
 Ranks record their shards without communication, so one with another seed or another config would go
 unnoticed, and train on weights that do not fit together. What is compared is what shards were

@@ -2,8 +2,7 @@
 those of another.
 
 Input: elements of a matrix, block by block or all at once. Output: memory that is sent. Invariant:
-each element is written once, so threads may write blocks at the same time. Called by:
-``row_exchange``.
+each element is written once, so threads may write blocks at the same time.
 """
 
 from __future__ import annotations

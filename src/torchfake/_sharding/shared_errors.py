@@ -2,7 +2,7 @@
 
 Input: what is to be done on this rank. Output: its result, or an error on every rank that names
 the one where it happened. Invariant: all ranks exchange the same number of messages, whatever goes
-wrong on any of them. Called by: ``_files``, around what reads or writes files of several ranks.
+wrong on any of them.
 """
 
 from __future__ import annotations

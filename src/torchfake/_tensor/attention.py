@@ -2,8 +2,7 @@
 
 Input: its arguments. Output: the result of the operator that eager would call, so that strides,
 saved tensors and the backward pass are those of eager. Invariant: what eager refuses goes to
-torch's own function, which refuses it. Called by: ``_operators/composites``, which registers it for
-fakes, and ``_recording/eager``, for all tensors while operations are recorded.
+torch's own function, which refuses it.
 
 C++ looks at the wrapper's own device and would always take the math path, which saves a matrix of
 length by length that no GPU would hold.

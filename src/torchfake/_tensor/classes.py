@@ -3,9 +3,7 @@
 Input: a class of real tensors; arguments of a constructor; a fake to copy. Output: the class of the
 fakes that stand for its instances; a tensor of that class; a copy. Invariant: ``type(fake)(...)``
 does what the same call does in eager mode: it gives a fake if it is given one or is called inside a
-mode, and else a real tensor. Called by: what makes fakes of real tensors (``fake``,
-``_materialize/dematerialize``, ``_patches``, ``_tensor/pickling``); and programs, by ``type(fake)``
-and the ``copy`` module.
+mode, and else a real tensor.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: the arguments as the user passes them. Output: the same with devices encoded as carriers, a
 dtype, a call of a modern constructor, or an index without lists. Invariant: nothing is run but that
-conversion, constructor or indexing. Called by: the methods of ``_tensor/fake_tensor`` of these
-names.
+conversion, constructor or indexing.
 """
 
 from __future__ import annotations

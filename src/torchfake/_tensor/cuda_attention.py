@@ -3,7 +3,7 @@
 Input: the arguments of ``scaled_dot_product_attention``, for fakes on CUDA. Output: a function that
 runs the operator which eager would call, or None for the math path. Invariant: the conditions and
 their order are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, for the GPU of the
-mode's profile; without one, for compute capability 8.0. Called by: ``_tensor/attention``.
+mode's profile; without one, for compute capability 8.0.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a :class:`Metadata` and a :class:`Storage`. Output: a ``torch.Tensor`` that reports the
 fake's device to Python and a ``meta`` device to C++. Invariant: the wrapper's C++ metadata, its
 ``_fake_meta`` and its ``_fake_storage`` agree, always; :func:`rebind` is the only way to change
-them. Called by: every file that makes fakes or checks whether a tensor is fake.
+them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: small tensors that come from host data alone. Output: their bytes, held by the storage, so
 that every view of it reads and writes the same value. Invariant: a value belongs to one storage
 alone (what the user owns is copied, never shared); a storage loses its value as soon as something
-unknown is written to any part of it. Called by: ``_tensor/fake_tensor``, to read;
-``_operators/constant_propagation`` and ``_operators/special_operators``, to store.
+unknown is written to any part of it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Input: a fake, or its state from a pickle. Output: the one from the other, by functions that are
 allowed for ``torch.load(weights_only=True)``. Invariant: the names in a pickle are a file format:
 they stay when a function moves, so that pickles of one release load in another.
-Called by: nobody; ``torchfake/__init__`` imports it once.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: a :class:`Storage`. Output: storage objects of torch's classes whose methods do to the fake
 what they do to memory in eager mode, by operators on a tensor of its bytes. Invariant: such an
 object keeps its storage alive, with the value or the record of it, when no tensor is left; what
-C++ would read by itself gets real memory or is refused. Called by: ``_core/storage``, which makes
-one by ``Storage.make_handle``; ``_operators/special_operators`` and ``_patches``.
+C++ would read by itself gets real memory or is refused.
 """
 
 from __future__ import annotations

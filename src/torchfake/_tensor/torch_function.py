@@ -3,8 +3,7 @@
 Input: a call of a torch function with a fake among its arguments. Output: the same call, but for
 two decisions that C++ makes before any dispatch: whether autocast is on for the tensors' device,
 and what a factory's ``device=`` means. Invariant: a call that needs neither costs no Python call
-here but what :class:`OverrideSwitch` costs. Called by: torch, for each call of a torch function;
-``_patches/autocast`` and :mod:`torchfake.fake`, when autocast or the mode changes.
+here but what :class:`OverrideSwitch` costs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: tensors, or nothing (the state of the running thread). Output: what autograd knows of them;
 views and version counters as those of other tensors. Invariant: a query changes no tensor and no
-graph. Called by: ``_materialize`` (all but the last), and ``inspect/run/module_tracker`` (numbers).
+graph.
 """
 
 from __future__ import annotations

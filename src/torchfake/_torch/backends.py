@@ -1,9 +1,7 @@
 """Devices, default dtype and default generators of torch, and its modules of C++ functions.
 
 Input: devices, dtypes, generators. Output: what torch has for them. Invariant: nothing is changed
-beyond the context managers here. Called by: ``_core/devices``, ``_patches/device_arguments``,
-``_patches/autocast``, ``_trials/trials``, ``_operators/random_values``, ``_operators/lazy_values``,
-``_recording``, ``_replay/execute`` and ``distributed/patches``.
+beyond the context managers here.
 """
 
 from __future__ import annotations

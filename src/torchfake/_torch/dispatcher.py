@@ -3,9 +3,7 @@
 Input: operators, kernels, dispatch modes. Output: kernels registered for dispatch keys that no
 backend uses; contexts in which operators on real tensors run as in eager mode. Invariant: what a
 context or a ``swap_`` function changes is thread-local and can be restored; registered kernels run
-only while their key is included or carried by a tensor. Called by: almost all packages above; keys
-by ``_operators/composites``, ``_tensor/autocast`` and ``_tensor/fake_tensor``, modes by ``fake``
-and ``_tensor/torch_function``, contexts wherever real tensors are computed.
+only while their key is included or carried by a tensor.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Input: tensors, modules, meshes, process groups. Output: local shards and how they were split;
 values of other ranks. Invariant: whether something is a DTensor or sharded by FSDP2 is answered
 without an import of either; values are exchanged only by functions that all ranks have to call.
-Called by: ``_sharding``, ``_materialize``, ``_files``, ``_recording/local_collectives``,
-``_recording/graph_text``, ``_operators/collectives``, ``distributed`` and ``inspect/run``.
 """
 
 from __future__ import annotations

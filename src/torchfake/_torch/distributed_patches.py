@@ -3,9 +3,7 @@
 Input: the classes ``DTensor`` and ``DistributedDataParallel``. Output: a DTensor of a fake reports
 the device of its shard; a check is called before DDP wraps a module. Invariant: a DTensor of a
 plain tensor answers as before, from C++; nothing is replaced in a process that makes no fakes, or
-none for torch.distributed. Called by: ``_patches/install``, ``_tensor/torch_function`` and
-``_core/source_location``, since DTensor is imported at any time; ``distributed``, also for the
-start of pipelines; ``deferred.py``, for DDP.
+none for torch.distributed.
 
 C++ makes a DTensor, whoever asks for it, and gives it the device that C++ knows of the shard: of a
 fake, the carrier device (``meta:1``). DDP passes parameters to C++, which reads their memory. In

@@ -1,9 +1,7 @@
 """Decompositions and meta kernels that torch has in Python for its operators.
 
 Input: an operator, or a tensor. Output: Python functions that compute on meta tensors. Invariant:
-torch's own functions are not changed; a changed copy has globals of its own. Called by:
-``_operators/interpreter`` and ``_operators/meta_kernels``, ``_core/schemas`` and
-``inspect/flops`` (``is_decomposed_in_cpp``), ``_tensor/attention``.
+torch's own functions are not changed; a changed copy has globals of its own.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 Input: nothing, or settings that were current once. Output: the current settings; a context in which
 others are. Invariant: what a context changes it restores, and it changes nothing that is as it
-should be. Called by: ``_graph/operations`` and ``_recording/graph_builder``, which note what is
-current when an operation is recorded; ``_replay``, which executes it under the same;
-``_operators/lazy_values``.
+should be.
 
 Autocast is no such setting: what it casts is recorded. Nor are the choices of an attention kernel,
 which are made before an operator is dispatched.

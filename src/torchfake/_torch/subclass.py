@@ -2,9 +2,7 @@
 
 Input: tensors, storages and tensor classes. Output: wrappers, tensors of a subclass on the memory
 of another, keys of storages, inner tensors of wrappers. Invariant: nothing here dispatches an
-operator, except the reads of ``inner_tensors`` by the subclass itself. Called by:
-``_tensor/fake_tensor``, ``_tensor/torch_function``, ``_core/storage``, ``_core/memory``,
-``_operators/interpreter``, ``_materialize`` and other packages above.
+operator, except the reads of ``inner_tensors`` by the subclass itself.
 """
 
 from __future__ import annotations

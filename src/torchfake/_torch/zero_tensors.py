@@ -1,8 +1,7 @@
 """Zero tensors: tensors of torch that are zero, immutable and without memory.
 
 Input: sizes, strides, dtypes, devices; tensors. Output: zero tensors, and whether one is.
-Invariant: nothing reads the memory of a zero tensor, since there is none. Called by:
-``_core/metadata``, ``_core/memory``, ``_tensor/fake_tensor`` and ``_operators``.
+Invariant: nothing reads the memory of a zero tensor, since there is none.
 
 Forward-mode differentiation makes them: the tangent of what does not depend on the input is one.
 C++ recognises them by a dispatch key above Python's, whose kernels compute with them: a product

@@ -2,7 +2,7 @@
 
 Input: a function or module, and what it is called with. Output: the same call as a function of
 some of its arguments, which a tracer takes as the inputs of the graph. Invariant: arguments are
-known by the names that the function's signature gives them. Called by: ``torchfake.fx``.
+known by the names that the function's signature gives them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: the operations that torch dispatches while ``make_fx`` traces. Output: the same operations,
 on tensors that have a node in the graph. Invariant: a tensor that existed before the trace (a
 weight, a tensor in a closure) is read, and never written: the operation gets its fake copy, which
-is an attribute of the graph. Called by: ``torchfake.fx``; ``_tracing/fake_copies`` fills the table.
+is an attribute of the graph.
 
 torch's proxy mode does not trace an operation if one of its tensors is of a class it does not know
 and has no node, as is the case for fake weights.

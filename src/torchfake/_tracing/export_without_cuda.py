@@ -3,8 +3,7 @@
 Input: a context. Output: torch in which fake CUDA tensors of torch's kind can be computed with; and
 graphs in which carriers (see ``_core/devices``) are replaced by the devices they stand for.
 Invariant: on this thread, Python sees the CUDA device of such a tensor and C++ its carrier, as with
-torchfake's fakes; other threads, and all code after the context, see torch unchanged. Called by:
-``torchfake.fx``.
+torchfake's fakes; other threads, and all code after the context, see torch unchanged.
 
 Without this, autograd asks the CUDA runtime for a stream of the device, and a build of torch
 without CUDA aborts the process.

@@ -3,7 +3,7 @@
 Input: a module, a function or a tree of inputs. Output: copies for ``make_fx`` and shape
 propagation (torchfake's fakes), for ``symbolic_trace`` (parameters shared, buffers copied) and for
 ``torch.export`` (torch's own fakes). Invariant: whatever is done to a copy, the original module
-does not change. Called by: ``torchfake.fx``.
+does not change.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Input: contexts entered and left, and ``unpatch``. Output: while a context is on
 constructors make every parameter on ``meta``; until ``unpatch``, the forwards of ``nn.Linear`` and
 ``nn.Embedding`` work without weights. Invariant: when the last user of a replaced method is done,
 the original object is back; until then, the replacement behaves as the original for all layers and
-threads that it does not concern. Called by: ``torchfake.fx``, which exports the class.
+threads that it does not concern.
 """
 
 from __future__ import annotations

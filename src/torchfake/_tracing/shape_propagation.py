@@ -3,7 +3,7 @@
 Input: a graph module, a fake copy of it, and inputs. Output: the same graph module, with
 ``meta["val"]``, ``meta["tensor_meta"]`` and ``meta["type"]`` on its nodes, as torch's ``ShapeProp``
 writes them. Invariant: ``val`` is a fake of torch's own kind that has the shape, dtype, strides and
-device of torchfake's fake; all of one graph are of one mode. Called by: ``torchfake.fx``.
+device of torchfake's fake; all of one graph are of one mode.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: tensors, most of them torchfake's fakes. Output: torch's fakes with the same shape, strides,
 dtype and device. Invariant: all fakes of one graph belong to one ``FakeTensorMode``, which torch's
-passes require. Called by: ``_tracing/fake_copies``, ``_tracing/shape_propagation`` and
-``torchfake.fx``.
+passes require.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: the tensors of a module and its inputs, which tell how many CUDA devices are needed.
 Output: contexts: a fake mode that records nothing, a mode for the constants that ``forward``
 makes, no mode at all, and one in which proxies take precedence over fakes. Invariant: when a
-context is left, this thread has the modes that it had before. Called by: ``torchfake.fx`` and
-``_tracing/fake_copies``.
+context is left, this thread has the modes that it had before.
 """
 
 from __future__ import annotations

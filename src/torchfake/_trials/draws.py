@@ -1,7 +1,7 @@
 """Trials of draws: parameters decide whether eager refuses one, as well as dtypes.
 
 Input: a call that draws. Output: nothing, or the error that eager raises. Invariant: no generator
-of the program moves. Called by: ``_trials/trials``. Draws that passed are remembered.
+of the program moves. Draws that passed are remembered.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 or that has no room.
 
 Input: a call that has no recipe yet. Output: nothing, or the error that eager would raise.
-Invariant: what eager accepts is accepted; no generator of the program moves. Called by:
-``_dispatch``, before it runs an operator without the cache.
+Invariant: what eager accepts is accepted; no generator of the program moves.
 
 Kernels differ in what they look at: all inputs, some, or none (``fill_``). Most meta kernels do not
 look, nor do those written in Python see that a result is larger than the tensor that it is written

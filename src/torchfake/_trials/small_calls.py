@@ -2,8 +2,7 @@
 
 Input: a call, and how it is to be cut. Output: small tensors and sizes in place of its own; the
 error that a kernel raises on them. Invariant: kernels run on sizes that the meta kernel accepts,
-since they need not look whether sizes agree, and would read and write past the end. Called by: the
-other files of this package.
+since they need not look whether sizes agree, and would read and write past the end.
 """
 
 from __future__ import annotations

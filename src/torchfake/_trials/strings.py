@@ -1,8 +1,7 @@
 """Strings that eager refuses as arguments, found by running the CPU kernel on small tensors.
 
 Input: a call that has no recipe yet. Output: nothing, or the error that eager would raise.
-Invariant: a string counts as refused only if the same call with another one is accepted. Called by:
-``_dispatch``, before it runs an operator without the cache.
+Invariant: a string counts as refused only if the same call with another one is accepted.
 
 Meta kernels accept any string, or refuse it by another error: kernels compare it with those they
 know, which no schema has.

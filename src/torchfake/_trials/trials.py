@@ -1,8 +1,7 @@
 """What eager refuses and meta kernels let pass, found by running the CPU kernel on small tensors.
 
 Input: a call that has no recipe yet. Output: nothing, or the error that eager would raise.
-Invariant: what eager accepts is accepted; no generator of the program moves. Called by:
-``_dispatch``, before it runs an operator without the cache.
+Invariant: what eager accepts is accepted; no generator of the program moves.
 
 Most meta kernels accept any dtype, and hardly any looks at the parameters of a distribution. What
 the CPU kernels say about these is found by a trial: they are run on small real tensors of the same

@@ -2,8 +2,7 @@
 
 Input: a rank and a number of ranks. Output: a context in which torch.distributed is initialised
 with torch's fake backend. Invariant: however the context is left, torch.distributed is afterwards
-as it was before: not initialised. Called by: ``distributed/plan``, which checks first, and
-``distributed/run_rank``.
+as it was before: not initialised.
 """
 
 from __future__ import annotations

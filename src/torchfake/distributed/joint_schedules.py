@@ -2,7 +2,7 @@
 
 Input: what the ranks of a mesh hold and put on streams, one rank of each kind. Output: the
 same, with schedules. Invariant: a message is over for neither end before both have got there and it
-has been sent; ranks that wait for each other forever are refused. Called by: ``distributed/plan``.
+has been sent; ranks that wait for each other forever are refused.
 
 Ranks that exchange messages differ along some axes of the mesh, those of stages. For each place
 along the other axes there is one rank of each stage: a line. All lines of equal kinds are timed

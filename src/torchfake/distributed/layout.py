@@ -1,8 +1,7 @@
 """A mesh of ranks as numbers: the coordinates of each rank, and the axes of groups of ranks.
 
 Input: the sizes and names of axes. Output: a :class:`Layout`. Invariant: ranks count along the last
-axis first, as ``init_device_mesh`` has them. Called by: ``distributed/plan``, which makes it, and
-all files that need the coordinates of a rank.
+axis first, as ``init_device_mesh`` has them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: functions and properties of torch. Output: replacements that support DTensors of fakes, and
 report to the rank's tracker what no operator shows. Invariant: on anything but fakes a replacement
-calls the original; outside the context nothing is patched. Called by: ``distributed/run_rank``.
+calls the original; outside the context nothing is patched.
 
 C++ gives a DTensor the device of the tensor that it wraps, which for a fake is the carrier's.
 """

@@ -2,7 +2,7 @@
 
 Input: how a model is built, parallelized and trained, and the shape of a mesh. Output: a
 :class:`Plan`, plain data. Invariant: the numbers of a rank come from a run as that rank, or as one
-all of whose shards have the same sizes. Called by: users; its text is made by ``distributed/text``.
+all of whose shards have the same sizes.
 """
 
 from __future__ import annotations

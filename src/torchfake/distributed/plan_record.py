@@ -1,8 +1,7 @@
 """The record of a plan: what every rank of a mesh holds and sends in a step, and how long it takes.
 
 Input: what each kind of rank was found to take. Output: a :class:`Plan`, plain data. Invariant:
-each rank is in one of its parts. Called by: ``plan``, which makes it; ``strategies``, ``search``
-and ``text`` read it.
+each rank is in one of its parts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: the estimate of a rank's step, the roles of its storages, and its traffic. Output: a
 :class:`RankPlan`, plain data. Invariant: the kinds of bytes that are held at the peak add up to it.
-Called by: ``distributed/plan``.
 """
 
 from __future__ import annotations

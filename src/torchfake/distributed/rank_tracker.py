@@ -3,7 +3,7 @@
 Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` is the active
 dispatch of the mode. Output: the lifetime of every storage of this rank, the role of each in
 communication, and the traffic. Invariant: a DTensor counts as its shard; all numbers are of this
-rank alone. Called by: ``distributed/run_rank``, for one step.
+rank alone.
 """
 
 from __future__ import annotations

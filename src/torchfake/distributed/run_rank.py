@@ -3,7 +3,7 @@
 Input: a :class:`Job`, which says how a model is built, parallelized and trained; and a rank.
 Output: a :class:`RankRun`: the estimate of its step, its traffic, and which shards are uneven.
 Invariant: the step runs as ``estimate`` runs that of an unsharded model; torch and its distributed
-package are afterwards as they were before, whatever happens. Called by: ``distributed/plan``.
+package are afterwards as they were before, whatever happens.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Input: the DTensors that one rank has met. Output: their local tensors, and groups of ranks whose
 shards all have the same sizes. Invariant: nothing is run; sizes are those that the placements give.
-Called by: ``distributed/rank_tracker``, which registers DTensors as it meets them, and
-``distributed/plan``, which runs one rank of each group.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A plan as text.
 
 Input: a Plan. Output: its text, as ``inspect/show/text`` makes it of other records. Invariant: a
-terminal and a notebook show the same text. Called by: ``repr`` of a plan, which imports this file
-when it is first shown.
+terminal and a notebook show the same text.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a record: a dataclass of what was found. Output: its text, what rich prints, HTML, a figure.
 Invariant: a record knows its data only. How each kind of record looks is registered with the
 functions here from ``show`` (and from ``distributed/text``), which are imported when a record is
-first shown. Called by: Python, rich and Jupyter through :class:`Record`; ``cli``.
+first shown.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: tensors that one side lacks, and those that differ. Output: headings with lines, and a row of
 totals for each side. Invariant: tensors are one line only if their names differ in numbers alone.
-Called by: ``diff``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Does it run: a forward pass on fakes, and where it failed if it does not.
 
 Input: a module and inputs. Output: the structure of the output, or a CheckError that names the
-module, the operator, its arguments and the line. Invariant: the module is not touched. Called by:
-the user, and ``inspection``.
+module, the operator, its arguments and the line. Invariant: the module is not touched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tensors of a model or a checkpoint by name, as plain records.
 
 Input: a module, a TARGET, or the path of a checkpoint. Output: a :class:`Contents`. Invariant: only
-the header of a file is read, and no value of a tensor. Called by: ``diff``.
+the header of a file is read, and no value of a tensor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What differs between two models or checkpoints, in names, shapes, dtypes and bytes.
 
 Input: modules, TARGETs, or paths of checkpoints. Output: a :class:`Diff`, plain data. Invariant:
-no weights are loaded: models are built as fakes, and of files only the headers are read. Called by:
-the user, and ``cli``.
+no weights are loaded: models are built as fakes, and of files only the headers are read.
 """
 
 from __future__ import annotations

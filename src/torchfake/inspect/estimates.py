@@ -2,8 +2,7 @@
 
 Input: the lifetimes of the storages of a step, and what CUDA takes in addition. Output: an
 :class:`Estimate`, plain data. Invariant: bytes are those that operators request, rounded up only as
-the caller requests; what the caching allocator makes of them is in ``reserved``. Called by:
-``memory``, which makes it; ``fit``, ``show`` and ``distributed`` read it.
+the caller requests; what the caching allocator makes of them is in ``reserved``.
 """
 
 from __future__ import annotations

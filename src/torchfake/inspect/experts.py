@@ -2,8 +2,7 @@
 
 Input: a module. Output: an :class:`Active`, or None if it has no experts of which some are chosen.
 Invariant: all but routed experts counts whole: shared experts, routers, attention, embeddings; of
-routed experts as large a share as are chosen of them. Nothing is run. Called by: ``summary`` and
-``estimates``.
+routed experts as large a share as are chosen of them. Nothing is run.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: an estimate, the profiles of GPUs. Output: a :class:`Fit` for each. Invariant: every peak was
 measured by a run on fakes of that GPU, and judged by what the caching allocator reserves for it;
-nothing is extrapolated. Called by: the user, and ``inspection``.
+nothing is extrapolated.
 """
 
 from __future__ import annotations

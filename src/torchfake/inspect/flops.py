@@ -3,7 +3,7 @@
 Input: a fake copy that can be run. Output: counts by the full names of modules. Invariant: the
 counts are those of torch's own FlopCounterMode, with attention on the CPU and grouped products
 where torch has no formula yet; a multiplication and an addition are two, and operators that are no
-matrix product, convolution or attention count nothing. Called by: ``summary``.
+matrix product, convolution or attention count nothing.
 """
 
 from __future__ import annotations

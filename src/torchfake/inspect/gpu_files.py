@@ -1,7 +1,7 @@
 """Profiles of GPUs that a user describes in a TOML file.
 
 Input: a path. Output: profiles by name. Invariant: torchfake's own table of profiles is not
-changed. Called by: the user, and ``cli`` for ``--profiles``.
+changed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """All answers about a TARGET: what it is, what building it cost, what a step takes, where it fits.
 
 Input: a TARGET and options, as text, and a :class:`Question`. Output: an :class:`Inspection`, plain
-data. Invariant: a model is built once; it is run only if the question needs that. Called by:
-``cli``.
+data. Invariant: a model is built once; it is run only if the question needs that.
 """
 
 from __future__ import annotations

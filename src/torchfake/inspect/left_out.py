@@ -2,7 +2,7 @@
 
 Input: what was run, how, and the operators that allocated. Output: lines, none where nothing is
 known to be left out. Invariant: what is copied without effect, or run in another way than the user
-runs it, has a line. Called by: ``estimates``.
+runs it, has a line.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Input: a module, inputs, what to train it with. Output: an :class:`Estimate`, plain data with the
 lifetimes of all storages. Invariant: bytes are those that operators request, rounded up only as the
 caller requests; scratch memory that a kernel uses while it runs belongs to no storage and is not
-counted. Called by: the user, ``fit``, ``inspection`` and ``show/report``; ``distributed/run_rank``
-has the same accounts made of its own run.
+counted.
 
 One pass: the arguments are collected (:func:`workload_of`, :func:`step_of`), the step is run
 (:func:`run_step`), its allocations are accounted (:func:`account`), and ``show`` draws the record.

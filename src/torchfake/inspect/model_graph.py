@@ -2,7 +2,6 @@
 
 Input: a module and inputs. Output: a :class:`DataflowGraph`, plain data that shows itself as text,
 as a figure, and in the language of Graphviz. Invariant: the module is not run; a fake copy is.
-Called by: the user, ``inspection`` and ``show/report``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: the names that only one of two models has, of both. Output: the prefix in each model, or
 nothing. Invariant: every pair is one name of each model, equal behind the two prefixes.
-Called by: ``diff``.
 """
 
 from __future__ import annotations

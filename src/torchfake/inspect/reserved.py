@@ -2,7 +2,7 @@
 
 Input: the lifetimes of a step's storages. Output: the part of an :class:`Estimate` that is about
 the caching allocator and what is above it. Invariant: a CPU has no such allocator: all is None
-there. Called by: ``estimates``, whose ``Estimate`` inherits it; ``fit``.
+there.
 """
 
 from __future__ import annotations

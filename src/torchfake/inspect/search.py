@@ -2,7 +2,7 @@
 
 Input: what was run, what varies, a GPU. Output: peaks of reserved memory by size; the largest size
 whose peak fits. Invariant: every peak was measured by a run on fakes of that GPU; nothing is
-extrapolated. Called by: ``fit``; and ``distributed``, whose plans have peaks of their own kind.
+extrapolated.
 """
 
 from __future__ import annotations

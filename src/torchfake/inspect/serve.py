@@ -1,8 +1,7 @@
 """How a model is to be served: how many sequences, how long, with which cache.
 
 Input: arguments of a :class:`Serve`, or their text on the command line. Output: a :class:`Serve`.
-Invariant: what contradicts itself is refused when it is made. Called by: the user; ``run/step``,
-``serving``, ``fit`` and ``inspection``.
+Invariant: what contradicts itself is refused when it is made.
 """
 
 from __future__ import annotations

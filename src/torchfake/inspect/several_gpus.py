@@ -2,8 +2,7 @@
 
 Input: an estimate, and the largest GPU that was tried. Output: a :class:`Layout`, and its text.
 Invariant: the number of GPUs is a rough one, enough for what FSDP2 shards, for the activations of a
-sample and for the block that is gathered; what is held exactly is for ``plan`` to say. Called by:
-``fit``, for a call; ``inspection``, for a command.
+sample and for the block that is gathered; what is held exactly is for ``plan`` to say.
 """
 
 from __future__ import annotations

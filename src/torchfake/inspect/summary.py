@@ -2,7 +2,6 @@
 
 Input: a module and, optionally, inputs. Output: a :class:`Summary`, plain data that shows itself as
 text, in a terminal and in a notebook. Invariant: the module is not run; a fake copy of it is.
-Called by: the user, ``inspection`` and ``show/report``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: any module, fake or real. Output: a tree of frozen records. Invariant: every tensor is
 counted once, where a walk in order of registration first meets it, so the root's size is that of
-``module.parameters()`` and ``module.buffers()``. Called by: the user, and ``summary``; ``show``
-draws the tree.
+``module.parameters()`` and ``module.buffers()``.
 
 Folding is linear in the number of modules: the structure of a subtree is interned bottom-up as one
 small integer, so comparing two blocks of any size is comparing two integers.

@@ -2,7 +2,7 @@
 
 Input: a module, fake or real, and the name of a scheme. Output: :class:`Weights`. Invariant: bytes
 are those that the scheme's library holds, codes and scales, to the byte; no kernel is run, so
-nothing is said of activations. Called by: the user, and ``inspection``.
+nothing is said of activations.
 """
 
 from __future__ import annotations

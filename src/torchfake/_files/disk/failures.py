@@ -1,8 +1,7 @@
 """What the system refuses while files are written, as an error that says what to do.
 
 Input: an OSError, the file, and its size. Output: a CheckpointError that names the file, the bytes
-it needs and those that are free, and the remedy. Invariant: the OSError is its cause. Called by:
-``_files/save``, ``_files/safetensors``, ``_files/file_plan`` and the other files of this package.
+it needs and those that are free, and the remedy. Invariant: the OSError is its cause.
 """
 
 from __future__ import annotations

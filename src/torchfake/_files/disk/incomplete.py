@@ -2,8 +2,7 @@
 
 Input: the path of a file, and its contents if they are at hand. Output: a unique name beside it;
 the file, whole; the removal of what was left. Invariant: a file has its name only when all of it is
-on the disk. Called by: ``_files/safetensors``, ``_files/directory``, ``_files/load``,
-``_files/transformers_checkpoints``; and ``inspect/show/report``.
+on the disk.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a directory. Output: a lock, or the error that another save has it. Invariant: the system
 releases the lock of a process that dies, so a file that is left over blocks nobody; a process that
-was forked from the one that has it does not have it. Called by: ``_files/directory``.
+was forked from the one that has it does not have it.
 
 A file in the directory is locked rather than made: a file that only exists would outlive a killed
 process. The locks of ``flock`` exclude threads of one process too, and those of NFS other machines.

@@ -3,7 +3,7 @@
 Input: a call of one of these operators, whose first tensor may be a plain fake on CUDA. Output: its
 result: from the operator that C++ calls for such a tensor, or from ``redispatch``, where C++ asks
 for something that is not so. Invariant: each function names the C++ file that it follows, and asks
-what that asks. Called by: torch's dispatcher (see ``_operators/cuda/register``).
+what that asks.
 """
 
 from __future__ import annotations

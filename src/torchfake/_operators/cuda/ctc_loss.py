@@ -2,7 +2,7 @@
 
 Input: a call of ``ctc_loss``, whose first tensor may be a plain fake on CUDA. Output: its result.
 Invariant: the conditions are those of aten/src/ATen/native/cudnn/LossCTC.cpp; lengths that are not
-known are assumed to fit. Called by: torch's dispatcher (see ``_operators/cuda/register``).
+known are assumed to fit.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a call of one of torch's recurrent operators, whose first tensor may be a plain fake on CUDA.
 Output: its result, from the operators that C++ calls on CUDA. Invariant: the operators and their
-order are those of aten/src/ATen/native/RNN.cpp. Called by: torch's dispatcher (see
-``_operators/cuda/register``).
+order are those of aten/src/ATen/native/RNN.cpp.
 """
 
 from __future__ import annotations

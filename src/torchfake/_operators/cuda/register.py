@@ -3,8 +3,7 @@
 Input: the kernels of this package. Output: none; they are registered before the first such fake is
 made. Invariant: a kernel runs above autograd, where a plain fake on CUDA is among the arguments and
 neither autocast nor a transform of ``torch.func`` has the call before it: these call the operator
-again, with what they make of the arguments. A kernel costs its operator 3 us. Called by:
-``__init__``, when the key is first used.
+again, with what they make of the arguments. A kernel costs its operator 3 us.
 """
 
 from __future__ import annotations

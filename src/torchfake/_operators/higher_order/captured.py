@@ -2,8 +2,7 @@
 
 Input: a function, or an object that is called. Output: tensors in its closure, in the globals that
 it names and in the object. Invariant: each tensor once, in the order in which it is met; no
-property and no ``__getattr__`` is run but of modules. Called by: ``flex_attention``, since torch's
-tracer makes them arguments of the operator.
+property and no ``__getattr__`` is run but of modules.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: the arguments of torch's operator. Output: the result, log-sum-exps and maxima of scores; of
 the backward operator, gradients. Invariant: of fakes the metadata are those of torch's kernel for
 plain tensors, and what is saved for backward is what torch saves; deferred fakes are computed as
-that kernel computes them. Called by: ``kernels``.
+that kernel computes them.
 
 The scores of fakes are never made: they would be counted, and the kernel that torch.compile makes
 has none. The functions run once, on numbers, so that their errors are raised.

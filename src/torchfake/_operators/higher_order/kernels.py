@@ -2,8 +2,7 @@
 
 Input: an operator and its arguments. Output: its result. Invariant: the functions among the
 arguments run as they are, with autograd, on the fakes; what they ask of values is answered where
-it is known. Called by: torch's dispatcher, above autograd, where a fake is among the arguments;
-``_dispatch``, below it, where none is.
+it is known.
 
 Torch derives such operators by tracing their functions, for which it would make fakes of its own
 kind. On fakes there is nothing to save by that: a branch is taken, a loop run, and autograd records

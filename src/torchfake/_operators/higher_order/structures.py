@@ -3,7 +3,6 @@
 Input: ``cond``, ``while_loop`` and ``scan`` with the functions of the user; a transform of
 ``torch.func`` and an operator in it. Output: results in the structure that the functions give.
 Invariant: torch's kernels get leaves alone; a transform that has no rule is refused by name.
-Called by: ``kernels``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: an operator's arguments. Output: a :class:`Counted`: of which tensor a count is asked, what
 is possible, and the results for an answer, on meta. Invariant: metadata and strides are those of
-the CPU kernels. Called by: ``_operators/interpreter``, where the values are not known.
+the CPU kernels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Meta kernels of operators that CUDA alone has, and of those that give other results there.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that CUDA's kernel gives.
-Invariant: no values are read; each names the C++ file that it follows. Called by:
-``_operators/interpreter``, through ``register.replacement_for``, for fakes on CUDA.
+Invariant: no values are read; each names the C++ file that it follows.
 """
 
 from __future__ import annotations

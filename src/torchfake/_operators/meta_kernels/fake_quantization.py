@@ -1,8 +1,7 @@
 """Meta kernels of operators that round floats to the grid of an integer dtype, and keep floats.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
-no values are read and no real kernel is run. Called by: ``_operators/interpreter``, through
-``register.replacement_for``.
+no values are read and no real kernel is run.
 
 They follow aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp and
 FakeQuantPerChannelAffine.cpp: all results are ``empty_like`` of what they belong to.

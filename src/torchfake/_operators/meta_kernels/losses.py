@@ -1,8 +1,7 @@
 """Meta kernels of losses, their gradients and optimizer steps.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
-no values are read and no real kernel is run; each names the C++ file that it follows. Called by:
-``_operators/interpreter``, through ``register.replacement_for``.
+no values are read and no real kernel is run; each names the C++ file that it follows.
 """
 
 from __future__ import annotations

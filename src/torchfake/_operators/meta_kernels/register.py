@@ -2,8 +2,7 @@
 
 Input: an operator and a device type. Output: a function of plain meta tensors that gives results of
 the shapes, dtypes and strides that the kernel of that device gives. Invariant: the first call of an
-operator finds all replacements registered. Called by: ``_operators/interpreter``, for each operator
-that it runs; ``_cache/cache`` and ``_recording/value_reads``, which check whether there is one.
+operator finds all replacements registered.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a class of torch, and a function that constructs in its place. Output: another class.
 Invariant: it is the original in all but construction: for ``isinstance``, comparison, derivation
-and attributes. Called by: ``tables`` and ``stand_ins`` of this package.
+and attributes.
 """
 
 from __future__ import annotations

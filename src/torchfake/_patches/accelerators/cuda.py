@@ -2,7 +2,7 @@
 
 Input: the fake machine, and the arguments of the functions. Output: :data:`TABLE`. Invariant: every
 public function and class of ``torch.cuda`` is in it (tests/_patches/accelerators/test_cuda.py walks
-the module). Called by: ``_patches/install``.
+the module).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: the machine of a mode, and the arguments of a function of torch. Output: what that function
 returns. Invariant: nothing but the machine and the fake generators is changed; what is known of
-CUDA alone is refused for other devices, by name. Called by: the tables of this package.
+CUDA alone is refused for other devices, by name.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: the fake machine, and the arguments of the functions. Output: :data:`TABLES` and
 :data:`ACCELERATOR`. Invariant: every public function of these modules is in its table
-(tests/_patches/accelerators/test_others.py walks them). Called by: ``_patches/install``.
+(tests/_patches/accelerators/test_others.py walks them).
 """
 
 from __future__ import annotations

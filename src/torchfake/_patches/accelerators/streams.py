@@ -2,7 +2,7 @@
 
 Input: the machine, and the arguments of a constructor or a function of torch. Output: objects that
 answer as a real stream does that has nothing to do. Invariant: they pass for real ones with
-``isinstance``, and no driver is called. Called by: the tables of this package, and ``stand_ins``.
+``isinstance``, and no driver is called.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a table: names of a module and of its submodules, such as ``"nvtx.range_push"``, and what
 becomes of each. Output: patches. Invariant: a replacement asks first whether the mode of this
-thread has devices of the table's type, and calls the original if not. Called by: the tables, and
-``_patches/install``.
+thread has devices of the table's type, and calls the original if not.
 """
 
 from __future__ import annotations

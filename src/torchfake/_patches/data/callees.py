@@ -2,8 +2,7 @@
 
 Input: functions of a class of layers, and where they look names up: a class, a module. Output: what
 is found there, to be compared with later. Invariant: whatever the program replaces, sets or deletes
-there is noticed; what it puts in the place of an equal object is not, since nobody does. Called by:
-``_patches/data/resets`` and ``constructors``, which repeat what such functions did.
+there is noticed; what it puts in the place of an equal object is not, since nobody does.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Input: the originals. Output: versions that, of a call like an earlier one, make
 fakes and what its reset does to these in one go. Invariant: what can be seen of a layer is what the
 original makes; where there is more to see or to do (what ``_patches/data/factories`` and ``resets``
 name; another class, an argument that is an object of the program, something that the constructor
-calls and that somebody has replaced), the original is called. Called by: ``_patches/install``.
+calls and that somebody has replaced), the original is called.
 
 A model has hundreds of layers and a few kinds of them. The original of a linear layer calls ten
 functions of Python, and makes each parameter twice: as a tensor, and as a parameter of that.

@@ -2,8 +2,7 @@
 
 Input: the originals of what the ``copy`` module calls. Output: versions whose deep copies of real
 tensors are fakes, with a copy of the memory of each storage, and whose shallow copies are real
-views. Invariant: tensors that share memory do so in one deep copy, as in eager mode. Called by:
-``_patches/install``.
+views. Invariant: tensors that share memory do so in one deep copy, as in eager mode.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions that bring data into torch without a dispatched operation, replaced.
 
 Input: the originals. Output: versions that give fakes inside a mode. Invariant: outside a mode, or
-on another thread, each is the original. Called by: ``_patches/install``.
+on another thread, each is the original.
 """
 
 from __future__ import annotations

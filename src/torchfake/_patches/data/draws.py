@@ -2,7 +2,6 @@
 
 Input: the originals. Output: versions that do so in the private stream of a plain mode, and in what
 a deferred mode has recorded. Invariant: outside a mode, or on another thread, each is the original.
-Called by: ``_patches/install``.
 """
 
 from __future__ import annotations

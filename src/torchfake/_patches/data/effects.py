@@ -3,8 +3,7 @@
 Input: effects that were seen, and the metadata of the tensors they were seen on. Output: the effect
 of the same call on a tensor of another size. Invariant: an effect follows only where calls on two
 sizes had the same one, but for the number of random words, which one distribution explains; and
-where the size decides neither whether a value is kept nor whether the call fails. Called by:
-``_patches/data/initializers``.
+where the size decides neither whether a value is kept nor whether the call fails.
 
 A model has tens of sizes, and calls of each would be learned anew: most of what the first
 construction of a model costs.

@@ -6,7 +6,6 @@ for some functions that, of a call like one that was made before, make the fake 
 wrapper, a storage, the line of user code. Invariant: what can be seen of a fake is what the
 original gives; where there is more to see (another mode, a transform, a profiler, a write to
 record, somebody else's replacement) or more to read (a device, ``out=``), the original is called.
-Called by: ``_patches/install``.
 
 Models are made of layers, and to reach Python through C++ takes as long as all the rest of a call.
 What it gives is the same each time; and two calls that differ in size alone tell what others give.

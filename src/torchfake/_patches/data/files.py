@@ -3,8 +3,7 @@
 Input: what ``torch.load`` and ``UntypedStorage.from_file``, which safetensors calls, are given.
 Output: fakes; deferred ones refer to their bytes in the file, which are read when they are
 materialized. Invariant: outside a mode, or on another thread, each is the original; values that are
-read later are those that the file had when it was opened, or an error. Called by:
-``_patches/install``.
+read later are those that the file had when it was opened, or an error.
 
 Both libraries map a file into memory and take slices of the mapping. So there is one place where
 values of files come from: :class:`FileStorage` is such a mapping, and its slices are storages of

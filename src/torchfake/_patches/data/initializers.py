@@ -4,7 +4,7 @@ Input: the originals. Output: versions that, of a call like one that was made be
 one did: its draws take their place in the private stream, the storage has its value or an unknown
 one, and the version counter counts its writes. Invariant: what can be seen of a call is what the
 original leaves; where there is more to see (another mode, a transform, a profiler, a storage that
-is deferred or larger than the tensor), the original is called. Called by: ``_patches/install``.
+is deferred or larger than the tensor), the original is called.
 
 Constructors initialise each weight, often twice, and the numbers are never computed. What a call
 leaves is the same for all tensors of one shape, and so for all layers of a model.

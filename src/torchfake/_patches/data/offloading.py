@@ -3,8 +3,7 @@
 Input: accelerate's functions that write and load such weights. Output: versions that keep a fake in
 memory, where it takes none, and list it in the index as accelerate lists what it wrote. Invariant:
 values that are known or deferred are written, as real ones are; a folder of which fakes were kept
-is read as if it had them, inside the mode and after it, by loaders made in a mode. Called by:
-``_patches/install``.
+is read as if it had them, inside the mode and after it, by loaders made in a mode.
 """
 
 from __future__ import annotations

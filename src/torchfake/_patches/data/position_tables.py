@@ -3,8 +3,7 @@
 Input: functions of transformers that fill such a table (:data:`_FUNCTIONS`), once their modules are
 imported. Output: versions that, in a mode, run the same code with columns in the place of elements.
 Invariant: each element is computed by the operations of the original in its order, and so has its
-bits; a function whose text is not of the known form is left as it is. Called by:
-``_patches/install``.
+bits; a function whose text is not of the known form is left as it is.
 
 They take a second for a table of 512 positions, more than all the rest of a model, and skip it on
 the meta device alone. Their form is ``np.array([[pos / np.power(10000, f(j)) for j in range(dim)]

@@ -3,7 +3,7 @@
 Input: a layer, and what resets it. Output: what that did, as a record that repeats it for another
 layer: :class:`Reset` for plain fakes, :class:`Recorded` for deferred ones. Invariant: a record is
 made only of a reset that does the same to each layer like this one; and it repeats all of it, or
-nothing. Called by: ``_patches/data/resets``.
+nothing.
 """
 
 from __future__ import annotations

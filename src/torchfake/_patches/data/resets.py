@@ -4,7 +4,7 @@ Input: the originals. Output: versions that, of a layer like one that was reset 
 one's reset did to its parameters. Invariant: what can be seen of a reset is what the original
 leaves; where there is more to see or to do (what ``_patches/data/initializers`` names; another
 class, parameters of other names, a function of ``torch.nn.init`` that somebody has replaced), the
-original is called. Called by: ``_patches/install``.
+original is called.
 
 Each constructor of a layer ends with one, and most layers of a model are like another one.
 """

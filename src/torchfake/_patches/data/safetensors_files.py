@@ -2,7 +2,7 @@
 
 Input: what the functions of safetensors are given. Output: fakes; deferred ones refer to their
 bytes in the file, or to a copy of bytes in memory. Invariant: outside a mode, or on another thread,
-each is the original. Called by: ``_patches/install``.
+each is the original.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: the originals. Output: versions that give fakes of a class derived from the requested one
 (``_tensor/classes``). Invariant: outside a mode, or on another thread, each is the original; what
-is given real tensors gives what it gives in eager mode. Called by: ``_patches/install``.
+is given real tensors gives what it gives in eager mode.
 """
 
 from __future__ import annotations

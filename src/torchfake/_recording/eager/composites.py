@@ -4,7 +4,7 @@ fake's: decomposed as for plain tensors.
 Input: a call of one of these operators while operations are recorded, with fakes or real tensors.
 Output: its result, from the operators that eager mode would run. Invariant: a composite that eager
 mode decomposes alike for all tensors is not here; tests/opinfo compares all of torch's database,
-recorded, with eager. Called by: torch's dispatcher (see ``_recording/eager/register``).
+recorded, with eager.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Input: a call of a backward operator, or of one whose gradient or tangent is another, while
 operations are recorded. Output: its result. Invariant: what is recorded last for such a derivative
 is the call itself, done as eager mode does it, or the formula that eager mode takes.
-Called by: torch's dispatcher (see ``_recording/eager/register``).
 """
 
 from __future__ import annotations

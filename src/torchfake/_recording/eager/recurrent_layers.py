@@ -4,8 +4,7 @@ Input: a call of one of torch's recurrent operators while operations are recorde
 result, from the operators that eager mode would run. Invariant: the operators, their arguments and
 their order are those of C++ for CPU tensors (aten/src/ATen/native/RNN.cpp and mkldnn/RNN.cpp): an
 LSTM is oneDNN's where eager takes that, else all steps of an input are multiplied at once. Of a
-fake, whose C++ device is another, C++ would do neither. Called by: torch's dispatcher, which the
-kernels are registered with by ``_recording/eager/register``.
+fake, whose C++ device is another, C++ would do neither.
 """
 
 from __future__ import annotations

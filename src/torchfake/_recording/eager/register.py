@@ -3,7 +3,7 @@
 Input: the kernels of this package. Output: none; they are registered before the first operation is
 recorded. Invariant: they run while a deferred mode is on, and for a deferred fake outside of all
 modes, and at no other time. A kernel costs its operator a call of Python: those for tangents are
-registered once there may be one. Called by: ``__init__``, when the key is first used.
+registered once there may be one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """autocast for fakes: the casts that torch makes for real tensors on the device that fakes report.
 
 Input: a call of a torch function while autocast is on. Output: its result, with the casts made.
-Invariant: tensors that are not fakes are torch's own to cast. Called by:
-``_tensor/torch_function``.
+Invariant: tensors that are not fakes are torch's own to cast.
 
 Its files:
 

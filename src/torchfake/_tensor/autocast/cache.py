@@ -2,7 +2,7 @@
 
 Input: a float32 leaf that requires a gradient, and the dtype of autocast. Output: the leaf in that
 dtype, cast once. Invariant: a cast is freed at the moment at which torch frees those of real
-tensors. Called by: ``policies``.
+tensors.
 
 Torch has one cache for all threads (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). A cast
 stays in it, whatever is written to the weight and whether or not that still exists, until some

@@ -2,7 +2,7 @@
 
 Input: a call of a torch function while autocast is on for some device type. Output: its result,
 with the casts made. Invariant: torch's dispatcher is changed only while :func:`run_with_autocast`
-runs. Called by: ``_tensor/torch_function``.
+runs.
 
 C++ autocast looks at the C++ device, which is meta, so it never casts a fake. To cast at the level
 of torch functions alone is not enough: what autocast lists are operators, and most of them are

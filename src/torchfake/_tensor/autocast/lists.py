@@ -3,8 +3,7 @@
 Input: nothing. Output: :data:`POLICIES` and :data:`COMPOSED_OF_LISTED`. Invariant: the names are
 those of aten/src/ATen/autocast_mode.h and .cpp over torch 2.12 to 2.15. An operator that the
 installed torch does not autocast is not autocast here either (``kernels`` checks), and
-tests/_tensor/autocast/test_lists.py fails if torch autocasts one that is missing here. Called by:
-``kernels``.
+tests/_tensor/autocast/test_lists.py fails if torch autocasts one that is missing here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What autocast does with a call: the arguments that it casts, and to which dtype.
 
 Input: an operator, its arguments, and a device type for which autocast is on. Output: the call
-that is made instead. Invariant: only fakes that report this device type are cast. Called by:
-``kernels``.
+that is made instead. Invariant: only fakes that report this device type are cast.
 """
 
 from __future__ import annotations

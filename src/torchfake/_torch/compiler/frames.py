@@ -2,13 +2,12 @@
 
 Input: a question about a frame, callbacks. Output: frames that run as they are, with all that they
 call; contexts around the import of Dynamo. Invariant: what is compiled for other frames of the same
-code stays compiled and is found again; Dynamo is never imported here. Called by:
-``_patches/compiled`` and ``_patches/entry``; ``_tensor/fake_tensor``, for :class:`Untraceable`.
-Checked on torch 2.13 and 2.15.
+code stays compiled and is found again; Dynamo is never imported here.
 
 Dynamo is asked at each frame that it may compile, in a class of its own, and nothing can be told to
 it before: no mode is on when a fake meets a compiled function after its mode. So that class is
-changed, once, in a process that makes fakes, when Dynamo is imported; and stays so.
+changed, once, in a process that makes fakes, when Dynamo is imported; and stays so. Checked
+on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Input: a higher-order operator, the dispatch key of fakes. Output: a kernel for the key; torch's own
 kernel for plain tensors; contexts in which operators are called from inside a mode. Invariant: what
-torch has registered for an operator stays. Called by: ``_operators/higher_order`` and
-``_dispatch``. Checked on torch 2.13 and 2.15.
+torch has registered for an operator stays. Checked on torch 2.13 and
+2.15.
 """
 
 from __future__ import annotations

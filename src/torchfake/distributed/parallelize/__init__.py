@@ -2,7 +2,7 @@
 how it is laid out over the axes of a mesh.
 
 Input: a model as fakes, the sizes and names of axes, options. Output: the text, to paste and to
-run. Invariant: the model is not changed. Called by: ``strategies``.
+run. Invariant: the model is not changed.
 
 In reading order:
 

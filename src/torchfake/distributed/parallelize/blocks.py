@@ -1,7 +1,7 @@
 """The repeated blocks of a model: what FSDP2 gathers one at a time, and checkpoints begin at.
 
 Input: a module. Output: groups of :class:`Blocks`. Invariant: no block lies in another; the module
-is not changed. Called by: ``code``.
+is not changed.
 """
 
 from __future__ import annotations

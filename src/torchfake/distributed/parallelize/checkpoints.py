@@ -1,7 +1,7 @@
 """The lines that checkpoint the activations of repeated blocks.
 
 Input: the blocks, and what is kept of each. Output: lines of ``parallelize``, and the policy that
-they refer to. Invariant: blocks are wrapped before they are sharded. Called by: ``code``.
+they refer to. Invariant: blocks are wrapped before they are sharded.
 """
 
 from __future__ import annotations

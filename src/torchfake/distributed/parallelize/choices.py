@@ -2,7 +2,7 @@
 
 Input: text such as ``full``, ``12`` or ``full:0-11,selective:12-15``. Output: the kind of each
 block. Invariant: blocks are numbered from 0 in the order of the model; a block that is not named
-keeps all of its activations. Called by: ``checkpoints``, ``strategies`` and ``search``.
+keeps all of its activations.
 """
 
 from __future__ import annotations

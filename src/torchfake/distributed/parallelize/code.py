@@ -1,7 +1,7 @@
 """The function that lays a model out over a mesh, as the code to paste.
 
 Input: the axes of a mesh, options, and a model. Output: the text of ``parallelize(model, mesh)``
-and of the call. Invariant: a plan runs this text and no other code. Called by: ``strategies``.
+and of the call. Invariant: a plan runs this text and no other code.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a model and the axes. Output: lines of ``parallelize``; the functions that make and split a
 batch. Invariant: keys and values go around in torch's own ring attention; a model whose attention
-it would change is refused. Called by: ``code``.
+it would change is refused.
 
 Each rank computes with a part of each sequence: two chunks of it, one from each end, so that the
 causal attention of all ranks is the same work (``torch.distributed.tensor.experimental``).

@@ -1,7 +1,7 @@
 """The lines that give ranks parts of the batch, and shard or copy what they train.
 
 Input: the axes, the blocks, options of FSDP2. Output: lines of ``parallelize``. Invariant: blocks
-are sharded one at a time, and then what is left, the root. Called by: ``code``.
+are sharded one at a time, and then what is left, the root.
 """
 
 from __future__ import annotations

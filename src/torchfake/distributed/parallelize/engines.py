@@ -1,7 +1,7 @@
 """The lines that wrap the model with DDP or FSDP1, in place of FSDP2.
 
 Input: the axes, the blocks, options. Output: lines of ``parallelize``. Invariant: one call wraps
-the whole model, and ranks along all other axes have copies. Called by: ``code``.
+the whole model, and ranks along all other axes have copies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The lines that give ranks experts of their own, to which tokens are sent (expert parallelism).
 
 Input: a model and the axes. Output: lines of ``parallelize``. Invariant: transformers' own code
-sends the tokens, with two all-to-alls a layer; a model without experts is refused. Called by:
-``code``.
+sends the tokens, with two all-to-alls a layer; a model without experts is refused.
 
 Whole experts are split among the ranks of ``ep``, and of ``tp`` if there is that too. They are
 sharded along the axes that are left of the data ranks, and all else along all of them.

@@ -2,7 +2,6 @@
 
 Input: sizes by name, or text such as ``dp=8,tp=8``, and a number of GPUs. Output: a
 :class:`MeshAxes`. Invariant: each axis has one job, and the sizes multiply to the number of GPUs.
-Called by: ``strategy`` and ``target_plan``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a model of transformers that says how it is cut (``base_model_pp_plan``, ``_pp_plan``), or an
 ``nn.Sequential``; the lines that lay one stage out. Output: the text of ``parallelize``, which
 gives a schedule. Invariant: each part of the model is in one stage; the stages after each other do
-what the model does. Called by: ``code``.
+what the model does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Schedules of pipelines by name, and how their stages lie on ranks.
 
 Input: a name, numbers of ranks and micro-batches. Output: a :class:`PipelineSchedule`. Invariant:
-the class is one that the installed torch has. Called by: ``pipeline``, and ``strategy``.
+the class is one that the installed torch has.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a model, its blocks and its rules of tensor parallelism. Output: lines of ``parallelize``.
 Invariant: each part of a block is gathered, scattered or normalised by a style of torch's own; what
-transformers' rules split in a part that is gathered whole is theirs to split. Called by: ``code``.
+transformers' rules split in a part that is gathered whole is theirs to split.
 
 Between attention and MLP each rank has a part of the sequence, as a DTensor: norms and residuals
 run on that, it is gathered in front of what is split, and the sum behind that is scattered. It is

@@ -1,7 +1,7 @@
 """The lines that split tensors among the ranks of an axis.
 
 Input: the rules of a model. Output: lines of ``parallelize``. Invariant: torch's own styles where
-they do what the rules say, else transformers' own code. Called by: ``code``.
+they do what the rules say, else transformers' own code.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a module, rules of one's own or none, and the size of the axis. Output: rules that name
 modules of this model, with ``*`` for numbers, and whose code follows them. Invariant: a rule that
-is printed names a module or a parameter that is there. Called by: ``code``.
+is printed names a module or a parameter that is there.
 
 A model of transformers ships its rules (``base_model_tp_plan`` of its config, ``_tp_plan`` of its
 classes), which it joins as ``model.tp_plan``. Where all of them are styles that torch has,

@@ -1,7 +1,7 @@
 """The text of ``parallelize(model, mesh)``, while it is written.
 
 Input: imports, definitions and lines. Output: the text. Invariant: names of ``model`` are written
-as Python that finds them, whatever they are. Called by: the other files of this package.
+as Python that finds them, whatever they are.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: calls of ``isend``, ``irecv`` and ``batch_isend_irecv`` on fakes. Output: work that holds
 what is sent until it is waited for, as that of NCCL and gloo does; commands for the time of a step.
-Invariant: outside of a rank that is run, torch's functions do what they did. Called by:
-``distributed/patches``, which installs the functions, and ``distributed/rank_tracker``.
+Invariant: outside of a rank that is run, torch's functions do what they did.
 
 NCCL puts messages between two ranks on a stream of theirs, and those of a batch, which begin
 together, on the stream of their group. Either way it waits for what the current stream has been

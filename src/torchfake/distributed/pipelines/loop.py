@@ -3,8 +3,7 @@
 Input: a schedule of torch.distributed.pipelining on fakes, the batch of a rank. Output: a tracker
 has recorded one iteration: torch's own schedule, then the optimizer. Invariant: the rank of the
 first stage is given the inputs, that of the last the target and a list for the losses; arguments
-by name go to all. Called by: ``distributed/run_rank``, as ``execution`` calls the loop of a model
-that is no pipeline.
+by name go to all.
 """
 
 from __future__ import annotations

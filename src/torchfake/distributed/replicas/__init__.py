@@ -3,7 +3,6 @@
 Input: the calls of torch's own ``DistributedDataParallel``, which runs unchanged. Output: buckets
 of gradients, reduced as they are ready. Invariant: the order of allocations, copies and messages is
 that of torch/csrc/distributed/c10d/reducer.cpp (torch 2.13), which counted runs on gloo confirm.
-Called by: ``distributed/patches``, for the time in which a rank is run.
 
 C++ reads the memory of parameters, which fakes do not have, and dispatches no operator that could
 be answered instead.

@@ -2,8 +2,7 @@
 
 Input: tensors, or how many numbers. Output: nothing: of fakes the values are not known.
 Invariant: tensors are sent in flat copies of so many bytes, two of which exist at a time, as in
-torch/csrc/distributed/c10d/comm.cpp. Called by: ``reducer``; ``DistributedDataParallel``, in place
-of the function in C++.
+torch/csrc/distributed/c10d/comm.cpp.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Gradients that are reduced together, in one flat tensor.
 
 Input: parameters, and which of them share a bucket. Output: :class:`Bucket`. Invariant: a view for
-each gradient has the layout of its parameter; a bucket is allocated when it is made. Called by:
-``reducer``.
+each gradient has the layout of its parameter; a bucket is allocated when it is made.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: what ``DistributedDataParallel`` tells its reducer. Output: gradients that are means over the
 ranks. Invariant: buckets are reduced in their order, each as soon as its gradients are ready; after
-the first backward pass buckets are made anew, in the order in which gradients came. Called by:
-``DistributedDataParallel``, in place of the class in C++.
+the first backward pass buckets are made anew, in the order in which gradients came.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which names of torch.distributed are replaced while a rank is run.
 
 Input: torch's functions and classes. Output: patches. Invariant: with real tensors the originals
-are called, as outside of plans. Called by: ``distributed/patches``.
+are called, as outside of plans.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: the outputs of a forward pass; indices of parameters. Output: those that will get no
 gradient; the two tensors of the map. Invariant: other ranks are taken to use the same parameters.
-Called by: ``reducer``.
 """
 
 from __future__ import annotations

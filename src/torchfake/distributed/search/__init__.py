@@ -2,7 +2,7 @@
 
 Input: a TARGET, a number of GPUs, a batch. Output: a :class:`Search`. Invariant: a layout that is
 said to fit was run whole; others are told apart by few layers of the model, where these grow in
-proportion. Called by: users, and ``cli``.
+proportion.
 
 Its files, in reading order:
 

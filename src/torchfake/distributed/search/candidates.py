@@ -2,7 +2,7 @@
 
 Input: a number of GPUs, a global batch. Output: candidates, in an order in which a larger
 micro-batch comes after a smaller one of the same layout. Invariant: each divides the GPUs and the
-batch. Called by: ``search`` and ``trials``.
+batch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: the layers of a model, and a function that runs it with so many. Output: :class:`Taken`.
 Invariant: nothing is extrapolated over layers that are unlike, or that did not grow by the same for
-each of the layers that were added. Called by: ``trials``.
+each of the layers that were added.
 """
 
 from __future__ import annotations

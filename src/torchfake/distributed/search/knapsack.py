@@ -3,7 +3,7 @@
 Input: of each block, what it keeps and how long it recomputes, for each way to checkpoint it; and a
 budget of bytes. Output: a way for each block. Invariant: what is kept fits in the budget; the
 seconds are the least there are (blocks that are alike are counted, not tried one by one; of more
-than ``_MOST_POINTS`` ways that none beats in both, some are left out). Called by: ``mixes``.
+than ``_MOST_POINTS`` ways that none beats in both, some are left out).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What one run of a layout takes, in all and of each block.
 
 Input: a plan that was run. Output: a :class:`Measured`, plain numbers. Invariant: of a block, bytes
-are those of activations that were counted, seconds those of kernels that ran again. Called by:
-``trials``.
+are those of activations that were counted, seconds those of kernels that ran again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ again.
 
 Input: what each way takes when all blocks are checkpointed so, and what it takes of each block.
 Output: a way for each block, and what that takes. Invariant: what is kept is counted for each block
-by itself. Called by: ``trials``.
+by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The public function ``search_layouts``: the fastest layout that fits, and the cheapest in GPUs.
 
 Input: a TARGET, a number of GPUs, a batch. Output: a :class:`Search`, plain data. Invariant: the
-layouts that are named as answers were run whole. Called by: users, and ``cli``.
+layouts that are named as answers were run whole.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a plan, what varies, a GPU. Output: peaks of reserved memory by size. Invariant: each was
 measured by planning again, with the same model, mesh and step; of ranks that differ it is the
-highest. Called by: ``inspect/fit``, which finds this file by the class of what it is given.
+highest.
 """
 
 from __future__ import annotations

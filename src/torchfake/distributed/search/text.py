@@ -1,7 +1,6 @@
 """A search as text: the answers, the layouts among which to choose, the code.
 
-Input: a Search. Output: its text. Invariant: its first line is the answer. Called by: ``repr`` of
-the record, which imports this file when it is first shown.
+Input: a Search. Output: its text. Invariant: its first line is the answer.
 """
 
 from __future__ import annotations

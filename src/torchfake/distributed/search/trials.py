@@ -1,7 +1,7 @@
 """Runs candidates of a search: with few layers, or whole.
 
 Input: a function that plans a layout. Output: a :class:`Row` for each, and plans of those that were
-run whole. Invariant: no layout is run twice with the same layers. Called by: ``search``.
+run whole. Invariant: no layout is run twice with the same layers.
 """
 
 from __future__ import annotations

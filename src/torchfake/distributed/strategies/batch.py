@@ -1,7 +1,7 @@
 """A global batch as micro-batches of the data ranks.
 
 Input: sizes, of which some are given. Output: a :class:`Batch`. Invariant: micro-batches times
-their number times the data ranks is the global batch. Called by: ``target_plan``.
+their number times the data ranks is the global batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The batch of a pipeline: micro-batches, inputs of its first stage, the target of its last.
 
 Input: sizes of a batch, inputs of a model. Output: the same for a pipeline. Invariant: all
-micro-batches of a step are run. Called by: ``target_plan``.
+micro-batches of a step are run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long a step of several micro-batches takes, of which the first ones were run.
 
 Input: the schedule of those that were run. Output: a :class:`StepTime`. Invariant: a micro-batch
-that was not run takes as long as the last one that was. Called by: ``target_plan``.
+that was not run takes as long as the last one that was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The public record ``Strategy``: a layout over a mesh, without a sharding function of one's own.
 
 Input: sizes of axes and options. Output: the code that lays a model out so, and the same code run,
-for ``plan``. Invariant: what is run is what is printed. Called by: users, and ``target_plan``.
+for ``plan``. Invariant: what is run is what is printed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a TARGET, numbers of GPUs, tokens and samples, and names of options. Output: a
 :class:`TargetPlan`, plain data. Invariant: the numbers are those of ``plan`` for the code that is
-in the record. Called by: users, and ``cli``.
+in the record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A plan of a TARGET as text: the answer first, then what it rests on.
 
-Input: a TargetPlan. Output: its text. Invariant: its first line says whether it fits. Called by:
-``repr`` of the record, which imports this file when it is first shown.
+Input: a TargetPlan. Output: its text. Invariant: its first line says whether it fits.
 """
 
 from __future__ import annotations

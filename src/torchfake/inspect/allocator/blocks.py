@@ -2,8 +2,7 @@
 
 Input: addresses and sizes. Output: blocks that know their neighbours; the smallest that fits a
 request. Invariant: the blocks of a segment lie side by side, without gaps; two free neighbours are
-one block, unless only one of them has memory behind it. Called by: ``caching_allocator`` and
-``expandable``.
+one block, unless only one of them has memory behind it.
 """
 
 from __future__ import annotations

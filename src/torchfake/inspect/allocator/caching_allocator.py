@@ -2,7 +2,7 @@
 
 Input: requests and frees, each on a stream. Output: blocks; bytes reserved and allocated, now and
 at most. Invariant: what is reserved is what the device has given; what is allocated is a part of
-it. Called by: ``replay``.
+it.
 
 One request goes: round, search the pool (best fit), ask the device for a segment, release cached
 blocks and ask again, split what is too large. One free: wait for other streams that use the block,

@@ -1,8 +1,7 @@
 """The device under the allocator: how many of its bytes are taken, and which addresses are next.
 
 Input: requests for segments, pages and ranges of addresses. Output: addresses. Invariant: never
-more is taken than the capacity; no address is given twice. Called by: ``caching_allocator`` and
-``expandable``.
+more is taken than the capacity; no address is given twice.
 
 ``cudaMalloc`` promises nothing of addresses. They decide between free blocks of equal size alone,
 and a driver that has room hands out ascending ones, as this does.

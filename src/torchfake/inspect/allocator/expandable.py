@@ -1,8 +1,7 @@
 """Segments that grow: a long range of addresses, behind which memory is mapped page by page.
 
 Input: a pool, a stream, a size. Output: a free block of at least that size. Invariant: memory is
-mapped and unmapped in whole pages, 2 MiB in the small pool and 20 MiB in the large one. Called by:
-``caching_allocator``, if ``expandable_segments`` is set.
+mapped and unmapped in whole pages, 2 MiB in the small pool and 20 MiB in the large one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the driver holds beside the caching allocator: what nvidia-smi shows above reserved memory.
 
 Input: nothing. Output: bytes. Invariant: these are round figures, not measured ones; no function of
-torch reports them. Called by: ``inspect/reserved``, ``fit`` and ``distributed/rank_plan``.
+torch reports them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a :class:`Run`, the columns of a step's storages; settings; a device. Output: a
 :class:`Reserved`, and the allocator as the last step leaves it. Invariant: what is alive at the end
 of a step and not there before the next is freed; what lasts keeps its block, so later steps find
-the first one's cache. Called by: ``memory``, for an estimate of a CUDA device.
+the first one's cache.
 """
 
 from __future__ import annotations

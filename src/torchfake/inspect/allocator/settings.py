@@ -2,7 +2,6 @@
 
 Input: ``"key:value,key:value"``. Output: :class:`AllocatorSettings`. Invariant: what torch refuses
 is refused, by an error that names the option; what changes no address is accepted and kept apart.
-Called by: ``run/step``, and the tests of the allocator.
 
 The parser of torch is ``AcceleratorAllocatorConfig::parseArgs`` in c10/core/AllocatorConfig.cpp and
 ``CUDAAllocatorConfig::parseArgs`` in c10/cuda/CUDAAllocatorConfig.cpp.

@@ -1,7 +1,7 @@
 """How many bytes a request gets, and how many are asked of the device for it.
 
 Input: a number of bytes, settings. Output: bytes. Invariant: sizes depend on the request and the
-settings alone, not on what is cached. Called by: ``caching_allocator`` and ``expandable``.
+settings alone, not on what is cached.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: an allocator that has kept its trace, the settings. Output: a dict as
 ``torch.cuda.memory._snapshot()`` gives it, of plain values, which can be pickled. Invariant: the
-blocks of a segment add up to it. Called by: ``memory``, for ``Estimate.snapshot``.
+blocks of a segment add up to it.
 
 What reads it: https://pytorch.org/memory_viz, ``torch.cuda._memory_viz``. What writes it in torch:
 ``DeviceCachingAllocator::snapshot`` and torch/csrc/cuda/memory_snapshot.cpp. There is no clock: an

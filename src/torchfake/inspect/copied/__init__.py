@@ -1,8 +1,7 @@
 """What objects of the user refer to, and copies of it.
 
 Input: functions and objects. Output: the tensors that they hold, and copies that hold fakes in
-their place. Invariant: nothing that a function or an object refers to is touched. Called by:
-``run/workload``, ``program``, ``left_out`` and ``distributed/run_rank``.
+their place. Invariant: nothing that a function or an object refers to is touched.
 
 Its files, in reading order:
 

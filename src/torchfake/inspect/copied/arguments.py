@@ -2,8 +2,7 @@
 
 Input: arguments. Output: the tensors that they hold; the same arguments with fakes for these.
 Invariant: an object or function that has no tensors is passed on as it is; of what was given,
-nothing is changed. Called by: ``run/workload`` and
-``distributed``.
+nothing is changed.
 
 A mask of blocks, as flex attention has it, is an object with a function that has tensors in its
 closure: they are held as any input is.

@@ -1,8 +1,7 @@
 """Copies of functions that refer to copies.
 
 Input: functions of the user. Output: functions of the same code with globals, closures and defaults
-of their own. Invariant: the originals, their globals and their cells are not changed. Called by:
-``arguments`` and ``program/copies``.
+of their own. Invariant: the originals, their globals and their cells are not changed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a function or any object. Output: the tensors, modules, optimizers and functions of the user
 that can be reached from it. Invariant: of libraries' own functions only closures are looked into,
-as decorators have; their globals are theirs. Called by: ``functions``,
-``arguments``, ``program`` and ``left_out``.
+as decorators have; their globals are theirs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is shown of a recording at a depth, repetitions folded into one.
 
 Input: a recording. Output: places in a tree, and the links between them. Invariant: every call and
-function that is seen has one place; several that are alike share it. Called by: ``model_graph``.
+function that is seen has one place; several that are alike share it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a recording, and which calls are opened. Output: links between calls that are not opened and
 functions that join what comes from several. Invariant: a link goes from what was done before to
-what was done after it. Called by: ``folding``.
+what was done after it.
 
 A function that takes from one place only, such as a reshape, is no place of its own: what it makes
 comes from where its input comes from. So it is where all comes from inputs alone, such as a mask.

@@ -2,7 +2,7 @@
 
 Input: a fake copy of a module. Output: a :class:`Recording`. Invariant: a tensor is known by its
 identity, and what was written into a storage by the last writer; a function reads what was made
-before it. Called by: ``graph_of``.
+before it.
 
 A module that returns its input as it is, as a Dropout in evaluation does, returns an alias of it
 here: what comes after it reads from the module, and what reads its input does not.

@@ -1,7 +1,7 @@
 """Repetitions in a sequence: ``a b b b c`` is ``a, 3 x b, c``.
 
 Input: a sequence of numbers. Output: runs, which may contain runs. Invariant: written out, they are
-the sequence. Called by: ``folding``.
+the sequence.
 """
 
 from __future__ import annotations

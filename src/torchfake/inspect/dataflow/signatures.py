@@ -1,8 +1,7 @@
 """Which calls do the same: calls of modules of the same structure, with results of the same shapes.
 
 Input: a recording. Output: a number for each call and function; equal numbers are alike.
-Invariant: alike are only modules whose names differ in indices of a list alone. Called by:
-``folding``.
+Invariant: alike are only modules whose names differ in indices of a list alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bytes that a tensor of any class takes.
 
 Input: a tensor. Output: bytes, and the dtypes of what is stored. Invariant: memory that a tensor
-has under several names is counted once. Called by: ``tree`` and ``contents``.
+has under several names is counted once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Parts of messages: an error on one line, names that may have been meant, what was answered.
 
 Input: an error; a name that is not known, and those that are; answers. Output: text to put into a
-message. Invariant: the text has no line break, and a bounded length. Called by: everything in
-inspect that reports an error or what was answered, and ``distributed/run_rank``.
+message. Invariant: the text has no line break, and a bounded length.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: names. Output: names and texts that stand for several. Invariant: a text stands for every
 number of each of its ranges combined with every number of the others, and all of those names were
-given. Called by: ``tree``, ``contents``, ``diff``, ``flops``, ``show/figures`` and
-``show/summary_table``.
+given.
 """
 
 from __future__ import annotations

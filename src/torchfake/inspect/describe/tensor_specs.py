@@ -2,7 +2,7 @@
 
 Input: the inputs, outputs or arguments of a module or operator. Output: the same containers with a
 :class:`TensorSpec` for each tensor; the result as JSON, and as lines of text. Invariant: no tensor
-is kept. Called by: ``check``, ``summary``, ``contents``, ``tree`` and ``show``.
+is kept.
 """
 
 from __future__ import annotations

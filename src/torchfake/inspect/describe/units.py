@@ -1,7 +1,7 @@
 """Counts, bytes and floating point operations as text, in the units that people use.
 
 Input: a number. Output: text of three digits and a unit. Invariant: 1 GB is 10^9 bytes, 1 GiB is
-2^30. Called by: ``show``, ``distributed/text`` and ``cli``.
+2^30.
 """
 
 from __future__ import annotations

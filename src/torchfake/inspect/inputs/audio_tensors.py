@@ -1,7 +1,7 @@
 """Tensors of sound and of other values over time: waveforms, spectrograms, time series.
 
 Input: sizes. Output: floating point tensors of one value, and masks. Invariant: lengths are those
-that give as many frames as were requested. Called by: ``forward_arguments`` and ``labels``.
+that give as many frames as were requested.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: sizes, a shape. Output: tensors, made in whatever mode is active. Invariant: tensors whose
 values a model may read are made from host data, so that a small fake of them has known values.
-Called by: the other files of tensors, ``labels`` and ``forward_arguments``.
 """
 
 from __future__ import annotations

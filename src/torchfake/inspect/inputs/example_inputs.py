@@ -1,8 +1,7 @@
 """Example inputs: keyword arguments that a model of transformers runs on.
 
 Input: a model and sizes. Output: fakes by the names of the arguments of its ``forward``. Invariant:
-the model is neither run nor changed, and no weight is read. Called by: the user, and
-``inspection``.
+the model is neither run nor changed, and no weight is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Arguments of ``forward`` by name: which of them a transformers model needs, and their factories.
 
 Input: sizes. Output: tensors by the names of arguments. Invariant: a name means the same for all
-models, except for those in EXCEPTIONS. Called by: ``example_inputs``.
+models, except for those in EXCEPTIONS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Inputs as people give them: tensors, sizes for which they are made up, shapes.
 
 Input: the arguments of a public function. Output: a module's inputs. Invariant: tensors that are
-given are passed on as they are; what contradicts itself is refused. Called by: ``summary``,
-``check`` and ``memory``.
+given are passed on as they are; what contradicts itself is refused.
 """
 
 from __future__ import annotations

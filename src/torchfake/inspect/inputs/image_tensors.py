@@ -2,7 +2,7 @@
 
 Input: sizes. Output: floating point tensors of one value; integer tensors of grids and positions.
 Invariant: the values of grids, positions and masks are known where they are small, because models
-branch on them. Called by: ``forward_arguments`` and ``labels``.
+branch on them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: sizes, and the inputs made for them. Output: more arguments of ``forward``. Invariant: labels
 have the shape and dtype that the head's loss needs; all have one value, which is known where they
-are small. Called by: ``example_inputs``.
+are small.
 """
 
 from __future__ import annotations

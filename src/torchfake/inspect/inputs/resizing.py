@@ -2,7 +2,7 @@
 
 Input: a workload, "batch" or "seq", and a size. Output: the workload with inputs of that size, as
 fakes. Invariant: the dimensions that vary are recognised by their size, and nothing else is
-changed. Called by: ``fit``.
+changed.
 """
 
 from __future__ import annotations

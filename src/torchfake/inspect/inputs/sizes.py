@@ -1,8 +1,7 @@
 """Sizes of the inputs of a transformers model, from its config and from its first layer.
 
 Input: a model, a batch size and a sequence length. Output: sizes of texts, images and sounds.
-Invariant: no tensor is made; only configs, signatures and shapes of weights are read. Called by:
-the other files of this package.
+Invariant: no tensor is made; only configs, signatures and shapes of weights are read.
 
 Configs have many names for one size, in several nested configs. So a size is looked up under
 several keys, first in those configs that are of its modality.

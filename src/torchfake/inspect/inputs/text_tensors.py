@@ -1,7 +1,7 @@
 """Tensors of text: token ids, masks, positions, and the token ids of sound codecs.
 
 Input: sizes. Output: integer tensors. Invariant: their values are known where they are small,
-because models branch on them. Called by: ``forward_arguments``.
+because models branch on them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a module, and texts of the command line. Output: the arguments of its ``forward``, as fakes.
 Invariant: a text is what summaries print of a tensor; values are unknown unless one is written, so
-nothing is assumed of integers but that the module accepts them. Called by: ``inspection`` and
-``distributed/strategies/target_plan``.
+nothing is assumed of integers but that the module accepts them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a function, and the arguments that it is called with. Output: the lifetimes of all storages
 of its first call and of a later one. Invariant: nothing that the function refers to is touched: no
-parameter, gradient, optimizer, list or counter. Called by: ``memory``.
+parameter, gradient, optimizer, list or counter.
 
 Its files, in reading order:
 

@@ -1,8 +1,7 @@
 """A copy of a program: fakes for tensors, and copies for all that holds them.
 
 Input: a function and its arguments. Output: a :class:`ProgramCopy`, which can be called. Invariant:
-what is shared in the original is shared in the copy; nothing of the original is changed. Called by:
-``measure``.
+what is shared in the original is shared in the copy; nothing of the original is changed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a function and its arguments. Output: a :class:`ProgramRun`: the lifetimes of all storages of
 a later call, and the peaks of the first. Invariant: between calls, what the program keeps is alive,
-and nothing else. Called by: ``memory``.
+and nothing else.
 
 The program says nothing of phases. Forward is what runs outside of autograd's engine and of
 optimizers; a backward pass is noticed by the engine, an optimizer by hooks on its copy.

@@ -1,7 +1,7 @@
 """Adapters of PEFT on a fake copy.
 
 Input: a fake copy and a config of PEFT. Output: a fake copy whose module has them. Invariant:
-neither the config nor what was given is changed. Called by: ``memory``.
+neither the config nor what was given is changed.
 """
 
 from __future__ import annotations

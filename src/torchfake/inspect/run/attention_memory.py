@@ -1,7 +1,7 @@
 """What the kernels of attention on CUDA allocate while they run.
 
 Input: a call of one of them. Output: bytes, of each allocation in order. Invariant: the sizes are
-those of torch's own source; what cuDNN takes only cuDNN knows. Called by: ``kernel_memory``.
+those of torch's own source; what cuDNN takes only cuDNN knows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The loss of a step, and its backward pass.
 
 Input: the output of a module on fakes. Output: its loss; gradients in fakes. Invariant: no real
-tensor gets a fake gradient. Called by: ``training`` and ``trainer_loop``; ``check`` and ``flops``.
+tensor gets a fake gradient.
 """
 
 from __future__ import annotations

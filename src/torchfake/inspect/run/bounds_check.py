@@ -2,7 +2,7 @@
 
 Input: an operator and its arguments. Output: nothing, or the error that eager raises on the CPU.
 Invariant: only known values are checked: mostly positions, which count up to the length of a
-sequence. Called by: ``check`` and ``storage_tracker``, before every operator.
+sequence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What CUDA takes in addition to what operators request: rounding, and workspaces of cuBLAS.
 
 Input: the profile of a GPU, the operators that ran, the step's options. Output: bytes. Invariant:
-the sizes are those of torch's own source; a CPU adds nothing. Called by: ``memory``.
+the sizes are those of torch's own source; a CPU adds nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: a fake copy, a step, a storage tracker. Output: the tracker has recorded the whole step.
 Invariant: a step holds what a plain training loop would hold, and frees it when that would.
-Called by: ``memory`` and ``distributed/run_rank``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a fake copy of a model, a storage tracker, the lengths. Output: the tracker has recorded the
 passes that can hold the most memory. Invariant: as much is held as in a greedy loop, which frees
-each output before the next pass. Called by: ``execution``, and ``serving/passes`` for the loop.
+each output before the next pass.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Input: a call of an operator on fakes on CUDA. Output: bytes, of each allocation in order.
 Invariant: the sizes are those of torch's own source; what only a library knows is left out.
-Called by: ``storage_tracker``, for each operator of a step.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Input: a :class:`Lifetime` for each storage that was allocated in a run. Output: :class:`Lifetimes`,
 one row for each, in order of allocation; the bytes held after each event. Invariant: an event is
 one allocation or one deallocation; events are numbered in the order in which they happened.
-Called by: ``storage_tracker`` and ``memory``, and ``distributed``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The parameters and buffers of a module, each with the name of the module that it is in.
 
 Input: a module. Output: named tensors: parameters, buffers, gradients, an optimizer's state.
-Invariant: a module's tensors are listed once, in order. Called by: ``training``, ``trainer_loop``
-and ``execution``; ``program/measure``.
+Invariant: a module's tensors are listed once, in order.
 """
 
 from __future__ import annotations

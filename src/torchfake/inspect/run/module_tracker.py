@@ -2,8 +2,7 @@
 
 Input: a fake copy of a module, on which hooks may be put. Output: the full name of the innermost
 module at any moment. Invariant: no global hook is registered, and none on the module that the user
-gave. Called by: ``check``, ``flops``, ``summary``, ``memory`` and ``storage_tracker``, and
-``distributed/run_rank``.
+gave.
 
 No module runs in the backward pass; nodes of autograd's graph do. Nodes are numbered as they are
 made, so a node belongs to the module that was running when its number was assigned.

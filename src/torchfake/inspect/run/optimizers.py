@@ -1,8 +1,7 @@
 """The optimizer of a step, made for the parameters of a fake copy.
 
 Input: a name, a class, a function or an optimizer, and a fake copy. Output: a new optimizer of the
-copy's parameters. Invariant: an optimizer that was given is not touched. Called by: ``training``
-and ``trainer_loop``.
+copy's parameters. Invariant: an optimizer that was given is not touched.
 """
 
 from __future__ import annotations

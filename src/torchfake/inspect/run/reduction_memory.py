@@ -3,7 +3,7 @@ several blocks of threads work on one result, and meet in a buffer.
 
 Input: the layout of the tensor, the dims that are reduced, the number of multiprocessors. Output:
 bytes of the buffer and of the semaphores. Invariant: the steps are those of ``setReduceConfig`` in
-aten/src/ATen/native/cuda/Reduce.cuh; names are those of that file. Called by: ``kernel_memory``.
+aten/src/ATen/native/cuda/Reduce.cuh; names are those of that file.
 """
 
 from __future__ import annotations

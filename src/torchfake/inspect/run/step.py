@@ -1,8 +1,7 @@
 """What a step does with a module: the options of ``estimate`` and ``plan``, checked.
 
 Input: arguments of ``estimate`` and ``plan``. Output: a :class:`Step`. Invariant: options that
-contradict each other are refused before anything is built. Called by: ``memory`` and
-``distributed/plan``.
+contradict each other are refused before anything is built.
 """
 
 from __future__ import annotations

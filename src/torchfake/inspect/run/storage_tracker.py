@@ -3,8 +3,6 @@
 Input: operators on fakes, while a :class:`StorageTracker` is the active dispatch of the mode.
 Output: a :class:`Lifetime` for each storage, then :class:`Lifetimes`. Invariant: a storage is alive
 for exactly as long as the memory that it stands for would be; nothing here keeps one alive.
-Called by: ``execution`` and ``generation``, which mark phases and categories; ``memory`` and
-``distributed/rank_tracker``.
 
 A storage that is new in the result of an operator was allocated by it; a weakref callback records
 when it is freed. Allocations and frees share one event counter, so that any two are ordered. The

@@ -3,8 +3,7 @@
 Input: a fake copy, ``TrainingArguments``, a storage tracker. Output: the tracker has recorded one
 iteration: the passes of all micro-batches, clipping, the optimizer. Invariant: what the Trainer
 holds is held: the batches of all micro-batches, no output behind its loss, gradients until the
-optimizer has run; what it makes the optimizer of is what it makes it of itself. Called by:
-``execution``.
+optimizer has run; what it makes the optimizer of is what it makes it of itself.
 
 The order is that of ``_run_epoch`` and ``training_step`` in transformers/trainer.py (5.23), that of
 the forward pass and of clipping accelerate's (1.15). No Trainer is made: that would seed torch, and

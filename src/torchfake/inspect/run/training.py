@@ -2,8 +2,7 @@
 
 Input: a fake copy, a step, a storage tracker. Output: the tracker has recorded one iteration, or
 several, one after the other. Invariant: what such a loop holds is held, and freed when that frees
-it: ``output`` and ``loss`` are alive until they are bound again, or the iteration ends. Called by:
-``execution``.
+it: ``output`` and ``loss`` are alive until they are bound again, or the iteration ends.
 """
 
 from __future__ import annotations

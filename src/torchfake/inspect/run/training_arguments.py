@@ -2,7 +2,7 @@
 
 Input: an object with their attributes. Output: the dtype of autocast, options of checkpointing, the
 settings that an estimate does not follow, as lines. Invariant: a setting that changes what a step
-holds is followed, named or refused. Called by: ``step`` and ``trainer_loop``; ``left_out``.
+holds is followed, named or refused.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a module (fake, deferred or real), inputs, a device. Output: a :class:`Workload`, and from it
 a :class:`FakeCopy`, all of whose tensors are fake and belong to no one else. Invariant: what was
-given is never run, written or recorded on. Called by: ``summary``, ``check``, ``memory`` and
-``fit``, and ``distributed/run_rank``.
+given is never run, written or recorded on.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a model, and a :class:`Serve`. Output: what each layer has in the pool, and a cache of
 transformers that stands for it in a pass. Invariant: bytes per token and per sequence are what the
-model caches when it is run on two lengths; rounding to blocks is computed. Called by: ``passes``.
+model caches when it is run on two lengths; rounding to blocks is computed.
 
 Blocks are counted as vLLM does (``max_memory_usage_bytes`` of vllm/v1/kv_cache_interface.py): of a
 sequence of full attention, as many as its context fills; of a window, those of the tokens before

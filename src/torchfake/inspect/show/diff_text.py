@@ -1,6 +1,6 @@
 """A Diff as plain text: totals of both sides, and a section for each kind of difference.
 
-Input: a Diff. Output: ASCII text. Invariant: all of the Diff is shown. Called by: ``show/text``.
+Input: a Diff. Output: ASCII text. Invariant: all of the Diff is shown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What figures draw: blocks of an icicle, and the bytes of a step moment by moment.
 
 Input: a Summary, an Estimate. Output: plain data. Invariant: a bounded number of blocks and of
-moments, whatever the model; the peak is among the moments. Called by: ``show/figures``, which draws
-them with plotly, and ``show/svg``, which draws them as they are in a page.
+moments, whatever the model; the peak is among the moments.
 """
 
 from __future__ import annotations

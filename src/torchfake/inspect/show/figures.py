@@ -2,8 +2,7 @@
 
 Input: a Summary, an Estimate. Output: figures, which show themselves in a notebook, and as SVG
 where nothing runs. Invariant: what is drawn is that of ``show/drawing``; no markup from names,
-which plotly would interpret. Called by: ``base_record.figure``, which imports this file; plotly is
-imported by the first figure.
+which plotly would interpret.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where the boxes of a graph are, frame in frame.
 
 Input: a DataflowGraph. Output: boxes, frames and lines with their positions in pixels. Invariant: a
-frame contains its boxes and nothing else; a line enters and leaves it at a port. Called by:
-``graph_svg``.
+frame contains its boxes and nothing else; a line enters and leaves it at a port.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A graph of modules in the language of Graphviz.
 
 Input: a DataflowGraph. Output: text that ``dot`` takes. Invariant: names are quoted; frames are
-clusters. Called by: ``graph_svg``.
+clusters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A graph of modules drawn: as SVG by itself, and in notebooks and pages.
 
 Input: a DataflowGraph. Output: an ``svg`` element, HTML. Invariant: text is escaped; no script,
-font or style is needed from elsewhere; legible on light and on dark. Called by:
-``base_record.drawn_as`` and ``base_record.html_fragment``, which import this file; ``page``.
+font or style is needed from elsewhere; legible on light and on dark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A graph of modules as a table: one line for each node, with what it takes from where.
 
-Input: a DataflowGraph. Output: text. Invariant: every node and every edge is in it. Called by:
-``base_record.plain_text``, which imports this file; ``graph_svg`` and ``graph_dot``.
+Input: a DataflowGraph. Output: text. Invariant: every node and every edge is in it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a Summary. Output: one line; the commands that say more. Invariant: GPUs are named by what
 the weights, or the states of training, take alone; what a step takes on top is for ``fit`` and
-``plan``. Called by: ``show/text``, ``show/terminal`` and ``show/html``.
+``plan``.
 """
 
 from __future__ import annotations

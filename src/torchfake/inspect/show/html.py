@@ -1,8 +1,7 @@
 """Records as HTML for notebooks: a tree that folds, tables, bars.
 
 Input: a record. Output: an HTML fragment that any page can contain, without scripts and links.
-Invariant: every text is escaped, and the texts are those of ``show/text``. Called by:
-``base_record.html_fragment``, which imports this file.
+Invariant: every text is escaped, and the texts are those of ``show/text``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A layered layout: boxes in rows, what takes from another below it, lines around all boxes.
 
 Input: sizes of boxes, and which takes from which. Output: where boxes are, and the points of each
-line. Invariant: boxes do not overlap, and a line passes a row in a place of its own. Called by:
-``frames``.
+line. Invariant: boxes do not overlap, and a line passes a row in a place of its own.
 
 The steps are those of Sugiyama, Tagawa and Toda (1981): rows by the longest path; an order in each
 row with few crossings; positions near those of neighbours. What passes a row has a place in it, one

@@ -2,8 +2,7 @@
 
 Input: Summaries, Estimates, Fits, Inspections and plans. Output: the text of an HTML file.
 Invariant: the page has all that it needs, and reads without its script, which filters and unfolds
-the tree; text is escaped. Called by: ``show/report``, which imports this file when it is first
-called.
+the tree; text is escaped.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: nothing. Output: loaders, registered with the functions of ``base_record`` for all records.
 Invariant: ``import torchfake`` imports neither rich nor plotly, nor any file of this package but
-this one and ``report``. Called by: ``inspect/__init__``, by importing it.
+this one and ``report``.
 """
 
 from torchfake.inspect.base_record import (

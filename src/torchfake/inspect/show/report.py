@@ -1,8 +1,7 @@
 """``report``: summaries, estimates and fits as one HTML file, which works offline.
 
 Input: records, or a module and inputs, and a path. Output: an HTML file. Invariant: the file is
-complete or not there, and requests nothing from the network. Called by: the user, and ``cli`` for
-``--html``.
+complete or not there, and requests nothing from the network.
 """
 
 from __future__ import annotations

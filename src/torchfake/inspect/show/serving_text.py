@@ -1,7 +1,7 @@
 """What is served, and how much of it fits, as text.
 
 Input: an estimate of serving, or a fit of one. Output: lines of a name and a text; a text.
-Invariant: other estimates have no such lines. Called by: ``show/text``.
+Invariant: other estimates have no such lines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A summary as the rows of a table, which text, terminal and notebook show.
 
 Input: a Summary. Output: rows of plain strings. Invariant: one row for each module, or for several
-equal blocks, in order; names are escaped. Called by: ``show/text``,
-``show/terminal`` and ``show/html``.
+equal blocks, in order; names are escaped.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: what a figure draws. Output: an ``svg`` element, whole by itself. Invariant: text is escaped;
 widths are shares of the figure's, heights and type are in pixels, so that a narrow page is as
-readable as a wide one. Called by: ``show/page``, and ``show/figures`` for notebooks.
+readable as a wide one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records for a terminal: tree guides and colours, fitted to its width.
 
 Input: a record and rich's console. Output: what rich prints. Invariant: the texts are those of
-``show/text``. Called by: ``base_record.renderables``, which imports this file and with it rich.
+``show/text``.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 Input: any record. Output: text, and lines of a name and a text each. Invariant: plain text does not
 depend on a terminal, and is ASCII except for names that are not;
-what is not printable is escaped. Called by:
-``base_record.plain_text``, which imports this file; the other files of ``show``, and
-``distributed/text``.
+what is not printable is escaped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The answer to whether something fits, as one line: the first that is shown.
 
 Input: a :class:`Fit`, and what was run for it. Output: text. Invariant: it is judged by what the
-caching allocator reserves, and says for which batch and sequence. Called by: ``show/text`` and
-``distributed/text``.
+caching allocator reserves, and says for which batch and sequence.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Builds a target without its weights, and measures what that costs.
 
 Input: a Target, a dtype, a device. Output: the module, all of whose tensors are fake, and the time
-and memory that building took. Invariant: torch's default dtype and device are restored. Called by:
-the user, ``initialize``, ``inspection`` and ``contents``.
+and memory that building took. Invariant: torch's default dtype and device are restored.
 """
 
 from __future__ import annotations

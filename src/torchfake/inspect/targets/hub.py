@@ -2,8 +2,7 @@
 
 Input: an id, ``ORGANISATION/NAME`` or ``ORGANISATION/NAME@REVISION``. Output: the path of its
 config in the cache of huggingface_hub, and the tensors in its safetensors files. Invariant: the
-cache is looked into first; no weights are downloaded; no code of the repository runs. Called by:
-``resolve``.
+cache is looked into first; no weights are downloaded; no code of the repository runs.
 """
 
 from __future__ import annotations

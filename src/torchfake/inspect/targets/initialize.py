@@ -1,7 +1,7 @@
 """Initialises a TARGET and writes it to files, for ``torchfake init``.
 
 Input: a TARGET and options, as text. Output: a directory that ``from_pretrained`` reads, and a
-record of what is in it. Invariant: the model is never in memory as a whole. Called by: ``cli``.
+record of what is in it. Invariant: the model is never in memory as a whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """JSON files of configs, read with limits.
 
 Input: a path. Output: the object that is in the file. Invariant: nothing larger than a config is
-read; what is wrong is a TargetError of one line. Called by: ``transformers_models`` and
-``libraries``.
+read; what is wrong is a TargetError of one line.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 diffusers.
 
 Input: a name or a directory, and overrides. Output: a Target. Invariant: no weights are downloaded,
-and no code of a checkpoint runs; the library's own code does. Called by: ``resolve``.
+and no code of a checkpoint runs; the library's own code does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: strings of the command line. Output: a flat dict of values, whose nested keys still have
 their dots; a dtype; a device. Invariant: what is not understood is an error that names the closest
-known names. Called by: ``resolve`` for overrides; ``inspection``, ``diff``, ``initialize``,
-``run/step``, ``inputs/example_inputs`` and ``inputs/written`` for dtypes and devices.
+known names.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a string of one of the :data:`FORMS`, and overrides. Output: a :class:`Target`; nothing is
 built yet. Invariant: whatever is wrong with
-the string or with an override is a TargetError of one line that names the remedy. Called by: the
-user, ``inspection``, ``initialize`` and ``contents``.
+the string or with an override is a TargetError of one line that names the remedy.
 """
 
 from __future__ import annotations

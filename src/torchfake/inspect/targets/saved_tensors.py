@@ -2,7 +2,7 @@
 
 Input: the path of a checkpoint, or tensors by name. Output: a module of fakes with these names, and
 with the classes of a model where that has modules of the same names. Invariant: no value of a
-tensor is read. Called by: ``resolve``, ``hub`` and ``inspection``.
+tensor is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A model that can be built: the record that a TARGET is resolved to.
 
 Input: a constructor, a name, notes. Output: a :class:`Target`. Invariant: nothing is built yet.
-Called by: ``resolve`` and ``transformers_models``, which make it; ``build``, which uses it.
 """
 
 from __future__ import annotations

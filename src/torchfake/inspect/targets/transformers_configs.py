@@ -2,7 +2,7 @@
 
 Input: a config class, the dict of a config file, and ``key=value`` overrides whose keys may have
 dots. Output: a config. Invariant: attributes that a config computes from others follow the
-overrides. Called by: ``transformers_models``.
+overrides.
 """
 
 from __future__ import annotations

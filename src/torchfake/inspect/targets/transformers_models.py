@@ -1,7 +1,7 @@
 """TARGETs of transformers: model classes with a default config, and config.json files.
 
 Input: a class, its name, or a path, and overrides. Output: a Target. Invariant: nothing is
-downloaded, and no code from a checkpoint runs. Called by: ``resolve``.
+downloaded, and no code from a checkpoint runs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: a message, how many ranks of its group are in one node, the links. Output: seconds.
 Invariant: an alpha-beta model (Hockney 1994): a start; of NCCL's rings, a latency for each step and
-what each rank sends through the slowest link; of all others, what it sends to each. Called by:
-``timing/machine``.
+what each rank sends through the slowest link; of all others, what it sends to each.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Input: operators as they are run on fakes, messages, and the events that streams record and wait
 for. Output: a list of :class:`Command`. Invariant: the order is that of the program; nothing has a
-time yet. Called by: ``inspect/run/storage_tracker`` and ``distributed/rank_tracker``, for operators
-and messages; ``_patches/accelerators/streams``, for events; ``timing/schedule`` reads the list.
+time yet.
 """
 
 from __future__ import annotations

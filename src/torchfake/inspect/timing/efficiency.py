@@ -1,8 +1,7 @@
 """The share of a datasheet's figures that kernels reach, and so the seconds of one call.
 
 Input: the work of a call, a GPU. Output: seconds. Invariant: a roofline (Williams, Waterman and
-Patterson 2009): a call takes as long as its FLOPs or its bytes do, whichever is longer. Called by:
-``timing/schedule``.
+Patterson 2009): a call takes as long as its FLOPs or its bytes do, whichever is longer.
 
 Shares of the peak are of large sizes. Smaller ones leave processors without a tile: that is
 counted, tile by tile.

@@ -1,8 +1,7 @@
 """FLOPs of operators: torch's formulas, and ours where it has none.
 
 Input: nothing. Output: a function for each operator. Invariant: a multiplication and an addition
-are two; operators that are no matrix product, convolution or attention have no formula. Called by:
-``inspect/flops`` and ``timing/work``.
+are two; operators that are no matrix product, convolution or attention have no formula.
 """
 
 from __future__ import annotations

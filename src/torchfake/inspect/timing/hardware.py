@@ -1,8 +1,7 @@
 """What a GPU and its links can do, by their datasheets.
 
 Input: a device profile. Output: its :class:`Hardware`. Invariant: peaks are those of dense tensors;
-every figure has its source beside it. Called by: ``timing/efficiency`` and ``timing/collectives``;
-``distributed/plan``, for FLOP/s.
+every figure has its source beside it.
 """
 
 from __future__ import annotations

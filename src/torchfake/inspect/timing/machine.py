@@ -3,8 +3,7 @@
 Input: commands in the order of the program, a GPU, links. Output: their times. Invariant: CUDA's
 rules: the host launches one command after the other; a command begins when it has been launched,
 all before it on its stream have ended, and the events that its stream waits for have happened.
-Collectives in a node share its links, and those between nodes the network. Called by: ``schedule``
-and ``distributed/joint_schedules``.
+Collectives in a node share its links, and those between nodes the network.
 """
 
 from __future__ import annotations

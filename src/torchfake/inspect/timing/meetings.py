@@ -2,7 +2,7 @@
 
 Input: when ranks begin to send and to receive. Output: when their exchanges end. Invariant: the
 messages from one rank to another are received in the order in which they are sent; as with NCCL,
-neither end is done before both have begun and all has been sent. Called by: ``machine``.
+neither end is done before both have begun and all has been sent.
 """
 
 from __future__ import annotations

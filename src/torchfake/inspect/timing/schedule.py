@@ -1,8 +1,7 @@
 """The beginning and the end of each command, and what a step waits for.
 
 Input: commands in the order of the program, a GPU, links. Output: a :class:`Schedule`. Invariant:
-the times are those of :class:`Machine`. Called by: ``inspect/estimates``, ``distributed/rank_plan``
-and ``distributed/joint_schedules``.
+the times are those of :class:`Machine`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: commands, and when each begins and ends. Output: JSON in the Trace Event Format, which
 ui.perfetto.dev and chrome://tracing open. Invariant: one row for each stream; times are
-microseconds. Called by: ``timing/schedule``.
+microseconds.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: an operator, its arguments and its result, fakes. Output: its :class:`Work`. Invariant: a
 call that launches no kernel (a view, empty memory) has none; bytes are those that a kernel has to
-move if each element is read once and written once. Called by: ``timing/commands``.
+move if each element is read once and written once.
 """
 
 from __future__ import annotations

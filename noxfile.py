@@ -28,7 +28,7 @@ SWEEPS = ("tests/opinfo", "tests/behaviour")
 """Torch's databases of operators and modules, and other people's models."""
 
 CACHED = ("tests/_cache", "tests/_core/test_devices.py", "tests/_operators", "tests/_patches",
-          "tests/_tensor", "tests/_trials", "tests/behaviour", "tests/property")  # fmt: skip
+          "tests/_tensor", "tests/_eager_checks", "tests/behaviour", "tests/property")  # fmt: skip
 """What runs operations of all kinds, again and again: what the cache could get wrong."""
 
 SMOKE = ("tests/_core/test_devices.py", "tests/_patches", "tests/_operators/test_cuda.py",

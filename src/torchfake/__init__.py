@@ -20,13 +20,13 @@ from torchfake import _guessed_names
 from torchfake import errors as errors
 
 if _typing.TYPE_CHECKING:
-    from torchfake._answers.answers import Answer as Answer
-    from torchfake._answers.answers import Answers as Answers
-    from torchfake._answers.question import Question as Question
     from torchfake._core.gpu_profiles import CudaProfile as CudaProfile
     from torchfake._core.gpu_profiles import profiles as profiles
     from torchfake._recording.graph_text import graph as graph
     from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
+    from torchfake._unknown_values.answers import Answer as Answer
+    from torchfake._unknown_values.answers import Answers as Answers
+    from torchfake._unknown_values.question import Question as Question
     from torchfake.checkpoint import save_materialized as save_materialized
     from torchfake.compat import install_as_torchdistx as install_as_torchdistx
     from torchfake.deferred import deferred_init as deferred_init
@@ -57,8 +57,8 @@ if _typing.TYPE_CHECKING:
     from torchfake.meta_init import meta_init as meta_init
 
 _NAMES = {
-    "_answers.answers": ("Answer", "Answers"),
-    "_answers.question": ("Question",),
+    "_unknown_values.answers": ("Answer", "Answers"),
+    "_unknown_values.question": ("Question",),
     "_core.gpu_profiles": ("CudaProfile", "profiles"),
     "_recording.graph_text": ("graph",),
     "_tensor.fake_tensor": ("FakeTensor",),

@@ -28,6 +28,9 @@ from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import DONE_BY_OTHERS, OpTraits, traits_of
 from torchfake._core.storage import storage_of_kind
+from torchfake._eager_checks.overlaps import check_overlaps
+from torchfake._eager_checks.strings import check_strings
+from torchfake._eager_checks.trials import check_by_trial
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
 from torchfake._operators.cuda import COMPOSED_ELSEWHERE
 from torchfake._operators.higher_order.kernels import run as run_higher_order
@@ -42,9 +45,6 @@ from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, with_version_counter
 from torchfake._torch import autograd, dispatcher, kernels, subclass
 from torchfake._torch.compiler import higher_order
-from torchfake._trials.overlaps import check_overlaps
-from torchfake._trials.strings import check_strings
-from torchfake._trials.trials import check_by_trial
 
 _tables = cache.tables
 _make_wrapper = subclass.make_wrapper

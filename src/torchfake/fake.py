@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from torchfake import _arguments, _dispatch, _guessed_modes
-from torchfake._answers.answers import Answers
-from torchfake._answers.asking import Answerer, AnswerFunction, answering_by
 from torchfake._contexts import Restoring
 from torchfake._core import devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
@@ -32,6 +30,8 @@ from torchfake._tensor import classes
 from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pickles
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
+from torchfake._unknown_values.answers import Answers
+from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
 from torchfake.errors import (
     DeviceError,
     NotFakeError,

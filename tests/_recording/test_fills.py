@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests._patches.data.test_initializers import CALLS, DTYPES, TENSORS, bits, made, outcome
+from tests._patches.sources.test_initializers import CALLS, DTYPES, TENSORS, bits, made, outcome
 from torchfake import deferred_init, deferred_mode, materialize_module, materialize_tensor
 from torchfake._cache import cache
 from torchfake._graph.operations import Read
@@ -118,7 +118,7 @@ def test_what_is_remembered_is_recorded_without_a_dispatch(
     recorded = []
     again = fills.record_again
     monkeypatch.setattr(
-        "torchfake._patches.data.initializers._record",
+        "torchfake._patches.sources.initializers._record",
         lambda *args: recorded.append(again(*args)) or recorded[-1],
     )
     weight, one = deferred_init(calls)

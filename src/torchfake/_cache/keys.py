@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._answers import assumptions, finiteness
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends
+from torchfake._unknown_values import assumptions, finiteness
 
 KeyFunction = Callable[[Args, Kwargs | None], Any]
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._answers import assumptions, finiteness
 from torchfake._cache.keys import needs_all_values
 from torchfake._cache.recipes import (
     ArgumentPath,
@@ -33,6 +32,7 @@ from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tenso
 from torchfake._random.private_streams import Words
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._unknown_values import assumptions, finiteness
 
 _CONSTANT_TYPES = (bool, int, float, str, type(None), torch.dtype)
 

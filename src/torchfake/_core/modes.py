@@ -46,7 +46,9 @@ class ModeState:
     accelerator: FakeAccelerator | None = None
     is_loading: bool = False  # inside torch.load: storages arrive without their bytes
     mark: int = 0  # of the metadata of new fakes: see torchfake._core.metadata
-    answerers: tuple[Any, ...] = ()  # of questions about values: see torchfake._answers.asking
+    answerers: tuple[
+        Any, ...
+    ] = ()  # of questions about values: see torchfake._unknown_values.asking
     # What _patches/entry needs to leave it:
     mode: Any = None  # a weak reference to the object that was entered
     owner: Any = None  # and to what can leave it: the ``__exit__`` of a ``with``, or the object

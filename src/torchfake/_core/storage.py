@@ -241,7 +241,9 @@ class Storage:
         known = self.known_bytes()
         if known is not self.value:
             self.value = known = known.clone()
-        known.__dict__.pop("finiteness", None)  # of the bytes so far: see _answers/finiteness
+        known.__dict__.pop(
+            "finiteness", None
+        )  # of the bytes so far: see _unknown_values/finiteness
         return known
 
     def share(self) -> SharedBytes | ConstantFill:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from torchfake._answers import assumptions
 from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._torch import autograd, dispatcher, kernels, subclass
+from torchfake._unknown_values import assumptions
 
 aten = torch.ops.aten
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from torchfake._answers import asking, assumptions
 from torchfake._core import devices, memory, modes, source_location
 from torchfake._core.storage import ConstantFill, SharedBytes
 from torchfake._operators import lazy_values, random_values
@@ -19,6 +18,7 @@ from torchfake._operators.operator_call import Call, mutated_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
 from torchfake._torch import backends
+from torchfake._unknown_values import asking, assumptions
 from torchfake.errors import UnsupportedOpError
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from torchfake._answers import asking
 from torchfake._core import devices as _devices
 from torchfake._core import source_location
 from torchfake._core.metadata import bytes_spanned, metadata_of
@@ -44,6 +43,7 @@ from torchfake._operators.result_strides import with_strides_of_eager
 from torchfake._random import mt19937
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._torch import kernels, subclass, zero_tensors
+from torchfake._unknown_values import asking
 from torchfake.errors import UnsupportedOpError
 
 _META = _devices.META

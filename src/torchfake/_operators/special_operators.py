@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from torchfake._answers import asking
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
 from torchfake._core.schemas import traits_of
@@ -36,6 +35,7 @@ from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends, python_functions
+from torchfake._unknown_values import asking
 from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
 aten = torch.ops.aten
@@ -106,7 +106,7 @@ def whole_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
     aten.geometric_.default, aten.cauchy_.default, aten.log_normal_.default,
 )  # fmt: skip
 def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Random fills: no metadata changes. What eager refuses, a trial has found (_trials/trials)."""
+    """Random fills: no metadata changes. Trials have found what eager refuses (_eager_checks)."""
     fake = args[0]
     if not isinstance(fake, FakeTensor) or random_values.keeps_drawn_values(func, [fake]):
         return interpret(func, args, kwargs)

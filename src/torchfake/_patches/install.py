@@ -23,7 +23,8 @@ from torchfake._patches import (
     wrapper_devices,
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
-from torchfake._patches.data import (
+from torchfake._patches.patch import Patch, PatchSet, entered
+from torchfake._patches.sources import (
     constructors,
     copies,
     data_sources,
@@ -37,7 +38,6 @@ from torchfake._patches.data import (
     safetensors_files,
     subclasses,
 )
-from torchfake._patches.patch import Patch, PatchSet, entered
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher

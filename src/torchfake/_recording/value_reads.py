@@ -22,6 +22,7 @@ from torchfake._core.schemas import (
     traits_of,
 )
 from torchfake._core.source_location import RawLocation
+from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Op, Read
 from torchfake._operators.meta_kernels import has_replacement
@@ -43,7 +44,6 @@ from torchfake._recording.graph_builder import (
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._torch import backends, dispatcher
-from torchfake._trials.overlaps import check_overlaps
 
 _CHECK_ERRORS = torch.ops.aten._linalg_check_errors.default
 

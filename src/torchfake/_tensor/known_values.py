@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from torchfake import _replay
-from torchfake._answers import asking
 from torchfake._core import memory
 from torchfake._core.storage import AssumedFill, Storage
 from torchfake._torch import dispatcher, subclass
+from torchfake._unknown_values import asking
 from torchfake.errors import UnknownValueError
 
 MAX_KNOWN_BYTES = 64 * 1024

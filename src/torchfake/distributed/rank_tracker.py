@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torchfake._answers import routing
-from torchfake._answers.choices import Choices
 from torchfake._contexts import Restoring
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.collectives import Message, message_of
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed import peer_of, process_group_of
+from torchfake._unknown_values import routing
+from torchfake._unknown_values.choices import Choices
 from torchfake.distributed.foreach_ops import run_on_shards
 from torchfake.distributed.pipelines.exchanges import Exchanges
 from torchfake.distributed.pipelines.mailboxes import Mailbox

@@ -17,13 +17,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from torchfake import _arguments
-from torchfake._answers.answers import Answer
-from torchfake._answers.asking import AnswerFunction
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._guessed_calls import advised
 from torchfake._torch import autograd
+from torchfake._unknown_values.answers import Answer
+from torchfake._unknown_values.asking import AnswerFunction
 from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import answers_to_dict

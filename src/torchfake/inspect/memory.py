@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._answers.answers import Answer
-from torchfake._answers.asking import Answerer, AnswerFunction
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._guessed_calls import advised
+from torchfake._unknown_values.answers import Answer
+from torchfake._unknown_values.asking import Answerer, AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.inputs.given import (

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from torchfake._answers.asking import AnswerFunction
-from torchfake._answers.question import Question
 from torchfake._arguments import is_whole_number
 from torchfake._guessed_calls import advised
+from torchfake._unknown_values.asking import AnswerFunction
+from torchfake._unknown_values.question import Question
 from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.describe.messages import did_you_mean
 from torchfake.inspect.targets.options import dtype_named

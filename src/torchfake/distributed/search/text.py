@@ -20,13 +20,13 @@ HEADER = ("mesh", "checkpoint", "micro-batch", "shards", "reserved", "step time"
 @plain_text.register
 def _(found: Search, *, depth: int | None = None) -> str:
     rows = [HEADER, *map(_cells, found.pareto)]
-    parts = [plain_lines(_answers(found)), "\n".join(padded(rows, (*HEADER[:2], HEADER[3])))]
+    parts = [plain_lines(_unknown_values(found)), "\n".join(padded(rows, (*HEADER[:2], HEADER[3])))]
     if found.fastest is not None:
         parts.append(found.fastest.code.rstrip())
     return "\n\n".join(parts)
 
 
-def _answers(found: Search) -> list[tuple[str, str]]:
+def _unknown_values(found: Search) -> list[tuple[str, str]]:
     lines = []
     if found.fastest is None:
         lines.append(("fastest", f"none of {len(found.rows)} layouts fits{_nearest(found)}"))

@@ -10,8 +10,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torchfake._answers.answers import Answer
 from torchfake._escapes import printable
+from torchfake._unknown_values.answers import Answer
 
 _MAX_NAME = 200
 """Longer names are compared with none: that takes the square of their length."""

@@ -15,8 +15,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torchfake._answers.answers import Answer
-from torchfake._answers.asking import Answerer, AnswerFunction, answering_by
 from torchfake._contexts import Together
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
@@ -25,6 +23,8 @@ from torchfake._fake_copies import FakeCopies, tensors_held_by
 from torchfake._patches.entry import Entered
 from torchfake._torch import autograd, backends, dispatcher
 from torchfake._torch.distributed import is_fsdp_module
+from torchfake._unknown_values.answers import Answer
+from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import fake_mode, parse_known_device
 from torchfake.inspect.copied.arguments import ArgumentCopies, held_by_arguments

@@ -1,0 +1,110 @@
+"""One question about values that do not exist, and the check of what is answered.
+
+Input: a fake, and what is asked of it. Output: a :class:`Question`; the answer as a real tensor or
+a number. Invariant: an answer that does not fit its question is an error that names both. Called
+by: ``_unknown_values/asking``; the user's own function, which gets the question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchfake._core.memory import view_of
+from torchfake.errors import AnswerError
+
+Number = bool | int | float | complex
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A read of an unknown value, which an answer function is asked to supply."""
+
+    kind: str  # "value": all values of a tensor; "count": how long a result is
+    asked_by: str  # "item()", "tolist()", "indexing with a mask", an operator
+    asked_at: str  # "file:line in function", in code that is neither torch's nor torchfake's
+    tensor: Any  # the fake
+    shape: tuple[int, ...]  # of the values that are asked for; of the tensor, for a count
+    dtype: torch.dtype  # the same
+    device: torch.device
+    operator: str  # that made the tensor, "aten.eq.Scalar"; "" if none did
+    made_at: str  # where it was called, as `asked_at`; "" if unknown
+    lowest: int = 0  # of a count
+    highest: int | None = None  # of a count, or of all numbers; None if no bound is known
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        asked = f"{self.asked_by} of {dtype}{list(self.shape)} on {self.device}"
+        made = f", made by {self.operator}" if self.operator else ""
+        made += f" at {self.made_at}" if self.made_at else ""
+        what = "how many rows are in the result of " if self.kind == "count" else ""
+        return f"{what}{asked}{made}, asked at {self.asked_at or 'an unknown line'}"
+
+
+def checked_count(question: Question, answer: Any) -> int:
+    """`answer`, if it is a count that the question admits.
+
+    Raises:
+        AnswerError: if it is not.
+    """
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        raise _error(question, answer, "a count is an int")
+    highest = question.highest
+    if answer < question.lowest or (highest is not None and answer > highest):
+        bounds = f"at least {question.lowest}" if highest is None else ""
+        raise _error(question, answer, bounds or f"{question.lowest} to {highest} is possible")
+    return answer
+
+
+def checked_value(question: Question, answer: Any) -> torch.Tensor:
+    """`answer` as a real tensor of the shape and dtype that are asked for.
+
+    Raises:
+        AnswerError: if it is of another kind or shape.
+    """
+    if isinstance(answer, Number):
+        _check_number(question, answer)
+        make = torch.full
+        given = (question.shape, answer)
+        try:
+            return make(*given, dtype=question.dtype, device="cpu")
+        except (RuntimeError, OverflowError) as error:
+            raise _error(question, answer, str(error)) from error
+    tensor = _as_tensor(question, answer)
+    if tuple(tensor.shape) != question.shape:
+        raise _error(question, answer, f"the shape is {list(question.shape)}, or one number")
+    if not torch.can_cast(tensor.dtype, question.dtype):
+        raise _error(question, answer, f"{tensor.dtype} cannot become {question.dtype}")
+    return tensor.to(question.dtype)
+
+
+def _check_number(question: Question, answer: Any) -> None:
+    dtype = question.dtype
+    if dtype == torch.bool and not isinstance(answer, bool):
+        raise _error(question, answer, "the answer is True or False")
+    if dtype != torch.bool and isinstance(answer, bool):
+        raise _error(question, answer, "the answer is a number, not a bool")
+    is_real = not isinstance(answer, complex)
+    is_integer = isinstance(answer, int)
+    if not (dtype.is_complex or (is_real and dtype.is_floating_point) or is_integer):
+        raise _error(question, answer, f"it is not a number of dtype {dtype}")
+
+
+def _as_tensor(question: Question, answer: Any) -> torch.Tensor:
+    """A tensor, an array or a list as a real tensor. In a mode, a function makes fakes."""
+    storage = getattr(answer, "_fake_storage", None)
+    if storage is not None:
+        if not storage.is_known:
+            raise _error(question, answer, "it is a fake whose own value is not known")
+        return view_of(storage.known_bytes(), answer._fake_meta)
+    try:
+        tensor = torch.as_tensor(answer, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _error(question, answer, "it is not a number, tensor, array or list") from error
+    return _as_tensor(question, tensor) if hasattr(tensor, "_fake_storage") else tensor
+
+
+def _error(question: Question, answer: Any, reason: str) -> AnswerError:
+    return AnswerError(f"{answer!r} is no answer to {question}: {reason}")

@@ -19,12 +19,13 @@ from torchfake._patches.patch import Patch, Patched
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._tensor.torch_function import override_switch
-from torchfake._torch import backends, dispatcher
+from torchfake._torch import backends
 from torchfake._torch.distributed import is_dtensor, local_tensor_of
 from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake.distributed.pipelines.exchanges import patches_of_exchanges
 from torchfake.distributed.rank_tracker import RankTracker
 from torchfake.distributed.replicas.replacements import replicas_of_fakes
+from torchfake.observe import observers
 
 
 def _group_by_device(original: Any) -> Any:
@@ -48,9 +49,9 @@ def _resize(original: Any) -> Any:
 
     def resize_(storage: Any, size: int) -> Any:
         original(storage, size)
-        tracker = dispatcher.current_fake_mode()
-        if isinstance(tracker, RankTracker):
-            tracker.resized(storage._fake_storage)
+        for observer in observers():
+            if isinstance(observer, RankTracker):
+                observer.resized(storage._fake_storage)
         return storage
 
     return resize_

@@ -9,12 +9,12 @@ rank alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from torchfake._contexts import Restoring
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.collectives import Message, message_of
@@ -27,9 +27,9 @@ from torchfake.distributed.pipelines.exchanges import Exchanges
 from torchfake.distributed.pipelines.mailboxes import Mailbox
 from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.timing import commands as timing
+from torchfake.observe import RunningModules, observing, storage_of
 
 aten = torch.ops.aten
 
@@ -79,7 +79,7 @@ class RankTracker(StorageTracker):
 
     def __init__(
         self,
-        modules: ModuleTracker,
+        modules: RunningModules,
         uneven: UnevenShards,
         axis_of: Callable[[Any], tuple[str, int]],
         mailbox: Mailbox,
@@ -95,20 +95,19 @@ class RankTracker(StorageTracker):
         self.uneven = uneven
         self._axis_of = axis_of
         self._mailbox = mailbox
-        self.exchanges = Exchanges(commands, self._place, self._stream_of)
+        self.exchanges = Exchanges(commands, self._place, self.number_of)
         self._traffic: dict[tuple[str, str, str, int], list[int]] = {}
         self._roles: dict[int, int] = {}  # into _ROLES, by the id of a lifetime
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(map(_is_foreign, types)):
             self.uneven.register((*args, *kwargs.values()))
-            return run_on_shards(self._run, func, args, kwargs)
-        return self._run(func, types, args, kwargs)
+            return run_on_shards(partial(self._call, run), func, args, kwargs)
+        return self._call(run, func, types, args, kwargs)
 
-    def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         message = message_of(func, args, kwargs, lambda group: self._axis_of(group)[1])
-        result = self._run_balanced(func, types, args, kwargs)
+        result = self._call_balanced(run, func, types, args, kwargs)
         if message is not None:
             self._count(message)
             axis, size = self._axis_of(message.group)
@@ -123,15 +122,15 @@ class RankTracker(StorageTracker):
             self._set_role(UNSHARDED, kwargs["out"])
         return result
 
-    def _run_balanced(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _call_balanced(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator; what counts tokens of experts is taken to find equally many."""
         if self._choices is None:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return super().call_operator(run, func, types, args, kwargs)
         traits = traits_of(func)
         counts = routing.counted(traits.packet, args)
         if counts is None:
             counts = self._choices.counted(traits.packet, args)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().call_operator(run, func, types, args, kwargs)
         self._choices.ran(traits, args, result)
         if counts is not None:
             written = args[0] if func.namespace == "c10d" else result
@@ -150,10 +149,6 @@ class RankTracker(StorageTracker):
             message._replace(group_size=2, ends=ends, tag=tag), process_group_of(group).group_name
         )
 
-    def _stream_of(self, key: Any) -> int:
-        """The number of a stream that a backend has for itself."""
-        return self._streams.setdefault(key, len(self._streams))
-
     def _count(self, message: Message) -> None:
         axis, size = self._axis_of(message.group)
         key = self.phase, message.collective, axis, size
@@ -164,9 +159,9 @@ class RankTracker(StorageTracker):
     def _set_role(self, role: str, tensors: Any) -> None:
         """Set the role of the storages of these tensors, unless they have one."""
         if isinstance(tensors, FakeTensor):
-            ref = self._ref_to(tensors._fake_storage)
-            if ref is not None:
-                self._roles.setdefault(id(ref.life), _ROLES.index(role))
+            known = self.allocation_of(storage_of(tensors))
+            if known is not None:
+                self._roles.setdefault(id(known.note), _ROLES.index(role))
         elif isinstance(tensors, (list, tuple)):
             for tensor in tensors:
                 self._set_role(role, tensor)
@@ -175,12 +170,14 @@ class RankTracker(StorageTracker):
 
     def resized(self, storage: Storage) -> None:
         """Record that FSDP has resized a storage, to allocate or free an unsharded parameter."""
-        if self._ref_to(storage) is None:
+        if self.allocation_of(storage) is None:
             return
-        self._observe(storage, aten.resize_.default)
-        self._roles[id(self._refs[id(storage)].life)] = _ROLES.index(UNSHARDED)
+        self.look_at(storage, aten.resize_.default)
+        known = self.allocation_of(storage)
+        assert known is not None
+        self._roles[id(known.note)] = _ROLES.index(UNSHARDED)
 
-    def active(self) -> Restoring:
+    def active(self) -> observing:
         self.register_held(self._held())
         return super().active()
 

@@ -21,8 +21,6 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._guessed_calls import advised
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import Answerer, AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.inputs.given import (
@@ -38,7 +36,6 @@ from torchfake.inspect.run import cuda_memory
 from torchfake.inspect.run.adapters import with_adapters
 from torchfake.inspect.run.execution import is_first_another, run_step
 from torchfake.inspect.run.lifetimes import Lifetimes
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import (
     Loss,
     Step,
@@ -51,6 +48,7 @@ from torchfake.inspect.run.workload import Workload, check_module, workload_of
 from torchfake.inspect.serve import Serve, answers_of
 from torchfake.inspect.serving.passes import run_serving
 from torchfake.inspect.timing.commands import Command, recorder_for
+from torchfake.observe import Answer, Answerer, AnswerFunction, RunningModules
 
 _CHECKPOINTING_ADVICE = (
     "enable it on the model: model.activation_checkpointing_enable(), before transformers 5.23 "
@@ -212,7 +210,7 @@ def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimat
     _check_products(fake_copy.module)
     if step.peft is not None:
         fake_copy = with_adapters(fake_copy, step.peft)
-    modules = ModuleTracker(fake_copy.module)
+    modules = RunningModules(fake_copy.module)
     make = partial(StorageTracker, modules, has_workspace=step.workspace_bytes is not None)
     device = fake_copy.device
     tracker = make(recorder_for(device) if is_timed else None)

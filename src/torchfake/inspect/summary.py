@@ -33,7 +33,6 @@ from torchfake.inspect.inputs.given import (
     inputs_explained,
     inputs_given,
 )
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.workload import check_module, workload_of
 from torchfake.inspect.tree import ModuleNode, count_by, read_module
 
@@ -184,7 +183,7 @@ def summary(
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
     with inputs_explained(module, inputs):
-        flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
+        flops = count_flops(fake_copy)
     specs = to_specs(fake_copy.inputs)
     return Summary(tree, specs, outputs, flops, fake_copy.answers, active, depth, inactive)
 

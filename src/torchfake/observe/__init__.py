@@ -48,6 +48,7 @@ from torchfake._unknown_values.question import Question as Question
 from torchfake.observe.facts import known_value as known_value
 from torchfake.observe.facts import metadata_of as metadata_of
 from torchfake.observe.facts import mode_of_copies as mode_of_copies
+from torchfake.observe.facts import no_mode as no_mode
 from torchfake.observe.facts import storage_of as storage_of
 from torchfake.observe.modules import RunningModules as RunningModules
 from torchfake.observe.observer import Allocation as Allocation

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._contexts import Together
+from torchfake._contexts import Restoring, Together
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import Metadata
 from torchfake._core.modes import FakeAccelerator
@@ -21,11 +21,11 @@ from torchfake._unknown_values.asking import Answerer, answering_by
 from torchfake.fake import fake_mode
 
 
-def metadata_of(tensor: object) -> Metadata | None:
-    """Shape, strides, dtype and device of a fake. Equal metadata is mostly one object, which is its
-    own key in a dict.
+def metadata_of(fake: FakeTensor) -> Metadata:
+    """Size, stride, offset, dtype and device of a fake. Equal metadata is mostly one object, which
+    is its own key in a dict.
     """
-    return tensor._fake_meta if isinstance(tensor, FakeTensor) else None
+    return fake._fake_meta
 
 
 def storage_of(tensor: object) -> Storage | None:
@@ -42,6 +42,11 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     if not isinstance(tensor, FakeTensor) or not tensor._fake_storage.is_known:
         return None
     return known_values.read_value(tensor, "an observer")
+
+
+def no_mode() -> Restoring:
+    """Context: in a mode, new tensors are real, and operators run on real tensors alone."""
+    return known_values.without_fake_mode()
 
 
 def mode_of_copies(

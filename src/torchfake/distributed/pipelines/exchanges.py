@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from torchfake._patches.patch import Patch
-from torchfake._torch import dispatcher
 from torchfake.inspect.timing.commands import CommandRecorder, Message, Place
+from torchfake.observe import observers
 
 
 class Exchanges:
@@ -64,7 +64,7 @@ class Exchanges:
     def wait_for(self, event: int | None) -> None:
         """The current stream waits."""
         if event is not None and self._commands is not None:
-            self._commands.wait_for(event)
+            self._commands.wait_for(event, self._place().stream)
 
     def _put(self, messages: list[tuple[Message, Any]]) -> int:
         assert self._commands is not None
@@ -94,7 +94,8 @@ class _Work:
 
 
 def _current() -> Exchanges | None:
-    return getattr(dispatcher.current_fake_mode(), "exchanges", None)
+    found = [each.exchanges for each in observers() if hasattr(each, "exchanges")]
+    return found[-1] if found else None
 
 
 @functools.cache  # both modules get the same function: torch compares them

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._torch import autograd, dispatcher
+from torchfake._torch import autograd
 from torchfake._torch.distributed import bucket_assignment
 from torchfake.distributed.rank_tracker import RankTracker
 from torchfake.distributed.replicas.broadcasts import broadcast_numbers
 from torchfake.distributed.replicas.buckets import AllReduce, Bucket, communication_stream
 from torchfake.distributed.replicas.unused import UsedMap, without_gradient
 from torchfake.errors import InputsError
+from torchfake.observe import observers
 
 _FIRST_BYTES, _BYTES = 1 << 20, 25 << 20
 
@@ -261,9 +262,9 @@ def held_by_reducers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 def report(reducer: Reducer) -> None:
     """Tell the tracker of the rank what the reducer holds now."""
-    tracker = dispatcher.current_fake_mode()
-    if isinstance(tracker, RankTracker):
-        tracker.register_held(reducer.held())
+    for observer in observers():
+        if isinstance(observer, RankTracker):
+            observer.register_held(reducer.held())
 
 
 class Logger:

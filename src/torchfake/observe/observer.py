@@ -145,6 +145,7 @@ class Observer:
         """What is alive; nothing more is told of it."""
         allocations = self.alive()
         self._refs.clear()
+        self._dead = deque()  # the callbacks of the references know the one before
         return allocations
 
     def current_stream(self, index: int | None = None) -> int:

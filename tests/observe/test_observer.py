@@ -13,7 +13,6 @@ from torchfake import deferred_mode, fake_mode, materialize_module
 from torchfake.observe import (
     Allocation,
     Observer,
-    SourceLocation,
     observers,
     observing,
     storage_of,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._contexts import Restoring, Together
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import Metadata
 from torchfake._core.modes import FakeAccelerator
@@ -17,6 +16,7 @@ from torchfake._patches.entry import Entered
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, backends, dispatcher
+from torchfake._torch.contexts import Restoring, Together
 from torchfake._unknown_values.asking import Answerer, answering_by
 from torchfake.fake import fake_mode
 

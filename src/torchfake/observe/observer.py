@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._contexts import Restoring
 from torchfake._core import modes
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import RawLocation
@@ -27,6 +26,7 @@ from torchfake._core.storage import Storage
 from torchfake._dispatch import DeferredDispatch, FakeDispatch
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher, kernels
+from torchfake._torch.contexts import Restoring
 from torchfake.observe.modules import RunningModules
 
 RESULT, RESIZED, EXISTING = "result", "resized", "existing"

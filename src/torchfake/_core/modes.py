@@ -80,16 +80,6 @@ class Recording:
 recording = Recording()
 
 
-class Display:
-    """How results are shown, by all threads."""
-
-    units: str | None = None  # of bytes: "GB", "GiB", "both"; None: both where they are compared
-    macs: bool = False  # whether operations are multiply-accumulates, not FLOPs
-
-
-display = Display()
-
-
 class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []

@@ -19,12 +19,12 @@ from torch.nn.parameter import is_lazy
 from torchfake._files import load
 from torchfake._files.transformers_checkpoints import converts_checkpoints, is_transformers_model
 from torchfake.errors import CheckpointError, TargetError
-from torchfake.inspect.describe.held_memory import held_bytes
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import dtype_name
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.resolve import resolve
+from torchfake.observe import held_bytes
 
 Source = nn.Module | str | os.PathLike[str]
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.source_location import SourceLocation
-from torchfake._unknown_values.answers import Answer
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.experts import Active, active_parameters, active_to_dict
@@ -29,6 +27,7 @@ from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.serving.cache_record import ServedCache
 from torchfake.inspect.timing.commands import Command
 from torchfake.inspect.timing.schedule import Schedule, schedule_of
+from torchfake.observe import Answer, SourceLocation
 
 _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
 """Phases in which operators are called by the user's code, so that a line of it is known."""

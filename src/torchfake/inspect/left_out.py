@@ -14,13 +14,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfake._core.gpu_profiles import ROCM
-from torchfake._tensor.copies import is_replicated
 from torchfake.inspect.copied.references import Reached, hooks_of
 from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.training_arguments import settings_left_out
 from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.serve import PAGED, Serve
+from torchfake.observe import is_replicated
 
 
 def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> tuple[str, ...]:

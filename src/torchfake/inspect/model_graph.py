@@ -17,8 +17,6 @@ from torch import nn
 
 from torchfake._core.arguments import check_flag, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.base_record import Record, drawn_as
 from torchfake.inspect.dataflow.folding import Folded, Folder, Link, Place
@@ -33,6 +31,7 @@ from torchfake.inspect.inputs.given import (
     inputs_given,
 )
 from torchfake.inspect.run.workload import check_module, workload_of
+from torchfake.observe import Answer, AnswerFunction
 
 MOST_NODES = 40
 """Nodes of a graph whose depth is not given, where that can be."""

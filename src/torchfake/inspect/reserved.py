@@ -18,7 +18,6 @@ import numpy as np
 
 from torchfake._core.arguments import check_path
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake.errors import DeviceError
 from torchfake.inspect.allocator.caching_allocator import CachingAllocator
 from torchfake.inspect.allocator.device_memory import DeviceMemory
@@ -28,6 +27,7 @@ from torchfake.inspect.allocator.snapshot import Frame, snapshot_of
 from torchfake.inspect.run.cuda_memory import is_matrix_product
 from torchfake.inspect.run.lifetimes import CATEGORIES, PHASES, Lifetimes
 from torchfake.inspect.run.step import Step
+from torchfake.observe import RawLocation, SourceLocation
 
 
 class ReservedMemory:

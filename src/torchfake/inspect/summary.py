@@ -16,8 +16,6 @@ from torch import nn
 
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
@@ -32,6 +30,7 @@ from torchfake.inspect.inputs.given import (
 )
 from torchfake.inspect.run.workload import check_module, workload_of
 from torchfake.inspect.tree import ModuleNode, count_by, read_module
+from torchfake.observe import Answer, AnswerFunction
 
 
 @dataclass(frozen=True, repr=False)

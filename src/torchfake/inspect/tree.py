@@ -18,11 +18,10 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._torch.distributed import device_of
-from torchfake.inspect.describe.held_memory import held_bytes
 from torchfake.inspect.describe.module_names import index_ranges, join_name
 from torchfake.inspect.describe.tensor_specs import dtype_name
+from torchfake.observe import FAKE_TYPES, held_bytes, metadata_of
 
 
 @dataclass(frozen=True)
@@ -246,7 +245,7 @@ class _Reader:
             tied_to = None if first == (path, name) else join_name(*first)
             return _tensor_node(tensor, name, kind, trainable, persistent, tied_to)
         # a look-up, since to ask a tensor of a class of its own takes long
-        key = tensor._fake_meta, name, kind, trainable, persistent  # type: ignore[attr-defined]
+        key = metadata_of(tensor), name, kind, trainable, persistent  # type: ignore[arg-type]
         node = self.nodes_of_tensors.get(key)
         if node is None:
             node = _tensor_node(tensor, name, kind, trainable, persistent, None)

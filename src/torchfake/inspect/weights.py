@@ -19,7 +19,7 @@ from torchfake._core.gpu_profiles import CudaProfile, named_profiles
 from torchfake.errors import InputsError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
-from torchfake.inspect.describe.held_memory import held_bytes
+from torchfake.observe import held_bytes
 
 RESERVED_BYTES = CONTEXT_BYTES + MARGIN_BYTES
 

@@ -27,6 +27,7 @@ Its files, in reading order:
     facts         facts of a fake and of its storage; the mode for a program that was copied
 """
 
+from torchfake._core.devices import MAX_DEVICES as MAX_DEVICES
 from torchfake._core.metadata import Metadata as Metadata
 from torchfake._core.schemas import OpTraits as OpTraits
 from torchfake._core.schemas import traits_of as traits_of
@@ -34,6 +35,8 @@ from torchfake._core.source_location import RawLocation as RawLocation
 from torchfake._core.source_location import SourceLocation as SourceLocation
 from torchfake._core.source_location import is_library_code as is_library_code
 from torchfake._core.storage import Storage as Storage
+from torchfake._operators.collectives import RING_SHARES as RING_SHARES
+from torchfake._tensor.classes import FAKE_TYPES as FAKE_TYPES
 from torchfake._tensor.copies import FakeCopies as FakeCopies
 from torchfake._tensor.copies import held_tensors as held_tensors
 from torchfake._tensor.copies import is_or_holds_fake as is_or_holds_fake
@@ -41,10 +44,12 @@ from torchfake._tensor.copies import is_replicated as is_replicated
 from torchfake._tensor.copies import replace_replicas as replace_replicas
 from torchfake._tensor.copies import tensors_held_by as tensors_held_by
 from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
+from torchfake._tensor.known_values import keeps_value as keeps_value
 from torchfake._unknown_values.answers import Answer as Answer
 from torchfake._unknown_values.asking import Answerer as Answerer
 from torchfake._unknown_values.asking import AnswerFunction as AnswerFunction
 from torchfake._unknown_values.question import Question as Question
+from torchfake.observe.facts import held_bytes as held_bytes
 from torchfake.observe.facts import known_value as known_value
 from torchfake.observe.facts import metadata_of as metadata_of
 from torchfake.observe.facts import mode_of_copies as mode_of_copies

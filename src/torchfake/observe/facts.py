@@ -14,9 +14,11 @@ from torchfake._core.modes import FakeAccelerator
 from torchfake._core.storage import Storage
 from torchfake._patches.entry import Entered
 from torchfake._tensor import known_values
+from torchfake._tensor.copies import held_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import autograd, backends, dispatcher
+from torchfake._torch import autograd, backends, dispatcher, subclass
 from torchfake._torch.contexts import Restoring, Together
+from torchfake._torch.distributed import is_dtensor
 from torchfake._unknown_values.asking import Answerer, answering_by
 from torchfake.fake import fake_mode
 
@@ -42,6 +44,18 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     if not isinstance(tensor, FakeTensor) or not tensor._fake_storage.is_known:
         return None
     return known_values.read_value(tensor, "an observer")
+
+
+def held_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor; of one that holds others, such as a quantized one, those of the others,
+    memory that it has under several names once. A DTensor is counted whole, with the shards of all
+    ranks.
+    """
+    held = [tensor] if is_dtensor(tensor) else held_tensors(tensor)
+    if len(held) == 1 and held[0] is tensor:
+        return tensor.numel() * tensor.dtype.itemsize
+    storages = [each.untyped_storage() for each in held]
+    return sum({subclass.storage_key(s): s.nbytes() for s in storages}.values())
 
 
 def no_mode() -> Restoring:

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchfake._tensor.copies import FakeCopies
 from torchfake.errors import InputsError
 from torchfake.inspect.copied.functions import FunctionCopies
 from torchfake.inspect.copied.references import Reached
 from torchfake.inspect.describe.messages import one_line
+from torchfake.observe import FakeCopies
 
 
 def held_by_arguments(arguments: Any) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from torchfake.inspect.copied.references import global_names, is_library_code
+from torchfake.inspect.copied.references import global_names, is_of_library
 
 
 class FunctionCopies:
@@ -24,7 +24,7 @@ class FunctionCopies:
 
     def _empty(self, function: types.FunctionType) -> types.FunctionType:
         known = function.__globals__
-        if is_library_code(function.__code__):
+        if is_of_library(function.__code__):
             own = known
         else:
             own = self._globals.setdefault(id(known), dict(known))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core import source_location
+from torchfake.observe import is_library_code
 
 
 class Reached:
@@ -47,7 +47,7 @@ class Reached:
             elif isinstance(value, torch.optim.Optimizer):
                 self.optimizers.append(value)
             elif isinstance(value, types.FunctionType):
-                if is_library_code(value.__code__) and not value.__closure__:
+                if is_of_library(value.__code__) and not value.__closure__:
                     continue
                 self.functions.append(value)
             pending += list(_parts_of(value))[::-1]
@@ -65,8 +65,8 @@ _KEPT = (types.ModuleType, torch.Generator, torch.dtype)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
-def is_library_code(code: types.CodeType) -> bool:
-    return code.co_filename.startswith(_LIBRARIES) or source_location.is_library_code(code)
+def is_of_library(code: types.CodeType) -> bool:
+    return code.co_filename.startswith(_LIBRARIES) or is_library_code(code)
 
 
 def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
@@ -130,7 +130,7 @@ def global_names(function: types.FunctionType) -> list[str]:
     """The globals that a function may look up, those of functions that it defines included. Of a
     library's function, such as a decorator's, none.
     """
-    if is_library_code(function.__code__):
+    if is_of_library(function.__code__):
         return []
     codes, names = [function.__code__], set[str]()
     while codes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchfake._unknown_values.answers import Answer
 from torchfake.errors import printable
+from torchfake.observe import Answer
 
 
 def one_line(error: BaseException, *, limit: int = 400) -> str:

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfake._tensor.copies import FakeCopies, replace_replicas
 from torchfake.errors import InputsError
 from torchfake.inspect.copied.functions import FunctionCopies
 from torchfake.inspect.copied.references import Reached, hooks_of
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.run.optimizers import lbfgs_refused
+from torchfake.observe import FakeCopies, replace_replicas
 
 
 class ProgramCopy:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from torchfake._tensor.copies import is_or_holds_fake
 from torchfake.errors import InputsError
 from torchfake.inspect.run.workload import tensors_in
+from torchfake.observe import is_or_holds_fake
 
 
 def default_loss(output: Any) -> torch.Tensor:

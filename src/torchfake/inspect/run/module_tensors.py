@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfake._tensor.copies import tensors_held_by
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import tensors_in
+from torchfake.observe import tensors_held_by
 
 Named = list[tuple[str, torch.Tensor]]
 """Tensors, each after the full name of the module that it belongs to."""

@@ -17,18 +17,20 @@ from torch.utils import _pytree as pytree
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.modes import FakeAccelerator
-from torchfake._patches.entry import Entered
-from torchfake._tensor.copies import FakeCopies, tensors_held_by
-from torchfake._torch import autograd, backends, dispatcher
 from torchfake._torch.contexts import Together
 from torchfake._torch.distributed import is_fsdp_module
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
 from torchfake.errors import DeviceError, InputsError
-from torchfake.fake import fake_mode, parse_known_device
+from torchfake.fake import parse_known_device
 from torchfake.inspect.copied.arguments import ArgumentCopies, held_by_arguments
 from torchfake.inspect.describe.messages import one_line
+from torchfake.observe import (
+    Answer,
+    Answerer,
+    AnswerFunction,
+    FakeCopies,
+    mode_of_copies,
+    tensors_held_by,
+)
 
 
 @dataclass(frozen=True)
@@ -78,21 +80,12 @@ class Workload:
         parameters = {key: copies.by_tensor[key] for key in originals}  # others may be replaced
         return FakeCopy(module, args, kwargs, self, parameters, answerer)
 
-    def fake_cuda(self) -> FakeAccelerator | bool:
-        """The argument of ``fake_mode`` for a machine that has all devices of the workload."""
-        num_devices = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
-        return FakeAccelerator("cuda", num_devices, self.profile) if num_devices else False
-
     def mode(self, answerer: Answerer | None = None) -> Together:
-        """A fake mode in which autograd is on and autocast off, whatever the caller has set."""
-        return Together(
-            dispatcher.torch_modes_kept(),
-            Entered(fake_mode(fake_cuda=self.fake_cuda())),
-            answering_by(answerer or Answerer(self.answer)),
-            autograd.inference_mode(False),
-            autograd.enable_grad(),
-            *map(backends.autocast_off, ("cpu", "cuda")),
-        )
+        """A fake mode with all devices of the workload, in which autograd is on and autocast off,
+        whatever the caller has set.
+        """
+        num_gpus = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
+        return mode_of_copies(answerer or Answerer(self.answer), self.profile, num_gpus)
 
     @property
     def profile(self) -> CudaProfile:

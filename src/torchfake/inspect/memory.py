@@ -29,8 +29,8 @@ from torchfake.inspect.inputs.given import (
 )
 from torchfake.inspect.inputs.resizing import BATCH, resized, size_of
 from torchfake.inspect.program.measure import is_program, run_program, workload_of_program
-from torchfake.inspect.run import cuda_memory
 from torchfake.inspect.run.adapters import with_adapters
+from torchfake.inspect.run.cuda_memory import CUDA_ROUNDING, workspace_bytes
 from torchfake.inspect.run.execution import is_first_another, run_step
 from torchfake.inspect.run.lifetimes import Lifetimes
 from torchfake.inspect.run.step import (
@@ -278,8 +278,10 @@ def account(
         mode=step.mode,
         device=str(device),
         gpu=profile,
-        round_to=cuda_memory.allocation_rounding(profile, step),
-        workspace_bytes=cuda_memory.workspace_bytes(profile, ops, step),
+        round_to=step.round_to or (CUDA_ROUNDING if profile else 1),
+        workspace_bytes=workspace_bytes(profile, ops, is_training=step.mode == "training")
+        if step.workspace_bytes is None
+        else step.workspace_bytes,
         elsewhere=_peaks_elsewhere(lives, str(device)),
         lives=lives.rows(lives.on_device(device)),
         subject=workload,

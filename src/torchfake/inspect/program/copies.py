@@ -19,7 +19,6 @@ from torchfake.errors import InputsError
 from torchfake.inspect.copied.functions import FunctionCopies
 from torchfake.inspect.copied.references import Reached, hooks_of
 from torchfake.inspect.describe.messages import one_line
-from torchfake.inspect.run.optimizers import lbfgs_refused
 from torchfake.observe import FakeCopies, replace_replicas
 
 
@@ -45,7 +44,6 @@ class ProgramCopy:
             fakes.of(tensor)
         self._memo: dict[int, Any] = {**self._functions.by_id, **fakes.by_tensor}
         self._memo.update({id(value): value for value in reached.kept})
-        _check_optimizers(reached.optimizers)
         for optimizer in reached.optimizers:
             self._memo[id(optimizer)] = object.__new__(type(optimizer))
         for optimizer in reached.optimizers:
@@ -98,12 +96,6 @@ class ProgramCopy:
     def __call__(self) -> Any:
         """One step."""
         return self.function(*self.args)
-
-
-def _check_optimizers(optimizers: list[Optimizer]) -> None:
-    for optimizer in optimizers:
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise InputsError(lbfgs_refused(optimizer))
 
 
 def _named_modules(modules: list[tuple[str, nn.Module]]) -> nn.Module:

@@ -22,10 +22,12 @@ from torch.optim import Optimizer
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch import autograd
+from torchfake.errors import InputsError
 from torchfake.inspect.copied.references import Reached
 from torchfake.inspect.program.copies import ProgramCopy
 from torchfake.inspect.run.lifetimes import PHASES, Lifetimes
 from torchfake.inspect.run.module_tensors import ModuleTensors
+from torchfake.inspect.run.optimizers import lbfgs_refused
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import Workload, main_device, workload_of
 from torchfake.inspect.timing.commands import Command, CommandRecorder, recorder_for
@@ -155,6 +157,9 @@ def run_program(workload: Workload, answerer: Answerer, *, has_workspace: bool) 
     with workload.mode(answerer), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OPTIMIZER_COPIED)
         program = ProgramCopy(function, args, workload.device)
+        for optimizer in program.optimizers:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise InputsError(lbfgs_refused(optimizer))
         device = workload.device or main_device(program.modules, program.tensors())
         modules = RunningModules(program.modules)  # whose hooks stay: one for both calls
         make = partial(ProgramTracker, program, modules, has_workspace=has_workspace)

@@ -1,6 +1,6 @@
 """What CUDA takes in addition to what operators request: rounding, and workspaces of cuBLAS.
 
-Input: the profile of a GPU, the operators that ran, the step's options. Output: bytes. Invariant:
+Input: the profile of a GPU, the operators that ran. Output: bytes. Invariant:
 the sizes are those of torch's own source; a CPU adds nothing.
 """
 
@@ -11,7 +11,6 @@ from typing import Any
 
 from torchfake._core.gpu_profiles import ROCM, CudaProfile
 from torchfake._torch import kernels
-from torchfake.inspect.run.step import Step
 
 CUDA_ROUNDING = 512
 """Bytes that CUDA's caching allocator rounds a request up to a multiple of: ``kMinBlockSize`` in
@@ -21,23 +20,15 @@ MATRIX_PRODUCTS = ("addmm", "baddbmm", "bmm", "mm", "addbmm", "addmv", "mv", "do
 """Operators that run in cuBLAS, for which torch keeps a workspace."""
 
 
-def allocation_rounding(profile: CudaProfile | None, step: Step) -> int:
-    """Bytes that every allocation is rounded up to a multiple of."""
-    return step.round_to or (CUDA_ROUNDING if profile else 1)
-
-
-def workspace_bytes(profile: CudaProfile | None, ops: Iterable[Any], step: Step) -> int:
+def workspace_bytes(profile: CudaProfile | None, ops: Iterable[Any], *, is_training: bool) -> int:
     """Of all workspaces that are kept: one for the thread that runs forward and one for autograd's,
     since each thread has its own handle of cuBLAS. torch 2.15 keeps none: see ``kernel_memory``.
     """
-    if step.workspace_bytes is not None:
-        return step.workspace_bytes
     if profile is None or not kernels.cublas_workspace_is_kept():
         return 0
     if not any(is_matrix_product(op) for op in ops):
         return 0
-    num_handles = 2 if step.mode == "training" else 1
-    return num_handles * cublas_workspace_bytes(profile)
+    return (2 if is_training else 1) * cublas_workspace_bytes(profile)
 
 
 def is_matrix_product(op: Any) -> bool:

@@ -36,14 +36,14 @@ if _typing.TYPE_CHECKING:
     from torchfake.fake import is_fake as is_fake
     from torchfake.fake import meta_like as meta_like
     from torchfake.inspect.check import check as check
-    from torchfake.inspect.diff import diff as diff
-    from torchfake.inspect.fit import fit as fit
+    from torchfake.inspect.contents.diff import diff as diff
+    from torchfake.inspect.dataflow.model_graph import graph_of as graph_of
+    from torchfake.inspect.figures.report import report as report
     from torchfake.inspect.gpu_files import read_profiles as read_profiles
     from torchfake.inspect.inputs.example_inputs import example_inputs as example_inputs
-    from torchfake.inspect.memory import estimate as estimate
-    from torchfake.inspect.model_graph import graph_of as graph_of
+    from torchfake.inspect.memory.estimate import estimate as estimate
+    from torchfake.inspect.memory.fit import fit as fit
     from torchfake.inspect.serve import Serve as Serve
-    from torchfake.inspect.show.report import report as report
     from torchfake.inspect.summary import summary as summary
     from torchfake.meta_init import clear_meta_init_cache as clear_meta_init_cache
     from torchfake.meta_init import is_meta_init as is_meta_init

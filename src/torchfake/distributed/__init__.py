@@ -35,8 +35,8 @@ from torchfake.distributed.search.search import search_layouts as search_layouts
 from torchfake.distributed.strategies.strategy import Strategy as Strategy
 from torchfake.distributed.strategies.target_plan import TargetPlan as TargetPlan
 from torchfake.distributed.strategies.target_plan import plan_target as plan_target
-from torchfake.inspect.base_record import plain_text, register_on_first_use
-from torchfake.inspect.search import peaks_of
+from torchfake.inspect.memory.search import peaks_of
+from torchfake.inspect.records.record import plain_text, register_on_first_use
 from torchfake.inspect.timing.collectives import Links as Links
 
 __all__ = [

@@ -26,9 +26,9 @@ from torchfake.distributed.run_rank import Job
 from torchfake.distributed.run_ranks import requested, run_all, run_each
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parse_known_device
-from torchfake.inspect.fit import RESERVED_BYTES
-from torchfake.inspect.run.step import Loss, step_of
-from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.memory.fit import RESERVED_BYTES
+from torchfake.inspect.steps.step import Loss, step_of
 from torchfake.inspect.timing.collectives import Links
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
 from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
-from torchfake.inspect.estimates import Estimate, Peak
-from torchfake.inspect.run.lifetimes import CATEGORIES
+from torchfake.inspect.memory.estimate_record import Estimate, Peak
+from torchfake.inspect.storages.lifetimes import CATEGORIES
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
 from torchfake.inspect.timing.commands import Message
 from torchfake.inspect.timing.efficiency import Shares

@@ -26,8 +26,8 @@ from torchfake.distributed.foreach_ops import run_on_shards
 from torchfake.distributed.pipelines.exchanges import Exchanges
 from torchfake.distributed.pipelines.mailboxes import Mailbox
 from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
-from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
-from torchfake.inspect.run.storage_tracker import StorageTracker
+from torchfake.inspect.storages.lifetimes import Lifetime, Lifetimes
+from torchfake.inspect.storages.storage_tracker import StorageTracker
 from torchfake.inspect.timing import commands as timing
 from torchfake.observe import RunningModules, observing, storage_of
 

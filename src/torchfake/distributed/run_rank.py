@@ -39,14 +39,14 @@ from torchfake.distributed.replicas.reducer import held_by_reducers
 from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
-from torchfake.inspect import memory
-from torchfake.inspect.copied.arguments import ArgumentCopies
-from torchfake.inspect.describe.messages import one_line
-from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.run.execution import is_first_another, run_step, set_training
-from torchfake.inspect.run.lifetimes import Lifetimes
-from torchfake.inspect.run.step import Step
-from torchfake.inspect.run.workload import FakeCopy, Workload
+from torchfake.inspect.copies.arguments import ArgumentCopies
+from torchfake.inspect.copies.workload import FakeCopy, Workload
+from torchfake.inspect.memory.estimate import account
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.steps.execution import is_first_another, run_step, set_training
+from torchfake.inspect.steps.step import Step
+from torchfake.inspect.storages.lifetimes import Lifetimes
 from torchfake.inspect.timing.commands import recorder_for
 from torchfake.observe import RunningModules
 
@@ -255,7 +255,7 @@ class _Rank:
     ) -> RankRun:
         job, peers = self.job, self.mailbox.peers
         lifetimes, roles = tracker.finish_with_roles()
-        estimate = memory.account(
+        estimate = account(
             lifetimes,
             tracker.ops,
             first=first,

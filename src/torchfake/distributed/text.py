@@ -13,9 +13,9 @@ from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.rank_plan import RankPlan
 from torchfake.distributed.rank_tracker import Traffic
-from torchfake.inspect.base_record import plain_text
-from torchfake.inspect.describe.units import bytes_text, compared_bytes, seconds_text
-from torchfake.inspect.fit import Fit
+from torchfake.inspect.memory.fit import Fit
+from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
 from torchfake.inspect.show.text import padded, plain_lines
 from torchfake.inspect.show.verdict import verdict_text
 

@@ -20,18 +20,18 @@ from torchfake._core import arguments
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch import autograd
 from torchfake.errors import CheckError, TorchFakeError
-from torchfake.inspect.base_record import Record
-from torchfake.inspect.describe.messages import answers_to_dict
-from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
+from torchfake.inspect.copies.workload import FakeCopy, Workload, check_module, workload_of
 from torchfake.inspect.inputs.given import (
     INPUTS_NEEDED,
     Shape,
     inputs_given,
     lacks_arguments,
 )
-from torchfake.inspect.run.backward import default_loss, run_backward
-from torchfake.inspect.run.bounds_check import check_indices
-from torchfake.inspect.run.workload import FakeCopy, Workload, check_module, workload_of
+from torchfake.inspect.records.messages import answers_to_dict
+from torchfake.inspect.records.record import Record
+from torchfake.inspect.records.tensor_specs import arguments_text, to_json, to_specs
+from torchfake.inspect.steps.backward import default_loss, run_backward
+from torchfake.inspect.storages.bounds_check import check_indices
 from torchfake.observe import (
     Answer,
     AnswerFunction,

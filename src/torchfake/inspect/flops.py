@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torchfake.errors import InputsError
-from torchfake.inspect.describe.module_names import name_and_ancestors
-from torchfake.inspect.run.backward import default_loss, run_backward
-from torchfake.inspect.run.workload import FakeCopy
+from torchfake.inspect.copies.workload import FakeCopy
+from torchfake.inspect.records.module_names import name_and_ancestors
+from torchfake.inspect.steps.backward import default_loss, run_backward
 from torchfake.inspect.timing.formulas import flop_formulas, recomputed_flops
 from torchfake.observe import Observer, RunningModules, observing
 

@@ -24,16 +24,24 @@ from torchfake.errors import (
     TorchFakeError,
     UnknownValueError,
 )
-from torchfake.inspect import several_gpus
-from torchfake.inspect.base_record import Record
 from torchfake.inspect.check import check
-from torchfake.inspect.describe.messages import one_line
-from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.fit import Fits, fit
+from torchfake.inspect.contents.tree import ModuleNode
+from torchfake.inspect.contents.weights import (
+    Weights,
+    scheme_named,
+    scheme_of_config,
+    unquantized,
+    weights_by,
+)
+from torchfake.inspect.dataflow.model_graph import DataflowGraph, graph_of
 from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
 from torchfake.inspect.inputs.written import WrittenInputs, inputs_advice
-from torchfake.inspect.memory import estimate
-from torchfake.inspect.model_graph import DataflowGraph, graph_of
+from torchfake.inspect.memory import several_gpus
+from torchfake.inspect.memory.estimate import estimate
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.fit import Fits, fit
+from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.records.record import Record
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.summary import Summary, summary
 from torchfake.inspect.targets.build import build
@@ -41,14 +49,6 @@ from torchfake.inspect.targets.options import device_named, dtype_named
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.saved_tensors import module_of_saved
 from torchfake.inspect.targets.target import Target
-from torchfake.inspect.tree import ModuleNode
-from torchfake.inspect.weights import (
-    Weights,
-    scheme_named,
-    scheme_of_config,
-    unquantized,
-    weights_by,
-)
 
 SIZES_OF_CONFIG = "sizes are those of its config: "
 """The beginning of a note on a checkpoint that cannot be read."""

@@ -19,7 +19,7 @@ from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.schedules import PipelineSchedule
 from torchfake.distributed.parallelize.writer import Code
 from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 
 _STAGE = """class Stage(torch.nn.Module):
     def __init__(self, model, takes, gives):

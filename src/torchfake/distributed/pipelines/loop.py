@@ -22,13 +22,13 @@ from torchfake._torch.distributed_patches import (
     voting_alone,
 )
 from torchfake.errors import InputsError
-from torchfake.inspect.copied.arguments import held_by_arguments
-from torchfake.inspect.run.module_tensors import ModuleTensors
-from torchfake.inspect.run.optimizers import optimizer_of
-from torchfake.inspect.run.step import Step
-from torchfake.inspect.run.storage_tracker import StorageTracker
-from torchfake.inspect.run.training import autocast_of
-from torchfake.inspect.run.workload import FakeCopy
+from torchfake.inspect.copies.arguments import held_by_arguments
+from torchfake.inspect.copies.workload import FakeCopy
+from torchfake.inspect.steps.module_tensors import ModuleTensors
+from torchfake.inspect.steps.optimizers import optimizer_of
+from torchfake.inspect.steps.step import Step
+from torchfake.inspect.steps.training import autocast_of
+from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 
 class Pipeline:

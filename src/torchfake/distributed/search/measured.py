@@ -13,7 +13,7 @@ import numpy as np
 
 from torchfake.distributed.rank_plan import KINDS, RankPlan
 from torchfake.distributed.strategies.target_plan import TargetPlan
-from torchfake.inspect.run.lifetimes import PHASES
+from torchfake.inspect.storages.lifetimes import PHASES
 
 
 class OfBlock(NamedTuple):

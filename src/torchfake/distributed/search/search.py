@@ -20,7 +20,7 @@ from torchfake.distributed.search.depths import Layers
 from torchfake.distributed.search.trials import Row, Trials
 from torchfake.distributed.strategies.target_plan import TargetPlan, plan_target
 from torchfake.errors import InputsError
-from torchfake.inspect.base_record import Record
+from torchfake.inspect.records.record import Record
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.resolve import resolve
 

@@ -21,10 +21,10 @@ from torchfake.distributed.plan import Plan, plan_of
 from torchfake.distributed.run_rank import Job
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.errors import InputsError, TorchFakeError
-from torchfake.inspect.estimates import Estimate
+from torchfake.inspect.copies.workload import Workload
 from torchfake.inspect.inputs.resizing import BATCH, resized
-from torchfake.inspect.run.workload import Workload
-from torchfake.inspect.search import Peaks, peaks_of
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.search import Peaks, peaks_of
 
 
 class PlanPeaks(Peaks):

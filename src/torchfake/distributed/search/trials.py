@@ -17,7 +17,7 @@ from torchfake.distributed.search.measured import Measured, measured
 from torchfake.distributed.search.mixes import Ways, at_full_depth, exposed_share
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.errors import InputsError
-from torchfake.inspect.fit import RESERVED_BYTES
+from torchfake.inspect.memory.fit import RESERVED_BYTES
 
 _MOST_RUN_WHOLE = 4
 """Layouts that are run whole before the search gives up on an answer."""

@@ -28,10 +28,10 @@ from torchfake.distributed.strategies.pipelines import inputs_and_target, micro_
 from torchfake.distributed.strategies.step_time import StepTime, step_time
 from torchfake.distributed.strategies.strategy import Strategy
 from torchfake.errors import InputsError, UnknownValueError
-from torchfake.inspect.base_record import Record
-from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
 from torchfake.inspect.inputs.written import WrittenInputs, inputs_advice
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.records.record import Record
 from torchfake.inspect.targets.build import build, construct
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target

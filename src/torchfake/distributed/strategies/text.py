@@ -10,7 +10,7 @@ from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.schedules import schedule_named
 from torchfake.distributed.strategies.target_plan import TargetPlan
 from torchfake.distributed.text import plan_lines, plan_tables, step_text
-from torchfake.inspect.base_record import plain_text
+from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.show.text import plain_lines
 
 _PRECISIONS = {

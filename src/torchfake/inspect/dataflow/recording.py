@@ -19,8 +19,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from torchfake._torch import autograd
-from torchfake.inspect.describe.tensor_specs import TensorSpec, spec_of
-from torchfake.inspect.run.workload import FakeCopy, tensors_in
+from torchfake.inspect.copies.workload import FakeCopy, tensors_in
+from torchfake.inspect.records.tensor_specs import TensorSpec, spec_of
 from torchfake.observe import FakeTensor, Observer, observing, storage_of
 
 ROOT = 0

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
-from torchfake.inspect.run.workload import Workload, tensors_in
+from torchfake.inspect.copies.workload import Workload, tensors_in
 from torchfake.observe import FakeCopies
 
 BATCH, SEQ = "batch", "seq"

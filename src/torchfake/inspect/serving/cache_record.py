@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchfake.inspect.run.workload import tensors_in
+from torchfake.inspect.copies.workload import tensors_in
 from torchfake.observe import Storage, held_tensors, storage_of
 
 

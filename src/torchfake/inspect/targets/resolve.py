@@ -25,7 +25,7 @@ from torch import nn
 
 from torchfake._torch.contexts import Restoring, uninterrupted
 from torchfake.errors import TargetError, did_you_mean
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.targets import transformers_models
 from torchfake.inspect.targets.hub import hub_config, hub_tensors, is_hub_id
 from torchfake.inspect.targets.libraries import (

@@ -172,10 +172,8 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def _did_you_mean(name: str) -> str:
-    paths = (*_IN_SUBMODULES, *__all__)
-    return errors.did_you_mean(
-        name, {path.rpartition(".")[2].lower(): f"torchfake.{path}" for path in paths}
-    )
+    paths = {path.rpartition(".")[2]: f"torchfake.{path}" for path in (*_IN_SUBMODULES, *__all__)}
+    return errors.did_you_mean(name, paths, paths.__getitem__)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ devices in one operation) is refused with torch's classes and messages.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 DOCUMENTATION = "https://github.com/torchfake/torchfake/blob/main/docs/"
 """Where the pages of all classes are."""
@@ -338,17 +338,17 @@ def listed(names: Sequence[str]) -> str:
 _LONGEST_NAME = 200  # longer ones are compared with none: that takes the square of their length
 
 
-def did_you_mean(unknown: str, known: Iterable[str] | Mapping[str, str]) -> str:
+def did_you_mean(unknown: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:
     """``; did you mean A, B or C?`` or "": the known names closest to an unknown one, case aside.
 
-    A mapping of known names has their spellings in lower case as keys.
+    The message has ``shown(name)`` for each of them.
 
     >>> did_you_mean("Defered_init", ["deferred_init", "fake_mode"])
     '; did you mean deferred_init?'
     """
     if len(unknown) > _LONGEST_NAME:
         return ""
-    by_spelling = known if isinstance(known, Mapping) else {name.lower(): name for name in known}
-    close = difflib.get_close_matches(unknown.lower(), by_spelling, n=3, cutoff=0.7)
-    names = list(dict.fromkeys(by_spelling[spelling] for spelling in close))
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(unknown.lower(), by_lower, n=3, cutoff=0.7)
+    names = list(dict.fromkeys(shown(by_lower[name]) for name in close))
     return f"; did you mean {listed(names)}?" if names else ""

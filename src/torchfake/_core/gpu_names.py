@@ -61,7 +61,7 @@ def _begins(plain: str) -> Callable[[str], bool]:
 def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
     """``; did you mean A or B?`` or "": the keys closest to a name that means none."""
     by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
-    return did_you_mean(_plain(name), by_spelling)
+    return did_you_mean(_plain(name), by_spelling, by_spelling.__getitem__)
 
 
 _OTHERS = {

@@ -281,10 +281,10 @@ def named_profile(name: str | CudaProfile, argument: str = "gpu") -> tuple[str, 
         raise DeviceError(f"{argument}={name!r} may mean {listed(found)}: give one of these names")
     if other := other_device(text):
         raise DeviceError(f"{argument}={name!r}: {other}")
+    hint = did_you_mean_gpu(text, names) or f"; there are: {', '.join(PROFILES)}."
     raise DeviceError(
-        f"{argument}={name!r}: there is no such GPU{did_you_mean_gpu(text, names)}; there are: "
-        f"{', '.join(PROFILES)}; others are described by torchfake.read_profiles(FILE), on the "
-        "command line --profiles FILE"
+        f"{argument}={name!r}: there is no such GPU{hint} Others are described by "
+        "torchfake.read_profiles(FILE), on the command line --profiles FILE"
     )
 
 

@@ -189,7 +189,7 @@ def fit_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Show on which GPUs a step of a model fits, and the largest batch on each.
+    """Show on which GPUs a step fits, and the largest batch on each.
 
     Without --gpu a selection of common GPUs is checked, with --gpu all every known one. The exit
     status is 1 if the step fits on none.
@@ -248,9 +248,9 @@ def diff_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Show the differences between two models or checkpoints: names, shapes, dtypes, bytes.
+    """Show the differences between two models or checkpoints.
 
-    Only the headers of checkpoints are read. The exit status is 1 if there are differences.
+    Names, shapes, dtypes and bytes are compared. Only the headers of checkpoints are read. The exit status is 1 if there are differences.
     """
     import_answers()
     from torchfake.inspect.contents.diff import diff
@@ -290,9 +290,9 @@ def init_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Initialise a model as eager PyTorch would, and write it to safetensors files.
+    """Initialise a model as eager PyTorch would, into files.
 
-    The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
+    The files are safetensors. The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
     The whole model is never in memory; from_pretrained reads the result. After an interruption, the
     same command continues after the last complete file.
     """

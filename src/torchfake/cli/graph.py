@@ -64,9 +64,9 @@ def graph_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Show what the modules of a model pass to each other: boxes, edges, shapes and bytes.
+    """Show what the modules of a model pass to each other.
 
-    The model is run once on fakes of generated inputs. Identical layers are folded into one box.
+    Prints boxes and edges, with shapes and bytes. The model is run once on fakes of generated inputs. Identical layers are folded into one box.
     """
     import_answers()
     from torchfake._files.disk.incomplete import write_whole

@@ -155,9 +155,9 @@ def plan_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Check whether a model trains on a number of GPUs; show what each one holds and sends.
+    """Check whether a model trains on a number of GPUs.
 
-    The model's repeated blocks are sharded by FSDP2. With an axis tp in the mesh, tensors are split
+    Shows what each GPU holds and sends, and how long a step takes. The model's repeated blocks are sharded by FSDP2. With an axis tp in the mesh, tensors are split
     by the tensor-parallel plan that ships with transformers models. Of ranks that do the same, one
     is run on fakes. The exit status is 1 if the model does not fit.
     """

@@ -169,6 +169,8 @@ def fit(
     >>> found.fits, found.largest > 100_000
     (True, True)
     """
+    if "gpu" in options:  # which estimate has
+        raise TypeError("fit takes GPUs after its first argument: fit(model, 'h100-80gb')")
     named = _named(estimate, gpus)
     if serve is not None:
         estimate = _served(estimate, serve, next(iter(named.values())), options)

@@ -103,7 +103,7 @@ def _model_target(text: str, name: str, config: dict[str, Any]) -> Target:
     if unknown and "_class_name" not in config:
         key = min(unknown)
         known = inspect.signature(model_class.__init__).parameters
-        raise TargetError(f"{name} has no key {key!r}{did_you_mean(key, known)}")
+        raise TargetError(f"{name} has no key {key!r}{did_you_mean(key, list(known))}")
     return Target(text, name, partial(_from_config, model_class, config))
 
 

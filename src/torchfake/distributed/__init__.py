@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING
 from torchfake._guessed_names import answering_guesses
 from torchfake.distributed.plan import Plan as Plan
 from torchfake.distributed.plan import plan as plan
-from torchfake.distributed.rank_plan import RankPlan as RankPlan
-from torchfake.distributed.rank_tracker import Traffic as Traffic
+from torchfake.distributed.ranks.rank_plan import RankPlan as RankPlan
+from torchfake.distributed.ranks.rank_tracker import Traffic as Traffic
 from torchfake.distributed.search.search import Search as Search
 from torchfake.distributed.search.search import search_layouts as search_layouts
-from torchfake.distributed.strategies.strategy import Strategy as Strategy
-from torchfake.distributed.strategies.target_plan import TargetPlan as TargetPlan
-from torchfake.distributed.strategies.target_plan import plan_target as plan_target
+from torchfake.distributed.strategy import Strategy as Strategy
+from torchfake.distributed.target_plans.target_plan import TargetPlan as TargetPlan
+from torchfake.distributed.target_plans.target_plan import plan_target as plan_target
 from torchfake.inspect.base_record import plain_text, register_on_first_use
 from torchfake.inspect.search import peaks_of
 from torchfake.inspect.timing.collectives import Links as Links
@@ -57,7 +57,7 @@ __all__ = [
 
 register_on_first_use(plain_text, Plan, "torchfake.distributed.text")
 register_on_first_use(plain_text, Search, "torchfake.distributed.search.text")
-register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.strategies.text")
+register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.target_plans.text")
 register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.sizes")
 register_on_first_use(peaks_of, TargetPlan, "torchfake.distributed.search.sizes")
 

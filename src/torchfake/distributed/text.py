@@ -11,8 +11,8 @@ from typing import Protocol
 
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
-from torchfake.distributed.rank_plan import RankPlan
-from torchfake.distributed.rank_tracker import Traffic
+from torchfake.distributed.ranks.rank_plan import RankPlan
+from torchfake.distributed.ranks.rank_tracker import Traffic
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.describe.units import bytes_text, compared_bytes, seconds_text
 from torchfake.inspect.fit import Fit

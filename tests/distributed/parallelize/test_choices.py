@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
-from tests.distributed.strategies import laid_out_models as models  # noqa: E402
+from tests.distributed.parallelize import laid_out_models as models  # noqa: E402
 from torchfake import fake_mode  # noqa: E402
 from torchfake.distributed import Strategy, plan_target  # noqa: E402
 from torchfake.distributed.parallelize.choices import (  # noqa: E402

@@ -18,8 +18,8 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.plan import Plan, plan_of
-from torchfake.distributed.run_rank import Job
-from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.distributed.ranks.run_rank import Job
+from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.inputs.resizing import BATCH, resized

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torchfake.distributed.search.candidates import Candidate
 from torchfake.distributed.search.search import Search
 from torchfake.distributed.search.trials import Row
-from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.describe.units import bytes_text, seconds_text
 from torchfake.inspect.show.text import padded, plain_lines

@@ -16,7 +16,7 @@ from torch import nn
 
 from torchfake._contexts import interrupt_behind
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.schedules import PipelineSchedule
+from torchfake.distributed.parallelize.pipeline_schedules import PipelineSchedule
 from torchfake.distributed.parallelize.writer import Code
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import one_line

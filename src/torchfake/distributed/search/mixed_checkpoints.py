@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from torchfake.distributed.search.depths import Taken
+from torchfake.distributed.search.extrapolation import Taken
 from torchfake.distributed.search.knapsack import Option, least_seconds
-from torchfake.distributed.search.measured import Measured, OfBlock
+from torchfake.distributed.search.measurements import Measured, OfBlock
 
 
 class Mix(NamedTuple):

@@ -17,17 +17,17 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake._guessed_calls import advised
-from torchfake.distributed.parallelize.context import (
+from torchfake.distributed.parallelize.context_parallel import (
     check_length,
     is_of_transformers,
     whole_sequences,
 )
 from torchfake.distributed.parallelize.mesh_axes import AXES_ADVICE, MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
-from torchfake.distributed.strategies.batch import Batch, batch_of
-from torchfake.distributed.strategies.pipelines import inputs_and_target, micro_batches
-from torchfake.distributed.strategies.step_time import StepTime, step_time
-from torchfake.distributed.strategies.strategy import Strategy
+from torchfake.distributed.strategy import Strategy
+from torchfake.distributed.target_plans.batch import Batch, batch_of
+from torchfake.distributed.target_plans.pipelines import inputs_and_target, micro_batches
+from torchfake.distributed.target_plans.step_time import StepTime, step_time
 from torchfake.errors import InputsError, UnknownValueError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.estimates import Estimate

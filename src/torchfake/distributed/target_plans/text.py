@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torchfake.distributed.parallelize.choices import counts_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.schedules import schedule_named
-from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
+from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.text import plan_lines, plan_tables, step_text
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.show.text import plain_lines

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchfake.distributed.parallelize.blocks import repeated_blocks
-from torchfake.distributed.search.measured import Measured
+from torchfake.distributed.search.measurements import Measured
 
 DEPTHS = (3, 4, 5)
 """Layers that are run: FSDP2 gathers one layer ahead, so with fewer not all is as between many."""

@@ -24,19 +24,19 @@ from torchfake._fake_copies import FakeCopies
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import distributed
 from torchfake._unknown_values.asking import Answerer, AnswerFunction
-from torchfake.distributed.fake_process_group import simulated_rank
+from torchfake.distributed.ddp.reducer import held_by_reducers
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.patches import dtensors_of_fakes
-from torchfake.distributed.pipelines.loop import (
+from torchfake.distributed.ranks.fake_process_group import simulated_rank
+from torchfake.distributed.ranks.mailboxes import Mailbox
+from torchfake.distributed.ranks.patches import dtensors_of_fakes
+from torchfake.distributed.ranks.pipeline_loop import (
     Pipeline,
     PipelineLoop,
     check_pipeline_step,
     pipeline_of,
 )
-from torchfake.distributed.pipelines.mailboxes import Mailbox
-from torchfake.distributed.rank_tracker import RankTracker, Traffic
-from torchfake.distributed.replicas.reducer import held_by_reducers
-from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
+from torchfake.distributed.ranks.rank_tracker import RankTracker, Traffic
+from torchfake.distributed.ranks.shard_sizes import UnevenShards, local_tensors
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
 from torchfake.inspect import memory
@@ -81,9 +81,11 @@ class RankRun(NamedTuple):
 
     rank: int
     estimate: Estimate
-    roles: np.ndarray[Any, Any]  # of the estimate's lifetimes; see distributed/rank_tracker
+    roles: np.ndarray[Any, Any]  # of the estimate's lifetimes; see distributed/ranks/rank_tracker
     traffic: tuple[Traffic, ...]
-    shape_ids: dict[Any, np.ndarray[Any, Any]]  # of uneven shards; see distributed/shard_sizes
+    shape_ids: dict[
+        Any, np.ndarray[Any, Any]
+    ]  # of uneven shards; see distributed/ranks/shard_sizes
 
 
 def run_rank(job: Job, rank: int, mailbox: Mailbox) -> RankRun:

@@ -16,10 +16,9 @@ from torch import nn
 
 from torchfake._torch import autograd, dispatcher
 from torchfake._torch.distributed import bucket_assignment
-from torchfake.distributed.rank_tracker import RankTracker
-from torchfake.distributed.replicas.broadcasts import broadcast_numbers
-from torchfake.distributed.replicas.buckets import AllReduce, Bucket, communication_stream
-from torchfake.distributed.replicas.unused import UsedMap, without_gradient
+from torchfake.distributed.ddp.broadcasts import broadcast_numbers
+from torchfake.distributed.ddp.buckets import AllReduce, Bucket, communication_stream
+from torchfake.distributed.ddp.unused import UsedMap, without_gradient
 from torchfake.errors import InputsError
 
 _FIRST_BYTES, _BYTES = 1 << 20, 25 << 20
@@ -261,9 +260,9 @@ def held_by_reducers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 def report(reducer: Reducer) -> None:
     """Tell the tracker of the rank what the reducer holds now."""
-    tracker = dispatcher.current_fake_mode()
-    if isinstance(tracker, RankTracker):
-        tracker.register_held(reducer.held())
+    register = getattr(dispatcher.current_fake_mode(), "register_held", None)
+    if register is not None:
+        register(reducer.held())
 
 
 class Logger:

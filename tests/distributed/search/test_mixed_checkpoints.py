@@ -10,13 +10,13 @@ from torch import nn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
-from tests.distributed.strategies import laid_out_models as models  # noqa: E402
+from tests.distributed.parallelize import laid_out_models as models  # noqa: E402
 from torchfake import fake_mode, profiles  # noqa: E402
 from torchfake.distributed import TargetPlan, plan_target, search_layouts  # noqa: E402
 from torchfake.distributed.search import search, trials  # noqa: E402
 from torchfake.distributed.search.candidates import Candidate  # noqa: E402
-from torchfake.distributed.search.depths import Layers, depths_of  # noqa: E402
-from torchfake.distributed.search.measured import measured  # noqa: E402
+from torchfake.distributed.search.extrapolation import Layers, depths_of  # noqa: E402
+from torchfake.distributed.search.measurements import measured  # noqa: E402
 
 TARGET = "transformers:LlamaForCausalLM"
 DEPTH = 7

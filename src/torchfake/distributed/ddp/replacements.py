@@ -13,8 +13,8 @@ import torch
 
 from torchfake._patches.patch import Patch
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake.distributed.replicas.broadcasts import broadcast_coalesced
-from torchfake.distributed.replicas.reducer import Logger, Reducer
+from torchfake.distributed.ddp.broadcasts import broadcast_coalesced
+from torchfake.distributed.ddp.reducer import Logger, Reducer
 from torchfake.errors import InputsError
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.tensor import named_styles
+from torchfake.distributed.parallelize.tensor_parallel import named_styles
 from torchfake.distributed.parallelize.tensor_rules import (
     TORCH_STYLES,
     TensorRules,

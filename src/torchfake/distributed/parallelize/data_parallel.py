@@ -11,7 +11,7 @@ import importlib.util
 import torch
 
 from torchfake.distributed.parallelize.blocks import Blocks
-from torchfake.distributed.parallelize.experts import ExpertModules, shard_experts
+from torchfake.distributed.parallelize.expert_parallel import ExpertModules, shard_experts
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.writer import Code, data_mesh, members
 from torchfake.errors import InputsError

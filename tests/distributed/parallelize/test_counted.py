@@ -11,8 +11,8 @@ import pytest
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
-from tests.distributed.strategies.laid_out_models import LAID_OUT  # noqa: E402
-from tests.distributed.strategies.token_layouts import SHIPS_RULES, TOKENS  # noqa: E402
+from tests.distributed.parallelize.laid_out_models import LAID_OUT  # noqa: E402
+from tests.distributed.parallelize.token_layouts import SHIPS_RULES, TOKENS  # noqa: E402
 from tests.distributed.test_plan_counted import as_counted, planned  # noqa: E402
 from tests.ranks import Launch, finished, once_per_session, run_launches  # noqa: E402
 
@@ -46,7 +46,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     def count(folder: Path) -> None:
         folder.mkdir()
         args = str(folder), *names(request.config)
-        worker = "tests.distributed.strategies.worker_laid_out"
+        worker = "tests.distributed.parallelize.worker_laid_out"
         run_launches([Launch(worker, 4, args)], folder)
 
     folder = once_per_session(tmp_path_factory, "laid out", count)

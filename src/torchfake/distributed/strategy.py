@@ -25,10 +25,10 @@ from torchfake.distributed.parallelize.code import (
     code_of,
     optimizer_text,
 )
-from torchfake.distributed.parallelize.context import context_usage, in_ring
+from torchfake.distributed.parallelize.context_parallel import context_usage, in_ring
 from torchfake.distributed.parallelize.engines import ENGINES, STAGES, check_engine
 from torchfake.distributed.parallelize.mesh_axes import AXES_ADVICE, MeshAxes, mesh_axes
-from torchfake.distributed.parallelize.schedules import (
+from torchfake.distributed.parallelize.pipeline_schedules import (
     DEFAULT,
     check_micro_batches,
     schedule_named,

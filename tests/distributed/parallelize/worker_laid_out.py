@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.distributed import worker_counted
-from tests.distributed.strategies.laid_out_models import LAID_OUT
-from tests.distributed.strategies.token_layouts import TOKENS
+from tests.distributed.parallelize.laid_out_models import LAID_OUT
+from tests.distributed.parallelize.token_layouts import TOKENS
 
 
 def main(folder: str, *names: str) -> None:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchfake.distributed.rank_plan import KINDS, RankPlan
-from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.distributed.ranks.rank_plan import KINDS, RankPlan
+from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.inspect.run.lifetimes import PHASES
 
 

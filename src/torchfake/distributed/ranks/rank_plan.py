@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
+from torchfake.distributed.ranks.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
 from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
 from torchfake.inspect.estimates import Estimate, Peak
 from torchfake.inspect.run.lifetimes import CATEGORIES

@@ -23,8 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tests.distributed.sharded_models import Case, Model
-from tests.distributed.strategies.laid_out_models import (
+from tests.distributed.parallelize.laid_out_models import (
     BOTH,
     SIZES,
     TENSOR_PLAN,
@@ -36,9 +35,10 @@ from tests.distributed.strategies.laid_out_models import (
     qwen3_moe,
     texts,
 )
-from tests.distributed.strategies.ring_on_cpu import in_ring_on_cpu
+from tests.distributed.parallelize.ring_on_cpu import in_ring_on_cpu
+from tests.distributed.sharded_models import Case, Model
 from torchfake.distributed import Strategy
-from torchfake.distributed.parallelize.context import whole_sequences
+from torchfake.distributed.parallelize.context_parallel import whole_sequences
 
 
 def qwen3() -> nn.Module:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.pipelines.mailboxes import Mailboxes, WaitsForRank
-from torchfake.distributed.rank_plan import RankPlan
-from torchfake.distributed.run_rank import Job, RankRun, run_rank
-from torchfake.distributed.shard_sizes import equal_ranks
+from torchfake.distributed.ranks.mailboxes import Mailboxes, WaitsForRank
+from torchfake.distributed.ranks.rank_plan import RankPlan
+from torchfake.distributed.ranks.run_rank import Job, RankRun, run_rank
+from torchfake.distributed.ranks.shard_sizes import equal_ranks
 from torchfake.errors import InputsError
 
 

@@ -22,9 +22,9 @@ from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.distributed import is_dtensor, local_tensor_of
 from torchfake._torch.distributed_patches import report_devices_of_shards
-from torchfake.distributed.pipelines.exchanges import patches_of_exchanges
-from torchfake.distributed.rank_tracker import RankTracker
-from torchfake.distributed.replicas.replacements import replicas_of_fakes
+from torchfake.distributed.ddp.replacements import replicas_of_fakes
+from torchfake.distributed.ranks.point_to_point import patches_of_exchanges
+from torchfake.distributed.ranks.rank_tracker import RankTracker
 
 
 def _group_by_device(original: Any) -> Any:

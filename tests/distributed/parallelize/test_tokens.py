@@ -10,11 +10,11 @@ from torch import nn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
-from tests.distributed.strategies import laid_out_models as models  # noqa: E402
-from tests.distributed.strategies import token_layouts as tokens  # noqa: E402
+from tests.distributed.parallelize import laid_out_models as models  # noqa: E402
+from tests.distributed.parallelize import token_layouts as tokens  # noqa: E402
 from torchfake import fake_mode  # noqa: E402
 from torchfake.distributed import Strategy, plan, plan_target  # noqa: E402
-from torchfake.distributed.parallelize import context, experts  # noqa: E402
+from torchfake.distributed.parallelize import context_parallel, expert_parallel  # noqa: E402
 from torchfake.distributed.parallelize.mesh_axes import parse_mesh  # noqa: E402
 from torchfake.errors import InputsError  # noqa: E402
 
@@ -105,8 +105,8 @@ def test_what_cannot_be_split(build: Any, sizes: Any, options: Any, message: str
 
 
 def test_what_torch_and_transformers_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "_ENGINE", "torch.distributed.tensor")
-    monkeypatch.setattr(experts, "_ENGINE", "transformers.not_there")
+    monkeypatch.setattr(context_parallel, "_ENGINE", "torch.distributed.tensor")
+    monkeypatch.setattr(expert_parallel, "_ENGINE", "transformers.not_there")
     assert "has no torch.distributed.tensor.context_parallel" in refused(
         Strategy({"cp": 2}), models.llama
     )

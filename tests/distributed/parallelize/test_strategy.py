@@ -10,12 +10,12 @@ from torch import nn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
-from tests.distributed.strategies import laid_out_models as models  # noqa: E402
+from tests.distributed.parallelize import laid_out_models as models  # noqa: E402
 from torchfake import fake_mode  # noqa: E402
 from torchfake.distributed import Plan, Strategy, plan  # noqa: E402
 from torchfake.distributed.parallelize import tensor_rules as rules_of  # noqa: E402
 from torchfake.distributed.parallelize.blocks import repeated_blocks  # noqa: E402
-from torchfake.distributed.strategies.target_plan import _of_all_micro_batches  # noqa: E402
+from torchfake.distributed.target_plans.target_plan import _of_all_micro_batches  # noqa: E402
 from torchfake.errors import InputsError  # noqa: E402
 
 
@@ -108,8 +108,8 @@ def test_no_repeated_blocks_to_checkpoint() -> None:
 
 
 def test_what_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchfake.distributed.parallelize import data
+    from torchfake.distributed.parallelize import data_parallel
 
-    monkeypatch.setattr(data, "_REPLICATE", "torch.distributed.not_there")
+    monkeypatch.setattr(data_parallel, "_REPLICATE", "torch.distributed.not_there")
     with pytest.raises(InputsError, match=r"has no torch.distributed.not_there, and Distributed"):
         Strategy({"ddp": 2}).code(nn.Linear(2, 2))

@@ -22,10 +22,10 @@ from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed import peer_of, process_group_of
 from torchfake._unknown_values import routing
 from torchfake._unknown_values.choices import Choices
-from torchfake.distributed.foreach_ops import run_on_shards
-from torchfake.distributed.pipelines.exchanges import Exchanges
-from torchfake.distributed.pipelines.mailboxes import Mailbox
-from torchfake.distributed.shard_sizes import UnevenShards, local_tensors
+from torchfake.distributed.ranks.foreach_ops import run_on_shards
+from torchfake.distributed.ranks.mailboxes import Mailbox
+from torchfake.distributed.ranks.point_to_point import Exchanges
+from torchfake.distributed.ranks.shard_sizes import UnevenShards, local_tensors
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.storage_tracker import StorageTracker

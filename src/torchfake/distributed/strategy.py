@@ -18,7 +18,7 @@ from torch import nn
 
 from torchfake._guessed_calls import advised
 from torchfake._torch.distributed import zero_optimizer_class
-from torchfake.distributed.parallelize.choices import check_choices
+from torchfake.distributed.parallelize.checkpoints import check_choices
 from torchfake.distributed.parallelize.code import (
     MESH_IMPORT,
     call_text,
@@ -26,14 +26,14 @@ from torchfake.distributed.parallelize.code import (
     optimizer_text,
 )
 from torchfake.distributed.parallelize.context_parallel import context_usage, in_ring
-from torchfake.distributed.parallelize.engines import ENGINES, STAGES, check_engine
+from torchfake.distributed.parallelize.data_parallel import ENGINES, STAGES, check_engine
 from torchfake.distributed.parallelize.mesh_axes import AXES_ADVICE, MeshAxes, mesh_axes
 from torchfake.distributed.parallelize.pipeline_schedules import (
     DEFAULT,
     check_micro_batches,
     schedule_named,
 )
-from torchfake.distributed.parallelize.tensor_rules import tensor_rules
+from torchfake.distributed.parallelize.tensor_parallel import tensor_rules
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import did_you_mean
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FS
 from tests.distributed.parallelize import laid_out_models as models  # noqa: E402
 from torchfake import fake_mode  # noqa: E402
 from torchfake.distributed import Plan, Strategy, plan  # noqa: E402
-from torchfake.distributed.parallelize import tensor_rules as rules_of  # noqa: E402
+from torchfake.distributed.parallelize import tensor_parallel as rules_of  # noqa: E402
 from torchfake.distributed.parallelize.blocks import repeated_blocks  # noqa: E402
 from torchfake.distributed.target_plans.target_plan import _of_all_micro_batches  # noqa: E402
 from torchfake.errors import InputsError  # noqa: E402

@@ -18,7 +18,7 @@ from torchfake._torch import autograd, dispatcher
 from torchfake._torch.distributed import bucket_assignment
 from torchfake.distributed.ddp.broadcasts import broadcast_numbers
 from torchfake.distributed.ddp.buckets import AllReduce, Bucket, communication_stream
-from torchfake.distributed.ddp.unused import UsedMap, without_gradient
+from torchfake.distributed.ddp.used_parameters import UsedMap, without_gradient
 from torchfake.errors import InputsError
 
 _FIRST_BYTES, _BYTES = 1 << 20, 25 << 20

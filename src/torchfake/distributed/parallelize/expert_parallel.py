@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.tensor_parallel import named_styles
-from torchfake.distributed.parallelize.tensor_rules import (
+from torchfake.distributed.parallelize.tensor_parallel import (
     TORCH_STYLES,
     TensorRules,
+    named_styles,
     without_numbers,
 )
 from torchfake.distributed.parallelize.writer import Code, data_mesh

@@ -21,8 +21,12 @@ from torch import nn
 
 from torchfake.distributed.parallelize.blocks import Blocks
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.tensor_parallel import retied, split_by_transformers
-from torchfake.distributed.parallelize.tensor_rules import TensorRules, without_numbers
+from torchfake.distributed.parallelize.tensor_parallel import (
+    TensorRules,
+    retied,
+    split_by_transformers,
+    without_numbers,
+)
 from torchfake.distributed.parallelize.writer import Code, quoted
 from torchfake.errors import InputsError
 

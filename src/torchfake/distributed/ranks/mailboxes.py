@@ -2,8 +2,7 @@
 
 Input: point-to-point messages of ranks that are run one after the other. Output: the values of
 those that are known (shapes and votes are, activations are not). Invariant: the messages from one
-rank to another are received in the order in which they were sent, and with the same size. Called
-by: ``distributed/ranks/run_ranks``, which makes them; ``distributed/ranks/rank_tracker``.
+rank to another are received in the order in which they were sent, and with the same size.
 
 A rank that needs a number of a rank that has not sent it yet cannot go on: its run is given up, and
 begun again when that number is there.

@@ -175,8 +175,7 @@ class _Rank:
         if _has_real_tensors(module):
             raise InputsError(
                 "module_fn returned a module that has real tensors: build it in module_fn, where "
-                "they "
-                "are fake"
+                "they are fake"
             )
         return module
 
@@ -199,8 +198,7 @@ class _Rank:
         if _has_real_tensors(module):
             raise InputsError(
                 "parallelize returned a module that has real tensors: leave out what materializes "
-                "it "
-                "(materialize_module), as a plan needs fakes"
+                "it (materialize_module), as a plan needs fakes"
             )
         if any(tensor.is_meta for tensor in _local_tensors_of(module)):
             module = module.to_empty(device=self.job.device)
@@ -285,10 +283,9 @@ class _Rank:
             layout = self.job.layout
             failed = None if modules is None else modules.failure
             where = f" in {failed[1] or 'its own forward'}" if failed is not None else ""
-            sizes = " x ".join(f"{a} {n}" for a, n in zip(layout.axes, layout.shape, strict=True))
             raise InputsError(
                 f"{part} fails{where} on rank {self.rank} ({layout.text_of(self.rank)}) of the "
-                f"mesh {sizes}: {one_line(error)}{_remedy(error)}"
+                f"mesh {layout.text}: {one_line(error)}{_remedy(error)}"
             ) from error
 
 

@@ -1,8 +1,7 @@
 """Runs one rank of each kind, those that wait for another's message after that one.
 
 Input: a job. Output: what each rank holds and sends. Invariant: a rank's run is complete, and was
-given what the others send it; ranks that wait for each other are refused, not waited for. Called
-by: ``distributed/plan``.
+given what the others send it; ranks that wait for each other are refused, not waited for.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Any
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake._guessed_calls import advised
-from torchfake.distributed.parallelize.choices import CHECKPOINTS
-from torchfake.distributed.parallelize.engines import STAGES
+from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS
+from torchfake.distributed.parallelize.data_parallel import STAGES
 from torchfake.distributed.search.candidates import Candidate, candidates
 from torchfake.distributed.search.extrapolation import Layers
 from torchfake.distributed.search.trials import Row, Trials

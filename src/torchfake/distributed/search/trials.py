@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.distributed.parallelize.choices import CHECKPOINTS, text_of
+from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS, text_of
 from torchfake.distributed.search.candidates import Candidate, candidates, splits, variants
 from torchfake.distributed.search.extrapolation import Layers, Taken, depths_of, taken
 from torchfake.distributed.search.measurements import Measured, measured

@@ -1,15 +1,13 @@
-"""How a model is trained on a mesh without code of one's own: options, found in the model, planned.
+"""A TARGET of the command line, planned with a strategy that is derived from its model.
 
-Input: a TARGET or a model as fakes, sizes of axes, options. Output: a
-:class:`~torchfake.distributed.Strategy`, and what ``plan`` says of it. Invariant: what is planned
-is the printed code, run; nothing is modelled.
+Input: a TARGET, sizes of axes, options. Output: a :class:`~torchfake.distributed.TargetPlan`.
+Invariant: what is planned is the printed code, run; nothing is modelled.
 
-In reading order:
+Files, in reading order:
 
-    strategy       the public record: options -> code (by ``parallelize``) -> a function for plan
-    batch          a global batch as micro-batches
-    pipelines      the same of a pipeline: what its first and its last stage are given
-    step_time      the time of all micro-batches, of which two were run
-    target_plan    a TARGET of the command line, planned
-    text           what was found, as text
+    target_plan  the public function and its record
+    batch        a global batch as micro-batches
+    inputs       the inputs of a rank, and of the stages of a pipeline
+    step_time    the time of all micro-batches, of which two were run
+    text         a TargetPlan as text
 """

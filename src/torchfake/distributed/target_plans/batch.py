@@ -1,7 +1,7 @@
 """A global batch as micro-batches of the data ranks.
 
-Input: sizes, of which some are given. Output: a :class:`Batch`. Invariant: micro-batches times
-their number times the data ranks is the global batch.
+Input: sizes, of which some are given, and the axes. Output: a :class:`Batch`. Invariant: the size
+of a micro-batch times the number of micro-batches times the data ranks is the global batch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchfake._arguments import is_whole_number
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.errors import InputsError
 
 
@@ -51,6 +52,19 @@ def batch_of(size: int | None, micro: int | None, accumulate: int | None, data_r
             f"{micro} each, not {accumulate}: give two of batch, micro-batch and accumulate"
         )
     return Batch(size, micro, of_rank // micro, data_ranks)
+
+
+def micro_batches(
+    size: int | None, micro: int | None, accumulate: int | None, axes: MeshAxes
+) -> tuple[int | None, int | None]:
+    """The samples of a micro-batch, and the number of them, where neither is given: one sample at a
+    time; without a batch two micro-batches for each rank of the pipeline.
+    """
+    if axes.pipeline_ranks == 1 or accumulate is not None:
+        return micro, accumulate
+    if size is None:
+        return micro, 2 * axes.pipeline_ranks
+    return micro or 1, None
 
 
 def _check_divides(size: int, divisor: int, how: str) -> None:

@@ -13,29 +13,20 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake._guessed_calls import advised
-from torchfake.distributed.parallelize.context_parallel import (
-    check_length,
-    is_of_transformers,
-    whole_sequences,
-)
 from torchfake.distributed.parallelize.mesh_axes import AXES_ADVICE, MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.strategy import Strategy
-from torchfake.distributed.target_plans.batch import Batch, batch_of
-from torchfake.distributed.target_plans.pipelines import inputs_and_target, micro_batches
+from torchfake.distributed.target_plans.batch import Batch, batch_of, micro_batches
+from torchfake.distributed.target_plans.inputs import inputs_and_target, inputs_of, split_inputs
 from torchfake.distributed.target_plans.step_time import StepTime, step_time
 from torchfake.errors import InputsError, UnknownValueError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
-from torchfake.inspect.inputs.written import WrittenInputs, inputs_advice
 from torchfake.inspect.targets.build import build, construct
 from torchfake.inspect.targets.resolve import resolve
-from torchfake.inspect.targets.target import Target
 from torchfake.inspect.timing.hardware import utilization
 
 _DTYPES = {"mixed": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
@@ -211,8 +202,8 @@ def plan_target(
     module = build(replace(target, dtype=dtype)).module
     code = strategy.code(module)
     num_at_once = sizes.micro * (sizes.accumulate if is_pipeline else 1)
-    given, seq = _inputs(module, inputs, num_at_once, seq)
-    given, goal = _split_inputs(given, module, axes), None
+    given, seq = inputs_of(module, inputs, num_at_once, seq)
+    given, goal = split_inputs(given, module, axes), None
     num_run = sizes.accumulate if is_pipeline else min(sizes.accumulate, _MOST_RUN)
     if is_pipeline:
         given, goal = inputs_and_target(given, num_at_once)
@@ -247,50 +238,6 @@ def plan_target(
         notes=target.notes + _notes(sizes, num_run) + _assumed(axes),
         shows_code=shows_code,
     )
-
-
-def _inputs(
-    module: nn.Module, maker: str | Sequence[str] | None, micro: int, seq: int | None
-) -> tuple[Any, int | None]:
-    """The arguments of the forward pass of a rank, or a function that makes them; and how long its
-    sequences are.
-    """
-    if maker is None:
-        if base_model(module) is None:
-            raise InputsError(
-                f"{inputs_advice(module)}; or --inputs file.py:function, which makes them"
-            )
-        made = example_inputs(module, batch=micro, seq=seq, labels=True)
-        return made, made.seq
-    if not isinstance(maker, str):
-        if seq is not None:
-            raise InputsError("--input has all sizes: leave out --seq")
-        written = WrittenInputs(module, maker)
-        return lambda batch=micro: _one_or_all(written.make(batch)), None
-
-    def make(batch: int = micro, seq: int | None = seq) -> Any:
-        sizes = [f"batch={batch}", *([] if seq is None else [f"seq={seq}"])]
-        function: Target = resolve(maker, overrides=sizes)
-        return function.construct()
-
-    return make, seq
-
-
-def _one_or_all(inputs: tuple[Any, ...]) -> Any:
-    """Inputs as ``plan`` takes them: named ones as the mapping itself."""
-    return inputs[0] if len(inputs) == 1 else inputs
-
-
-def _split_inputs(given: Any, module: nn.Module, axes: MeshAxes) -> Any:
-    """The inputs whose sequences are split along the axis, if there is one."""
-    if axes.context_ranks == 1 or not is_of_transformers(module) or callable(given):
-        return given
-    if "input_ids" not in given:
-        names = ", ".join(given)
-        raise InputsError(f"{axes.context} splits sequences of tokens: {names} are none")
-    length = given["input_ids"].shape[1]
-    check_length(length, axes.context_ranks, axes.context)
-    return whole_sequences(given)
 
 
 def _optimizer(strategy: Strategy, name: str) -> Any:

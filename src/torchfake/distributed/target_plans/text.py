@@ -5,7 +5,7 @@ Input: a TargetPlan. Output: its text. Invariant: its first line says whether it
 
 from __future__ import annotations
 
-from torchfake.distributed.parallelize.choices import counts_of
+from torchfake.distributed.parallelize.checkpoints import counts_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
 from torchfake.distributed.target_plans.target_plan import TargetPlan

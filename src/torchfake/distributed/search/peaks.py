@@ -41,7 +41,8 @@ class PlanPeaks(Peaks):
         reserved_bytes = plan.reserved_bytes if reserved_bytes is None else reserved_bytes
         super().__init__(plan.highest.estimate, vary, reserved_bytes)
         self._job, self._plan = replace(plan.job, is_timed=False), plan
-        self.mesh = _mesh_text(plan)
+        layout = plan.layout
+        self.mesh = None if layout.num_ranks == 1 else f"{layout.num_ranks} ranks: {layout.text}"
         self.measured(plan.gpu)[self.current_size()] = plan
         self._unit = 1  # of sizes: the micro-batches of a pipeline are of one size
         if plan.job.target is not None and vary == BATCH:
@@ -77,12 +78,6 @@ class PlanPeaks(Peaks):
                 raise
             self.failure = error  # the program's own, at this size
             return None
-
-
-def _mesh_text(plan: Plan) -> str | None:
-    layout = plan.layout
-    sizes = " x ".join(f"{axis} {n}" for axis, n in zip(layout.axes, layout.shape, strict=True))
-    return None if layout.num_ranks == 1 else f"{layout.num_ranks} ranks: {sizes}"
 
 
 def _target_of(job: Job, vary: str, size: int) -> Any:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 from tests.distributed.parallelize import laid_out_models as models  # noqa: E402
 from torchfake import fake_mode  # noqa: E402
 from torchfake.distributed import Strategy, plan_target  # noqa: E402
-from torchfake.distributed.parallelize.choices import (  # noqa: E402
+from torchfake.distributed.parallelize.checkpoints import (  # noqa: E402
     CHECKPOINTS,
     counts_of,
     kinds_of,

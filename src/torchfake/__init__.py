@@ -167,8 +167,8 @@ def _import_core() -> None:
 def __getattr__(name: str) -> _typing.Any:
     if name in _LATER:
         return _import_from(name)
-    if name == "fx":
-        return _importlib.import_module("torchfake.fx")
+    if name in ("fx", "observe"):
+        return _importlib.import_module(f"torchfake.{name}")
     for home, names in _NAMES.items():
         if name in names:
             return getattr(_import_from(home), name)

@@ -18,11 +18,10 @@ from torchfake._torch import (
     distributed_patches,
     kernels,
     numerics,
-    python_functions,
     subclass,
     zero_tensors,
 )
-from torchfake._torch.compiler import frames, higher_order
+from torchfake._torch.compiler import frames, higher_order, python_functions
 
 MODULES = (
     autograd,

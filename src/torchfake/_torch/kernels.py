@@ -18,8 +18,8 @@ import torch
 from torchfake._contexts import Guards, Together
 from torchfake._torch import dispatcher
 from torchfake._torch.autograd import enable_grad
+from torchfake._torch.compiler.python_functions import global_names_in, unwrap, with_globals
 from torchfake._torch.dispatcher import as_eager
-from torchfake._torch.python_functions import global_names_in, unwrap, with_globals
 
 linear = torch.nn.functional.linear
 """As it is when torchfake is imported, for files that are imported later: a program may have

@@ -21,7 +21,7 @@ from torch._higher_order_ops.flex_attention import flex_attention_backward as _f
 
 from torchfake._contexts import Guards, Restoring, Together
 from torchfake._torch import dispatcher
-from torchfake._torch.python_functions import with_globals
+from torchfake._torch.compiler.python_functions import with_globals
 
 flex_attention: Any = _flex_attention
 flex_attention_backward: Any = _flex_backward

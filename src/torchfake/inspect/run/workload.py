@@ -23,8 +23,8 @@ from torchfake._fake_copies import FakeCopies, tensors_held_by
 from torchfake._patches.entry import Entered
 from torchfake._torch import autograd, backends, dispatcher
 from torchfake._torch.distributed import is_fsdp_module
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
+from torchfake._unknown_values.answer_log import Answer
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction, answering_by
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import fake_mode, parse_known_device
 from torchfake.inspect.copied.arguments import ArgumentCopies, held_by_arguments

@@ -30,8 +30,8 @@ from torchfake._tensor import classes
 from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pickles
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
-from torchfake._unknown_values.answers import Answers
-from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
+from torchfake._unknown_values.answer_log import Answers
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction, answering_by
 from torchfake.errors import (
     DeviceError,
     NotFakeError,

@@ -24,8 +24,7 @@ import torch
 
 from torchfake._contexts import holding
 from torchfake._core.memory import raw_bytes
-from torchfake._files.disk.failures import reported
-from torchfake._files.disk.incomplete import incomplete_name
+from torchfake._files.disk import incomplete_name, reported
 from torchfake.errors import CheckpointError
 
 METADATA = "__metadata__"

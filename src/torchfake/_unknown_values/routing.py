@@ -18,7 +18,7 @@ import torch
 
 from torchfake._core.memory import view_of
 from torchfake._torch import dispatcher, distributed
-from torchfake._unknown_values import asking
+from torchfake._unknown_values import answerers
 
 BALANCED = "balanced routing"
 
@@ -48,7 +48,7 @@ def assume(result: Any, counts: torch.Tensor, asked_by: str) -> None:
     storage = getattr(result, "_fake_storage", None)
     if storage is None or not storage.is_unknown or result.shape != counts.shape:
         return
-    asking.note(result, asked_by, counts.flatten()[0].item(), BALANCED)
+    answerers.note(result, asked_by, counts.flatten()[0].item(), BALANCED)
     with dispatcher.no_interception(), dispatcher.in_fake_slot(None):
         made = counts.to(result.dtype).clone(memory_format=torch.contiguous_format)
         storage.value = made.untyped_storage()

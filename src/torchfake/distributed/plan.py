@@ -18,7 +18,7 @@ from torchfake._arguments import is_whole_number
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._guessed_calls import advised
-from torchfake._unknown_values.asking import Answerer, AnswerFunction
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction
 from torchfake.distributed.joint_schedules import timed_together
 from torchfake.distributed.layout import Layout, layout_of
 from torchfake.distributed.plan_record import Plan as Plan

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from torchfake._guessed_calls import advised
-from torchfake._torch.distributed import zero_optimizer_class
+from torchfake._torch.distributed_training import zero_optimizer_class
 from torchfake.distributed.parallelize.checkpoints import check_choices
 from torchfake.distributed.parallelize.code import (
     MESH_IMPORT,

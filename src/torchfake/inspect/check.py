@@ -22,8 +22,8 @@ from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._guessed_calls import advised
 from torchfake._torch import autograd
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import AnswerFunction
+from torchfake._unknown_values.answer_log import Answer
+from torchfake._unknown_values.answerers import AnswerFunction
 from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import answers_to_dict

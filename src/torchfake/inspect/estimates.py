@@ -15,7 +15,7 @@ import numpy as np
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import SourceLocation
-from torchfake._unknown_values.answers import Answer
+from torchfake._unknown_values.answer_log import Answer
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.experts import Active, active_parameters, active_to_dict

@@ -21,8 +21,8 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._guessed_calls import advised
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import Answerer, AnswerFunction
+from torchfake._unknown_values.answer_log import Answer
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.inputs.given import (

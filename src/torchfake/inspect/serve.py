@@ -14,7 +14,7 @@ import torch
 
 from torchfake._arguments import is_whole_number
 from torchfake._guessed_calls import advised
-from torchfake._unknown_values.asking import AnswerFunction
+from torchfake._unknown_values.answerers import AnswerFunction
 from torchfake._unknown_values.question import Question
 from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.describe.messages import did_you_mean

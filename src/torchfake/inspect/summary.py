@@ -17,8 +17,8 @@ from torch import nn
 from torchfake._arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._guessed_calls import advised
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import AnswerFunction
+from torchfake._unknown_values.answer_log import Answer
+from torchfake._unknown_values.answerers import AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.base_record import Record, data_frame
 from torchfake.inspect.describe.messages import answers_to_dict

@@ -41,9 +41,9 @@ from torchfake._fake_copies import is_replicated as is_replicated
 from torchfake._fake_copies import replace_replicas as replace_replicas
 from torchfake._fake_copies import tensors_held_by as tensors_held_by
 from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
-from torchfake._unknown_values.answers import Answer as Answer
-from torchfake._unknown_values.asking import Answerer as Answerer
-from torchfake._unknown_values.asking import AnswerFunction as AnswerFunction
+from torchfake._unknown_values.answer_log import Answer as Answer
+from torchfake._unknown_values.answerers import Answerer as Answerer
+from torchfake._unknown_values.answerers import AnswerFunction as AnswerFunction
 from torchfake._unknown_values.question import Question as Question
 from torchfake.observe.facts import known_value as known_value
 from torchfake.observe.facts import metadata_of as metadata_of

@@ -17,7 +17,7 @@ from torchfake._patches.entry import Entered
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, backends, dispatcher
-from torchfake._unknown_values.asking import Answerer, answering_by
+from torchfake._unknown_values.answerers import Answerer, answering_by
 from torchfake.fake import fake_mode
 
 

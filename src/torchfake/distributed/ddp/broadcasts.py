@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchfake._torch import autograd
-from torchfake._torch.distributed import bucket_assignment, flattened, unflattened
+from torchfake._torch.distributed_training import bucket_assignment, flattened, unflattened
 
 _MOST_AT_ONCE = 2
 

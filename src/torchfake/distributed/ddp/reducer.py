@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchfake._torch import autograd, dispatcher
-from torchfake._torch.distributed import bucket_assignment
+from torchfake._torch.distributed_training import bucket_assignment
 from torchfake.distributed.ddp.broadcasts import broadcast_numbers
 from torchfake.distributed.ddp.buckets import AllReduce, Bucket, communication_stream
 from torchfake.distributed.ddp.used_parameters import UsedMap, without_gradient

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from torchfake._patches.patch import Patch, Patched
-from torchfake._torch import distributed
+from torchfake._torch import distributed_training
 from torchfake._torch.distributed_patches import (
     pipeline_outputs,
     pipeline_start,
@@ -49,7 +49,7 @@ class Pipeline:
 
 def pipeline_of(value: Any) -> Pipeline | None:
     """The pipeline that a schedule runs; None if `value` is none."""
-    stages = distributed.pipeline_stages_of(value)
+    stages = distributed_training.pipeline_stages_of(value)
     return None if stages is None else Pipeline(value, stages)
 
 
@@ -67,7 +67,7 @@ def check_pipeline_step(schedule: Any, step: Step) -> None:
         )
     if step.loss is not None:
         raise InputsError(f"loss= and a pipeline: give it to {name}(..., loss_fn=...)")
-    if step.mode != "training" or not distributed.pipeline_makes_losses(schedule):
+    if step.mode != "training" or not distributed_training.pipeline_makes_losses(schedule):
         raise InputsError(
             f"a pipeline is planned in training: give plan an optimizer, or mode='training', and "
             f"{name} a loss_fn"

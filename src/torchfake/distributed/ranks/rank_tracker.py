@@ -21,7 +21,7 @@ from torchfake._operators.collectives import Message, message_of
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed import peer_of, process_group_of
 from torchfake._unknown_values import routing
-from torchfake._unknown_values.choices import Choices
+from torchfake._unknown_values.expert_maps import Choices
 from torchfake.distributed.ranks.foreach_ops import run_on_shards
 from torchfake.distributed.ranks.mailboxes import Mailbox
 from torchfake.distributed.ranks.point_to_point import Exchanges

@@ -23,7 +23,7 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._fake_copies import FakeCopies
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import distributed
-from torchfake._unknown_values.asking import Answerer, AnswerFunction
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction
 from torchfake.distributed.ddp.reducer import held_by_reducers
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.ranks.fake_process_group import simulated_rank

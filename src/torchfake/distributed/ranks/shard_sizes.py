@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchfake._torch.distributed import is_dtensor, parts_of_optimizer
+from torchfake._torch.distributed import is_dtensor
+from torchfake._torch.distributed_training import parts_of_optimizer
 from torchfake._torch.subclass import inner_tensors
 from torchfake.distributed.layout import Layout
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torchfake._escapes import printable
-from torchfake._unknown_values.answers import Answer
+from torchfake._unknown_values.answer_log import Answer
 
 _MAX_NAME = 200
 """Longer names are compared with none: that takes the square of their length."""

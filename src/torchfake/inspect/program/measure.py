@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch import autograd
-from torchfake._unknown_values.asking import Answerer, AnswerFunction
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction
 from torchfake.inspect.copied.references import Reached
 from torchfake.inspect.program.copies import ProgramCopy
 from torchfake.inspect.run.lifetimes import PHASES, Lifetimes

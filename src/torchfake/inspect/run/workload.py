@@ -21,10 +21,11 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.modes import FakeAccelerator
 from torchfake._fake_copies import FakeCopies, tensors_held_by
 from torchfake._patches.entry import Entered
-from torchfake._torch import autograd, backends, dispatcher
+from torchfake._torch import autograd, backends
+from torchfake._torch.compiler import tracer_modes
 from torchfake._torch.distributed import is_fsdp_module
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
+from torchfake._unknown_values.answer_log import Answer
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction, answering_by
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import fake_mode, parse_known_device
 from torchfake.inspect.copied.arguments import ArgumentCopies, held_by_arguments
@@ -86,7 +87,7 @@ class Workload:
     def mode(self, answerer: Answerer | None = None) -> Together:
         """A fake mode in which autograd is on and autocast off, whatever the caller has set."""
         return Together(
-            dispatcher.torch_modes_kept(),
+            tracer_modes.torch_modes_kept(),
             Entered(fake_mode(fake_cuda=self.fake_cuda())),
             answering_by(answerer or Answerer(self.answer)),
             autograd.inference_mode(False),

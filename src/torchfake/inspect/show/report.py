@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from torchfake._files.disk.incomplete import write_whole
+from torchfake._files.disk import write_whole
 from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate

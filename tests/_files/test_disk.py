@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tests._files.conftest import MODELS, Plain, seeded
-from tests._files.disk.faults import (
+from tests._files.faults import (
     CODES,
     STRIDE,
     bytes_in,
@@ -24,9 +24,8 @@ from tests._files.disk.faults import (
     num_calls,
 )
 from torchfake import deferred_init, errors, save_materialized
-from torchfake._files.disk.failures import write_error
-from torchfake._files.disk.incomplete import INCOMPLETE
-from torchfake._files.disk.lock import LOCK_NAME
+from torchfake._files.disk import INCOMPLETE, write_error
+from torchfake._files.lock import LOCK_NAME
 
 posix = pytest.mark.skipif(os.name != "posix", reason="limits, forks and /proc of POSIX")
 pytestmark = posix

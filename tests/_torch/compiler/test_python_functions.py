@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchfake import fake_mode
-from torchfake._torch import python_functions
+from torchfake._torch.compiler import python_functions
 
 
 def test_without_override_check() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.conftest import unknown
 from torchfake import answering, fake_mode
-from torchfake._unknown_values import typical
+from torchfake._unknown_values import typical_answers
 from torchfake.errors import UnknownValueError
 
 ANSWERS: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
@@ -48,7 +48,7 @@ def test_typical_answers(name: str) -> None:
 
 
 def test_a_loop_that_waits_for_a_value_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typical, "MAX_TIMES", 50)
+    monkeypatch.setattr(typical_answers, "MAX_TIMES", 50)
 
     def wait() -> None:
         while not bool(unknown(3).sum() > 0):
@@ -60,7 +60,7 @@ def test_a_loop_that_waits_for_a_value_ends_with_an_error(monkeypatch: pytest.Mo
 
 
 def test_large_tensors_are_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typical, "MAX_BYTES", 100)
+    monkeypatch.setattr(typical_answers, "MAX_BYTES", 100)
     with answering("typical"):
         assert len(unknown(25).tolist()) == 25
         with pytest.raises(UnknownValueError):

@@ -14,10 +14,10 @@ import pytest
 from torch import nn
 
 from tests._files.conftest import seeded, state_bits, values_of
-from tests._files.disk.faults import bytes_in
+from tests._files.faults import bytes_in
 from torchfake import errors, save_materialized
-from torchfake._files.disk import lock as lock_file
-from torchfake._files.disk.lock import LOCK_NAME, DirectoryLock
+from torchfake._files import lock as lock_file
+from torchfake._files.lock import LOCK_NAME, DirectoryLock
 from torchfake._files.safetensors import Writer
 
 posix = pytest.mark.skipif(os.name != "posix", reason="forks")

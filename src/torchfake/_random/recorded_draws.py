@@ -1,4 +1,4 @@
-"""Streams: the position of each recorded draw in the stream of its generator.
+"""Recorded draws: the position of each in the sequence of its generator.
 
 Input: draws in recorded order, and the states of their generators. Output: a :class:`Draw` for
 each, and the state in which eager mode would have left the generator. Invariant: the program's
@@ -29,14 +29,14 @@ MAX_RESOLVED_ELEMENTS = 1_000_000
 """Uncounted draws of up to so many elements are replayed only to move a generator."""
 
 lock = threading.RLock()
-"""Held while a stream is read or changed."""
+"""Held while recorded draws are read or added."""
 
 holds_lock: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
 """Whether this thread holds the lock: what ``threading.Condition`` asks of it."""
 
 
 class Draw:
-    """The random words of one operation: where they begin in the generator's stream, how many."""
+    """The random words of one operation: where they begin in the generator's sequence, how many."""
 
     __slots__ = ("_rare", "anchor", "device", "num_words", "offset_words")
 
@@ -86,14 +86,14 @@ def _state_at(anchor: torch.Tensor | Op, offset_words: int) -> torch.Tensor:
     return mt19937.jump_ahead(state, offset_words) if offset_words else state
 
 
-class Stream:
-    """The stream of one generator, up to the end of the last recorded draw."""
+class RecordedDraws:
+    """The recorded draws of one generator, which give it a position: the end of the last."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.anchor: torch.Tensor | Op | None = None
         self.offset_words = 0
-        self.is_synchronized = True  # the generator is at the end of the stream, or given up
+        self.is_synchronized = True  # the generator is at the end of the draws, or given up
         self._seen = b""  # the state of the generator when it was last read or moved
         self._memory = b""  # of torch's default generator, which tells sooner that it has not moved
         self._num_unresolved_elements = 0  # of uncounted draws since the last known state
@@ -133,7 +133,7 @@ class Stream:
             self.offset_words += num_words
 
     def restart_at(self, generator_state: torch.Tensor) -> None:
-        """Continue the stream from the generator's own state."""
+        """Continue from the generator's own state."""
         self._set_anchor(generator_state)
         self._seen, self.is_synchronized = state_bytes(generator_state), True
 
@@ -150,7 +150,7 @@ class Stream:
 
     @property
     def pending_draw(self) -> Op | None:
-        """The draw that has to be replayed before the end of the stream is known."""
+        """The draw that has to be replayed before the end of the draws is known."""
         return _pending(self.anchor)
 
     @property
@@ -159,7 +159,7 @@ class Stream:
         return self._num_unresolved_elements <= MAX_RESOLVED_ELEMENTS
 
     def synchronize(self, generator: torch.Generator) -> None:
-        """Move `generator` to the end of the stream. No draw may be pending."""
+        """Move `generator` to the end of the draws. No draw may be pending."""
         assert self.anchor is not None
         state = _state_at(self.anchor, self.offset_words)
         self._set_anchor(state)
@@ -192,36 +192,36 @@ _FAR_BITS = 50  # an offset of CUDA has 64
 _given_up = itertools.count(1)
 
 _default_memory = state_memory(torch.default_generator)
-default = Stream(torch.device("cpu"))
+default = RecordedDraws(torch.device("cpu"))
 """That of torch's default generator of the CPU."""
 
-_streams: dict[int, Stream] = {}
+_by_address: dict[int, RecordedDraws] = {}
 """By the address of the C++ generator: each dispatch makes another Python object for it, and before
-torch 2.13 there are no weak references to those. A stream without a pending draw holds no more than
-the state in which it left its generator, so it is right for a later one at the same address, too.
+torch 2.13 there are no weak references to those. An entry without a pending draw holds no
+more than the state in which it left its generator, so it is right for a later one at that address.
 """
-_MAX_STREAMS = 256  # from which on those are dropped that hold no more than that
+_MAX_GENERATORS = 256  # from which on those are dropped that hold no more than that
 
 
-def stream_of(generator: torch.Generator) -> Stream:
-    """The stream of a real generator."""
+def draws_of(generator: torch.Generator) -> RecordedDraws:
+    """The recorded draws of a real generator."""
     if generator is torch.default_generator:
         return default
     address = backends.generator_address(generator)
-    stream = _streams.get(address)
-    if stream is None or stream.device != generator.device:
-        if len(_streams) >= _MAX_STREAMS:
-            _drop_plain_streams()
-        stream = _streams[address] = Stream(generator.device)
-    return stream
+    draws = _by_address.get(address)
+    if draws is None or draws.device != generator.device:
+        if len(_by_address) >= _MAX_GENERATORS:
+            _drop_synchronized()
+        draws = _by_address[address] = RecordedDraws(generator.device)
+    return draws
 
 
-def _drop_plain_streams() -> None:
-    for address, stream in list(_streams.items()):
-        if stream.is_synchronized and not isinstance(stream.anchor, Op):
-            del _streams[address]
+def _drop_synchronized() -> None:
+    for address, draws in list(_by_address.items()):
+        if draws.is_synchronized and not isinstance(draws.anchor, Op):
+            del _by_address[address]
 
 
 def reset(generator: torch.Generator) -> None:
-    """Reset the stream of `generator`, whose state has been set."""
-    stream_of(generator).reset()
+    """Forget the draws of `generator`, whose state has been set."""
+    draws_of(generator).reset()

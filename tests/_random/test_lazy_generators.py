@@ -114,7 +114,7 @@ def test_many_draws_that_nobody_reads_do_not_pile_up() -> None:
         assert program() == expected
 
 
-def test_threads_of_a_mode_share_a_stream() -> None:
+def test_threads_of_a_mode_share_a_lazy_generator() -> None:
     def program() -> list[float]:
         torch.manual_seed(0)
         with ThreadPoolExecutor(1) as pool:

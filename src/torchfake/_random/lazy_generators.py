@@ -1,12 +1,12 @@
-"""Private streams: where a generator would stand, had all draws of fakes been done.
+"""Lazy generators: where a generator would stand, had all draws of fakes been done.
 
 Input: draws in the order of the program: some to be read, most of them only passed over. Output:
 values for those that are read, and the state that the generator would have in eager mode.
 Invariant: nothing is drawn before a value or a state is read; the global generator is read here,
 and moved only where the program sets it or draws for real.
 
-The private stream of a mode begins at the state of the global generator. Its threads share
-it. It begins anew when the program has moved the global generator.
+The lazy generator of a mode begins at the state of the global generator. The threads of the mode
+share the lazy generator. It begins anew when the program has moved the global generator.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _default = torch.default_generator
 _default_memory = generator_memory.state_memory(_default)
 
 lock = threading.RLock()
-"""Held while a private stream is read or moved."""
+"""Held while a lazy generator is read or moved."""
 
 _MAX_PENDING = 256
 _MAX_PENDING_AFTER_CLEANING = 1 << 16
 _MAX_SAVED_STATES = 4096
 
 
-# What waits in a stream. Each moves a generator as eager's kernel does.
+# What waits for a lazy generator. Each moves a generator as eager's kernel does.
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class Fill:
             reader.value = made
 
 
-class PrivateStream:
+class LazyGenerator:
     """A generator that is moved when a value or a state is read, and the draws that wait for it.
 
     Threads add at the right end; what is taken from the left is taken by one that holds the lock.
@@ -216,35 +216,35 @@ def _merged(items: Iterable[Any]) -> list[Any]:
     return [*merged, Words(num_words)] if num_words else merged
 
 
-def _stream_from(state: torch.Tensor) -> PrivateStream:
-    return PrivateStream(_Generator("cpu").set_state(state))
+def _lazy_from(state: torch.Tensor) -> LazyGenerator:
+    return LazyGenerator(_Generator("cpu").set_state(state))
 
 
-# The private stream of a thread.
+# The lazy generator of a thread.
 
 
 class Position:
-    """Where the threads of a mode stand: their stream, and the global generator that it left."""
+    """Where the threads of a mode stand: their lazy generator, and the global one that it left."""
 
-    __slots__ = ("_global_memory", "_global_state", "_saved", "_stream")
+    __slots__ = ("_global_memory", "_global_state", "_lazy", "_saved")
 
     def __init__(self) -> None:
-        self._stream: PrivateStream | None = None
+        self._lazy: LazyGenerator | None = None
         self._global_memory = b""  # of the global generator, which does not move
         self._global_state: torch.Tensor | None = None
         self._saved: dict[bytes, torch.Tensor] = {}  # its states, by those that were read here
 
-    def stream(self) -> PrivateStream:
-        """The private stream; a new one after the program has moved the global generator."""
-        stream = self._stream
-        if stream is not None and _default_memory.raw == self._global_memory:
-            return stream
+    def lazy_generator(self) -> LazyGenerator:
+        """The lazy generator; a new one after the program has moved the global generator."""
+        lazy = self._lazy
+        if lazy is not None and _default_memory.raw == self._global_memory:
+            return lazy
         with holding(lock):
             memory, state = _default_memory.raw, _Generator.get_state(_default)
-            if stream is None or state_bytes(state) != self._global_bytes():
+            if lazy is None or state_bytes(state) != self._global_bytes():
                 return self._begin()
             self._global_memory = memory  # moved, and put back
-            return stream
+            return lazy
 
     def _global_bytes(self) -> bytes:
         assert self._global_state is not None
@@ -252,28 +252,28 @@ class Position:
 
     def pass_over(self, words: Words) -> None:
         """Have a draw take its place that nobody reads."""
-        stream = self._stream
-        if stream is None or _default_memory.raw != self._global_memory:
-            stream = self.stream()
-        stream.add(words)
+        lazy = self._lazy
+        if lazy is None or _default_memory.raw != self._global_memory:
+            lazy = self.lazy_generator()
+        lazy.add(words)
 
-    def _begin(self, state: torch.Tensor | None = None) -> PrivateStream:
+    def _begin(self, state: torch.Tensor | None = None) -> LazyGenerator:
         """Go on from `state`, or from where the global generator is."""
         # Its memory is read first, so that a move of another thread in between is noticed.
         memory, global_state = _default_memory.raw, _Generator.get_state(_default)
         with dispatcher.in_fake_slot(None):
-            self._stream = stream = _stream_from(global_state if state is None else state)
+            self._lazy = lazy = _lazy_from(global_state if state is None else state)
         self._global_memory, self._global_state = memory, global_state
-        return stream
+        return lazy
 
     def restart(self) -> None:
         """Begin anew at the next draw: a seed was set, and it may be the same again."""
-        self._stream = None
+        self._lazy = None
 
     def read_state(self) -> torch.Tensor:
         """The state of eager's generator. If it is set again, the global one is where it is now."""
         with holding(lock):
-            state = self.stream().state()
+            state = self.lazy_generator().state()
             assert self._global_state is not None
             self._saved[_digest(state)] = self._global_state
             while len(self._saved) > _MAX_SAVED_STATES:
@@ -289,9 +289,9 @@ class Position:
             self._begin(state)
 
     def move_global(self) -> None:
-        """Move the global generator to where this stream stands."""
+        """Move the global generator to where the lazy generator stands."""
         with holding(lock):
-            state = self.stream().state()
+            state = self.lazy_generator().state()
             if state_bytes(state) != self._global_bytes():
                 _default.set_state(state)
                 self._begin()

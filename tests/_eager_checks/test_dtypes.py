@@ -12,13 +12,13 @@ import torch
 from tests._cache.conftest import unknown
 from torchfake import fake_mode
 from torchfake._cache import cache
-from torchfake._eager_checks import trials
+from torchfake._eager_checks import dtypes
 
 
 @pytest.fixture(autouse=True)
 def _nothing_tried() -> None:
     cache.clear()
-    trials._num_trials.clear()
+    dtypes._num_trials.clear()
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -23,7 +23,7 @@ from torchfake._operators.special_operators import handler_of
 from torchfake._tensor.fake_tensor import FakeTensor
 
 
-def check_by_trial(func: Any, args: Args, kwargs: Kwargs) -> None:
+def check_dtypes(func: Any, args: Args, kwargs: Kwargs) -> None:
     """Raise what the CPU kernel raises for these dtypes or, of a draw, for these parameters."""
     traits = schemas.traits_of(func)
     if not traits.is_random and _is_exempt(func):

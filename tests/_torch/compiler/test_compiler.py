@@ -15,7 +15,7 @@ from torch.nn.attention import flex_attention as attention_module
 
 from torchfake import fake_mode
 from torchfake._dispatch import FakeDispatch
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys, dispatcher
 from torchfake._torch.compiler import frames, higher_order
 
 Tracer = torch._dynamo.convert_frame.CatchErrorsWrapper
@@ -96,7 +96,7 @@ class Operator(torch._ops.HigherOrderOperator):
 
 def test_kernels_are_added_and_none_is_replaced() -> None:
     op = Operator("torchfake_test_operator")
-    key = dispatcher.WRAPPER_KEY.key
+    key = dispatch_keys.WRAPPER_KEY.key
     higher_order.add_kernel(op, key, lambda *args: "first")
     higher_order.add_kernel(op, key, lambda *args: "second")
     higher_order.add_class(op, torch.nn.Parameter, lambda *args: "for a class")
@@ -128,7 +128,7 @@ def test_a_mode_is_put_back_while_it_handles_an_operator() -> None:
 
 def test_below_autograd() -> None:
     x = torch.ones(3, requires_grad=True)
-    with higher_order.below(dispatcher.WRAPPER_KEY.keys):
+    with higher_order.below(dispatch_keys.WRAPPER_KEY.keys):
         assert not (x * 2).requires_grad
     assert (x * 2).requires_grad
 

@@ -20,7 +20,7 @@ import threading
 import weakref
 from pathlib import Path
 
-from torchfake._files.disk.failures import reported
+from torchfake._files.disk import reported
 from torchfake.errors import CheckpointError
 
 LOCK_NAME = ".torchfake.lock"

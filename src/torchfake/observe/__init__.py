@@ -27,7 +27,10 @@ Its files, in reading order:
     facts         facts of a fake and of its storage; the mode for a program that was copied
 """
 
+from torchfake._contexts import Restoring as Restoring
+from torchfake._contexts import interrupt_behind as interrupt_behind
 from torchfake._core.metadata import Metadata as Metadata
+from torchfake._core.metadata import is_dense as is_dense
 from torchfake._core.schemas import OpTraits as OpTraits
 from torchfake._core.schemas import traits_of as traits_of
 from torchfake._core.source_location import RawLocation as RawLocation
@@ -40,14 +43,23 @@ from torchfake._fake_copies import is_or_holds_fake as is_or_holds_fake
 from torchfake._fake_copies import is_replicated as is_replicated
 from torchfake._fake_copies import replace_replicas as replace_replicas
 from torchfake._fake_copies import tensors_held_by as tensors_held_by
+from torchfake._operators.collectives import Message as Message
+from torchfake._operators.collectives import message_of as message_of
+from torchfake._patches.patch import Patch as Patch
+from torchfake._patches.patch import Patched as Patched
+from torchfake._patches.wrapper_devices import patches_of_dtensors as patches_of_dtensors
 from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
+from torchfake._torch.subclass import leaf_tensors as leaf_tensors
 from torchfake._unknown_values.answer_log import Answer as Answer
 from torchfake._unknown_values.answerers import Answerer as Answerer
 from torchfake._unknown_values.answerers import AnswerFunction as AnswerFunction
 from torchfake._unknown_values.question import Question as Question
+from torchfake.observe.facts import assume_value as assume_value
 from torchfake.observe.facts import known_value as known_value
 from torchfake.observe.facts import metadata_of as metadata_of
 from torchfake.observe.facts import mode_of_copies as mode_of_copies
+from torchfake.observe.facts import no_mode as no_mode
+from torchfake.observe.facts import set_known_value as set_known_value
 from torchfake.observe.facts import storage_of as storage_of
 from torchfake.observe.modules import RunningModules as RunningModules
 from torchfake.observe.observer import Allocation as Allocation

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from torchfake._torch import autograd
 from torchfake._torch.distributed_training import bucket_assignment, flattened, unflattened
 
 _MOST_AT_ONCE = 2
@@ -21,7 +20,7 @@ _MOST_AT_ONCE = 2
 def broadcast_coalesced(group: Any, tensors: list[torch.Tensor], num_bytes: int, src: int) -> None:
     """Send `tensors` of rank `src` of the group, copied into flat tensors."""
     running: deque[_Broadcast] = deque()
-    with autograd.no_grad():
+    with torch.no_grad():
         for indices in bucket_assignment(tensors, [num_bytes], None):
             if len(running) == _MOST_AT_ONCE:
                 running.popleft().finish()
@@ -48,7 +47,7 @@ class _Broadcast:
 
 def broadcast_numbers(how_many: int, beside: torch.Tensor, group: Any) -> None:
     """Send so many whole numbers of the first rank, on the device of `beside`."""
-    with autograd.no_grad():
+    with torch.no_grad():
         on_host = torch.empty(how_many, dtype=torch.int32, device="cpu")
         on_device = torch.empty(how_many, dtype=torch.int32, device=beside.device)
         on_device.copy_(on_host, non_blocking=True)

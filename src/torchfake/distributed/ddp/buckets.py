@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core.metadata import is_dense
-from torchfake._torch import autograd
+from torchfake.observe import is_dense, metadata_of
 
 
 class Bucket:
@@ -32,9 +31,9 @@ class Bucket:
 
     def _views(self) -> list[torch.Tensor]:
         views, offset = [], 0
-        with autograd.no_grad():
+        with torch.no_grad():
             for param in self.params:
-                if is_dense(param._fake_meta):  # type: ignore[attr-defined]
+                if is_dense(metadata_of(param)):
                     view = self.flat.as_strided(param.shape, param.stride(), offset)
                 else:
                     view = self.flat.narrow(0, offset, param.numel()).view(param.shape)
@@ -47,7 +46,7 @@ class Bucket:
         position = self._position[index]
         param, view = self.params[position], self.views[position]
         grad = param.grad
-        with autograd.no_grad():
+        with torch.no_grad():
             if grad is None:
                 view.zero_()
             elif _shares_memory(grad, view):
@@ -59,7 +58,7 @@ class Bucket:
 
     def give_back(self, is_unused: Any, keeps_views: bool) -> None:
         """The sums of all ranks become gradients, but of parameters that no rank has used."""
-        with autograd.no_grad():
+        with torch.no_grad():
             for index, param, view in zip(self.indices, self.params, self.views, strict=True):
                 if is_unused(index):
                     continue
@@ -72,7 +71,7 @@ class Bucket:
 
     def adopt_gradients(self) -> None:
         """Gradients that exist become views of this bucket."""
-        with autograd.no_grad():
+        with torch.no_grad():
             for param, view in zip(self.params, self.views, strict=True):
                 if param.grad is not None and not _shares_memory(param.grad, view):
                     view.copy_(param.grad)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._torch import autograd, dispatcher
-from torchfake._torch.distributed_training import bucket_assignment
+from torchfake._torch.distributed_training import accumulator_of, after_backward, bucket_assignment
 from torchfake.distributed.ddp.broadcasts import broadcast_numbers
 from torchfake.distributed.ddp.buckets import AllReduce, Bucket, communication_stream
 from torchfake.distributed.ddp.used_parameters import UsedMap, without_gradient
 from torchfake.errors import InputsError
+from torchfake.observe import observers
 
 _FIRST_BYTES, _BYTES = 1 << 20, 25 << 20
 
@@ -68,7 +68,7 @@ class Reducer:
         self._finds_unused, self._is_static = find_unused_parameters, False
         self._num_ranks = process_group.size()
         self._stream = communication_stream(self.params[0].device)
-        self._accumulators = [autograd.accumulator_of(param) for param in self.params]
+        self._accumulators = [accumulator_of(param) for param in self.params]
         for index, node in enumerate(self._accumulators):
             node.register_hook(_Hook(self, index))
         self._num_steps = 0  # forward passes that are followed by a reduction
@@ -164,7 +164,7 @@ class Reducer:
             self._next_bucket += 1
         if self.used is not None and not self._is_static:
             self._send_map(self.used)
-        autograd.after_backward(self._finish)
+        after_backward(self._finish)
 
     def _send_map(self, used: UsedMap) -> None:
         self._map_end = AllReduce(used.send(), self.group, self._stream)
@@ -231,7 +231,7 @@ class Reducer:
 
     def _install_post_backward_futures(self, futures: Any) -> None:
         for future in futures:
-            autograd.after_backward(future.wait)
+            after_backward(future.wait)
 
     def __getattr__(self, name: str) -> Any:
         raise InputsError(
@@ -260,9 +260,9 @@ def held_by_reducers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 def report(reducer: Reducer) -> None:
     """Tell the tracker of the rank what the reducer holds now."""
-    register = getattr(dispatcher.current_fake_mode(), "register_held", None)
-    if register is not None:
-        register(reducer.held())
+    for observer in observers():
+        if hasattr(observer, "register_held"):
+            observer.register_held(reducer.held())
 
 
 class Logger:

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from torchfake._patches.patch import Patch
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.distributed.ddp.broadcasts import broadcast_coalesced
 from torchfake.distributed.ddp.reducer import Logger, Reducer
 from torchfake.errors import InputsError
+from torchfake.observe import FakeTensor, Patch
 
 
 def _of_fakes(tensors: Iterable[torch.Tensor]) -> bool:
@@ -67,7 +66,7 @@ def _hook(original: Any) -> Any:
     return replacement
 
 
-def replicas_of_fakes() -> list[Patch]:
+def patches_of_ddp() -> list[Patch]:
     """Patches by which ``DistributedDataParallel`` runs on fakes."""
     dist = torch.distributed
     return [

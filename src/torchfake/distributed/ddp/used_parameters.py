@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from torchfake._torch import autograd
-
 
 class UsedMap:
     """A number for each parameter: whether a rank has used it."""
@@ -25,7 +23,7 @@ class UsedMap:
 
     def send(self) -> torch.Tensor:
         """The map on the device, ready to be summed."""
-        with autograd.no_grad():
+        with torch.no_grad():
             source = self.on_host
             if self.on_device.device.type == "cuda":
                 source = torch.empty_like(self.on_host, pin_memory=True).copy_(self.on_host)
@@ -38,14 +36,14 @@ class UsedMap:
             return False
         if not self.is_read:
             end.wait()
-            with autograd.no_grad():
+            with torch.no_grad():
                 self.on_host.copy_(self.on_device)
             self.is_read = True
         return True
 
     def reset(self) -> None:
         """Nothing is used yet."""
-        with autograd.no_grad():
+        with torch.no_grad():
             self.on_host.fill_(0)
         self.used.clear()
         self.is_read = False

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchfake._contexts import interrupt_behind
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.pipeline_schedules import PipelineSchedule
 from torchfake.distributed.parallelize.writer import Code
 from torchfake.errors import InputsError
 from torchfake.inspect.describe.messages import one_line
+from torchfake.observe import interrupt_behind
 
 _STAGE = """class Stage(torch.nn.Module):
     def __init__(self, model, takes, gives):

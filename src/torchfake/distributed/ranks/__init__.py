@@ -9,8 +9,8 @@ Files, in reading order:
     run_ranks           one rank of each kind, in an order in which none waits for another
     run_rank            the step of one rank
     fake_process_group  this process as one rank of torch's fake process group
-    patches             what torch needs to handle DTensors of fakes
     rank_tracker        storages and messages of the step, recorded
+    balanced_routing    equal numbers of tokens for experts, if a plan takes them to be equal
     foreach_ops         an optimizer's operators on lists of DTensors, run on their shards
     shard_sizes         which ranks have shards of equal sizes
     pipeline_loop       a training loop around ``schedule.step``

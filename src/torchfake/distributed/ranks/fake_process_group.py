@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Restoring
 from torchfake._torch import distributed
 from torchfake.errors import InputsError, MissingExtraError
+from torchfake.observe import Restoring
 
 
 def check_no_process_group() -> None:

@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from torchfake._core.schemas import traits_of
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed import is_dtensor, is_partial_sum, local_tensor_of
+from torchfake.observe import FakeTensor, traits_of
 
 _NAMES = (
     "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy", "div", "exp", "lerp",

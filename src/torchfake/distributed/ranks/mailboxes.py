@@ -11,13 +11,12 @@ begun again when that number is there.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.errors import InputsError
+from torchfake.observe import FakeTensor, known_value, no_mode, set_known_value
 
 Channel = tuple[int, int, int]
 """The rank that sends, the rank that receives, and the tag."""
@@ -112,15 +111,14 @@ class Mailbox:
                 f"receives {tensor.nbytes:,} ({tensor.dtype} {list(tensor.shape)}): give both the "
                 "same shapes, with micro-batches of equal sizes"
             )
-        storage = tensor._fake_storage
-        if letter.value is not None and storage.num_bytes == tensor.nbytes:
-            known_values.store_tensor_value(storage, letter.value)
+        if letter.value is not None:
+            set_known_value(tensor, letter.value)
 
 
 def _known_value(tensor: FakeTensor) -> torch.Tensor | None:
-    storage: Any = tensor._fake_storage
     is_number = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
-    if not is_number or storage.deferred is not None or storage.is_unknown:
+    value = known_value(tensor, "a message") if is_number else None
+    if value is None:
         return None
-    with known_values.without_fake_mode():
-        return known_values.read_value(tensor, "a message").clone()
+    with no_mode():
+        return value.clone()

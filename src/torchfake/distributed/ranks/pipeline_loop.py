@@ -13,14 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from torchfake._patches.patch import Patch, Patched
-from torchfake._torch import distributed_training
-from torchfake._torch.distributed_patches import (
-    pipeline_outputs,
-    pipeline_start,
-    taking_fakes_for_plain,
-    voting_alone,
-)
+from torchfake._torch import distributed_training as training
 from torchfake.errors import InputsError
 from torchfake.inspect.copied.arguments import held_by_arguments
 from torchfake.inspect.run.module_tensors import ModuleTensors
@@ -29,6 +22,7 @@ from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.training import autocast_of
 from torchfake.inspect.run.workload import FakeCopy
+from torchfake.observe import Patch, Patched
 
 
 class Pipeline:
@@ -49,7 +43,7 @@ class Pipeline:
 
 def pipeline_of(value: Any) -> Pipeline | None:
     """The pipeline that a schedule runs; None if `value` is none."""
-    stages = distributed_training.pipeline_stages_of(value)
+    stages = training.pipeline_stages_of(value)
     return None if stages is None else Pipeline(value, stages)
 
 
@@ -67,7 +61,7 @@ def check_pipeline_step(schedule: Any, step: Step) -> None:
         )
     if step.loss is not None:
         raise InputsError(f"loss= and a pipeline: give it to {name}(..., loss_fn=...)")
-    if step.mode != "training" or not distributed_training.pipeline_makes_losses(schedule):
+    if step.mode != "training" or not training.pipeline_makes_losses(schedule):
         raise InputsError(
             f"a pipeline is planned in training: give plan an optimizer, or mode='training', and "
             f"{name} a loss_fn"
@@ -119,7 +113,10 @@ class PipelineLoop:
         is_first = any(stage.is_first for stage in self._stages)
         if "return_outputs" in inspect.signature(self._schedule.step).parameters:
             given["return_outputs"] = False
-        replaced = (pipeline_start(), voting_alone), (pipeline_outputs(), taking_fakes_for_plain)
+        replaced = (
+            (training.pipeline_start(), training.voting_alone),
+            (training.pipeline_outputs(), training.taking_fakes_for_plain),
+        )
         with Patched([Patch(*owned, make) for owned, make in replaced if owned is not None]):
             self._schedule.step(*(self._copy.args if is_first else ()), **given)
 

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchfake._patches.patch import Patch
-from torchfake._torch import dispatcher
 from torchfake.inspect.timing.commands import CommandRecorder, Message, Place
+from torchfake.observe import Patch, observers
 
 
 class Exchanges:
@@ -94,7 +93,8 @@ class _Work:
 
 
 def _current() -> Exchanges | None:
-    return getattr(dispatcher.current_fake_mode(), "exchanges", None)
+    found = [each.exchanges for each in observers() if hasattr(each, "exchanges")]
+    return found[-1] if found else None
 
 
 @functools.cache  # both modules get the same function: torch compares them
@@ -119,7 +119,7 @@ def _several(original: Any) -> Any:
     return replacement
 
 
-def patches_of_exchanges() -> list[Patch]:
+def patches_of_messages() -> list[Patch]:
     """Patches by which asynchronous messages are seen."""
     made = {"isend": _one, "irecv": _one, "batch_isend_irecv": _several}
     owners = dist, dist.distributed_c10d

@@ -14,22 +14,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torchfake._contexts import Restoring
-from torchfake._core.schemas import traits_of
-from torchfake._core.storage import Storage
-from torchfake._operators.collectives import Message, message_of
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed import peer_of, process_group_of
-from torchfake._unknown_values import routing
-from torchfake._unknown_values.expert_maps import Choices
+from torchfake.distributed.ranks.balanced_routing import BalancedRouting
 from torchfake.distributed.ranks.foreach_ops import run_on_shards
 from torchfake.distributed.ranks.mailboxes import Mailbox
 from torchfake.distributed.ranks.point_to_point import Exchanges
-from torchfake.distributed.ranks.shard_sizes import UnevenShards, local_tensors
+from torchfake.distributed.ranks.shard_sizes import UnevenShards
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
 from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.timing import commands as timing
+from torchfake.observe import (
+    FakeTensor,
+    Message,
+    Restoring,
+    Storage,
+    leaf_tensors,
+    message_of,
+    traits_of,
+)
 
 aten = torch.ops.aten
 
@@ -91,7 +94,7 @@ class RankTracker(StorageTracker):
     ) -> None:
         super().__init__(modules, commands, has_workspace=has_workspace)
         self._held = held
-        self._choices = Choices() if is_balanced else None  # of routers
+        self._routing = BalancedRouting() if is_balanced else None
         self.uneven = uneven
         self._axis_of = axis_of
         self._mailbox = mailbox
@@ -108,7 +111,11 @@ class RankTracker(StorageTracker):
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         message = message_of(func, args, kwargs, lambda group: self._axis_of(group)[1])
-        result = self._run_balanced(func, types, args, kwargs)
+        run = super().__torch_dispatch__
+        if self._routing is None:
+            result = run(func, types, args, kwargs)
+        else:
+            result = self._routing.call(run, func, types, args, kwargs)
         if message is not None:
             self._count(message)
             axis, size = self._axis_of(message.group)
@@ -121,21 +128,6 @@ class RankTracker(StorageTracker):
             self._set_role(COMMUNICATION, (args, kwargs, result))
         elif traits_of(func).packet == _COPY_OUT:
             self._set_role(UNSHARDED, kwargs["out"])
-        return result
-
-    def _run_balanced(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator; what counts tokens of experts is taken to find equally many."""
-        if self._choices is None:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        traits = traits_of(func)
-        counts = routing.counted(traits.packet, args)
-        if counts is None:
-            counts = self._choices.counted(traits.packet, args)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        self._choices.ran(traits, args, result)
-        if counts is not None:
-            written = args[0] if func.namespace == "c10d" else result
-            routing.assume(written, counts, traits.name)
         return result
 
     def _exchange(self, message: timing.Message, peer: int, group: Any, args: Any) -> None:
@@ -173,7 +165,7 @@ class RankTracker(StorageTracker):
         elif isinstance(tensors, dict):
             self._set_role(role, list(tensors.values()))
 
-    def resized(self, storage: Storage) -> None:
+    def storage_resized(self, storage: Storage) -> None:
         """Record that FSDP has resized a storage, to allocate or free an unsharded parameter."""
         if self._ref_to(storage) is None:
             return
@@ -215,6 +207,6 @@ def _is_foreign(cls: type) -> bool:
 def _local(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterable[tuple[str, torch.Tensor]]:
     """The same, with the shards of DTensors in their place."""
     for module, tensor in tensors:
-        for local in local_tensors(tensor):
+        for local in leaf_tensors(tensor):
             if isinstance(local, FakeTensor):
                 yield module, local

@@ -9,6 +9,7 @@ package are afterwards as they were before, whatever happens.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,25 +19,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchfake._contexts import interrupt_behind
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._fake_copies import FakeCopies
-from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import distributed
-from torchfake._unknown_values.answerers import Answerer, AnswerFunction
+from torchfake._torch.distributed import process_group_of
+from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake.distributed.ddp.reducer import held_by_reducers
+from torchfake.distributed.ddp.replacements import patches_of_ddp
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.ranks.fake_process_group import simulated_rank
 from torchfake.distributed.ranks.mailboxes import Mailbox
-from torchfake.distributed.ranks.patches import dtensors_of_fakes
 from torchfake.distributed.ranks.pipeline_loop import (
     Pipeline,
     PipelineLoop,
     check_pipeline_step,
     pipeline_of,
 )
+from torchfake.distributed.ranks.point_to_point import patches_of_messages
 from torchfake.distributed.ranks.rank_tracker import RankTracker, Traffic
-from torchfake.distributed.ranks.shard_sizes import UnevenShards, local_tensors
+from torchfake.distributed.ranks.shard_sizes import UnevenShards
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
 from torchfake.inspect import memory
@@ -49,6 +48,16 @@ from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.workload import FakeCopy, Workload
 from torchfake.inspect.timing.commands import recorder_for
+from torchfake.observe import (
+    Answerer,
+    AnswerFunction,
+    FakeCopies,
+    FakeTensor,
+    Patched,
+    interrupt_behind,
+    leaf_tensors,
+    patches_of_dtensors,
+)
 
 
 @dataclass(frozen=True)
@@ -101,8 +110,15 @@ def run_rank(job: Job, rank: int, mailbox: Mailbox) -> RankRun:
         WaitsForRank: if it has to have a message of a rank that has not been run so far.
     """
     answerer, ranks = Answerer(job.answer), job.layout.num_ranks
-    with simulated_rank(rank, ranks), job.workload.mode(answerer), dtensors_of_fakes():
+    with simulated_rank(rank, ranks), job.workload.mode(answerer), _patched():
         return _Rank(job, rank, answerer, mailbox).run()
+
+
+def _patched() -> Patched:
+    """Context in which torch runs DTensors of fakes and DDP, and messages are observed."""
+    importlib.import_module("torch.distributed.tensor")
+    report_devices_of_shards()
+    return Patched([*patches_of_dtensors(), *patches_of_messages(), *patches_of_ddp()])
 
 
 class _Rank:
@@ -227,7 +243,7 @@ class _Rank:
         fake_copies = FakeCopies(device, known=True)
 
         def is_ready(tensor: torch.Tensor) -> bool:
-            return is_function and isinstance(local_tensors(tensor)[0], FakeTensor)
+            return is_function and isinstance(leaf_tensors(tensor)[0], FakeTensor)
 
         copies = ArgumentCopies(fake_copies, is_ready)
         if isinstance(inputs, Mapping):
@@ -242,7 +258,7 @@ class _Rank:
 
     def _axis_of(self, given: Any) -> tuple[str, int]:
         """The axis that a process group lies along, and its size."""
-        group = distributed.process_group_of(given)
+        group = process_group_of(given)
         known = self._axes.get(group.group_name)
         if known is None:
             ranks = torch.distributed.get_process_group_ranks(group)
@@ -323,4 +339,4 @@ def _has_real_tensors(module: nn.Module) -> bool:
 def _local_tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
     """The parameters and buffers of a module; of DTensors, their shards."""
     for tensor in parameters_and_buffers(module):
-        yield from local_tensors(tensor)
+        yield from leaf_tensors(tensor)

@@ -1,7 +1,7 @@
 """The sizes of shards on all ranks, computed from the DTensors of one.
 
-Input: the DTensors that one rank has met. Output: their local tensors, and groups of ranks whose
-shards all have the same sizes. Invariant: nothing is run; sizes are those that the placements give.
+Input: the DTensors that one rank has met. Output: groups of ranks whose shards all have the
+same sizes. Invariant: nothing is run; sizes are those that the placements give.
 """
 
 from __future__ import annotations
@@ -10,18 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
 
 from torchfake._torch.distributed import is_dtensor
 from torchfake._torch.distributed_training import parts_of_optimizer
-from torchfake._torch.subclass import inner_tensors
 from torchfake.distributed.layout import Layout
-
-
-def local_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors with memory of their own in `tensor`: itself, or what a DTensor wraps."""
-    inner = [each for each in inner_tensors(tensor) if isinstance(each, torch.Tensor)]
-    return [local for each in inner for local in local_tensors(each)] if inner else [tensor]
 
 
 class UnevenShards:

@@ -17,7 +17,6 @@ from torchfake import errors, fake_like, fake_mode, meta_like
 from torchfake.errors import (
     AnswerError,
     CacheError,
-    CallError,
     ChangedValueError,
     CheckError,
     CheckpointError,
@@ -49,7 +48,6 @@ BASES = {
     MissingExtraError: ImportError,
     TargetError: ValueError,
     CacheError: AssertionError,
-    CallError: TypeError,
     NotDeferredError: ValueError,
     RecordError: ValueError,
     ReplayError: RuntimeError,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from torchfake import errors
-from torchfake._escapes import printable
+from torchfake.errors import printable
 
 
 def test_every_character() -> None:

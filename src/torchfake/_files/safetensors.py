@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._core.memory import raw_bytes
 from torchfake._files.disk import incomplete_name, reported
+from torchfake._torch.contexts import holding
 from torchfake.errors import CheckpointError
 
 METADATA = "__metadata__"

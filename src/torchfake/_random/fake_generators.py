@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._random.lazy_generators import LazyGenerator
 from torchfake._random.recorded_draws import RecordedDraws
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import holding
 
 _CPU = torch.device("cpu")
 _Generator = torch.Generator  # the name may refer to a stand-in

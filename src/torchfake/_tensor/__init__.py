@@ -14,6 +14,7 @@ Its files, in reading order:
     torch_function  __torch_function__ of fakes: off, but where C++ decides before any dispatch
     attention       which kernel of scaled_dot_product_attention the reported device runs
     cuda_attention  which of the fused kernels a GPU runs
+    copies          fake copies of tensors and modules, made together
     pickling        the names by which pickles refer to fakes
 
 The subpackage ``autocast`` makes the casts that C++ autocast makes on the reported device.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Guards, holding
+from torchfake._torch.contexts import Guards, holding
 
 _registering = threading.RLock()
 

@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from torchfake._contexts import Guards, Restoring, Setting, Together, uninterrupted
+from torchfake._torch.contexts import (
+    Guards,
+    Restoring,
+    Setting,
+    Together,
+    uninterrupted,
+)
 from torchfake._torch.dispatch_keys import RECORDING_KEY
 
 any_autocast = torch._C._is_any_autocast_enabled

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._contexts import Guards, Together
 from torchfake._torch import dispatch_keys
 from torchfake._torch.autograd import enable_grad
 from torchfake._torch.compiler.python_functions import global_names_in, unwrap, with_globals
+from torchfake._torch.contexts import Guards, Together
 from torchfake._torch.dispatcher import as_eager
 
 linear = torch.nn.functional.linear

@@ -22,9 +22,6 @@ Packages:
     search           which of many layouts is the fastest that fits
 """
 
-from typing import TYPE_CHECKING
-
-from torchfake._guessed_names import answering_guesses
 from torchfake.distributed.plan import Plan as Plan
 from torchfake.distributed.plan import plan as plan
 from torchfake.distributed.ranks.rank_plan import RankPlan as RankPlan
@@ -56,6 +53,3 @@ register_on_first_use(plain_text, Search, "torchfake.distributed.search.text")
 register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.target_plans.text")
 register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.peaks")
 register_on_first_use(peaks_of, TargetPlan, "torchfake.distributed.search.peaks")
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.plan(model_fn, mesh_shape=8, ...)")

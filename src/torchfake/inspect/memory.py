@@ -20,14 +20,9 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._guessed_calls import advised
-from torchfake._unknown_values.answer_log import Answer
-from torchfake._unknown_values.answerers import Answerer, AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.inputs.given import (
-    INPUTS_ADVICE,
-    SIZES_ADVICE,
     Shape,
     inputs_explained,
     inputs_given,
@@ -38,7 +33,6 @@ from torchfake.inspect.run import cuda_memory
 from torchfake.inspect.run.adapters import with_adapters
 from torchfake.inspect.run.execution import is_first_another, run_step
 from torchfake.inspect.run.lifetimes import Lifetimes
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import (
     Loss,
     Step,
@@ -51,26 +45,9 @@ from torchfake.inspect.run.workload import Workload, check_module, workload_of
 from torchfake.inspect.serve import Serve, answers_of
 from torchfake.inspect.serving.passes import run_serving
 from torchfake.inspect.timing.commands import Command, recorder_for
-
-_CHECKPOINTING_ADVICE = (
-    "enable it on the model: model.activation_checkpointing_enable(), before transformers 5.23 "
-    "model.gradient_checkpointing_enable()"
-)
+from torchfake.observe import Answer, Answerer, AnswerFunction, RunningModules
 
 
-@advised(
-    **SIZES_ADVICE,
-    **INPUTS_ADVICE,
-    dtype="build the model in it, module.to(torch.bfloat16), or write autocast='bf16'",
-    train='write mode="training", or optimizer="adamw"',
-    training_mode='write mode="training", or optimizer="adamw"',
-    precision="write autocast='bf16', or build the model in that dtype",
-    gradient_accumulation_steps="write accumulate=",
-    micro_batch="write batch=, of one micro-batch, and accumulate=, their number",
-    checkpointing=_CHECKPOINTING_ADVICE,
-    gradient_checkpointing=_CHECKPOINTING_ADVICE,
-    gpus="write gpu=, and give the estimate to fit(estimate, *gpus) for several",
-)
 def estimate(
     module: Any,
     *inputs: Any,
@@ -212,7 +189,7 @@ def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimat
     _check_products(fake_copy.module)
     if step.peft is not None:
         fake_copy = with_adapters(fake_copy, step.peft)
-    modules = ModuleTracker(fake_copy.module)
+    modules = RunningModules(fake_copy.module)
     make = partial(StorageTracker, modules, has_workspace=step.workspace_bytes is not None)
     device = fake_copy.device
     tracker = make(recorder_for(device) if is_timed else None)

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._arguments import is_whole_number
+from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake._unknown_values.answer_log import Answer
 from torchfake._unknown_values.answerers import AnswerFunction
 from torchfake.errors import InputsError
@@ -27,13 +26,10 @@ from torchfake.inspect.describe.tensor_specs import to_json, to_specs
 from torchfake.inspect.experts import Active, active_and_inactive, active_to_dict
 from torchfake.inspect.flops import Flops, count_flops
 from torchfake.inspect.inputs.given import (
-    INPUTS_ADVICE,
-    SIZES_ADVICE,
     Shape,
     inputs_explained,
     inputs_given,
 )
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.workload import check_module, workload_of
 from torchfake.inspect.tree import ModuleNode, count_by, read_module
 
@@ -123,14 +119,6 @@ def _counts(by_name: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
     return {name: {"num_values": n, "bytes": size} for name, (n, size) in by_name.items()}
 
 
-@advised(
-    **SIZES_ADVICE,
-    **INPUTS_ADVICE,
-    verbose="the result is shown where it is printed: print(summary(...))",
-    col_names="its table has all columns that are not empty; to_pandas() has them all",
-    dtypes="give tensors of these dtypes in place of input_size=",
-    batch_dim="input_size has the batch as its first size",
-)
 def summary(
     module: nn.Module,
     *inputs: Any,
@@ -184,7 +172,7 @@ def summary(
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
     with inputs_explained(module, inputs):
-        flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
+        flops = count_flops(fake_copy)
     specs = to_specs(fake_copy.inputs)
     return Summary(tree, specs, outputs, flops, fake_copy.answers, active, depth, inactive)
 

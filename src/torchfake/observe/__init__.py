@@ -27,8 +27,6 @@ Its files, in reading order:
     facts         facts of a fake and of its storage; the mode for a program that was copied
 """
 
-from torchfake._contexts import Restoring as Restoring
-from torchfake._contexts import interrupt_behind as interrupt_behind
 from torchfake._core.metadata import Metadata as Metadata
 from torchfake._core.metadata import is_dense as is_dense
 from torchfake._core.schemas import OpTraits as OpTraits
@@ -37,18 +35,20 @@ from torchfake._core.source_location import RawLocation as RawLocation
 from torchfake._core.source_location import SourceLocation as SourceLocation
 from torchfake._core.source_location import is_library_code as is_library_code
 from torchfake._core.storage import Storage as Storage
-from torchfake._fake_copies import FakeCopies as FakeCopies
-from torchfake._fake_copies import held_tensors as held_tensors
-from torchfake._fake_copies import is_or_holds_fake as is_or_holds_fake
-from torchfake._fake_copies import is_replicated as is_replicated
-from torchfake._fake_copies import replace_replicas as replace_replicas
-from torchfake._fake_copies import tensors_held_by as tensors_held_by
 from torchfake._operators.collectives import Message as Message
 from torchfake._operators.collectives import message_of as message_of
 from torchfake._patches.patch import Patch as Patch
 from torchfake._patches.patch import Patched as Patched
 from torchfake._patches.wrapper_devices import patches_of_dtensors as patches_of_dtensors
+from torchfake._tensor.copies import FakeCopies as FakeCopies
+from torchfake._tensor.copies import held_tensors as held_tensors
+from torchfake._tensor.copies import is_or_holds_fake as is_or_holds_fake
+from torchfake._tensor.copies import is_replicated as is_replicated
+from torchfake._tensor.copies import replace_replicas as replace_replicas
+from torchfake._tensor.copies import tensors_held_by as tensors_held_by
 from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
+from torchfake._torch.contexts import Restoring as Restoring
+from torchfake._torch.contexts import interrupt_behind as interrupt_behind
 from torchfake._torch.subclass import leaf_tensors as leaf_tensors
 from torchfake._unknown_values.answer_log import Answer as Answer
 from torchfake._unknown_values.answerers import Answerer as Answerer

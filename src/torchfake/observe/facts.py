@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._contexts import Restoring, Together
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import Metadata
 from torchfake._core.modes import FakeAccelerator
@@ -18,16 +17,17 @@ from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, backends, dispatcher
 from torchfake._torch.compiler import tracer_modes
+from torchfake._torch.contexts import Restoring, Together
 from torchfake._unknown_values import answerers
 from torchfake._unknown_values.answerers import Answerer, answering_by
 from torchfake.fake import fake_mode
 
 
-def metadata_of(tensor: object) -> Metadata | None:
-    """Shape, strides, dtype and device of a fake. Equal metadata is mostly one object, which is its
-    own key in a dict.
+def metadata_of(fake: FakeTensor) -> Metadata:
+    """Size, stride, offset, dtype and device of a fake. Equal metadata is mostly one object, which
+    is its own key in a dict.
     """
-    return tensor._fake_meta if isinstance(tensor, FakeTensor) else None
+    return fake._fake_meta
 
 
 def storage_of(tensor: object) -> Storage | None:

@@ -19,18 +19,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._contexts import Restoring
 from torchfake._core import modes
+from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import RawLocation
 from torchfake._core.storage import Storage
 from torchfake._dispatch import DeferredDispatch, FakeDispatch
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher, kernels
+from torchfake._torch.contexts import Restoring
 from torchfake.observe.modules import RunningModules
 
 RESULT, RESIZED, EXISTING = "result", "resized", "existing"
-"""The kinds of allocations: for the result of an operator; for a storage that was resized; and memory
-that was there before, of which the observer is told when it first meets it."""
+"""The kinds of allocations: for the result of an operator; for a storage that was resized; memory
+that was there before, of which an observer is told when it first meets it."""
 
 
 class Allocation:
@@ -47,7 +48,7 @@ class Allocation:
     op: Any  # the operator that allocated it, or by which it was met; None if by none
     location: RawLocation | None  # the line of the program, see SourceLocation
     note: Any  # for the observer
-    ref: _Ref
+    ref: weakref.ref[Storage]
 
 
 class _Ref(weakref.ref):  # type: ignore[type-arg]
@@ -67,12 +68,14 @@ class Observer:
     Attributes:
         modules: while it observes, the modules that are running: `modules.name` is the innermost
             one, or in a backward pass that whose gradient is computed.
+        gpu: while it observes, the GPU that the CUDA devices of the mode are, if it fakes them.
         sees_parts: whether operators that C++ composes of others are seen as these in inference
             mode too, where torch hands them over in one piece.
         last_first: operators whose results are born from the last to the first.
     """
 
     modules: RunningModules | None = None
+    gpu: CudaProfile | None = None
     sees_parts = False
     last_first: frozenset[Any] = frozenset()
 
@@ -126,7 +129,7 @@ class Observer:
 
     # What it may ask.
 
-    def allocation_of(self, storage: Storage) -> Allocation | None:
+    def allocation_of(self, storage: Storage | None) -> Allocation | None:
         """The present memory of a storage, if it was told of that: see `storage_of`."""
         ref = self._refs.get(id(storage))
         return None if ref is None or ref() is None else ref.allocation
@@ -144,6 +147,13 @@ class Observer:
         """Tell of what was freed since the last allocation."""
         while self._dead:
             self._free(self._dead.popleft())
+
+    def forget(self) -> list[Allocation]:
+        """What is alive; nothing more is told of it."""
+        allocations = self.alive()
+        self._refs.clear()
+        self._dead = deque()  # the callbacks of the references know the one before
+        return allocations
 
     def current_stream(self, index: int | None = None) -> int:
         """The number of the current stream of a fake device, by default of the current one."""
@@ -202,7 +212,7 @@ class Observer:
     def _free(self, ref: _Ref) -> None:
         if self._refs.get(ref.key) is ref:  # and not of the memory that came with a resize
             del self._refs[ref.key]
-        del ref.allocation.ref  # so that it is freed once
+        del ref.allocation.ref  # its callback too: it is freed once
         self.storage_freed(ref.allocation)
 
 
@@ -311,6 +321,7 @@ class observing(Restoring):
         if isinstance(mode, _ObservedDispatch):
             mode, observed = mode.mode, mode.observers
         dispatch = _ObservedDispatch(mode, (*observed, observer))
+        observer.gpu = None if machine is None else machine.profile
         if machine is not None:
             self._before = machine, machine.order
             machine.order = dispatch

@@ -19,9 +19,9 @@ import torch
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_backward as _flex_backward
 
-from torchfake._contexts import Guards, Restoring, Together
 from torchfake._torch import dispatch_keys
 from torchfake._torch.compiler.python_functions import with_globals
+from torchfake._torch.contexts import Guards, Restoring, Together
 
 flex_attention: Any = _flex_attention
 flex_attention_backward: Any = _flex_backward

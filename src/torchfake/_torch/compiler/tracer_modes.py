@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch
 
-from torchfake._contexts import Guards, Restoring, handled_errors, interrupt_behind
+from torchfake._torch.contexts import Guards, Restoring, handled_errors, interrupt_behind
 
 _MODE_FLAGS = (
     "_is_in_torch_dispatch_mode",

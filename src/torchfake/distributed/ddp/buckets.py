@@ -21,7 +21,7 @@ class Bucket:
     def __init__(self, params: Sequence[torch.Tensor], indices: Sequence[int]) -> None:
         self.indices = list(indices)
         self._position = {index: position for position, index in enumerate(indices)}
-        self.params = [params[i] for i in indices]
+        self.params: list[Any] = [params[i] for i in indices]
         first = self.params[0]
         size = sum(param.numel() for param in self.params)
         self.flat = torch.empty(size, dtype=first.dtype, device=first.device)

@@ -16,8 +16,7 @@ from torch import nn
 
 from torchfake.distributed.parallelize.blocks import Blocks
 from torchfake.distributed.parallelize.writer import Code, expression, positions
-from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.errors import InputsError, did_you_mean
 
 CHECKPOINTS = ("none", "selective", "full")
 """What is kept of a block, most first."""

@@ -23,8 +23,7 @@ from torch import nn
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.writer import Code, expression, quoted
-from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.errors import InputsError, did_you_mean
 
 TORCH_STYLES = {
     "colwise": "ColwiseParallel()",

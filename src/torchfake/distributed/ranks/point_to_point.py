@@ -63,7 +63,7 @@ class Exchanges:
     def wait_for(self, event: int | None) -> None:
         """The current stream waits."""
         if event is not None and self._commands is not None:
-            self._commands.wait_for(event)
+            self._commands.wait_for(event, self._place().stream)
 
     def _put(self, messages: list[tuple[Message, Any]]) -> int:
         assert self._commands is not None

@@ -9,6 +9,7 @@ rank alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,16 +22,17 @@ from torchfake.distributed.ranks.mailboxes import Mailbox
 from torchfake.distributed.ranks.point_to_point import Exchanges
 from torchfake.distributed.ranks.shard_sizes import UnevenShards
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.timing import commands as timing
 from torchfake.observe import (
     FakeTensor,
     Message,
-    Restoring,
+    RunningModules,
     Storage,
     leaf_tensors,
     message_of,
+    observing,
+    storage_of,
     traits_of,
 )
 
@@ -82,7 +84,7 @@ class RankTracker(StorageTracker):
 
     def __init__(
         self,
-        modules: ModuleTracker,
+        modules: RunningModules,
         uneven: UnevenShards,
         axis_of: Callable[[Any], tuple[str, int]],
         mailbox: Mailbox,
@@ -98,24 +100,22 @@ class RankTracker(StorageTracker):
         self.uneven = uneven
         self._axis_of = axis_of
         self._mailbox = mailbox
-        self.exchanges = Exchanges(commands, self._place, self._stream_of)
+        self.exchanges = Exchanges(commands, self._place, self.number_of)
         self._traffic: dict[tuple[str, str, str, int], list[int]] = {}
         self._roles: dict[int, int] = {}  # into _ROLES, by the id of a lifetime
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(map(_is_foreign, types)):
             self.uneven.register((*args, *kwargs.values()))
-            return run_on_shards(self._run, func, args, kwargs)
-        return self._run(func, types, args, kwargs)
+            return run_on_shards(partial(self._call, run), func, args, kwargs)
+        return self._call(run, func, types, args, kwargs)
 
-    def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         message = message_of(func, args, kwargs, lambda group: self._axis_of(group)[1])
-        run = super().__torch_dispatch__
-        if self._routing is None:
-            result = run(func, types, args, kwargs)
-        else:
-            result = self._routing.call(run, func, types, args, kwargs)
+        call = partial(super().call_operator, run)
+        if self._routing is not None:
+            call = partial(self._routing.call, call)
+        result = call(func, types, args, kwargs)
         if message is not None:
             self._count(message)
             axis, size = self._axis_of(message.group)
@@ -142,10 +142,6 @@ class RankTracker(StorageTracker):
             message._replace(group_size=2, ends=ends, tag=tag), process_group_of(group).group_name
         )
 
-    def _stream_of(self, key: Any) -> int:
-        """The number of a stream that a backend has for itself."""
-        return self._streams.setdefault(key, len(self._streams))
-
     def _count(self, message: Message) -> None:
         axis, size = self._axis_of(message.group)
         key = self.phase, message.collective, axis, size
@@ -156,9 +152,9 @@ class RankTracker(StorageTracker):
     def _set_role(self, role: str, tensors: Any) -> None:
         """Set the role of the storages of these tensors, unless they have one."""
         if isinstance(tensors, FakeTensor):
-            ref = self._ref_to(tensors._fake_storage)
-            if ref is not None:
-                self._roles.setdefault(id(ref.life), _ROLES.index(role))
+            known = self.allocation_of(storage_of(tensors))
+            if known is not None:
+                self._roles.setdefault(id(known.note), _ROLES.index(role))
         elif isinstance(tensors, (list, tuple)):
             for tensor in tensors:
                 self._set_role(role, tensor)
@@ -167,12 +163,14 @@ class RankTracker(StorageTracker):
 
     def storage_resized(self, storage: Storage) -> None:
         """Record that FSDP has resized a storage, to allocate or free an unsharded parameter."""
-        if self._ref_to(storage) is None:
+        if self.allocation_of(storage) is None:
             return
-        self._observe(storage, aten.resize_.default)
-        self._roles[id(self._refs[id(storage)].life)] = _ROLES.index(UNSHARDED)
+        self.look_at(storage, aten.resize_.default)
+        known = self.allocation_of(storage)
+        assert known is not None
+        self._roles[id(known.note)] = _ROLES.index(UNSHARDED)
 
-    def active(self) -> Restoring:
+    def active(self) -> observing:
         self.register_held(self._held())
         return super().active()
 

@@ -44,7 +44,6 @@ from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.run.execution import is_first_another, run_step, set_training
 from torchfake.inspect.run.lifetimes import Lifetimes
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.step import Step
 from torchfake.inspect.run.workload import FakeCopy, Workload
 from torchfake.inspect.timing.commands import recorder_for
@@ -54,6 +53,7 @@ from torchfake.observe import (
     FakeCopies,
     FakeTensor,
     Patched,
+    RunningModules,
     interrupt_behind,
     leaf_tensors,
     patches_of_dtensors,
@@ -146,7 +146,7 @@ class _Rank:
         uneven = UnevenShards(self.job.layout)
         uneven.register(module.parameters())
         uneven.register(module.buffers())
-        modules, step = ModuleTracker(module), self._step(args, kwargs)
+        modules, step = RunningModules(module), self._step(args, kwargs)
         if callable(step.optimizer) and not isinstance(step.optimizer, type):
             step = replace(step, optimizer=_Observed(step.optimizer, uneven))
         make = partial(
@@ -287,7 +287,7 @@ class _Rank:
         return RankRun(self.rank, estimate, roles, tracker.traffic, shape_ids)
 
     @contextlib.contextmanager
-    def _errors_named(self, part: str, modules: ModuleTracker | None = None) -> Iterator[None]:
+    def _errors_named(self, part: str, modules: RunningModules | None = None) -> Iterator[None]:
         """Context whose errors name the part that failed, and the rank."""
         try:
             yield

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake._guessed_calls import advised
-from torchfake.distributed.parallelize.mesh_axes import AXES_ADVICE, MeshAxes, mesh_axes, parse_mesh
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.strategy import Strategy
 from torchfake.distributed.target_plans.batch import Batch, batch_of, micro_batches
@@ -117,11 +116,6 @@ class TargetPlan(Record):
         }
 
 
-@advised(
-    **AXES_ADVICE,
-    nodes="write gpus=, of all nodes together",
-    strategy="give its options: mesh=, checkpoint=, ...",
-)
 def plan_target(
     text: str,
     *,

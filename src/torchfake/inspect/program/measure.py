@@ -22,15 +22,14 @@ from torch.optim import Optimizer
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch import autograd
-from torchfake._unknown_values.answerers import Answerer, AnswerFunction
 from torchfake.inspect.copied.references import Reached
 from torchfake.inspect.program.copies import ProgramCopy
 from torchfake.inspect.run.lifetimes import PHASES, Lifetimes
 from torchfake.inspect.run.module_tensors import ModuleTensors
-from torchfake.inspect.run.module_tracker import ModuleTracker
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import Workload, main_device, workload_of
 from torchfake.inspect.timing.commands import Command, CommandRecorder, recorder_for
+from torchfake.observe import Answerer, AnswerFunction, RunningModules
 
 _OPTIMIZER_COPIED = r"Seems like `optimizer.step\(\)` has been overridden"
 """What a learning rate scheduler says of the copy of its optimizer."""
@@ -80,7 +79,7 @@ class ProgramTracker(StorageTracker):
     def __init__(
         self,
         program: ProgramCopy,
-        modules: ModuleTracker,
+        modules: RunningModules,
         commands: CommandRecorder | None = None,
         *,
         has_workspace: bool = False,
@@ -98,9 +97,9 @@ class ProgramTracker(StorageTracker):
         self._num_stepping += change
         self._notice()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         self._notice()
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().call_operator(run, func, types, args, kwargs)
 
     def _notice(self) -> None:
         """Go on to the phase that is running now."""
@@ -157,7 +156,7 @@ def run_program(workload: Workload, answerer: Answerer, *, has_workspace: bool) 
         warnings.filterwarnings("ignore", message=_OPTIMIZER_COPIED)
         program = ProgramCopy(function, args, workload.device)
         device = workload.device or main_device(program.modules, program.tensors())
-        modules = ModuleTracker(program.modules)  # whose hooks stay: one for both calls
+        modules = RunningModules(program.modules)  # whose hooks stay: one for both calls
         make = partial(ProgramTracker, program, modules, has_workspace=has_workspace)
         first, later = make(), make(recorder_for(device))
         first.register_existing(program)

@@ -18,7 +18,6 @@ In reading order:
     generation       runs the passes of generation with a key-value cache
     optimizers       makes the optimizer that an option names
     bounds_check     refuses known indices that are out of bounds, as eager does
-    module_tracker   the name of the module that runs, forward or backward
     storage_tracker  records when each storage is allocated and freed, and for what
     lifetimes        those records as columns: bytes held after each event
     cuda_memory      what CUDA adds: rounding of allocations, workspaces of cuBLAS

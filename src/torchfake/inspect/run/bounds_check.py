@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake.observe import known_value, no_mode
 
 _LOOKUP = torch.ops.aten.embedding.default
 
@@ -23,11 +22,10 @@ def check_indices(func: Any, args: tuple[Any, ...]) -> None:
     Raises:
         IndexError: with the message of eager.
     """
-    if func is not _LOOKUP or not isinstance(args[1], FakeTensor):
+    if func is not _LOOKUP:
         return
-    if not args[1]._fake_storage.is_known or not args[1].numel():
-        return
-    with known_values.without_fake_mode():
-        indices = known_values.read_value(args[1], "a lookup")
-        if indices.min() < 0 or indices.max() >= args[0].shape[0]:
-            raise IndexError("index out of range in self")
+    indices = known_value(args[1])
+    if indices is not None and indices.numel():
+        with no_mode():
+            if indices.min() < 0 or indices.max() >= args[0].shape[0]:
+                raise IndexError("index out of range in self")

@@ -7,14 +7,12 @@ one allocation or one deallocation; events are numbered in the order in which th
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from torchfake._core.source_location import RawLocation
-from torchfake._core.storage import Storage
+from torchfake.observe import RawLocation
 
 CATEGORIES = (
     "parameters",
@@ -39,7 +37,7 @@ class Lifetime:
 
     __slots__ = (
         "allocated_at", "category", "device", "freed_at", "location", "module", "num_bytes", "op",
-        "phase", "ref", "stream", "used_on",
+        "phase", "stream", "used_on",
     )  # fmt: skip
 
     allocated_at: int  # event
@@ -53,7 +51,6 @@ class Lifetime:
     location: RawLocation | None  # in the user's code
     stream: int  # of the device: 0 is the default one
     used_on: tuple[int, ...]  # other streams, as record_stream says
-    ref: weakref.ref[Storage]
 
 
 class Lifetimes(NamedTuple):
@@ -97,12 +94,12 @@ class Lifetimes(NamedTuple):
             self.freed_at[mask],
             self.category[mask],
             self.phase[mask],
-            tuple(self.device[i] for i in indices),
-            tuple(self.module[i] for i in indices),
-            tuple(self.op[i] for i in indices),
-            tuple(self.location[i] for i in indices),
+            tuple([self.device[i] for i in indices]),
+            tuple([self.module[i] for i in indices]),
+            tuple([self.op[i] for i in indices]),
+            tuple([self.location[i] for i in indices]),
             self.stream[mask],
-            tuple(self.used_on[i] for i in indices),
+            tuple([self.used_on[i] for i in indices]),
             self.num_events,
         )
 
@@ -117,11 +114,11 @@ def columns_of(lives: list[Lifetime], num_events: int) -> Lifetimes:
         np.array([life.freed_at for life in lives], dtype=np.int64),
         np.array([CATEGORIES.index(life.category or "temporaries") for life in lives], np.int8),
         np.array([PHASES.index(life.phase) for life in lives], np.int8),
-        tuple(device_names.setdefault(life.device, str(life.device)) for life in lives),
-        tuple(life.module for life in lives),
-        tuple(op_names.setdefault(life.op, str(life.op)) for life in lives),
-        tuple(life.location for life in lives),
+        tuple([device_names.setdefault(life.device, str(life.device)) for life in lives]),
+        tuple([life.module for life in lives]),
+        tuple([op_names.setdefault(life.op, str(life.op)) for life in lives]),
+        tuple([life.location for life in lives]),
         np.array([life.stream for life in lives], dtype=np.int64),
-        tuple(life.used_on for life in lives),
+        tuple([life.used_on for life in lives]),
         num_events,
     )

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from torchfake._cli_options import (
+from torchfake.cli.options import (
     AnswerName,
     AsJson,
     Batch,
@@ -23,8 +23,8 @@ from torchfake._cli_options import (
     Target,
     Units,
 )
-from torchfake._cli_output import errors_on_one_line, import_answers, print_record
-from torchfake._streams import chatter_on_stderr
+from torchfake.cli.output import errors_on_one_line, import_answers, print_record
+from torchfake.cli.stdout import chatter_on_stderr
 
 Depth = Annotated[
     int | None,

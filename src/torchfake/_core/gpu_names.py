@@ -7,10 +7,11 @@ which; nothing is imported but the standard library.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
+
+from torchfake.errors import did_you_mean
 
 _SAME = {"h100sxm": "h100", "h100sxm5": "h100", "b300270gb": "b300288gb"}
 """Names that people write for what has another name here."""
@@ -57,22 +58,10 @@ def _begins(plain: str) -> Callable[[str], bool]:
     return test
 
 
-def listed(names: Sequence[str]) -> str:
-    """``A, B or C``."""
-    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
-
-
-_LONGEST_NAME = 60  # longer ones are compared with none: that takes the square of their length
-
-
-def did_you_mean(name: str, names: Mapping[str, str]) -> str:
+def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
     """``; did you mean A or B?`` or "": the keys closest to a name that means none."""
-    if len(name) > _LONGEST_NAME:
-        return ""
     by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
-    close = difflib.get_close_matches(_plain(name), by_spelling, n=3, cutoff=0.7)
-    keys = list(dict.fromkeys(by_spelling[spelling] for spelling in close))
-    return f"; did you mean {listed(keys)}?" if keys else ""
+    return did_you_mean(_plain(name), by_spelling)
 
 
 _OTHERS = {

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from torchfake import _contexts as contexts
-from torchfake._torch import autograd
+from torchfake._torch import autograd, contexts
 
 
 class Recorded(contexts.Restoring):

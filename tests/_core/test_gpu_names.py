@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchfake import estimate, fake_mode, fit, profiles
+from torchfake._core.gpu_names import did_you_mean_gpu, keys_named
 from torchfake._core.gpu_profiles import named_profiles, profile
-from torchfake._gpu_names import did_you_mean, keys_named
 from torchfake.errors import DeviceError
 
 NAMES = {key: gpu.name for key, gpu in profiles().items()}
@@ -65,8 +65,8 @@ def test_names_that_are_not(name: str, said: str) -> None:
 
 
 def test_what_is_close_is_suggested() -> None:
-    assert did_you_mean("rtx4099", NAMES).startswith("; did you mean rtx4090-24gb")
-    assert did_you_mean("something", NAMES) == ""
+    assert did_you_mean_gpu("rtx4099", NAMES).startswith("; did you mean rtx4090-24gb")
+    assert did_you_mean_gpu("something", NAMES) == ""
 
 
 def test_lists() -> None:

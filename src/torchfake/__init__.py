@@ -18,8 +18,8 @@ if _typing.TYPE_CHECKING:
     from torchfake._core.gpu_profiles import profiles as profiles
     from torchfake._recording.graph_text import graph as graph
     from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
-    from torchfake._unknown_values.answers import Answer as Answer
-    from torchfake._unknown_values.answers import Answers as Answers
+    from torchfake._unknown_values.answer_log import Answer as Answer
+    from torchfake._unknown_values.answer_log import Answers as Answers
     from torchfake._unknown_values.question import Question as Question
     from torchfake.checkpoint import save_materialized as save_materialized
     from torchfake.compat import install_as_torchdistx as install_as_torchdistx
@@ -51,7 +51,7 @@ if _typing.TYPE_CHECKING:
     from torchfake.meta_init import meta_init as meta_init
 
 _NAMES = {
-    "_unknown_values.answers": ("Answer", "Answers"),
+    "_unknown_values.answer_log": ("Answer", "Answers"),
     "_unknown_values.question": ("Question",),
     "_core.gpu_profiles": ("CudaProfile", "profiles"),
     "_recording.graph_text": ("graph",),

@@ -13,7 +13,7 @@ Files in reading order:
     initializers       functions of torch.nn.init that are recorded as one operation
     fills              calls that fill a tensor as earlier ones did, recorded without a dispatch
     value_reads        operations whose outcome depends on values: executed while recording
-    generator_sync     stream positions of draws, and generators moved as eager mode moves them
+    generator_sync     positions of draws, and generators moved as eager mode moves them
     local_collectives  collectives as copies on this rank
     graph_text         the graph behind a tensor as text, for users
 

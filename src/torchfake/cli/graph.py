@@ -69,7 +69,7 @@ def graph_command(
     Prints boxes and edges, with shapes and bytes. The model is run once on fakes of generated inputs. Identical layers are folded into one box.
     """
     import_answers()
-    from torchfake._files.disk.incomplete import write_whole
+    from torchfake._files.disk import write_whole
     from torchfake.inspect.inspection import Question, graph_target
     from torchfake.inspect.records.units import shown_in
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.rank_plan import RankPlan, in_node_of
+from torchfake.distributed.ranks.rank_plan import RankPlan, in_node_of
 from torchfake.errors import InputsError
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.commands import EXCHANGE

@@ -39,6 +39,11 @@ class Layout:
         """The coordinates of each rank, int64 [ranks, axes]."""
         return np.stack(np.unravel_index(np.arange(self.num_ranks), self.shape), axis=1)
 
+    @property
+    def text(self) -> str:
+        """The sizes of the axes as text: ``dp 8 x tp 2``."""
+        return " x ".join(f"{axis} {n}" for axis, n in zip(self.axes, self.shape, strict=True))
+
     def text_of(self, rank: int) -> str:
         """The coordinates of a rank as text: ``dp 3, tp 0``."""
         own = self.coordinates[rank].tolist()

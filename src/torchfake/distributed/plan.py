@@ -17,13 +17,13 @@ from torch import nn
 from torchfake._core import gpu_profiles
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._unknown_values.asking import Answerer, AnswerFunction
-from torchfake.distributed.fake_process_group import check_no_process_group
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction
 from torchfake.distributed.joint_schedules import timed_together
 from torchfake.distributed.layout import Layout, layout_of
 from torchfake.distributed.plan_record import Plan as Plan
-from torchfake.distributed.run_rank import Job
-from torchfake.distributed.run_ranks import requested, run_all, run_each
+from torchfake.distributed.ranks.fake_process_group import check_no_process_group
+from torchfake.distributed.ranks.run_rank import Job
+from torchfake.distributed.ranks.run_ranks import requested, run_all, run_each
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parse_known_device
 from torchfake.inspect.copies.workload import Workload

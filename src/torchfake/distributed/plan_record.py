@@ -12,9 +12,9 @@ from typing import Any
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.rank_plan import KINDS, SHOWN_ORDER, RankPlan
-from torchfake.distributed.rank_tracker import Traffic
-from torchfake.distributed.run_rank import Job
+from torchfake.distributed.ranks.rank_plan import KINDS, SHOWN_ORDER, RankPlan
+from torchfake.distributed.ranks.rank_tracker import Traffic
+from torchfake.distributed.ranks.run_rank import Job
 from torchfake.errors import InputsError
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.memory.search import reserved_on

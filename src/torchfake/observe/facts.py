@@ -17,9 +17,11 @@ from torchfake._tensor import known_values
 from torchfake._tensor.copies import held_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, backends, dispatcher, subclass
+from torchfake._torch.compiler import tracer_modes
 from torchfake._torch.contexts import Restoring, Together
 from torchfake._torch.distributed import is_dtensor
-from torchfake._unknown_values.asking import Answerer, answering_by
+from torchfake._unknown_values import answerers
+from torchfake._unknown_values.answerers import Answerer, answering_by
 from torchfake.fake import fake_mode
 
 
@@ -39,11 +41,41 @@ def storage_of(tensor: object) -> Storage | None:
     return tensor._fake_storage if isinstance(tensor, FakeTensor) else None
 
 
-def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The value of a fake, as a real tensor to be read; None if the value is not known."""
-    if not isinstance(tensor, FakeTensor) or not tensor._fake_storage.is_known:
+def known_value(tensor: object, asked_by: str = "") -> torch.Tensor | None:
+    """The value of a fake, as a real tensor to be read; None if the value is not known.
+
+    Args:
+        tensor: any object.
+        asked_by: who asks. If given, what is assumed (that values are finite) is known too, and
+            listed with the answers of the mode.
+    """
+    storage = storage_of(tensor)
+    if storage is None or storage.deferred is not None:
         return None
-    return known_values.read_value(tensor, "an observer")
+    is_known = not storage.is_unknown if asked_by else storage.is_known
+    return known_values.read_value(tensor, asked_by) if is_known else None
+
+
+def set_known_value(fake: FakeTensor, value: torch.Tensor) -> None:
+    """Have a fake that is all of its storage know its value, if that is small enough to be kept."""
+    storage = fake._fake_storage
+    if storage.num_bytes == value.nbytes:
+        known_values.store_tensor_value(storage, value)
+
+
+def assume_value(fake: FakeTensor, value: torch.Tensor, asked_by: str, assumption: str) -> None:
+    """Take a value for the one that a fake has, and list that with the answers of the mode.
+
+    Args:
+        fake: all of its storage.
+        value: a real tensor of its shape.
+        asked_by: the operator that the value is the result of.
+        assumption: why this value is taken; it is listed as who answered.
+    """
+    answerers.note(fake, asked_by, value.flatten()[0].item(), assumption)
+    with dispatcher.no_interception(), dispatcher.in_fake_slot(None):
+        made = value.to(fake.dtype).clone(memory_format=torch.contiguous_format)
+    fake._fake_storage.value = made.untyped_storage()
 
 
 def held_bytes(tensor: torch.Tensor) -> int:
@@ -76,7 +108,7 @@ def mode_of_copies(
     """
     machine = FakeAccelerator("cuda", num_gpus, gpu) if num_gpus else False
     return Together(
-        dispatcher.torch_modes_kept(),
+        tracer_modes.torch_modes_kept(),
         Entered(fake_mode(fake_cuda=machine)),
         answering_by(answerer),
         autograd.inference_mode(False),

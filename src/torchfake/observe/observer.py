@@ -108,6 +108,13 @@ class Observer:
     def storage_used(self, allocation: Allocation, stream: int) -> None:
         """Work on another stream uses memory: ``tensor.record_stream(stream)``."""
 
+    def storage_resized(self, storage: Storage) -> None:
+        """``tensor.untyped_storage().resize_()``, which calls no operator, has given a storage
+        another size: by default the observer is told of the new memory, and of the old as freed.
+        """
+        if self.allocation_of(storage) is not None:
+            self.look_at(storage, torch.ops.aten.resize_.default)
+
     def event_recorded(self, event: Any, stream: int) -> None:
         """A stream of the fake device records an event."""
 
@@ -241,7 +248,7 @@ class _ObservedDispatch(FakeDispatch):
                     return func.decompose(*args, **kwargs)
         return self._run(func, types, args, kwargs)
 
-    # What streams and tensors tell: see _patches/accelerators/streams and _tensor/fake_tensor.
+    # What streams, tensors and storages tell: see _patches/accelerators/streams and _tensor.
 
     def record_stream(self, storage: Storage, stream: Any) -> None:
         """A tensor is used on another stream."""
@@ -249,6 +256,11 @@ class _ObservedDispatch(FakeDispatch):
             ref = observer._refs.get(id(storage))
             if ref is not None and ref() is not None:
                 observer.storage_used(ref.allocation, observer.number_of(stream.stream_id))
+
+    def storage_resized(self, storage: Storage) -> None:
+        """A storage has another size."""
+        for observer in self.observers:
+            observer.storage_resized(storage)
 
     def record(self, event: Any, stream: Any) -> None:
         """A stream (None: the current one) records an event."""

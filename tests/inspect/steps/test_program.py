@@ -20,7 +20,7 @@ from tests.distributed.worker_counted import Counting, locals_of
 from tests.inspect.memory.memory_oracle import StorageCounter
 from tests.inspect.steps.programs import PROGRAMS, lbfgs
 from torchfake import estimate, fit
-from torchfake.distributed.fake_process_group import simulated_rank
+from torchfake.distributed.ranks.fake_process_group import simulated_rank
 from torchfake.errors import InputsError
 
 

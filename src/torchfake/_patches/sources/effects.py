@@ -25,21 +25,21 @@ from torchfake._core.metadata import DEFERRED, Metadata
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import random_values
 from torchfake._random import word_counts
-from torchfake._random.private_streams import Fill, Run, SingleNormals, Words
+from torchfake._random.lazy_generators import Fill, Run, SingleNormals, Words
 from torchfake._recording import fills
 from torchfake._tensor import known_values
-from torchfake._unknown_values.answers import Answer
+from torchfake._unknown_values.answer_log import Answer
 
 aten = torch.ops.aten
 
 DRAW_TYPES = frozenset((Words, SingleNormals, Run))
-"""What may wait in a private stream more than once."""
+"""What may wait in a lazy generator more than once."""
 
 
 class Kept(NamedTuple):
-    """A draw whose values are kept: each call draws others, at its place in the stream."""
+    """A draw whose values are kept: each call draws others, at its place in the sequence."""
 
-    item: Fill  # what waited in the stream
+    item: Fill  # what waited in the sequence
     position: int  # of the tensor that gets the values
     num_bytes: int
 
@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 
 def repeatable(draws: tuple[Any, ...] | None, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
-    """What waits in the stream, as it may wait there again; None if that cannot be."""
+    """What waits in the sequence, as it may wait there again; None if that cannot be."""
     if draws is None:
         return None
     found: list[Any] = []
@@ -76,7 +76,7 @@ class Effect(NamedTuple):
     """What a call leaves behind."""
 
     num_writes: int  # how far it moves the version counter
-    draws: tuple[Any, ...]  # what waits in the private stream afterwards
+    draws: tuple[Any, ...]  # what waits in the lazy generator afterwards
     value: ConstantFill | None  # of the storage, all of which is written
     num_bytes: int  # of that storage
     answers: tuple[Answer, ...] = ()  # what a rejection sampler was told on the line of the call

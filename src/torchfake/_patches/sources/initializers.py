@@ -1,7 +1,7 @@
 """Functions of ``torch.nn.init`` that draw or fill: done without a dispatch where nobody looks.
 
 Input: the originals. Output: versions that, of a call like one that was made before, do what that
-one did: its draws take their place in the private stream, the storage has its value or an unknown
+one did: its draws take their place in the lazy generator, the storage has its value or an unknown
 one, and the version counter counts its writes. Invariant: what can be seen of a call is what the
 original leaves; where there is more to see (another mode, a transform, a profiler, a storage that
 is deferred or larger than the tensor), the original is called.
@@ -29,12 +29,12 @@ from torchfake._patches.patch import Patch, is_torchs
 from torchfake._patches.sources import effects
 from torchfake._patches.sources.callees import METHODS, NAMESPACES
 from torchfake._patches.sources.effects import Effect, Family, Kept
-from torchfake._random import private_streams
+from torchfake._random import lazy_generators
 from torchfake._recording import fills
 from torchfake._recording.fills import Attempt, Fill
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._torch import autograd
-from torchfake._unknown_values.answers import Answer
+from torchfake._unknown_values.answer_log import Answer
 
 _thread = modes.thread
 _init = vars(torch.nn.init)
@@ -98,7 +98,7 @@ def initialising(original: Any) -> Any:
             if type(each) is Kept:
                 each.repeat(storage)
             else:
-                (_thread.draw_position or private_streams.position()).pass_over(each)
+                (_thread.draw_position or lazy_generators.position()).pass_over(each)
         if answers:
             _note_again(answers)
         return tensor
@@ -160,11 +160,11 @@ def _learn(num_tries: int, original: Any, key: Any, tensor: Any, args: Any, kwar
     if num_tries >= _MAX_TRIES or not _can_be_learned(tensor, args, kwargs):
         return original(tensor, *args, **kwargs)
     storage, version = tensor._fake_storage, tensor._version
-    waiting = private_streams.position().stream().waiting()
+    waiting = lazy_generators.position().lazy_generator().waiting()
     told = modes.answerers()[0].answers
     before = told.times()
     result = original(tensor, *args, **kwargs)
-    added = private_streams.position().stream().added_to(waiting)
+    added = lazy_generators.position().lazy_generator().added_to(waiting)
     draws = effects.repeatable(added, (tensor,))
     answers = [a for a, times in told.times().items() for _ in range(times - before.get(a, 0))]
     _remember(key, num_tries + 1)

@@ -15,7 +15,7 @@ from torchfake._core.storage import ConstantFill
 from torchfake._patches.sources import effects
 from torchfake._patches.sources.effects import Effect, Kept
 from torchfake._patches.sources.effects import Family as FamilyOfTensors
-from torchfake._random import private_streams
+from torchfake._random import lazy_generators
 from torchfake._recording import fills
 from torchfake._recording.fills import Fill
 from torchfake._torch import autograd
@@ -54,7 +54,7 @@ class Reset(NamedTuple):
             if type(draw) is Kept:
                 draw.repeat(tensors[draw.position]._fake_storage)
             else:
-                (_thread.draw_position or private_streams.position()).pass_over(draw)
+                (_thread.draw_position or lazy_generators.position()).pass_over(draw)
 
     def _fits(self, tensors: list[Any]) -> bool:
         """Whether they have storages of their own, as large as those that were seen."""
@@ -111,12 +111,12 @@ class Family:
 
 def observed(original: Any, layer: Any, tensors: list[Any]) -> Reset | None:
     """Reset a layer. What that did, if it does the same to each layer like this one."""
-    stream = private_streams.position().stream()
+    stream = lazy_generators.position().lazy_generator()
     waiting, answers = stream.waiting(), modes.answerers()[0].answers
     before = [(tensor._version, tensor._fake_storage) for tensor in tensors]
     told, own = answers.times(), dict(vars(layer))
     original(layer)
-    added = private_streams.position().stream().added_to(waiting)
+    added = lazy_generators.position().lazy_generator().added_to(waiting)
     draws = effects.repeatable(added, tensors)
     writes = [_write_since(t, draws or (), *b) for t, b in zip(tensors, before, strict=True)]
     if draws is None or answers.times() != told or vars(layer) != own or None in writes:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.distributed.parallelize.choices import CHECKPOINTS, text_of
+from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS, text_of
 from torchfake.distributed.search.candidates import Candidate, candidates, splits, variants
-from torchfake.distributed.search.depths import Layers, Taken, depths_of, taken
-from torchfake.distributed.search.measured import Measured, measured
-from torchfake.distributed.search.mixes import Ways, at_full_depth, exposed_share
-from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.distributed.search.extrapolation import Layers, Taken, depths_of, taken
+from torchfake.distributed.search.measurements import Measured, measured
+from torchfake.distributed.search.mixed_checkpoints import Ways, at_full_depth, exposed_share
+from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.errors import InputsError
 from torchfake.inspect.memory.fit import RESERVED_BYTES
 

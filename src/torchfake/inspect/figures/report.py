@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from torchfake._files.disk.incomplete import write_whole
+from torchfake._files.disk import write_whole
 from torchfake.errors import InputsError
 from torchfake.inspect.dataflow.model_graph import DataflowGraph, graph_of
 from torchfake.inspect.inspection import Inspection

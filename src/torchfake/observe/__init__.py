@@ -20,6 +20,9 @@ operators, of memory, of streams and of modules while it observes::
 Nothing of a run changes by being observed: operators, results, gradients and random numbers are
 the same, and nothing is kept alive. Outside of :func:`observing`, torchfake knows of no observer.
 
+The names in ``__all__`` are for everybody. What else is imported here is what torchfake's own tools
+need of the core, and may change.
+
 Its files, in reading order:
 
     observer      what an observer is told, and the context in which it is
@@ -71,3 +74,14 @@ from torchfake.observe.observer import Allocation as Allocation
 from torchfake.observe.observer import Observer as Observer
 from torchfake.observe.observer import observers as observers
 from torchfake.observe.observer import observing as observing
+
+__all__ = [
+    "Allocation",
+    "Observer",
+    "RunningModules",
+    "known_value",
+    "metadata_of",
+    "observers",
+    "observing",
+    "storage_of",
+]

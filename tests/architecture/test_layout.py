@@ -17,7 +17,7 @@ SMALL = [*PRIVATE, SOURCE / "cli"]
 
 PUBLIC = [
     path.parent
-    for name in ("distributed", "inspect")
+    for name in ("distributed", "inspect", "observe")
     for path in sorted((SOURCE / name).rglob("__init__.py"))
 ]
 

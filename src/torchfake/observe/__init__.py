@@ -25,9 +25,10 @@ need of the core, and may change.
 
 Its files, in reading order:
 
-    observer      what an observer is told, and the context in which it is
-    modules       which module is running, forward or backward
-    facts         facts of a fake and of its storage; the mode for a program that was copied
+    observer  what an observer is told, and what it may ask
+    dispatch  the context in which it is told
+    modules   which module is running, forward or backward
+    facts     facts of a fake and of its storage; the mode for a program that was copied
 """
 
 from torchfake._core.devices import MAX_DEVICES as MAX_DEVICES
@@ -61,6 +62,8 @@ from torchfake._unknown_values.answer_log import Answer as Answer
 from torchfake._unknown_values.answerers import Answerer as Answerer
 from torchfake._unknown_values.answerers import AnswerFunction as AnswerFunction
 from torchfake._unknown_values.question import Question as Question
+from torchfake.observe.dispatch import observers as observers
+from torchfake.observe.dispatch import observing as observing
 from torchfake.observe.facts import assume_value as assume_value
 from torchfake.observe.facts import held_bytes as held_bytes
 from torchfake.observe.facts import known_value as known_value
@@ -72,8 +75,6 @@ from torchfake.observe.facts import storage_of as storage_of
 from torchfake.observe.modules import RunningModules as RunningModules
 from torchfake.observe.observer import Allocation as Allocation
 from torchfake.observe.observer import Observer as Observer
-from torchfake.observe.observer import observers as observers
-from torchfake.observe.observer import observing as observing
 
 __all__ = [
     "Allocation",

@@ -2,20 +2,8 @@
 
 ``inspect``, ``distributed`` and the command line stand on this package and on the public names of
 torchfake, and so can a profiler of your own. A tool subclasses :class:`Observer`, and is told of
-operators, of memory, of streams and of modules while it observes::
-
-    class Peak(Observer):
-        held = peak = 0
-
-        def storage_born(self, allocation):
-            self.held += allocation.num_bytes
-            self.peak = max(self.peak, self.held)
-
-        def storage_freed(self, allocation):
-            self.held -= allocation.num_bytes
-
-    with fake_mode(), observing(Peak(), model) as peak:
-        model(x).sum().backward()
+operators, of memory, of streams and of modules in ``with observing(tool, model):`` inside a mode;
+docs/observing.md has a profiler of twenty lines.
 
 Nothing of a run changes by being observed: operators, results, gradients and random numbers are
 the same, and nothing is kept alive. Outside of :func:`observing`, torchfake knows of no observer.

@@ -119,7 +119,8 @@ def inspect_command(
     """
     import_answers(None if profiles_file else gpu)
     from torchfake.inspect.figures.report import report
-    from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
+    from torchfake.inspect.inspection import SIZES_OF_CONFIG, inspect_target
+    from torchfake.inspect.question import Question
     from torchfake.inspect.records.units import shown_as_macs, shown_in
     from torchfake.inspect.serve import parse_serve
 
@@ -196,7 +197,8 @@ def fit_command(
     """
     import_answers(None if profiles_file else gpu)
     from torchfake.inspect.figures.report import report
-    from torchfake.inspect.inspection import Question, inspect_target
+    from torchfake.inspect.inspection import inspect_target
+    from torchfake.inspect.question import Question
     from torchfake.inspect.records.units import shown_in
     from torchfake.inspect.serve import parse_serve
 

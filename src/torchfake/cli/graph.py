@@ -70,7 +70,8 @@ def graph_command(
     """
     import_answers()
     from torchfake._files.disk import write_whole
-    from torchfake.inspect.inspection import Question, graph_target
+    from torchfake.inspect.inspection import graph_target
+    from torchfake.inspect.question import Question
     from torchfake.inspect.records.units import shown_in
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):

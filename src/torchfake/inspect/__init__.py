@@ -11,6 +11,7 @@ Files, each a public function and its record:
     check       whether a module runs on its inputs, and where it fails
     serve       how a model is served: users, context, cache
     gpu_files   profiles of GPUs from a TOML file
+    question    a question about a model, answered by running it
     inspection  all answers about a TARGET, for the command line
 
 Packages, lowest first:
@@ -51,7 +52,6 @@ from torchfake.inspect.gpu_files import read_profiles as read_profiles
 from torchfake.inspect.inputs.example_inputs import ExampleInputs as ExampleInputs
 from torchfake.inspect.inputs.example_inputs import example_inputs as example_inputs
 from torchfake.inspect.inspection import Inspection as Inspection
-from torchfake.inspect.inspection import Question as Question
 from torchfake.inspect.inspection import inspect_target as inspect_target
 from torchfake.inspect.memory.estimate import estimate as estimate
 from torchfake.inspect.memory.estimate_record import Estimate as Estimate
@@ -60,6 +60,7 @@ from torchfake.inspect.memory.estimate_record import Timeline as Timeline
 from torchfake.inspect.memory.fit import Fit as Fit
 from torchfake.inspect.memory.fit import Fits as Fits
 from torchfake.inspect.memory.fit import fit as fit
+from torchfake.inspect.question import Question as Question
 from torchfake.inspect.records import moved as _moved  # noqa: F401  names in pickles
 from torchfake.inspect.records.tensor_specs import TensorSpec as TensorSpec
 from torchfake.inspect.records.units import set_units as set_units

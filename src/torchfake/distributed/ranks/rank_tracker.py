@@ -1,7 +1,6 @@
 """Records the storages of one rank, and the messages that it sends.
 
-Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` is the active
-dispatch of the mode. Output: the lifetime of every storage of this rank, the role of each in
+Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` observes. Output: the lifetime of every storage of this rank, the role of each in
 communication, and the traffic. Invariant: a DTensor counts as its shard; all numbers are of this
 rank alone.
 """
@@ -36,13 +35,10 @@ from torchfake.observe import (
     traits_of,
 )
 
-aten = torch.ops.aten
-
 UNSHARDED, COMMUNICATION = "unsharded parameters", "communication"
 _ROLES = ("", UNSHARDED, COMMUNICATION)
 _COPY_OUT = "fsdp::split_with_sizes_copy"
 """The operator by which FSDP2 copies what it has gathered into the unsharded parameters."""
-
 
 _POINT_TO_POINT = ("c10d::send", "c10d::recv_")
 
@@ -163,12 +159,10 @@ class RankTracker(StorageTracker):
 
     def storage_resized(self, storage: Storage) -> None:
         """Record that FSDP has resized a storage, to allocate or free an unsharded parameter."""
-        if self.allocation_of(storage) is None:
-            return
-        self.look_at(storage, aten.resize_.default)
+        super().storage_resized(storage)
         known = self.allocation_of(storage)
-        assert known is not None
-        self._roles[id(known.note)] = _ROLES.index(UNSHARDED)
+        if known is not None:
+            self._roles[id(known.note)] = _ROLES.index(UNSHARDED)
 
     def active(self) -> observing:
         self.register_held(self._held())

@@ -171,7 +171,7 @@ def plan(
 
 
 def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None = None) -> Plan:
-    """The plan of a job: all ranks, or those that it asks for."""
+    """The plan of a job: of all ranks, or of the ranks that the job names."""
     plans = run_all(job) if job.ranks is None else run_each(job, job.ranks)
     plans = timed_together(plans, job.layout, links)
     first = plans[0].estimate

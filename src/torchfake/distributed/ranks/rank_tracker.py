@@ -1,8 +1,8 @@
 """Records the storages of one rank, and the messages that it sends.
 
-Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` observes. Output: the lifetime of every storage of this rank, the role of each in
-communication, and the traffic. Invariant: a DTensor counts as its shard; all numbers are of this
-rank alone.
+Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` observes. Output:
+the lifetime of every storage of this rank, the role of each in communication, and the traffic.
+Invariant: a DTensor counts as its shard; all numbers are of this rank alone.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class RankTracker(StorageTracker):
             totals[i] += number
 
     def _set_role(self, role: str, tensors: Any) -> None:
-        """Set the role of the storages of these tensors, unless they have one."""
+        """Set the role of the storages of tensors, unless they have one."""
         if isinstance(tensors, FakeTensor):
             known = self.allocation_of(storage_of(tensors))
             if known is not None:
@@ -169,7 +169,7 @@ class RankTracker(StorageTracker):
         return super().active()
 
     def register_held(self, held: Held) -> None:
-        """Record tensors, each after what it counts as, unless they count as something."""
+        """Record tensors under their categories, unless they have one."""
         for category, tensor in held:
             self.register([("", tensor)], category)
 
@@ -192,12 +192,12 @@ class RankTracker(StorageTracker):
 
 
 def _is_foreign(cls: type) -> bool:
-    """Whether it is a class of tensors that are neither fake nor plain, such as DTensor."""
+    """Whether a class is of tensors that are neither fake nor plain, such as DTensor."""
     return not issubclass(cls, (FakeTensor, torch.nn.Parameter)) and cls is not torch.Tensor
 
 
 def _local(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterable[tuple[str, torch.Tensor]]:
-    """The same, with the shards of DTensors in their place."""
+    """The fakes among tensors, and the shards of DTensors."""
     for module, tensor in tensors:
         for local in leaf_tensors(tensor):
             if isinstance(local, FakeTensor):

@@ -111,7 +111,6 @@ def mode_of_copies(
         tracer_modes.torch_modes_kept(),
         Entered(fake_mode(fake_cuda=machine)),
         answering_by(answerer),
-        autograd.inference_mode(False),
-        autograd.enable_grad(),
+        autograd.inference_mode(False),  # which has autograd record, too
         *map(backends.autocast_off, ("cpu", "cuda")),
     )

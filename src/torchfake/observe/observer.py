@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -141,7 +142,7 @@ class Observer:
     def alive(self) -> list[Allocation]:
         """What it was told of and is alive, in the order of allocation."""
         self.settle()
-        return [ref.allocation for ref in self._refs.values()]
+        return list(map(attrgetter("allocation"), self._refs.values()))
 
     def settle(self) -> None:
         """Tell of what was freed since the last allocation."""
@@ -186,13 +187,12 @@ class Observer:
 
     def _run(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = run(func, types, args, kwargs)
-        given = (args, (*kwargs.values(),)) if kwargs else args
         if isinstance(result, FakeTensor):
-            self.look_at(result._fake_storage, func, given)
+            self.look_at(result._fake_storage, func, (*args, *kwargs.values()))
         elif isinstance(result, (list, tuple)):
             for item in reversed(result) if func in self.last_first else result:
                 if isinstance(item, FakeTensor):
-                    self.look_at(item._fake_storage, func, given)
+                    self.look_at(item._fake_storage, func, (*args, *kwargs.values()))
         self.operator_called(func, args, kwargs, result)
         return result
 
@@ -217,12 +217,12 @@ class Observer:
 
 
 def _is_among(storage: Storage, values: Any) -> bool:
-    return any(
-        _is_among(storage, value)
-        if isinstance(value, (list, tuple))
-        else isinstance(value, FakeTensor) and value._fake_storage is storage
-        for value in values
-    )
+    """Whether one of these, or of lists of them, is on a storage."""
+    for value in values:
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, FakeTensor) and each._fake_storage is storage:
+                return True
+    return False
 
 
 class _ObservedDispatch(FakeDispatch):
@@ -234,8 +234,9 @@ class _ObservedDispatch(FakeDispatch):
         self.mode, self.observers = mode, observers  # the innermost is last
         is_ours = type(mode) in (FakeDispatch, DeferredDispatch)  # not that of a daemon thread
         self._run = partial(type(mode).__torch_dispatch__, self if is_ours else mode)
-        self._sees_parts = any(observer.sees_parts for observer in observers)
+        self._sees_parts = False
         for observer in observers:
+            self._sees_parts |= observer.sees_parts
             self._run = partial(observer._run, self._run)
             if type(observer).call_operator is not Observer.call_operator:
                 self._run = partial(observer.call_operator, self._run)

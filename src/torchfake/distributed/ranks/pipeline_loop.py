@@ -96,7 +96,7 @@ class PipelineLoop:
         self._tracker = tracker
         losses: list[Any] = []
         with tracker.active():
-            tracker.begin_phase("forward")
+            tracker.phase = "forward"
             self._copy.module.zero_grad(set_to_none=not self._step.keep_gradients)
             with self._step.around(), autocast_of(self._copy, self._step):
                 self._run_schedule(losses)
@@ -132,7 +132,7 @@ class PipelineLoop:
     def _update(self, tracker: StorageTracker) -> None:
         if self._optimizer is None:
             return
-        tracker.begin_phase("optimizer")
+        tracker.phase = "optimizer"
         self._optimizer.step()
         state = self._tensors.optimizer_state(self._optimizer)
         tracker.recategorize(state, "optimizer state")
@@ -164,4 +164,4 @@ class PipelineLoop:
 
     def _begin(self, phase: str) -> None:
         if self._tracker is not None:
-            self._tracker.begin_phase(phase)
+            self._tracker.phase = phase

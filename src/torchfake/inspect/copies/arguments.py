@@ -28,13 +28,14 @@ def held_by_arguments(arguments: Any) -> list[torch.Tensor]:
     """The tensors that arguments hold, each once, in order; those of modules are not theirs."""
     found: dict[int, torch.Tensor] = {}
     for leaf in pytree.tree_leaves(arguments):
-        held = [] if _is_left_alone(leaf) else Reached(leaf).tensors
-        found.update({id(tensor): tensor for tensor in held})
+        if not isinstance(leaf, _LEFT_ALONE):
+            for tensor in Reached(leaf).tensors:
+                found[id(tensor)] = tensor
     return list(found.values())
 
 
-def _is_left_alone(leaf: Any) -> bool:
-    return isinstance(leaf, (torch.nn.Module, type))
+_LEFT_ALONE = (torch.nn.Module, type)
+"""What arguments may be, and nobody but the module that takes them looks into."""
 
 
 class ArgumentCopies:
@@ -66,7 +67,7 @@ class ArgumentCopies:
     def _of_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf if self._is_ready(leaf) else self._fakes.of(leaf)
-        if _is_left_alone(leaf):
+        if isinstance(leaf, _LEFT_ALONE):
             return leaf
         reached = Reached(leaf)
         if all(map(self._is_ready, reached.tensors)):

@@ -28,10 +28,7 @@ class Reached:
         self.functions: list[types.FunctionType] = []
         self.kept: list[Any] = []  # Python modules, and what no copy can be made of
         self._seen: dict[int, Any] = {}  # kept, so that no id is given out again
-        self._walk("", start)
-
-    def _walk(self, name: str, start: Any) -> None:
-        pending = [(name, start)]
+        pending = [("", start)]
         while pending:
             name, value = pending.pop()
             if id(value) in self._seen or isinstance(value, _ATOMS):
@@ -78,7 +75,9 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, functools.partial):
         yield from [("", value.func), *(("", arg) for arg in value.args), *value.keywords.items()]
     elif isinstance(value, torch.Tensor):
-        yield from (("", hook) for kind in hooks_of(value) for hook in kind)
+        for kind in hooks_of(value):
+            for hook in kind:
+                yield "", hook
     elif isinstance(value, torch.nn.Module):
         yield from _held_by_modules(value)
     elif isinstance(value, Mapping):
@@ -102,9 +101,9 @@ def hooks_of(tensor: torch.Tensor) -> tuple[list[Any], list[Any]]:
     """Functions that autograd calls with a gradient of a leaf, and when it has been accumulated."""
     if not tensor.is_leaf:
         return [], []
-    kinds = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
-    before, after = (list((hooks or {}).values()) for hooks in kinds)
-    return before, after
+    before = tensor._backward_hooks or {}
+    after = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+    return list(before.values()), list(after.values())
 
 
 def names_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

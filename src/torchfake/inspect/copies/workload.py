@@ -20,7 +20,7 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch.contexts import Together
 from torchfake._torch.distributed import is_fsdp_module
 from torchfake.errors import DeviceError, InputsError
-from torchfake.fake import parse_known_device
+from torchfake.fake import parameters_and_buffers, parse_known_device
 from torchfake.inspect.copies.arguments import ArgumentCopies, held_by_arguments
 from torchfake.inspect.records.messages import one_line
 from torchfake.observe import (
@@ -69,23 +69,26 @@ class Workload:
                     f"{name} cannot be copied, so it cannot be run on fakes ({one_line(error)}): "
                     "remove what copy.deepcopy refuses"
                 ) from error
-            made = dict(module.named_modules())
-            named = self.module.named_modules()
-            modules = {id(child): made[name] for name, child in named if name in made}
+            made, modules = dict(module.named_modules()), {}
+            for name, child in self.module.named_modules():
+                if name in made:
+                    modules[id(child)] = made[name]
             copied = ArgumentCopies(copies, memo=modules).of
-            args = copied(self.args)
-            kwargs = {name: copied(value) for name, value in self.kwargs.items()}
-        answerer = Answerer(self.answer)
-        originals = {id(p) for p in self.module.parameters()}
-        parameters = {key: copies.by_tensor[key] for key in originals}  # others may be replaced
-        return FakeCopy(module, args, kwargs, self, parameters, answerer)
+            args, kwargs = copied(self.args), copied(dict(self.kwargs))
+        parameters = {}  # buffers may be replaced
+        for parameter in self.module.parameters():
+            parameters[id(parameter)] = copies.by_tensor[id(parameter)]
+        return FakeCopy(module, args, kwargs, self, parameters, Answerer(self.answer))
 
     def mode(self, answerer: Answerer | None = None) -> Together:
         """A fake mode with all devices of the workload, in which autograd is on and autocast off,
         whatever the caller has set.
         """
-        num_gpus = 1 + max((device.index or 0 for device in self.cuda_devices()), default=-1)
-        return mode_of_copies(answerer or Answerer(self.answer), self.profile, num_gpus)
+        answerer, devices = answerer or Answerer(self.answer), self.cuda_devices()
+        if not devices:
+            return mode_of_copies(answerer)
+        num_gpus = 1 + max(device.index or 0 for device in devices)
+        return mode_of_copies(answerer, self.profile, num_gpus)
 
     @property
     def profile(self) -> CudaProfile:
@@ -99,11 +102,13 @@ class Workload:
 
     def cuda_devices(self) -> set[torch.device]:
         """The CUDA devices that the run uses."""
-        found = {t.device for t in (*self.module.parameters(), *self.module.buffers())}
-        found |= {tensor.device for tensor in self.held_by_inputs}
         if self.device is not None:
-            found = {self.device}
-        return {device for device in found if device.type == "cuda"}
+            return {self.device} if self.device.type == "cuda" else set()
+        found = set()
+        for tensor in (*parameters_and_buffers(self.module), *self.held_by_inputs):
+            if tensor.device.type == "cuda":
+                found.add(tensor.device)
+        return found
 
 
 @dataclass(frozen=True)
@@ -228,24 +233,18 @@ def _checked_device(device: torch.device | str | int) -> torch.device:
 def main_device(module: nn.Module, others: Iterable[torch.Tensor]) -> torch.device:
     """The device that most bytes of a module are on; of one without tensors, of `others`."""
     sizes: dict[torch.device, int] = {}
-    for tensor in [*module.parameters(), *module.buffers()] or others:
+    for tensor in [*parameters_and_buffers(module)] or others:
         sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
-    return max(sizes, key=lambda device: sizes[device]) if sizes else torch.device("cpu")
+    return max(sizes, key=sizes.__getitem__, default=torch.device("cpu"))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors in containers and objects, each once, in order."""
-    found = {id(leaf): leaf for leaf in _leaves(value) if isinstance(leaf, torch.Tensor)}
-    return list(found.values())
-
-
-def _leaves(value: Any) -> list[Any]:
-    """Leaves as torch's pytree has them, and those in attributes of objects it does not know."""
-    leaves: list[Any] = []
+    found: dict[int, torch.Tensor] = {}
     for leaf in pytree.tree_leaves(value):
-        attributes = getattr(leaf, "__dict__", None)
-        if isinstance(leaf, (torch.Tensor, nn.Module, Callable)) or not attributes:  # type: ignore[arg-type]
-            leaves.append(leaf)
-        else:
-            leaves.extend(tensors_held_by(leaf, set()))
-    return leaves
+        if isinstance(leaf, torch.Tensor):
+            found[id(leaf)] = leaf
+        elif getattr(leaf, "__dict__", None):  # an object that torch's pytree does not know
+            for tensor in tensors_held_by(leaf, set()):
+                found[id(tensor)] = tensor
+    return list(found.values())

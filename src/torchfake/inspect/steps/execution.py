@@ -36,7 +36,11 @@ def run_step(
     """
     set_training(fake_copy.module, step.mode)
     if step.mode == "training":
-        loop = _loop(step, fake_copy)
+        loop: PlainLoop | TrainerLoop = (
+            PlainLoop(step, fake_copy)
+            if step.training is None
+            else TrainerLoop(step.training, fake_copy)
+        )
         if first is not None:
             loop.run(first)
         loop.run(tracker)
@@ -49,12 +53,6 @@ def run_step(
         return
     tracker.register((("", tensor) for tensor in fake_copy.held_by_inputs), "inputs")
     _forward(fake_copy, tracker, step)
-
-
-def _loop(step: Step, fake_copy: FakeCopy) -> PlainLoop | TrainerLoop:
-    if step.training is not None:
-        return TrainerLoop(step.training, fake_copy)
-    return PlainLoop(step, fake_copy)
 
 
 def is_first_another(step: Step) -> bool:
@@ -74,7 +72,7 @@ def set_training(module: nn.Module, mode: str) -> None:
 def _forward(fake_copy: FakeCopy, tracker: StorageTracker, step: Step) -> None:
     context = autograd.no_grad() if step.mode == "inference" else contextlib.nullcontext()
     with tracker.active(), context:
-        tracker.begin_phase("forward")
+        tracker.phase = "forward"
         with autocast_of(fake_copy, step):
             output = fake_copy()
             loss = step.loss(output) if step.loss is not None else None

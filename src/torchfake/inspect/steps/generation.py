@@ -76,7 +76,7 @@ class GreedyLoop:
             self._keep(self.module(**inputs))
             return
         tracker = self.tracker
-        tracker.begin_phase(phase)
+        tracker.phase = phase
         tracker.register([("", t) for t in tensors_in(self.cache)], "kv cache")
         tracker.register([("", t) for t in tensors_in(inputs)], "inputs")
         with tracker.active():

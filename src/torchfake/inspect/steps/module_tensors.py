@@ -26,15 +26,21 @@ class ModuleTensors:
 
     @property
     def parameters(self) -> Named:
-        """Those that it has now."""
-        children = self._module.named_modules()
-        return [(n, p) for n, c in children for p in c._parameters.values() if p is not None]
+        """The parameters that it has now."""
+        return self._named("_parameters")
 
     @property
     def buffers(self) -> Named:
-        """The same for buffers."""
-        children = self._module.named_modules()
-        return [(n, b) for n, c in children for b in c._buffers.values() if b is not None]
+        """The buffers that it has now."""
+        return self._named("_buffers")
+
+    def _named(self, table: str) -> Named:
+        found = []
+        for name, child in self._module.named_modules():
+            for tensor in getattr(child, table).values():
+                if tensor is not None:
+                    found.append((name, tensor))
+        return found
 
     def register(self, tracker: StorageTracker) -> None:
         """Tell a tracker of them."""
@@ -43,18 +49,23 @@ class ModuleTensors:
 
     def gradients(self) -> Named:
         """The gradients that exist."""
-        return [(name, p.grad) for name, p in self.parameters if p.grad is not None]
+        found = []
+        for name, parameter in self.parameters:
+            gradient = parameter.grad
+            if gradient is not None:
+                found.append((name, gradient))
+        return found
 
     def optimizer_state(self, optimizer: Optimizer | None) -> Named:
         """The state of an optimizer, with the names of the modules of its parameters."""
-        if optimizer is None:
-            return []
-        module_of = {id(p): name for name, p in self.parameters}
-        return [
-            (module_of.get(id(parameter), ""), tensor)
-            for parameter, state in optimizer.state.items()
-            for tensor in tensors_in(state)
-        ]
+        module_of, found = {}, []
+        if optimizer is not None:
+            for name, parameter in self.parameters:
+                module_of[id(parameter)] = name
+            for parameter, state in optimizer.state.items():
+                for tensor in tensors_in(state):
+                    found.append((module_of.get(id(parameter), ""), tensor))
+        return found
 
 
 def tables_of(optimizer: Optimizer | None) -> Named:

@@ -89,11 +89,10 @@ def _make(given: Any, fake_copy: FakeCopy) -> Any:
 
 
 def _optimizer_class(name: str) -> type[Optimizer]:
-    known = {
-        key.lower(): value
-        for key, value in vars(torch.optim).items()
-        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
-    }
+    known: dict[str, type[Optimizer]] = {}
+    for key, value in vars(torch.optim).items():
+        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer:
+            known[key.lower()] = value
     if name.lower() not in known:
         names = ", ".join(sorted(known))
         raise InputsError(f"optimizer is {name!r}: torch.optim has no {name!r}; there are: {names}")

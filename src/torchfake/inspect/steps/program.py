@@ -114,7 +114,7 @@ class ProgramTracker(StorageTracker):
             self.recategorize(self._tensors.gradients(), "gradients")
         else:
             self._name_optimizer_state()
-        self.begin_phase(phase)
+        self.phase = phase
 
     def _phase(self) -> str:
         if autograd.is_going_backward():
@@ -140,7 +140,7 @@ class ProgramTracker(StorageTracker):
         """Run one step."""
         hooks = [hook for optimizer in self._optimizers for hook in self._watch(optimizer)]
         with self.active():
-            self.begin_phase("forward")
+            self.phase = "forward"
             program()
             self._notice()
             self.end_step()

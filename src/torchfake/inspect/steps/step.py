@@ -75,7 +75,7 @@ def step_of(
     _check_values(decode, loss, round_to, workspace_bytes)
     _check_accumulation(mode, accumulate, keep_gradients)
     autocast_dtype = _autocast_dtype(autocast, workload)
-    settings = parse_settings("" if allocator is None else allocator)
+    settings = DEFAULT_SETTINGS if allocator is None else parse_settings(allocator)
     return Step(
         mode,
         optimizer,

@@ -59,11 +59,11 @@ class TrainerLoop:
         """One iteration."""
         self._register(tracker)
         with tracker.active():
-            tracker.begin_phase("forward")
+            tracker.phase = "forward"
             num_items = self._loss_of.num_items(self._batches)
             for batch in self._batches:
                 self._micro_step(tracker, batch, num_items)
-            tracker.begin_phase("optimizer")
+            tracker.phase = "optimizer"
             self._update()
             tracker.recategorize(self._state(), "optimizer state")
             self._model.zero_grad()
@@ -82,11 +82,11 @@ class TrainerLoop:
 
     def _micro_step(self, tracker: StorageTracker, batch: dict[str, Any], num_items: Any) -> None:
         """``training_step``: the output is freed before the backward pass."""
-        tracker.begin_phase("forward")
+        tracker.phase = "forward"
         loss = self._loss_of(batch, num_items)
         check_loss(loss)
         tracker.end_forward()
-        tracker.begin_phase("backward")
+        tracker.phase = "backward"
         self._go_backward(loss)
         tracker.recategorize(self._tensors.gradients(), "gradients")
         self._last_loss = loss.detach()

@@ -35,18 +35,18 @@ class PlainLoop:
         """One iteration: with accumulation, several forward and backward passes."""
         self._register(tracker)
         with tracker.active():
-            tracker.begin_phase("forward")
+            tracker.phase = "forward"
             self._copy.module.zero_grad(set_to_none=not self._step.keep_gradients)
             output = loss = None
             for _ in range(self._step.accumulate):
-                tracker.begin_phase("forward")
+                tracker.phase = "forward"
                 with self._step.around():
                     with autocast_of(self._copy, self._step):
                         output = self._copy()
                         loss = self._loss_of(output)
                     check_loss(loss)
                     tracker.end_forward()
-                    tracker.begin_phase("backward")
+                    tracker.phase = "backward"
                     run_backward(loss)
                 tracker.recategorize(self._tensors.gradients(), "gradients")
             self._update(tracker)
@@ -73,7 +73,7 @@ class PlainLoop:
     def _update(self, tracker: StorageTracker) -> None:
         if self._optimizer is None:
             return
-        tracker.begin_phase("optimizer")
+        tracker.phase = "optimizer"
         self._optimizer.step()
         state = self._tensors.optimizer_state(self._optimizer)
         tracker.recategorize(state, "optimizer state")

@@ -1,6 +1,6 @@
 """Bounds checks of indices, which fakes skip because values of fakes are seldom known.
 
-Input: an operator and its arguments. Output: nothing, or the error that eager raises on the CPU.
+Input: the arguments of a lookup. Output: nothing, or the error that eager raises on the CPU.
 Invariant: only known values are checked: mostly positions, which count up to the length of a
 sequence.
 """
@@ -13,17 +13,16 @@ import torch
 
 from torchfake.observe import known_value, no_mode
 
-_LOOKUP = torch.ops.aten.embedding.default
+LOOKUP = torch.ops.aten.embedding.default
+"""The operator whose indices are checked: its arguments are a table and indices."""
 
 
-def check_indices(func: Any, args: tuple[Any, ...]) -> None:
+def check_indices(args: tuple[Any, ...]) -> None:
     """Refuse a lookup outside a table, such as a position beyond those that a model has.
 
     Raises:
         IndexError: with the message of eager.
     """
-    if func is not _LOOKUP:
-        return
     indices = known_value(args[1])
     if indices is not None and indices.numel():
         with no_mode():

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchfake.inspect.storages.bounds_check import check_indices
+from torchfake.inspect.storages.bounds_check import LOOKUP, check_indices
 from torchfake.inspect.storages.kernel_memory import MADE_LAST_FIRST, is_product, kernel_bytes
 from torchfake.inspect.storages.lifetimes import Lifetime, Lifetimes, columns_of
 from torchfake.inspect.timing.commands import Command, CommandRecorder, Place
@@ -58,7 +58,7 @@ class StorageTracker(Observer):
         self.lives: list[Lifetime] = []
         self.clock = 0  # events so far
         self.end = 0  # the clock at the end of the step
-        self.phase = "start"
+        self.phase = "start"  # of what is allocated from here on
         self._has_workspace = has_workspace
         self.ops: set[Any] = set()  # all operators that ran
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
@@ -71,7 +71,8 @@ class StorageTracker(Observer):
     def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if self._recomputed and not torch.is_grad_enabled():
             self._end_recomputation()
-        check_indices(func, args)
+        if func is LOOKUP:
+            check_indices(args)
         return run(func, types, args, kwargs)
 
     def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -112,7 +113,7 @@ class StorageTracker(Observer):
         lives = [self._begin(size, device, stream, func) for size in sizes]
         for life in lives:
             life.category = "temporaries"
-            self._end(life)
+            life.freed_at, self.clock = self.clock, self.clock + 1
 
     def storage_born(self, allocation: Allocation) -> None:
         before = allocation.note  # if it was resized
@@ -135,9 +136,7 @@ class StorageTracker(Observer):
         return life
 
     def storage_freed(self, allocation: Allocation) -> None:
-        self._end(allocation.note)
-
-    def _end(self, life: Lifetime) -> None:
+        life = allocation.note
         life.freed_at, self.clock = self.clock, self.clock + 1
 
     def storage_used(self, allocation: Allocation, stream: int) -> None:
@@ -174,10 +173,6 @@ class StorageTracker(Observer):
             if storage is not None and self.allocation_of(storage) is None:
                 life = self.add_existing(storage).note
                 life.category, life.module = survivor.note.category, survivor.note.module
-
-    def begin_phase(self, phase: str) -> None:
-        """What is allocated from here on is of `phase`."""
-        self.phase = phase
 
     def end_forward(self) -> None:
         """What the forward pass has allocated and is still alive is activations."""

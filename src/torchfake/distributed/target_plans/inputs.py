@@ -75,8 +75,8 @@ def inputs_and_target(given: Any, size: int) -> tuple[Any, Any]:
     """The inputs of the first stage and the target of the last, or functions that make them.
 
     Args:
-        given: the inputs of the whole model, or a function that makes them: tokens and labels of a model of
-            transformers; of an ``nn.Sequential`` its input, and a target if there is a second.
+        given: the inputs of the whole model, or a function that makes them: tokens and labels of a
+            model of transformers; the input of an ``nn.Sequential``, and a target if there is one.
         size: samples of all micro-batches.
 
     Raises:

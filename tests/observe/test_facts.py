@@ -9,11 +9,13 @@ from torchfake import fake_mode, is_fake
 from torchfake.observe import (
     Answerer,
     FakeCopies,
+    assume_value,
     held_tensors,
     known_value,
     metadata_of,
     mode_of_copies,
     no_mode,
+    set_known_value,
     storage_of,
 )
 
@@ -41,6 +43,29 @@ def test_values_are_given_where_they_are_known() -> None:
     assert known_value(known).tolist() == [0, 1, 2]  # type: ignore[union-attr]
     assert known_value(unknown) is None
     assert known_value(torch.ones(3)) is None
+
+
+def test_a_value_may_be_set() -> None:
+    with fake_mode():
+        whole, part = torch.empty(3), torch.empty(3)[:2]
+    set_known_value(whole, torch.tensor([1.0, 2.0, 3.0]))  # type: ignore[arg-type]
+    set_known_value(part, torch.tensor([1.0, 2.0]))  # type: ignore[arg-type]
+    assert whole.tolist() == [1.0, 2.0, 3.0]
+    assert known_value(part) is None
+
+
+def test_what_is_assumed_is_listed_with_the_answers() -> None:
+    with fake_mode(answer="typical") as mode:
+        counts = torch.empty(2, dtype=torch.int64)
+        with no_mode():
+            equal = torch.tensor([3, 3])
+        assume_value(counts, equal, "aten::histc", "balanced routing")  # type: ignore[arg-type]
+        assert counts.tolist() == [3, 3]
+        is_finite = torch.empty(1).isfinite()
+        assert known_value(is_finite) is None
+        assert known_value(is_finite, "a message").tolist() == [True]  # type: ignore[union-attr]
+    answered = [(each.asked_by, each.answered_by) for each in mode.answers]
+    assert answered == [("aten::histc", "balanced routing"), ("a message", "finiteness")]
 
 
 def test_without_a_mode_new_tensors_are_real() -> None:

@@ -97,6 +97,18 @@ def test_a_resize_allocates_and_then_frees() -> None:
     assert [each.num_bytes for each in log.alive()] == [32]
 
 
+def test_a_storage_that_is_resized_without_an_operator_is_told_of() -> None:
+    with fake_mode():
+        x, other = torch.empty(4), torch.empty(4)
+        with observing(Log()) as log:
+            log.add_existing(storage_of(x))  # type: ignore[arg-type]
+            x.untyped_storage().resize_(0)
+            x.untyped_storage().resize_(16)
+            other.untyped_storage().resize_(0)  # of which it was told nothing
+    sizes = ["born 16 existing", "born 0 resized", "freed 16", "born 16 resized", "freed 0"]
+    assert log.lines == sizes
+
+
 def test_an_allocation_knows_its_operator_line_device_and_stream() -> None:
     told: list[Allocation] = []
     observer = Observer()

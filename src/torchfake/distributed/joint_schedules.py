@@ -28,7 +28,8 @@ from torchfake.inspect.timing.schedule import Schedule, of_machine
 
 
 def timed_together(by_ranks: list[RankPlan], layout: Layout, links: Links | None) -> list[RankPlan]:
-    """The same, with schedules if they send each other messages and the GPU's figures are known.
+    """The plans, with joint schedules if ranks send each other messages and the GPU's figures are
+    known.
 
     Raises:
         InputsError: if ranks wait for each other forever.

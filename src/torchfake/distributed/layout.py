@@ -91,7 +91,7 @@ class Layout:
         return {("point to point", axis): self.coordinates[:, axis] for axis in sorted(axes)}
 
     def _axes_within(self, ranks: Sequence[int]) -> list[int]:
-        """The axes along which these ranks differ."""
+        """The axes along which ranks have different coordinates."""
         coordinates = self.coordinates[list(ranks)]
         return [i for i in range(len(self.axes)) if len(set(coordinates[:, i].tolist())) > 1]
 

@@ -33,6 +33,7 @@ from torchfake.distributed.parallelize.pipeline_schedules import (
     schedule_named,
 )
 from torchfake.distributed.parallelize.tensor_parallel import tensor_rules
+from torchfake.distributed.parallelize.writer import Code
 from torchfake.errors import InputsError, did_you_mean
 
 PRECISIONS = ("mixed", "bf16", "fp32")
@@ -178,8 +179,8 @@ class Strategy:
 
     @property
     def stage(self) -> int:
-        """Of ZeRO, what is shared among ranks: 0 nothing, 1 the optimizer's state, 2 gradients
-        too, 3 parameters too.
+        """The stage of ZeRO: ranks share nothing (0), the optimizer's state (1), gradients too
+        (2), parameters too (3).
         """
         assert self.zero is not None
         return self.zero
@@ -255,38 +256,33 @@ class Strategy:
         Raises:
             InputsError: if the model does not support the layout.
         """
-        head, _, rest = self._function(module).partition("\n\n\n")
-        lines = [line for line in (*head.splitlines(), MESH_IMPORT) if line]
-        imports = [line for line in lines if line.startswith("import")]
-        imports += sorted(line for line in lines if line not in imports)
-        body = f"\n\n{rest}" if rest else ""
-        call = call_text(self.axes, device)
+        code, call = self._function(module), call_text(self.axes, device)
+        code.imports.add(MESH_IMPORT)
         if self.axes.context_ranks > 1:
             call += context_usage(module)
         if self.engine == "ddp" and self.autocast is not None:
             call += f'# forward passes run in torch.autocast("{device}", torch.bfloat16)\n'
         if self.stage == 1:
-            imports += ["import torch"] if "import torch" not in imports else []
-            imports.append("from torch.distributed.optim import ZeroRedundancyOptimizer")
-            imports.sort(key=lambda line: (line.startswith("from"), line))
+            name = "from torch.distributed.optim import ZeroRedundancyOptimizer"
+            code.imports |= {"import torch", name}
             call += optimizer_text(self.axes)
         if self.mixes_dtensors:
             call += (
                 "# optimizers take foreach=False: some parameters are DTensors, and some are not\n"
             )
-        return "\n".join(imports) + f"\n{body}\n\n{call}".rstrip()
+        return f"{code.text()}\n\n{call}".rstrip()
 
     def __call__(self, module: nn.Module, mesh: Any) -> Any:
         """Lay the model out over a mesh with these axes, by running the code: the model, or the
         schedule of a pipeline.
         """
-        text = self._function(module)
+        text = self._function(module).text()
         linecache.cache[_FILE] = len(text), None, text.splitlines(keepends=True), _FILE
         names: dict[str, Any] = {}
         exec(compile(text, _FILE, "exec"), names)
         return names["parallelize"](module, mesh)
 
-    def _function(self, module: nn.Module) -> str:
+    def _function(self, module: nn.Module) -> Code:
         axes = self.axes
         splits = axes.tensor_ranks > 1
         return code_of(

@@ -78,4 +78,4 @@ def test_units_are_set() -> None:
     }
     with pytest.raises(InputsError, match="units='MB' are not GB, GiB or both"):
         set_units("MB")
-    assert units._display.units is None
+    assert display.units is None

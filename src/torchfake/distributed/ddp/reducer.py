@@ -83,7 +83,7 @@ class Reducer:
         self._map_end: Any = None
 
     def held(self) -> list[tuple[str, torch.Tensor]]:
-        """The tensors that it holds, each after what they count as."""
+        """The tensors that the reducer holds, each after the category that it counts as."""
         kind = "gradients" if self.keeps_views else "temporaries"
         flats = [(kind, bucket.flat) for bucket in self.buckets]
         maps = [] if self.used is None else [self.used.on_host, self.used.on_device]
@@ -108,7 +108,7 @@ class Reducer:
         return True
 
     def _make_buckets(self, indices: Sequence[Sequence[int]]) -> None:
-        """Buckets of these parameters, in place of those there are."""
+        """Make the buckets of these parameters anew."""
         self.buckets.clear()
         self._bucket_of.clear()
         for each in indices:
@@ -184,7 +184,7 @@ class Reducer:
         self._finish()
 
     def _finish(self) -> None:
-        """The backward pass is done: wait for the sums."""
+        """Wait for the sums at the end of the backward pass."""
         self._expects_hooks = self._must_finish = False
         if self._is_static and self._num_steps > 1 and self._rebuilds:
             self._arrived += self._unused
@@ -253,7 +253,7 @@ class _Hook:
 
 
 def held_by_reducers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """What the reducers of a module hold, each tensor after what it counts as."""
+    """The tensors that the reducers of a module hold, each after the category that it counts as."""
     reducers = [getattr(part, "reducer", None) for part in module.modules()]
     return [pair for each in reducers if isinstance(each, Reducer) for pair in each.held()]
 

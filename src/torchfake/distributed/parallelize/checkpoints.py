@@ -83,7 +83,7 @@ def kinds_of(given: str | int, num_blocks: int) -> list[str]:
 
 
 def text_of(kinds: Sequence[str]) -> str:
-    """The text that names these kinds.
+    """The text of ``checkpoint=`` that gives each block its kind.
 
     >>> text_of(["full", "full", "selective", "none", "full"]), text_of(["full"] * 3)
     ('full:0-1+4,selective:2', 'full')
@@ -149,7 +149,7 @@ def _range(text: str, given: str) -> tuple[int, int]:
 def checkpoint_blocks(
     code: Code, module: nn.Module, blocks: list[Blocks], choices: str | int
 ) -> None:
-    """Run blocks again in the backward pass: all of each, or what is cheap.
+    """Have blocks run again in the backward pass: whole, or their cheap operators.
 
     Raises:
         InputsError: if there are no blocks, or not those that are named.
@@ -188,7 +188,7 @@ def _wrapped(module: nn.Module, group: Blocks, kinds: Sequence[str]) -> list[str
 
 
 def _numbers(chosen: list[int]) -> str:
-    """The expression of these numbers: a range if they are neighbours.
+    """The expression of numbers: a range if the numbers are neighbours.
 
     >>> _numbers([0, 1, 2]), _numbers([3, 4]), _numbers([2, 5])
     ('range(3)', '(3, 4)', '(2, 5)')

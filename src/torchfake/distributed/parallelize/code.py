@@ -53,8 +53,8 @@ def code_of(
     schedule: PipelineSchedule | None = None,
     num_microbatches: int = 1,
     engine: str = "fsdp2",
-) -> str:
-    """The text of ``parallelize(model, mesh)`` for this model.
+) -> Code:
+    """The code of ``parallelize(model, mesh)`` for this model.
 
     Raises:
         InputsError: if something that is asked for cannot be done with it.
@@ -89,10 +89,10 @@ def code_of(
     else:
         share_data(stage, axes, blocks, is_mixed, zero, offload, experts, root)
     if schedule is not None and parts is not None:
-        return write_pipeline(code, stage, parts, axes, schedule, num_microbatches)
-    if "torch." not in code.text().replace("from torch.", ""):
+        write_pipeline(code, stage, parts, axes, schedule, num_microbatches)
+    elif "torch." not in code.text().replace("from torch.", ""):
         code.imports.remove("import torch")
-    return code.text()
+    return code
 
 
 def optimizer_text(axes: MeshAxes) -> str:

@@ -80,7 +80,7 @@ def whole_sequences(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def context_usage(module: nn.Module) -> str:
-    """What a training loop does with these functions, as a comment."""
+    """The use of the printed functions in a training loop, as a comment."""
     batch = "whole_sequences(batch)" if is_of_transformers(module) else "batch"
     return (
         "# for each micro-batch:\n"
@@ -152,7 +152,7 @@ def check_length(length: int, ranks: int, axis: str) -> None:
 
 
 def is_of_transformers(module: Any) -> bool:
-    """Whether it is a model whose attention transformers chooses by name."""
+    """Whether transformers chooses the attention of a module by name."""
     return hasattr(module, "set_attn_implementation") and hasattr(module, "config")
 
 

@@ -99,7 +99,7 @@ def split_experts(code: Code, axes: MeshAxes, experts: ExpertModules) -> None:
 
 def shard_experts(code: Code, axes: MeshAxes, experts: ExpertModules, options: list[str]) -> None:
     """Shard the experts along the axes that do not split them; their gradients are sums over all
-    data ranks, divided by the number of these.
+    data ranks, divided by their number.
     """
     classes = ", ".join(f'"{name}"' for name in experts.classes)
     chosen = f"== {classes}" if len(experts.classes) == 1 else f"in ({classes})"

@@ -16,7 +16,7 @@ from torch import nn
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.pipeline_schedules import PipelineSchedule
-from torchfake.distributed.parallelize.writer import Code
+from torchfake.distributed.parallelize.writer import Code, function_text
 from torchfake.errors import InputsError
 from torchfake.inspect.records.messages import one_line
 from torchfake.observe import interrupt_behind
@@ -141,42 +141,40 @@ def _check_passes_on(module: nn.Module, parts: Parts) -> None:
 
 
 def write_pipeline(
-    whole: Code, stage: Code, parts: Parts, axes: MeshAxes, schedule: PipelineSchedule, number: int
-) -> str:
-    """The text: `whole` lays the model out before it is cut, `stage` each stage after that; the
-    schedule has this number of micro-batches.
+    code: Code, stage: Code, parts: Parts, axes: MeshAxes, schedule: PipelineSchedule, number: int
+) -> None:
+    """Add the lines that cut the model, which `code` lays out before that and `stage` each stage
+    after; the schedule has this number of micro-batches.
     """
     size = axes.pipeline_ranks
     num_stages = size * schedule.stages_per_rank
     is_sequential = not parts.layers
-    imports = {*whole.imports, *stage.imports, "import torch"}
-    imports.add(f"{_IMPORT} PipelineStage, {schedule.class_name}")
-    helpers = [*whole.helpers, *stage.helpers, _SEQUENTIAL_LOSS if is_sequential else _STAGE]
+    code.imports |= {*stage.imports, "import torch"}
+    code.imports.add(f"{_IMPORT} PipelineStage, {schedule.class_name}")
+    code.helpers += [*stage.helpers, _SEQUENTIAL_LOSS if is_sequential else _STAGE]
     if stage.lines:
-        stage.lines.append("return stage")
-        helpers.append("def lay_out(model, stage, mesh):\n" + _indented(stage.lines))
-    lines = [*whole.lines, f'rank = mesh["{axes.pipeline}"].get_local_rank()']
+        lay_out = function_text("lay_out(model, stage, mesh)", [*stage.lines, "return stage"])
+        code.helpers.append(lay_out)
+    code.lines.append(f'rank = mesh["{axes.pipeline}"].get_local_rank()')
     if not is_sequential:
-        imports.add("from functools import partial")
-        lines.append("loss_fn = partial(model.loss_function, vocab_size=model.config.vocab_size)")
-    lines += [f"bounds = {bounds(parts.num_layers, num_stages)}", "stages = []"]
-    lines += [f"for i in {schedule.indices(size)}:", "    first, last = bounds[i : i + 2]"]
+        code.imports.add("from functools import partial")
+        loss = "loss_fn = partial(model.loss_function, vocab_size=model.config.vocab_size)"
+        code.lines.append(loss)
+    code.lines += [f"bounds = {bounds(parts.num_layers, num_stages)}", "stages = []"]
+    code.lines += [f"for i in {schedule.indices(size)}:", "    first, last = bounds[i : i + 2]"]
     several = schedule.stages_per_rank > 1 and not is_sequential
     if several or parts.has_types:
-        imports.add("import copy")
-    cut = _cut_sequential() if is_sequential else _cut(parts, num_stages, several)
-    lines += [f"    {line}" for line in cut]
+        code.imports.add("import copy")
+    sequential = ["stage = model[first:last]"]
+    cut = sequential if is_sequential else _cut(parts, num_stages, several)
     if stage.lines:
-        lines.append(f"    stage = lay_out({'stage' if is_sequential else 'part'}, stage, mesh)")
+        cut.append(f"stage = lay_out({'stage' if is_sequential else 'part'}, stage, mesh)")
     group = f'group=mesh.get_group("{axes.pipeline}")'
     device = "torch.device(mesh.device_type)"
-    lines.append(f"    stages.append(PipelineStage(stage, i, {num_stages}, {device}, {group}))")
+    cut.append(f"stages.append(PipelineStage(stage, i, {num_stages}, {device}, {group}))")
+    code.lines += [f"    {line}" for line in cut]
     given = "stages[0]" if schedule.stages_per_rank == 1 else "stages"
-    lines.append(f"return {schedule.class_name}({given}, {number}, loss_fn=loss_fn)")
-    helpers.append("def parallelize(model, mesh):\n" + _indented(lines))
-    plain = sorted(line for line in imports if line.startswith("import"))
-    head = "\n".join([*plain, *sorted(imports - set(plain))])
-    return "\n\n\n".join([head, *(text.rstrip() for text in helpers)]) + "\n"
+    code.result = f"{schedule.class_name}({given}, {number}, loss_fn=loss_fn)"
 
 
 def bounds(num_layers: int, num_stages: int) -> tuple[int, ...]:
@@ -187,10 +185,6 @@ def bounds(num_layers: int, num_stages: int) -> tuple[int, ...]:
     """
     size, rest = divmod(num_layers, num_stages)
     return tuple(size * i + min(i, rest) for i in range(num_stages + 1))
-
-
-def _cut_sequential() -> list[str]:
-    return ["stage = model[first:last]"]
 
 
 def _cut(parts: Parts, num_stages: int, several: bool) -> list[str]:
@@ -207,10 +201,6 @@ def _cut(parts: Parts, num_stages: int, several: bool) -> list[str]:
     lines += [f"    part.{name} = torch.nn.Identity()" for name in inner]
     lines.append(f'    stage = Stage(part.{base}, takes, "last_hidden_state")')
     return [*lines, "else:", '    stage = Stage(part, takes, "logits")']
-
-
-def _indented(lines: list[str]) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
 
 
 def _submodule(module: nn.Module, path: str) -> nn.Module | None:

@@ -192,7 +192,7 @@ class _Styles:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Whether it is a norm along the last dim, by its name and its parameters."""
+    """Whether a module is a norm along the last dim, by its name and its parameters."""
     shapes = [p.dim() for p in module.parameters(recurse=False)]
     is_leaf = next(module.children(), None) is None
     return is_leaf and "Norm" in type(module).__name__ and bool(shapes) and set(shapes) == {1}
@@ -227,7 +227,7 @@ def _gathered(
 
 
 def _prepared(layouts: str, num_results: int) -> str:
-    """The style for these inputs; if there are results, the first is scattered."""
+    """The style for a layout of inputs; if there are results, the first is scattered."""
     if not num_results:
         return f"PrepareModuleInput({layouts})"
     rest = ", None" * (num_results - 1)

@@ -159,7 +159,7 @@ def takes_patterns() -> bool:
 
 
 def _tied(module: nn.Module, rules: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Names of parameters that are the same one, where a rule makes it anew under each name."""
+    """Pairs of names of one parameter, where a rule makes the parameter anew under each name."""
     first: dict[int, str] = {}
     pairs = []
     for name, parameter in module.named_parameters(remove_duplicate=False):

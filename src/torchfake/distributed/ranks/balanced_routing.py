@@ -1,4 +1,4 @@
-"""What is taken of a router's choice, which depends on values: experts get equally many tokens.
+"""Balanced routing: experts are taken to get equally many tokens, as only values would tell.
 
 Input: operators that count tokens, or exchange such counts, and what they write. Output: the
 counts, as known values of the results. Invariant: what is taken is listed with the answers; a

@@ -49,12 +49,12 @@ def run_on_shards(run: Run, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _has_values(tensor: Any) -> bool:
-    """Whether it is a DTensor, and not one whose sum over the ranks is pending."""
+    """Whether a tensor is a DTensor without a sum over ranks that is pending."""
     return is_dtensor(tensor) and not is_partial_sum(tensor)
 
 
 def _matches(value: Any, first: Any) -> bool:
-    """Whether an argument has no DTensors, or ones with the placements of those in `first`."""
+    """Whether an argument has no DTensors, or DTensors with the placements of the list `first`."""
     if isinstance(value, (list, tuple)):
         if len(value) not in (0, len(first)):
             return not any(isinstance(item, torch.Tensor) for item in value)
@@ -84,7 +84,7 @@ def _shards(value: Any) -> Any:
 
 
 def _wrapped(result: Any, first: Any) -> Any:
-    """Results as DTensors with the placements of those in `first`."""
+    """Results as DTensors with the placements of the list `first`."""
     if not isinstance(result, (list, tuple)):
         return result
     from torch.distributed.tensor import DTensor

@@ -45,7 +45,7 @@ class Mailboxes:
         self.received: defaultdict[Channel, list[int]] = defaultdict(list)  # bytes
 
     def of_rank(self, rank: int) -> Mailbox:
-        """Those of a rank that is run now; what it has sent in an earlier run is forgotten."""
+        """The mailbox of a rank that is run now; messages of an earlier run of it are forgotten."""
         for channel in [channel for channel in self.sent if channel[0] == rank]:
             del self.sent[channel]
         for channel in [channel for channel in self.received if channel[1] == rank]:
@@ -53,11 +53,11 @@ class Mailboxes:
         return Mailbox(self, rank)
 
     def has(self, waits: WaitsForRank) -> bool:
-        """Whether what a rank waits for has been sent."""
+        """Whether the message that a rank waits for has been sent."""
         return len(self.sent.get(waits.channel, ())) > waits.number
 
     def check_all_received(self, ranks: set[int]) -> None:
-        """Check that these ranks have received what others of them have sent, and no more.
+        """Check that ranks have received as many messages as they have sent each other.
 
         Raises:
             InputsError: naming a sender and a receiver.
@@ -82,13 +82,13 @@ class Mailbox:
         self.peers: set[int] = set()
 
     def send(self, tensor: FakeTensor, to: int, tag: int) -> None:
-        """Keep what is sent."""
+        """Keep a message that is sent."""
         self.peers.add(to)
         letter = Letter(tensor.nbytes, _known_value(tensor))
         self._boxes.sent[self.rank, to, tag].append(letter)
 
     def receive(self, tensor: FakeTensor, source: int, tag: int) -> None:
-        """Give a tensor what was sent.
+        """Give a tensor the message that was sent to it.
 
         Raises:
             WaitsForRank: if whole numbers have not been sent yet; the program may read them.

@@ -121,7 +121,7 @@ class PipelineLoop:
             self._schedule.step(*(self._copy.args if is_first else ()), **given)
 
     def _register(self, tracker: StorageTracker) -> None:
-        """What is there before."""
+        """Register the tensors that exist before the iteration."""
         tensors = self._tensors
         tensors.register(tracker)
         held = held_by_arguments((self._copy.args, self._copy.kwargs, self._target))
@@ -138,7 +138,7 @@ class PipelineLoop:
         tracker.recategorize(state, "optimizer state")
 
     def _observe(self, stage: Any) -> None:
-        """Have the chunks of a stage tell in which phase they are."""
+        """Have the chunks of a stage begin the phases of the tracker."""
         forward = stage.forward_one_chunk
 
         def forward_one_chunk(*args: Any, **kwargs: Any) -> Any:

@@ -48,7 +48,9 @@ class Exchanges:
             self.wait_for(self._put([(message, group)]))
 
     def run(self, function: Callable[[], Any], tensors: list[torch.Tensor]) -> Any:
-        """Call what sends and receives these tensors; its work, or `_Work` for all of it."""
+        """Call a function that sends or receives tensors. The result is its own in a batch, else
+        `_Work` that stands for all messages.
+        """
         if self._open is not None:
             return function()  # one of a batch
         self._open = []

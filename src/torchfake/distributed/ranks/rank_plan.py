@@ -1,4 +1,4 @@
-"""What one rank holds and sends, and all ranks whose shards have the same sizes.
+"""The memory and communication of one rank, which stands for ranks with shards of equal sizes.
 
 Input: the estimate of a rank's step, the roles of its storages, and its traffic. Output: a
 :class:`RankPlan`, plain data. Invariant: the kinds of bytes that are held at the peak add up to it.
@@ -54,7 +54,7 @@ def in_node_of(layout: Layout, links: Links | None) -> InNode:
 
 @dataclass(frozen=True, repr=False)
 class RankPlan:
-    """The memory and communication of a group of ranks whose shards have the same sizes."""
+    """The memory and communication of each of a group of ranks with shards of equal sizes."""
 
     ranks: tuple[int, ...]  # the first of them was run
     traffic: tuple[Traffic, ...]  # what each of them sends
@@ -111,8 +111,8 @@ class RankPlan:
 
     @property
     def nvidia_smi_bytes(self) -> int | None:
-        """The most that ``nvidia-smi`` would show: what is reserved, the CUDA context, and the
-        buffers of NCCL, for which round 512 MiB and 256 MiB a process group are taken.
+        """The most that ``nvidia-smi`` would show: reserved memory, the CUDA context (512 MiB are
+        assumed), and the buffers of NCCL (256 MiB for each process group).
         """
         shown = self.estimate.nvidia_smi_bytes
         groups = {(row.axis, row.group_size) for row in self.traffic}

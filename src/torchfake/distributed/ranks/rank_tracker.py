@@ -1,9 +1,8 @@
 """Records the storages of one rank, and the messages that it sends.
 
-Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` is the active
-dispatch of the mode. Output: the lifetime of every storage of this rank, the role of each in
-communication, and the traffic. Invariant: a DTensor counts as its shard; all numbers are of this
-rank alone.
+Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` observes. Output:
+the lifetime of every storage of this rank, the role of each in communication, and the traffic.
+Invariant: a DTensor counts as its shard; all numbers are of this rank alone.
 """
 
 from __future__ import annotations
@@ -36,13 +35,10 @@ from torchfake.observe import (
     traits_of,
 )
 
-aten = torch.ops.aten
-
 UNSHARDED, COMMUNICATION = "unsharded parameters", "communication"
 _ROLES = ("", UNSHARDED, COMMUNICATION)
 _COPY_OUT = "fsdp::split_with_sizes_copy"
 """The operator by which FSDP2 copies what it has gathered into the unsharded parameters."""
-
 
 _POINT_TO_POINT = ("c10d::send", "c10d::recv_")
 
@@ -150,7 +146,7 @@ class RankTracker(StorageTracker):
             totals[i] += number
 
     def _set_role(self, role: str, tensors: Any) -> None:
-        """Set the role of the storages of these tensors, unless they have one."""
+        """Set the role of the storages of tensors, unless they have one."""
         if isinstance(tensors, FakeTensor):
             known = self.allocation_of(storage_of(tensors))
             if known is not None:
@@ -163,19 +159,17 @@ class RankTracker(StorageTracker):
 
     def storage_resized(self, storage: Storage) -> None:
         """Record that FSDP has resized a storage, to allocate or free an unsharded parameter."""
-        if self.allocation_of(storage) is None:
-            return
-        self.look_at(storage, aten.resize_.default)
+        super().storage_resized(storage)
         known = self.allocation_of(storage)
-        assert known is not None
-        self._roles[id(known.note)] = _ROLES.index(UNSHARDED)
+        if known is not None:
+            self._roles[id(known.note)] = _ROLES.index(UNSHARDED)
 
     def active(self) -> observing:
         self.register_held(self._held())
         return super().active()
 
     def register_held(self, held: Held) -> None:
-        """Record tensors, each after what it counts as, unless they count as something."""
+        """Record tensors under their categories, unless they have one."""
         for category, tensor in held:
             self.register([("", tensor)], category)
 
@@ -198,12 +192,12 @@ class RankTracker(StorageTracker):
 
 
 def _is_foreign(cls: type) -> bool:
-    """Whether it is a class of tensors that are neither fake nor plain, such as DTensor."""
+    """Whether a class is of tensors that are neither fake nor plain, such as DTensor."""
     return not issubclass(cls, (FakeTensor, torch.nn.Parameter)) and cls is not torch.Tensor
 
 
 def _local(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterable[tuple[str, torch.Tensor]]:
-    """The same, with the shards of DTensors in their place."""
+    """The fakes among tensors, and the shards of DTensors."""
     for module, tensor in tensors:
         for local in leaf_tensors(tensor):
             if isinstance(local, FakeTensor):

@@ -172,7 +172,7 @@ class _Rank:
     def _run_step(
         self, step: Step, fake_copy: FakeCopy, tracker: RankTracker, first: RankTracker | None
     ) -> Lifetimes | None:
-        """Run the step; the lifetimes of the first one, if later ones are not the same."""
+        """Run the step. The result is the lifetimes of the first step, if later steps differ."""
         if self.pipeline is None or first is None:
             run_step(step, fake_copy, tracker, first)
             return None if first is None else first.finish()

@@ -1,4 +1,4 @@
-"""Runs one rank of each kind, those that wait for another's message after that one.
+"""Runs one rank of each kind; a rank that waits for a message is run after its sender.
 
 Input: a job. Output: what each rank holds and sends. Invariant: a rank's run is complete, and was
 given what the others send it; ranks that wait for each other are refused, not waited for.
@@ -29,7 +29,7 @@ class Ranks:
         self.runs: dict[int, RankRun] = {}
 
     def run(self, ranks: Iterable[int]) -> None:
-        """Run these ranks, and those that they wait for.
+        """Run ranks, and the ranks that they wait for.
 
         Raises:
             InputsError: if they wait for each other, or a function of the job fails.
@@ -48,7 +48,7 @@ class Ranks:
         self._boxes.check_all_received(set(self.runs))
 
     def first_of(self, ranks: list[int]) -> RankRun:
-        """The run of the first of these that was run."""
+        """The run of the first rank of a group that was run."""
         return next(self.runs[rank] for rank in ranks if rank in self.runs)
 
     def _next(self, waiting: dict[int, WaitsForRank | None]) -> int:
@@ -64,7 +64,7 @@ class Ranks:
 
 
 def run_all(job: Job) -> list[RankPlan]:
-    """Run the first of each group of ranks that are equal and run the same, for all of the group.
+    """Run the first rank of each group of ranks that are equal, for all of the group.
 
     Only a rank that has shards of other sizes may meet some uneven DTensor, so the groups are
     computed again after each run; and so they are for ranks that exchange messages.
@@ -96,7 +96,7 @@ def requested(ranks: Iterable[int], layout: Layout) -> tuple[int, ...]:
 
 
 def run_each(job: Job, requested: Iterable[int]) -> list[RankPlan]:
-    """Run each of these ranks, for itself."""
+    """Run each of the requested ranks, for itself."""
     ranks = Ranks(job)
     ranks.run(requested)
     return [_plan_of(ranks.runs[rank], [rank]) for rank in requested]

@@ -27,7 +27,7 @@ class UnevenShards:
         self._seen: dict[Any, Any] = {}  # and the mesh, which keeps its id from being reused
 
     def register(self, tensors: Iterable[Any]) -> None:
-        """Add the DTensors among these, and in lists of them."""
+        """Add the DTensors among tensors and lists of tensors."""
         for tensor in tensors:
             if isinstance(tensor, (list, tuple)):
                 self.register(tensor)
@@ -67,7 +67,7 @@ class UnevenShards:
 
 
 def _has_split_factor(placement: Any) -> bool:
-    """Whether it shards what other placements have sharded: FSDP after tensor parallelism."""
+    """Whether a placement shards the shards of another placement: FSDP after tensor parallelism."""
     return getattr(placement, "split_factor", 1) != 1
 
 
@@ -88,7 +88,7 @@ def _local_shapes(
 
 
 def equal_ranks(layout: Layout, shape_ids: Iterable[np.ndarray[Any, Any]]) -> list[list[int]]:
-    """Groups of ranks whose shards all have the same shapes, in order of their first ranks."""
+    """Groups of ranks with shards of equal shapes, in order of their first ranks."""
     columns = [np.zeros(layout.num_ranks, dtype=np.int64), *shape_ids]
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, key in enumerate(map(tuple, np.stack(columns, axis=1).tolist())):

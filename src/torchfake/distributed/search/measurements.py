@@ -36,7 +36,7 @@ class Measured(NamedTuple):
 
 
 def measured(found: TargetPlan, names: Sequence[str] = ()) -> Measured:
-    """What a plan's ranks take; and each of the blocks of these names."""
+    """The memory and time of a plan's ranks, and of the blocks that are named."""
     plan, highest = found.plan, found.plan.highest
     assert plan.peak_reserved_bytes is not None
     held = highest.most_bytes

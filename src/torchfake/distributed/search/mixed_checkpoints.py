@@ -33,7 +33,7 @@ class Ways(NamedTuple):
 
     @property
     def most_bytes(self) -> int:
-        """What is reserved if each block keeps as much as it can, as far as can be told."""
+        """The estimated reserved bytes if each block keeps as much as it can."""
         most: list[int] = [
             max(block.kept_bytes for block in ways)
             for ways in zip(*self.blocks.values(), strict=True)

@@ -81,7 +81,7 @@ class PlanPeaks(Peaks):
 
 
 def _target_of(job: Job, vary: str, size: int) -> Any:
-    """What the loss of a pipeline compares with, at another size; the same if it has no such."""
+    """The target of a pipeline's loss at another size; as it is, if no dimension has that size."""
     if job.target is None:
         return None
     made = _inputs_of(job.target, job, vary, size)
@@ -116,7 +116,7 @@ def parameters_of(function: Any) -> Mapping[str, Any]:
 
 
 def _resized(inputs: Any, job: Job, vary: str, size: int) -> Any:
-    """The same inputs, those dimensions repeated or sliced that are as large as what varies."""
+    """The inputs, with the dimensions of the size that varies repeated or sliced."""
     is_named = isinstance(inputs, Mapping)
     args = () if is_named else inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     kwargs = inputs if is_named else {}

@@ -275,7 +275,7 @@ class Trials:
 
 
 def _gains(found: Taken, before: Taken) -> bool:
-    """Whether it is worth a run to be so much faster."""
+    """Whether a layout is enough faster to be worth a run."""
     seconds, slower = found.step_seconds, before.step_seconds
     return seconds is not None and slower is not None and seconds < (1 - _WORTH) * slower
 

@@ -24,7 +24,7 @@ class Batch:
 
 
 def batch_of(size: int | None, micro: int | None, accumulate: int | None, data_ranks: int) -> Batch:
-    """The batch that these describe; a micro-batch of 1 if none of them says.
+    """The batch of these sizes; the size of a micro-batch is 1 if no size says otherwise.
 
     Raises:
         InputsError: if they do not divide.

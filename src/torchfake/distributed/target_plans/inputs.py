@@ -28,8 +28,8 @@ from torchfake.inspect.targets.target import Target
 def inputs_of(
     module: nn.Module, maker: str | Sequence[str] | None, micro: int, seq: int | None
 ) -> tuple[Any, int | None]:
-    """The arguments of the forward pass of a rank, or a function that makes them; and how long its
-    sequences are.
+    """The arguments of the forward pass of a rank, or a function that makes them; and the length of
+    their sequences, if they have one.
     """
     if maker is None:
         if base_model(module) is None:
@@ -53,12 +53,14 @@ def inputs_of(
 
 
 def _one_or_all(inputs: tuple[Any, ...]) -> Any:
-    """Inputs as ``plan`` takes them: named ones as the mapping itself."""
+    """Inputs as ``plan`` takes them: a tuple, or the only input itself."""
     return inputs[0] if len(inputs) == 1 else inputs
 
 
 def split_inputs(given: Any, module: nn.Module, axes: MeshAxes) -> Any:
-    """The inputs whose sequences are split along the axis, if there is one."""
+    """The inputs with the positions and the labels that a part of a sequence needs, if an axis
+    splits sequences.
+    """
     if axes.context_ranks == 1 or not is_of_transformers(module) or callable(given):
         return given
     if "input_ids" not in given:
@@ -73,12 +75,12 @@ def inputs_and_target(given: Any, size: int) -> tuple[Any, Any]:
     """The inputs of the first stage and the target of the last, or functions that make them.
 
     Args:
-        given: what a model is given, or a function that makes it: tokens and labels of a model of
-            transformers; of an ``nn.Sequential`` its input, and a target if there is a second.
+        given: the inputs of the whole model, or a function that makes them: tokens and labels of a
+            model of transformers; the input of an ``nn.Sequential``, and a target if there is one.
         size: samples of all micro-batches.
 
     Raises:
-        InputsError: if it is none of these.
+        InputsError: if a pipeline cannot take such inputs.
     """
     if callable(given) and not isinstance(given, Mapping):
         return lambda: _split(given(), size)[0], lambda: _split(given(), size)[1]

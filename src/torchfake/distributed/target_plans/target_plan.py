@@ -1,4 +1,4 @@
-"""A TARGET of the command line, planned: does it train on these GPUs, laid out in this way.
+"""The public function ``plan_target``: whether a TARGET trains on these GPUs in this layout.
 
 Input: a TARGET, numbers of GPUs, tokens and samples, and names of options. Output: a
 :class:`TargetPlan`, plain data. Invariant: the numbers are those of ``plan`` for the code that is

@@ -49,7 +49,7 @@ def _(found: TargetPlan, *, depth: int | None = None) -> str:
 
 
 def answer_lines(found: TargetPlan, verdict: str) -> list[tuple[str, str]]:
-    """What was asked: whether it fits, and if it does not, what would need less."""
+    """Whether the model fits, and if not, which options need less."""
     if found.fits:
         return [("fits", verdict)]
     remedies = " or ".join(_remedies(found))
@@ -57,7 +57,7 @@ def answer_lines(found: TargetPlan, verdict: str) -> list[tuple[str, str]]:
 
 
 def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
-    """How long a step takes, what that is in tokens, and how far it may be off."""
+    """The time of a step, in tokens too, and the error of such estimates."""
     time = found.time
     if time is None:
         return []
@@ -87,7 +87,7 @@ def _remedies(found: TargetPlan) -> list[str]:
 
 
 def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
-    """What the answer rests on."""
+    """The assumptions behind the answer."""
     batch, strategy = found.batch, found.strategy
     tokens = "" if found.seq is None else f" of {found.seq:,} tokens"
     parts = f"{batch.micro} on each of {batch.data_ranks} data ranks"
@@ -104,7 +104,7 @@ def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
 
 
 def checkpoint_text(given: str | int) -> str:
-    """What is kept of blocks."""
+    """Which activations of blocks are kept, as text."""
     counts = counts_of(given)
     if not counts:
         kind = str(given) if given in _CHECKPOINTS else "none"

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import SMALL
 from torchfake import profiles
+from torchfake.inspect.records.units import display
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns on import
 

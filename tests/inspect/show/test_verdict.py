@@ -12,7 +12,7 @@ from tests.inspect.small_models import model_and_inputs
 from torchfake import estimate, fit, plan
 from torchfake.errors import InputsError
 from torchfake.inspect import set_units
-from torchfake.inspect.records.units import bytes_text, compared_bytes
+from torchfake.inspect.records.units import bytes_text, compared_bytes, display
 
 
 def first_line(found: Any) -> str:

@@ -192,7 +192,8 @@ class Observer:
         return result
 
     def _add(self, storage: Storage, op: Any, kind: str, note: Any = None) -> Allocation:
-        self.settle()
+        if self._dead:
+            self.settle()
         made = Allocation()
         made.num_bytes, made.device = storage.num_bytes, storage.device
         made.kind, made.op, made.location, made.note = kind, op, storage.location, note

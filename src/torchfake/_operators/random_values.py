@@ -301,11 +301,6 @@ def _draw_into(stream: PrivateStream, item: Fill, num_bytes: int) -> LazyDraw:
     return drawn
 
 
-def draw_again(item: Fill, num_bytes: int) -> LazyDraw:
-    """A value that is drawn as that of another storage was, from the global generator."""
-    return _draw_into(private_streams.position().stream(), item.again(), num_bytes)
-
-
 def _is_small_draw(fake: FakeTensor, call: Call) -> bool:
     is_plain = fake.dtype in _DTYPES and not fake._fake_meta.zero
     overload_is_plain = not (call.traits.mutated_names and len(call.tensors) != 1)

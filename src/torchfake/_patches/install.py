@@ -25,16 +25,11 @@ from torchfake._patches import (
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
 from torchfake._patches.patch import Patch, PatchSet, entered
 from torchfake._patches.sources import (
-    constructors,
     copies,
     data_sources,
     draws,
-    factories,
     files,
-    initializers,
     offloading,
-    position_tables,
-    resets,
     safetensors_files,
     subclasses,
 )
@@ -48,7 +43,6 @@ _lock = threading.RLock()
 
 _for_any_mode, _for_named_devices, _for_ordinals = PatchSet(), PatchSet(), PatchSet()
 _by_device_type: dict[str, PatchSet] = {}
-_by_module = {name: PatchSet() for name in position_tables.MODULES}
 
 added_for_any_mode: list[Patch] = []
 """By files that enter modes themselves, as ``_patches/threads`` does."""
@@ -65,7 +59,7 @@ def expect_fakes() -> None:
     """Prepare torch's tracers and DTensors for fakes, which may be the first of this process."""
     let_make_fx_trace(FakeTensor, FakeParameter)
     report_devices_of_shards()
-    compiled.let_fakes_run_uncompiled(as_outside_modes, _after_imports)
+    compiled.let_fakes_run_uncompiled(as_outside_modes)
 
 
 class as_outside_modes(Restoring):
@@ -97,7 +91,6 @@ def _update() -> None:
         _install_for(modes.on_any_thread.copy())
 
 
-_after_imports = dict.fromkeys(position_tables.MODULES, _update)
 _remembered = libraries.RememberedDevices()
 
 
@@ -111,8 +104,6 @@ def _install_for(on: set[ModeState]) -> None:
     if not on:
         if _for_any_mode.is_installed:
             _forget_lists_of_functions()
-        for patches in _by_module.values():
-            patches.uninstall()
         _for_any_mode.uninstall()
         return
     if not _for_any_mode.is_installed:
@@ -120,15 +111,11 @@ def _install_for(on: set[ModeState]) -> None:
     _for_any_mode.install(
         [
             *autocast.PATCHES,
-            *constructors.PATCHES,
             *copies.PATCHES,
             *data_sources.PATCHES,
             *device_arguments.PATCHES,
             *draws.PATCHES,
-            *factories.PATCHES,
             *files.PATCHES,
-            *initializers.PATCHES,
-            *resets.PATCHES,
             *subclasses.PATCHES,
             *safetensors_files.safetensors_patches(),
             *libraries.PATCHES,
@@ -136,10 +123,6 @@ def _install_for(on: set[ModeState]) -> None:
             *added_for_any_mode,
         ]
     )
-    for name, patches in _by_module.items():
-        of_module = [] if patches.is_installed else position_tables.patches_of(name)
-        if of_module:
-            patches.install(of_module)
     if any_named:
         _for_named_devices.install(_patches_for_named_devices())
     if misread:

@@ -8,8 +8,6 @@ a set, the original of all that is replaced is known, and is restored when the s
 from __future__ import annotations
 
 import inspect
-import sys
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,18 +24,6 @@ class Patch(NamedTuple):
 
 
 _INHERITED = object()  # the owner only inherits the attribute
-
-
-def is_torchs(function: Any, owner: Any, name: str) -> bool:
-    """Whether a function of a module or class of torch is the one that is defined there, and none
-    by which somebody has replaced it.
-    """
-    module = owner if isinstance(owner, types.ModuleType) else sys.modules[owner.__module__]
-    defined = getattr(function, "__code__", None)
-    if defined is None or defined.co_filename != module.__file__:
-        return False
-    qualified = name if owner is module else f"{owner.__qualname__}.{name}"
-    return bool(function.__qualname__ == qualified)
 
 
 def _inherited(owner: Any, name: str) -> Any:

@@ -102,9 +102,9 @@ def _as_subclass(fake: FakeTensor, cls: Any) -> Any:
     return as_class(view, cls)
 
 
-def refuse_integers(data: FakeTensor) -> None:
+def refuse_integers(data: Any) -> None:
     """Raise what torch's C++ raises for a parameter that cannot require a gradient."""
-    dtype = data._fake_meta.dtype
+    dtype = data._fake_meta.dtype if isinstance(data, FakeTensor) else torch.float32
     if not dtype.is_floating_point and not dtype.is_complex:
         with known_values.without_fake_mode():
             subclass.make_subclass(torch.nn.Parameter, torch.empty(0, dtype=dtype), True)

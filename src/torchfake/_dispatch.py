@@ -78,12 +78,16 @@ def dispatch(
     fast = recipe.fast
     if fast is None:
         returned, write = recipe.returned_argument, recipe.write
-        if returned is None or (write is not None and not write(args[returned])):
+        if returned is None or (write is not None and not write(args)):
             return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
         return args[returned]
-    record, wrapper, base, default_dtype, kind, value = fast
+    record, wrapper, base, default_dtype, kind, value, make_value = fast
     if default_dtype is not None and default_dtype is not _default_dtype():
         return _miss(func, types, args, kwargs or {}, owner)
+    if make_value is not None:
+        value = make_value(args, kwargs)
+        if value is None:
+            return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
     if base is None:
         if _in_inference_mode():
             inference.seen = True

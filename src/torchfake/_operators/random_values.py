@@ -281,16 +281,35 @@ def draw_lazily(call: Call, fake: Any) -> bool:
     options = {n: v for n, v in call.kwargs.items() if is_in_place and n != "generator"}
     size = storage.num_bytes if is_whole else _bytes_up_to_end(record)
     stream, is_real = _stream_of(_given_generator((), call.kwargs), call.device)
-    item = Fill(
-        partial(_filled, size, record, fill, numbers, options),
-        partial(word_counts.taken_by, fill, (None, *numbers), options, record),
-    )
+    item = _fill_of(size, record, fill, numbers, options)
     storage.value = _draw_into(stream, item, size) if is_whole else None
     if not is_whole:
         stream.add(item)
     if is_real:
         stream.settle()
     return True
+
+
+def draw_whole_lazily(fill: Any, args: Args) -> bool:
+    """:func:`draw_lazily` for the first argument of an operator that fills it, a plain fake on the
+    CPU of few floats; or nothing has happened, if there is more to its storage.
+    """
+    storage, record = args[0]._fake_storage, args[0]._fake_meta
+    size = record.num_bytes
+    if storage.num_bytes != size or storage.deferred or modes.is_recording():
+        return False
+    if modes.is_in_recorded_initialiser():
+        return False
+    item = _fill_of(size, record, fill, args[1:], {})
+    storage.value = _draw_into(private_streams.position().stream(), item, size)
+    return True
+
+
+def _fill_of(size: int, record: Metadata, fill: Any, numbers: Args, options: Kwargs) -> Fill:
+    return Fill(
+        partial(_filled, size, record, fill, numbers, options),
+        partial(word_counts.taken_by, fill, (None, *numbers), options, record),
+    )
 
 
 def _draw_into(stream: PrivateStream, item: Fill, num_bytes: int) -> LazyDraw:

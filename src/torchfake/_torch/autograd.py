@@ -201,9 +201,13 @@ def is_in_transform(tensor: torch.Tensor) -> bool:
     return is_transformed(tensor) and torch._C._functorch.maybe_get_level(tensor) != dead_level
 
 
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+"""The innermost transform of ``torch.func`` that runs, or None."""
+
+
 def are_transforms_running() -> bool:
     """Whether a transform of ``torch.func`` runs: ``requires_grad_()`` is refused inside of it."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return innermost_transform() is not None
 
 
 def count_writes(tensor: torch.Tensor, num_writes: int) -> None:

@@ -28,6 +28,7 @@ from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import random_values
+from torchfake._operators.lazy_values import LazyValue
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._random.private_streams import Words
 from torchfake._tensor import known_values
@@ -98,8 +99,23 @@ def learn_recipe(
         words_to_pass=_words_to_pass(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),
         fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
+        is_lazy=_is_lazy(call, before, outcome, result),
         recordable=traits if all(b.path.is_position for b in before) else None,
     )
+
+
+def _is_lazy(call: Call, before: list[ArgumentSnapshot], outcome: Any, result: Any) -> bool:
+    """Whether the value of the result, or of what a draw has filled, is computed when it is read,
+    and that of each such call where those of all fakes among the arguments are known.
+    """
+    if isinstance(outcome, NewResult):
+        is_followed = all(b.fake._fake_storage.is_known for b in before)
+        return is_followed and isinstance(result._fake_storage.value, LazyValue)
+    if not isinstance(outcome, ArgumentResult) or call.kwargs or not call.traits.is_random:
+        return False
+    storage, record = result._fake_storage, result._fake_meta
+    is_whole = record.num_bytes == storage.num_bytes and record.device.type == "cpu"
+    return is_whole and isinstance(storage.value, random_values.LazyDraw)
 
 
 def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> Words | None:

@@ -82,16 +82,6 @@ def _with_real_items(original: Any) -> Any:
     return replacement
 
 
-def is_of_a_mode(function: Any) -> bool:
-    """Whether this is ``torch.tensor`` as it is in a mode: of a number, it gives what the original
-    gives.
-    """
-    return getattr(function, "__code__", None) in _CODES
-
-
-_CODES = [make(lambda: None).__code__ for make in (_with_real_items, _on_reported_device)]
-
-
 def _to_dlpack(original: Any) -> Any:
     """``torch.utils.dlpack.to_dlpack``: C++ reads the address of the tensor's memory."""
 

@@ -8,16 +8,13 @@ have given it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _arguments
-from torchfake._contexts import holding
+from torchfake._core import arguments
 from torchfake._core.metadata import DEFERRED
 from torchfake._files.load import Source
-from torchfake._guessed_calls import advised
-from torchfake._guessed_names import answering_guesses
 from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
@@ -26,6 +23,7 @@ from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._tensor import classes
 from torchfake._torch import dispatcher, distributed_patches
+from torchfake._torch.contexts import holding
 from torchfake.errors import NotDeferredError
 from torchfake.fake import fake_mode, parameters_and_buffers
 
@@ -33,11 +31,6 @@ _T = TypeVar("_T")
 _Mode = TypeVar("_Mode", bound="deferred_mode")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 _Module = TypeVar("_Module", bound=torch.nn.Module)
-
-
-_SEED_ADVICE = (
-    "call torch.manual_seed(...) before the module is built: its random numbers are recorded"
-)
 
 
 class deferred_mode(fake_mode):
@@ -64,7 +57,6 @@ class deferred_mode(fake_mode):
 classes.modes_by_kind[True] = deferred_mode
 
 
-@advised()
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
     """Call ``module_fn(*args, **kwargs)`` with its tensors deferred: recorded, not allocated.
 
@@ -94,7 +86,6 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
         return module_fn(*args, **kwargs)
 
 
-@advised()
 def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     """Return whether a tensor is deferred, or any parameter or buffer of a module is.
 
@@ -108,7 +99,6 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
 
 
-@advised(seed=_SEED_ADVICE)
 def materialize_tensor(
     tensor: _Tensor,
     *,
@@ -145,17 +135,13 @@ def materialize_tensor(
             f"materialize_tensor takes a tensor, not {type(tensor).__name__}; for a module use "
             "materialize_module"
         )
-    _arguments.check_dtype(dtype, "dtype")
+    arguments.check_dtype(dtype, "dtype")
     request = pipeline.Request(_real_device(device), dtype)
     with holding(pipeline.lock):
         pipeline.run(Selection([("the tensor", tensor)]), request)
     return tensor
 
 
-@advised(
-    seed=_SEED_ADVICE,
-    recurse="submodules are materialized too; check_fn= leaves some out",
-)
 def materialize_module(
     module: _Module,
     buffers_only: bool = False,
@@ -218,13 +204,13 @@ def materialize_module(
             f"materialize_module takes a module, not {type(module).__name__}; for a tensor use "
             "materialize_tensor"
         )
-    _arguments.check_flag(buffers_only, "buffers_only")
-    _arguments.check_predicate(check_fn, "check_fn")
-    _arguments.check_dtype(dtype, "dtype")
-    _arguments.check_checkpoint(checkpoint, "checkpoint")
-    _arguments.check_flag(strict, "strict")
-    _arguments.check_optional_flag(progress, "progress")
-    _arguments.check_flag(exchange, "exchange")
+    arguments.check_flag(buffers_only, "buffers_only")
+    arguments.check_predicate(check_fn, "check_fn")
+    arguments.check_dtype(dtype, "dtype")
+    arguments.check_checkpoint(checkpoint, "checkpoint")
+    arguments.check_flag(strict, "strict")
+    arguments.check_optional_flag(progress, "progress")
+    arguments.check_flag(exchange, "exchange")
     replay.check_threads(threads)
     request = pipeline.Request(
         device=_real_device(device),
@@ -243,10 +229,9 @@ def materialize_module(
 
 def _real_device(device: torch.device | str | int | None) -> torch.device | None:
     with dispatcher.as_eager():  # in a mode, too, it has to be there
-        return _arguments.real_device(device, "device")
+        return arguments.real_device(device, "device")
 
 
-@advised()
 def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
     """Free the memory of a materialized module: it becomes deferred again, in place.
 
@@ -267,11 +252,7 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"dematerialize_module takes a module, not {type(module).__name__}")
-    _arguments.check_predicate(check_fn, "check_fn")
+    arguments.check_predicate(check_fn, "check_fn")
     with holding(pipeline.lock):
         dematerialize(collect(module, check=check_fn).tensors)
     return module
-
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.deferred_init(Module, ...)")

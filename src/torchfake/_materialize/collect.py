@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._fake_copies import attribute_tensors
 from torchfake._sharding.local_tensors import deferred_shards, deferred_wrappers
+from torchfake._tensor.copies import attribute_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import distributed, subclass
 

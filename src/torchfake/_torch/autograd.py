@@ -18,7 +18,7 @@ import torch.autograd.forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointError
 
-from torchfake._contexts import Guards, Setting
+from torchfake._torch.contexts import Guards, Setting
 
 _normal_mode = partial(torch._C._InferenceMode, False)
 """Makes a guard that leaves inference mode, and has autograd record."""

@@ -117,7 +117,8 @@ def exhaustive(session: nox.Session) -> None:
         run_pytest(session, f"--cache={cache}", *SWEEPS)
     run_pytest(session, *CACHED, *SWEEPS, TORCHFAKE_CHECK_CACHE="1")
     run_pytest(session, "--pieces", "--all-samples", *DEFERRED)
-    products = ("tests/inspect/test_memory_product.py", "tests/inspect/serving/test_caches.py")
+    tests = Path("tests/inspect")
+    products = (tests / "memory/test_memory_product.py", tests / "serving/test_caches.py")
     run_pytest(session, *products, "--all-samples")
     counted = ("test_plan_counted.py", "test_pipelines_counted.py", "strategies/test_counted.py")
     run_pytest(session, *(f"tests/distributed/{name}" for name in counted), "--all-samples")
@@ -165,7 +166,7 @@ def cuda_stand_in(session: nox.Session) -> None:
     backend, on a build with CUDA and a C compiler; no GPU is needed, since kernels do nothing.
     """
     install(session, "torch", "transformers", "expecttest", "numpy")
-    session.run("python", "-m", "tests.inspect.worker_cuda_steps", *session.posargs)
+    session.run("python", "-m", "tests.inspect.memory.worker_cuda_steps", *session.posargs)
     session.run("python", "-m", "tests.opinfo.cuda_backward")
     session.run("python", "-m", "tests._tensor.worker_cuda_attention")
 

@@ -31,5 +31,5 @@ def make_tiny(patch: pytest.MonkeyPatch, tile_elements: int, num_scratch_bytes: 
     patch.setattr(work_queue, "MAX_SCRATCH_BYTES", num_scratch_bytes)
     patch.setattr(tile_loop, "TILE_ELEMENTS", tile_elements)
     patch.setattr(tile_loop, "DRAW_TILE_ELEMENTS", tile_elements * 2)
-    patch.setattr(tile_loop, "STREAMED_ELEMENTS", tile_elements * 4)
+    patch.setattr(tile_loop, "ELEMENTS_AT_ONCE", tile_elements * 4)
     patch.setattr(generator_pool, "MAX_SKIPPED_WORDS", tile_elements * 3)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 MODULES = (
-    "torchfake", "torchfake.inspect", "torchfake.distributed", "torchfake.fx", "torchfake.errors",
+    "torchfake", "torchfake.inspect", "torchfake.distributed", "torchfake.observe", "torchfake.fx",
+    "torchfake.errors",
 )  # fmt: skip
 """The public modules, in the order of the pages. A name is on the page of the first that has it."""
 

@@ -18,8 +18,8 @@ if _typing.TYPE_CHECKING:
     from torchfake._core.gpu_profiles import profiles as profiles
     from torchfake._recording.graph_text import graph as graph
     from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
-    from torchfake._unknown_values.answers import Answer as Answer
-    from torchfake._unknown_values.answers import Answers as Answers
+    from torchfake._unknown_values.answer_log import Answer as Answer
+    from torchfake._unknown_values.answer_log import Answers as Answers
     from torchfake._unknown_values.question import Question as Question
     from torchfake.checkpoint import save_materialized as save_materialized
     from torchfake.compat import install_as_torchdistx as install_as_torchdistx
@@ -36,14 +36,14 @@ if _typing.TYPE_CHECKING:
     from torchfake.fake import is_fake as is_fake
     from torchfake.fake import meta_like as meta_like
     from torchfake.inspect.check import check as check
-    from torchfake.inspect.diff import diff as diff
-    from torchfake.inspect.fit import fit as fit
+    from torchfake.inspect.contents.diff import diff as diff
+    from torchfake.inspect.dataflow.model_graph import graph_of as graph_of
+    from torchfake.inspect.figures.report import report as report
     from torchfake.inspect.gpu_files import read_profiles as read_profiles
     from torchfake.inspect.inputs.example_inputs import example_inputs as example_inputs
-    from torchfake.inspect.memory import estimate as estimate
-    from torchfake.inspect.model_graph import graph_of as graph_of
+    from torchfake.inspect.memory.estimate import estimate as estimate
+    from torchfake.inspect.memory.fit import fit as fit
     from torchfake.inspect.serve import Serve as Serve
-    from torchfake.inspect.show.report import report as report
     from torchfake.inspect.summary import summary as summary
     from torchfake.meta_init import clear_meta_init_cache as clear_meta_init_cache
     from torchfake.meta_init import is_meta_init as is_meta_init
@@ -51,7 +51,7 @@ if _typing.TYPE_CHECKING:
     from torchfake.meta_init import meta_init as meta_init
 
 _NAMES = {
-    "_unknown_values.answers": ("Answer", "Answers"),
+    "_unknown_values.answer_log": ("Answer", "Answers"),
     "_unknown_values.question": ("Question",),
     "_core.gpu_profiles": ("CudaProfile", "profiles"),
     "_recording.graph_text": ("graph",),
@@ -161,8 +161,8 @@ def _import_core() -> None:
 def __getattr__(name: str) -> _typing.Any:
     if name in _LATER:
         return _import_from(name)
-    if name == "fx":
-        return _importlib.import_module("torchfake.fx")
+    if name in ("fx", "observe"):
+        return _importlib.import_module(f"torchfake.{name}")
     for home, names in _NAMES.items():
         if name in names:
             return getattr(_import_from(home), name)

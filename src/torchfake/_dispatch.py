@@ -27,9 +27,9 @@ from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import DONE_BY_OTHERS, OpTraits, traits_of
 from torchfake._core.storage import storage_of_kind
+from torchfake._eager_checks.dtypes import check_dtypes
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._eager_checks.strings import check_strings
-from torchfake._eager_checks.trials import check_by_trial
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
 from torchfake._operators.cuda import COMPOSED_ELSEWHERE
 from torchfake._operators.higher_order.kernels import run as run_higher_order
@@ -231,7 +231,7 @@ def _run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run the operator without the cache."""
     check_overlaps(func, args, kwargs)
     check_strings(func, args, kwargs)
-    check_by_trial(func, args, kwargs)
+    check_dtypes(func, args, kwargs)
     run = handler_of(func) or interpret
     return run(func, args, kwargs)
 

@@ -28,8 +28,8 @@ from torchfake._tensor.copies import FakeCopies, is_or_holds_fake
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
 from torchfake._torch.contexts import Restoring
-from torchfake._unknown_values.answers import Answers
-from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
+from torchfake._unknown_values.answer_log import Answers
+from torchfake._unknown_values.answerers import Answerer, AnswerFunction, answering_by
 from torchfake.errors import (
     DeviceError,
     NotFakeError,

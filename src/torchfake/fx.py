@@ -18,7 +18,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
 from torchfake._core.arguments import check_flag, check_mapping
-from torchfake._torch import dispatcher
+from torchfake._torch.compiler import tracer_modes
 from torchfake._tracing import fake_copies, trace_modes
 from torchfake._tracing.bound_call import BoundCall, signature_of
 from torchfake._tracing.captured_tensors import CapturedTensors, CaptureMode
@@ -66,7 +66,7 @@ def symbolic_trace(
     """
     _check_callable(root)
     check_mapping(concrete_args, "concrete_args")
-    with _errors("symbolic_trace", root), dispatcher.torch_modes_kept():
+    with _errors("symbolic_trace", root), tracer_modes.torch_modes_kept():
         tensors = trace_modes.tensors_in(root, inputs, kwargs)
         with trace_modes.mode_for_constants(tensors):
             traced = _trace_symbolically(root, concrete_args)
@@ -134,12 +134,14 @@ def make_fx(
     _check_callable(function)
     check_mapping(decomposition_table, "decomposition_table")
     tensors = trace_modes.tensors_in(function, inputs, kwargs)
-    kept = dispatcher.torch_modes_kept()
+    kept = tracer_modes.torch_modes_kept()
     with _errors("make_fx", function), kept, trace_modes.unrecorded_fake_mode(tensors):
         copied, captured = fake_copies.fake_copy(function)
         call = BoundCall(copied, *fake_copies.fake_inputs((inputs, kwargs)))
         names = [name for name, value in call.values.items() if _holds_tensors(value)]
-        traced_call = call.as_function_of(names, dispatcher.in_dispatch_mode(CaptureMode(captured)))
+        traced_call = call.as_function_of(
+            names, tracer_modes.in_dispatch_mode(CaptureMode(captured))
+        )
         with TorchFakes().as_tracing_mode():
             traced = proxy_tensor.make_fx(traced_call, decomposition_table)(
                 *(call.values[name] for name in names)
@@ -222,7 +224,7 @@ def export(
     is_collection = hasattr(dynamic_shapes, "dynamic_shapes")  # torch.export.ShapesCollection
     if not (is_collection or isinstance(dynamic_shapes, (tuple, list))):
         check_mapping(dynamic_shapes, "dynamic_shapes")
-    kept = dispatcher.torch_modes_kept()
+    kept = tracer_modes.torch_modes_kept()
     with _errors("torch.export", mod), kept, trace_modes.without_modes():
         copies, input_copies = fake_copies.TorchFakeCopies(), fake_copies.TorchFakeCopies()
         copied = copies.of_module(mod)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -9,16 +10,23 @@ import sys
 import pytest
 
 from torchfake import profiles
-from torchfake.inspect import ExampleInputs, TensorSpec
+from torchfake.inspect import ExampleInputs, Size, TensorSpec
+from torchfake.inspect.records import moved
 
 H100 = profiles()["h100-80gb"]
 OLD = {
     "profile": (H100, "torchfake._core.gpu_profiles", "torchfake._cuda"),
     "spec": (
         TensorSpec((2,), "float32", "cpu"),
-        "torchfake.inspect.describe.tensor_specs",
+        "torchfake.inspect.records.tensor_specs",
         "torchfake.inspect.specs",
     ),
+    "spec in describe": (
+        TensorSpec((2,), "float32", "cpu"),
+        "torchfake.inspect.records.tensor_specs",
+        "torchfake.inspect.describe.tensor_specs",
+    ),
+    "size": (Size(), "torchfake.inspect.contents.tree", "torchfake.inspect.tree"),
     "inputs": (
         ExampleInputs.__new__(ExampleInputs),
         "torchfake.inspect.inputs.example_inputs",
@@ -40,3 +48,14 @@ def test_the_old_name_loads(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], input=old, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert pickle.loads(done.stdout) == record
+
+
+@pytest.mark.parametrize("old", moved._HOMES)
+def test_a_module_that_has_moved_has_its_classes(old: str) -> None:
+    home = importlib.import_module(f"torchfake.inspect.{moved._HOMES[old]}")
+    then = sys.modules[f"torchfake.inspect.{old}"]
+    classes = [each for each in vars(home).values() if isinstance(each, type)]
+    own = [each for each in classes if each.__module__ == home.__name__]
+    assert own
+    assert all(getattr(then, each.__name__) is each for each in own)
+    assert not hasattr(then, "__file__")

@@ -29,7 +29,7 @@ from torchfake import (
     materialize_module,
     save_materialized,
 )
-from torchfake._files.disk.incomplete import INCOMPLETE
+from torchfake._files.disk import INCOMPLETE
 from torchfake._files.safetensors import Writer
 
 

@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests._files import worker_checkpoints as worker
 from tests.ranks import Launch, finished, once_per_session, run_launches
 from torchfake import deferred_init, errors, materialize_module, save_materialized
-from torchfake._files.disk.incomplete import INCOMPLETE
+from torchfake._files.disk import INCOMPLETE
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -25,8 +25,8 @@ from tests._sharding import models
 from torchfake import deferred_init, is_deferred, materialize_module
 from torchfake import save_materialized as save_module
 from torchfake._files import load as _load
-from torchfake._files.disk.incomplete import INCOMPLETE
-from torchfake._files.disk.lock import DirectoryLock
+from torchfake._files.disk import INCOMPLETE
+from torchfake._files.lock import DirectoryLock
 from torchfake._files.safetensors import Writer
 from torchfake._replay import replay
 from torchfake.errors import CheckpointError, RankMismatchError

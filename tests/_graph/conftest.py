@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from torchfake._graph.operations import Contents, Op
-from torchfake._random import streams
+from torchfake._random import recorded_draws
 
 
 @pytest.fixture(autouse=True)
 def no_draw_is_pending() -> Iterator[None]:
     """A draw after a test does not depend on uncounted ones of the test, which it would keep."""
     yield
-    streams.reset(torch.default_generator)
+    recorded_draws.reset(torch.default_generator)
 
 
 def contents_of(tensor: torch.Tensor) -> Contents:

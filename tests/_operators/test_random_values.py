@@ -113,7 +113,7 @@ def test_small_draws_move_a_generator_that_is_passed_as_eager_does() -> None:
         assert torch.equal(eager.get_state(), ours.get_state())
 
 
-def test_a_draw_into_a_part_of_unknown_memory_takes_its_place_in_the_stream() -> None:
+def test_a_draw_into_a_part_of_unknown_memory_takes_its_place_in_the_sequence() -> None:
     def program(table: torch.Tensor) -> list[float]:
         torch.manual_seed(1)
         table[0].uniform_()

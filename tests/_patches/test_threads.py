@@ -204,7 +204,7 @@ def test_a_thread_that_cannot_be_started() -> None:
 # What threads share.
 
 
-def test_generators_are_one_stream() -> None:
+def test_generators_are_one_sequence() -> None:
     """In the order of the draws; and where eager leaves them, when the mode is left."""
 
     def program(mode: Any) -> list[torch.Tensor]:
@@ -219,7 +219,7 @@ def test_generators_are_one_stream() -> None:
         assert torch.equal(one, materialize_tensor(other))
 
 
-def test_known_draws_are_one_stream() -> None:
+def test_known_draws_are_one_sequence() -> None:
     def program(mode: Any) -> list[Any]:
         torch.manual_seed(0)
         draw = torch.randint

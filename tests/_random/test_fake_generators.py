@@ -1,4 +1,4 @@
-"""Generators of devices that are not there: they report them, and have streams of their own."""
+"""Generators of devices that are not there: they report them, and have positions of their own."""
 
 from __future__ import annotations
 

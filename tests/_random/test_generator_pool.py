@@ -1,4 +1,4 @@
-"""Generators at given stream positions, reached by drawing or by a jump."""
+"""Generators at given positions, reached by drawing or by a jump."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torchfake._random import generator_pool
 from torchfake._random.draw_sizes import is_uniform_counted
 from torchfake._random.generator_pool import GeneratorPool, KnownStates
-from torchfake._random.streams import Draw
+from torchfake._random.recorded_draws import Draw
 
 CPU = torch.device("cpu")
 
 
 def words_at(anchor: torch.Tensor, offset_words: int, num_words: int) -> list[int]:
-    """Words of the stream, drawn one after the other from its beginning."""
+    """Words of the sequence, drawn one after the other from its beginning."""
     generator = torch.Generator()
     generator.set_state(anchor)
     words = torch.empty(offset_words + num_words, dtype=torch.int32).random_(generator=generator)

@@ -14,7 +14,7 @@ from torchfake import (
     materialize_tensor,
 )
 from torchfake._graph.operations import Op
-from torchfake._random import streams
+from torchfake._random import recorded_draws
 from torchfake._replay import replay
 
 
@@ -99,7 +99,7 @@ def test_draws_of_a_passed_generator_after_one_that_cannot_be_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That one is not run either; the next draws still begin where it ends."""
-    monkeypatch.setattr(streams, "MAX_RESOLVED_ELEMENTS", 10)
+    monkeypatch.setattr(recorded_draws, "MAX_RESOLVED_ELEMENTS", 10)
 
     def build(generator: torch.Generator) -> list[torch.Tensor]:
         uncounted = torch.poisson(torch.full((100,), 30.0), generator=generator)
@@ -113,8 +113,8 @@ def test_draws_of_a_passed_generator_after_one_that_cannot_be_counted(
 
 
 def test_a_draw_that_cannot_be_replayed_changes_no_other() -> None:
-    """The stream starts again from the generator's own state: a model after a seed is that of eager
-    mode.
+    """The sequence starts again from the generator's own state: a model after a seed is that of
+    eager mode.
     """
     chances = torch.full((10,), 0.5)
 

@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests._recording.conftest import live_ops
 from tests.oracle import bits, named_tensors
 from torchfake import deferred_init, deferred_mode, graph, materialize_module
-from torchfake._torch import python_functions
+from torchfake._torch.compiler import python_functions
 
 
 class Mixed(nn.Module):

@@ -189,7 +189,7 @@ def test_a_tensor_that_is_requested_whole_is_not_sliced() -> None:
         assert_same(eager, materialize_module(deferred_init(build)))
 
 
-def test_draws_of_a_part_begin_later_in_the_stream() -> None:
+def test_draws_of_a_part_begin_later_in_the_sequence() -> None:
     """The random words before them are skipped, but for a few."""
     drawn: list[int] = []
 

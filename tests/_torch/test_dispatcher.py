@@ -2,97 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.overrides import BaseTorchFunctionMode
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
-from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchfake import FakeTensor, deferred_mode, fake_mode
 from torchfake._dispatch import FactoryWatch, FakeDispatch
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys, dispatcher
 
 aten = torch.ops.aten
 
 
-def test_a_key_runs_its_kernels_and_falls_through_for_others() -> None:
-    key, seen = dispatcher.WRAPPER_KEY, []
-    assert isinstance(key, dispatcher.UnusedDispatchKey)
-    assert key.key != dispatcher.AUTOCAST_KEY.key
-
-    def kernel(redispatch: object, *args: object) -> object:
-        seen.append(args)
-        return redispatch(*args)  # type: ignore[operator]
-
-    key.register(aten.hypot.default, kernel)
-    with key.included():
-        result = torch.hypot(torch.tensor(3.0), torch.tensor(4.0))
-        assert torch.relu(torch.tensor(-1.0)) == 0
-        with key.excluded():
-            torch.hypot(torch.tensor(1.0), torch.tensor(1.0))
-    assert result == 5
-    assert len(seen) == 1
-    torch.hypot(torch.tensor(3.0), torch.tensor(4.0))
-    assert len(seen) == 1
-
-
-UNUSED = """
-import torch, torchfake
-from torchfake._torch import dispatcher
-
-def registered():
-    keys = dispatcher.WRAPPER_KEY, dispatcher.CUDA_WRAPPER_KEY, dispatcher.RECORDING_KEY
-    return [torch._C._dispatch_has_backend_fallback(each.key) for each in keys]
-
-assert registered() == [False] * 3, registered()
-with torchfake.fake_mode(fake_cuda=True):
-    assert registered() == [False] * 3, registered()
-    torch.empty(3)
-    assert registered() == [True, False, False], registered()
-    torch.empty(3, device="cuda")
-assert registered() == [True, True, False], registered()
-with torchfake.deferred_mode():
-    assert registered() == [True] * 3, registered()
-"""
-
-
-def test_kernels_are_registered_before_a_key_is_first_used() -> None:
-    """Not on import, which would take a sixth longer."""
-    subprocess.run([sys.executable, "-c", UNUSED], check=True)
-
-
-def test_an_interrupted_registration_is_made_again() -> None:
-    key, calls = dispatcher.UnusedDispatchKey("TESTING_ONLY_GenericMode"), []
-
-    def register() -> None:
-        calls.append(len(calls))
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-
-    key.before_use(register)
-    with pytest.raises(KeyboardInterrupt):
-        key.prepare()
-    assert key.keys.has(key.key)
-    key.prepare()
-    assert calls == [0, 1]
-
-
-def test_a_kernel_is_registered_once() -> None:
-    key, kernel = dispatcher.WRAPPER_KEY, lambda redispatch, *args: redispatch(*args)
-    key.register(aten.copysign.Tensor, kernel)
-    key.register(aten.copysign.Tensor, kernel)  # torch would refuse it
-    assert key.has_kernel(aten.copysign.Tensor)
-
-
 def test_the_recording_key_is_dispatched_to_while_operations_are_recorded() -> None:
-    key, seen = dispatcher.RECORDING_KEY, []
+    key, seen = dispatch_keys.RECORDING_KEY, []
 
     def kernel(redispatch: object, *args: object) -> object:
         seen.append(args)
@@ -118,7 +45,7 @@ def test_the_recording_key_is_dispatched_to_while_operations_are_recorded() -> N
 
 
 def test_a_recorded_call_leaves_the_slot_empty() -> None:
-    mode, key = FactoryWatch(), dispatcher.RECORDING_KEY
+    mode, key = FactoryWatch(), dispatch_keys.RECORDING_KEY
 
     def run(error: type[BaseException] | None) -> bool:
         assert dispatcher.current_fake_mode() is mode
@@ -144,14 +71,6 @@ def test_as_eager_turns_dispatch_modes_off() -> None:
     with deferred_mode(), FlopCounterMode(display=False), dispatcher.as_eager():
         assert torch.equal(torch.linalg.svdvals(matrix), expected)
         assert dispatcher.current_fake_mode() is None
-
-
-def test_autocast_key() -> None:
-    previous = torch.is_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE)
-    torch.set_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE, True)
-    assert torch.is_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE)
-    torch.set_autocast_enabled(dispatcher.AUTOCAST_KEY_DEVICE_TYPE, previous)
-    assert previous is False
 
 
 def test_any_autocast() -> None:
@@ -200,75 +119,12 @@ def test_in_fake_slot() -> None:
     assert dispatcher.current_fake_mode() is None
 
 
-class Cube(torch.autograd.Function):
-    """Under ``torch.func`` an operator that takes functions."""
-
-    @staticmethod
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return 3 * ctx.saved_tensors[0] ** 2 * grad
-
-
-class LaterOperator(torch._ops.HigherOrderOperator):
-    """One that is made after torchfake was imported."""
-
-    def __call__(self, *args: Any) -> Any: ...
-
-
-@pytest.mark.parametrize(
-    "key", [dispatcher.WRAPPER_KEY, dispatcher.RECORDING_KEY, dispatcher.CUDA_WRAPPER_KEY]
-)
-def test_higher_order_operators_fall_through(key: dispatcher.UnusedDispatchKey) -> None:
-    with key.included():
-        assert torch.func.grad(Cube.apply)(torch.tensor(2.0)) == 12
-    later = LaterOperator("later_" + key._name)
-    assert not later.non_fallthrough_keys.has(key.key)
-
-
-def test_a_key_of_torch_goes_on_in_higher_order_operators() -> None:
-    key = dispatcher.ZERO_WRAPPER_KEY
-    later = LaterOperator("later_" + key._name)
-    key.fall_through_in_higher_order_operators()
-    assert key.key in later.py_kernels
-    with key.included():
-        assert torch.func.grad(Cube.apply)(torch.tensor(2.0)) == 12
-
-
 def test_set_only_lift_cpu() -> None:
     assert dispatcher.only_lift_cpu() is False
     dispatcher.set_only_lift_cpu(True)
     assert dispatcher.only_lift_cpu() is True
     dispatcher.set_only_lift_cpu(False)
     assert dispatcher.only_lift_cpu() is False
-
-
-class _Mode(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
-def test_torch_modes_kept() -> None:
-    """Modes of torch that nobody left are left; so are the flags that Dynamo looks at."""
-    flags = [getattr(_python_dispatch, name) for name in dispatcher._MODE_FLAGS]
-    with dispatcher.torch_modes_kept():
-        _Mode().__enter__()
-        BaseTorchFunctionMode().__enter__()
-        assert torch._C._len_torch_dispatch_stack() == 1
-    assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
-    assert [getattr(_python_dispatch, name) for name in dispatcher._MODE_FLAGS] == flags
-
-
-def test_in_dispatch_mode() -> None:
-    with dispatcher.in_dispatch_mode(_Mode()):
-        assert torch._C._len_torch_dispatch_stack() == 1
-    assert torch._C._len_torch_dispatch_stack() == 0
 
 
 def test_views_are_noted_while_an_operation_is_dispatched() -> None:

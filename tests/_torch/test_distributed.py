@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torchfake import fake_like, fake_mode
-from torchfake._torch import distributed
+from torchfake._torch import distributed, distributed_training
 
 
 @pytest.fixture
@@ -243,13 +243,13 @@ def test_messages_of_one_rank(tmp_path: Path) -> None:
 def test_a_schedule_has_its_stages(mesh: DeviceMesh) -> None:
     device = torch.device("cpu")
     stages = [pipelining.PipelineStage(nn.Linear(2, 2), i, 8, device) for i in (2, 6)]
-    assert distributed.pipeline_stages_of(nn.Linear(2, 2)) is None
+    assert distributed_training.pipeline_stages_of(nn.Linear(2, 2)) is None
     looped = pipelining.ScheduleInterleaved1F1B(stages, 4, loss_fn=nn.functional.mse_loss)  # type: ignore[arg-type]
-    assert distributed.pipeline_stages_of(looped) == stages
-    assert distributed.pipeline_makes_losses(looped)
+    assert distributed_training.pipeline_stages_of(looped) == stages
+    assert distributed_training.pipeline_makes_losses(looped)
     single = pipelining.ScheduleGPipe(stages[0], 2)
-    assert distributed.pipeline_stages_of(single) == stages[:1]
-    assert not distributed.pipeline_makes_losses(single)
+    assert distributed_training.pipeline_stages_of(single) == stages[:1]
+    assert not distributed_training.pipeline_makes_losses(single)
 
 
 def test_the_rank_that_a_message_is_for(mesh: DeviceMesh) -> None:
@@ -264,8 +264,8 @@ def test_buckets_have_so_many_bytes() -> None:
     """Those of given indices are in the order given; fakes have the sizes that they stand for."""
     with fake_mode():
         tensors = [torch.empty(n, dtype=torch.uint8) for n in (5, 1, 9, 3, 3)]
-    assert distributed.bucket_assignment(tensors, [4, 10], None) == [[0], [1, 2], [3, 4]]
-    assert distributed.bucket_assignment(tensors[::-1], [4, 10], [4, 3, 2, 1, 0]) == [
+    assert distributed_training.bucket_assignment(tensors, [4, 10], None) == [[0], [1, 2], [3, 4]]
+    assert distributed_training.bucket_assignment(tensors[::-1], [4, 10], [4, 3, 2, 1, 0]) == [
         [4, 3],
         [2, 1],
         [0],
@@ -274,15 +274,15 @@ def test_buckets_have_so_many_bytes() -> None:
 
 def test_the_parts_of_an_optimizer(mesh: DeviceMesh) -> None:
     params = [nn.Parameter(torch.ones(n)) for n in (3, 5, 4, 1, 1)]
-    made = distributed.zero_optimizer_class()(params, optimizer_class=torch.optim.SGD)
-    assert distributed.parts_of_optimizer(torch.optim.SGD(params)) is None
-    parts, ranks = distributed.parts_of_optimizer(made) or ([], [])
+    made = distributed_training.zero_optimizer_class()(params, optimizer_class=torch.optim.SGD)
+    assert distributed_training.parts_of_optimizer(torch.optim.SGD(params)) is None
+    parts, ranks = distributed_training.parts_of_optimizer(made) or ([], [])
     assert ranks == [0, 1, 2, 3]
     assert [[param.numel() for param in part] for part in parts] == [[5], [4], [3], [1, 1]]
 
 
 def test_tensors_one_after_the_other() -> None:
     tensors = [torch.arange(6.0).view(2, 3), torch.ones(2)]
-    flat = distributed.flattened(tensors)
+    flat = distributed_training.flattened(tensors)
     assert flat.tolist() == [0, 1, 2, 3, 4, 5, 1, 1]
-    assert all(map(torch.equal, distributed.unflattened(flat, tensors), tensors))
+    assert all(map(torch.equal, distributed_training.unflattened(flat, tensors), tensors))

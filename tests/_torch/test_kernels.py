@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchfake import fake_mode
-from torchfake._torch import dispatcher, kernels
+from torchfake._torch import dispatch_keys, kernels
 
 aten = torch.ops.aten
 
@@ -103,7 +103,7 @@ def test_run_whole_on_cuda() -> None:
     kernels.declare_on_cuda(op)
     assert not kernels.is_decomposed_in_cpp(op)
     kernels.run_whole_on_cuda(op)
-    assert dispatcher.CUDA_WRAPPER_KEY.has_kernel(op)
+    assert dispatch_keys.CUDA_WRAPPER_KEY.has_kernel(op)
     with fake_mode(fake_cuda=True):
         tensor = torch.empty(4, 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         result, scale = op(tensor, [8], None, None)

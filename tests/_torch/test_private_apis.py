@@ -14,31 +14,35 @@ from torchfake._torch import (
     autograd,
     backends,
     contexts,
+    dispatch_keys,
     dispatcher,
     distributed,
     distributed_patches,
+    distributed_training,
     kernels,
     numerics,
-    python_functions,
     subclass,
     versions,
     zero_tensors,
 )
-from torchfake._torch.compiler import frames, higher_order
+from torchfake._torch.compiler import frames, higher_order, python_functions, tracer_modes
 
 MODULES = (
     autograd,
     backends,
     contexts,
+    dispatch_keys,
     dispatcher,
     distributed,
     distributed_patches,
+    distributed_training,
     frames,
     higher_order,
     kernels,
     numerics,
     python_functions,
     subclass,
+    tracer_modes,
     versions,
     zero_tensors,
 )
@@ -72,7 +76,9 @@ def test_every_public_name_is_called(module: types.ModuleType) -> None:
     """A new name in a file of _torch/ needs a test here."""
     public = {name for name in names_defined_in(module) if not name.startswith("_")}
     assert public
-    called = set().union(*(attributes_in(path) for path in Path(__file__).parent.glob("test_*.py")))
+    called = set().union(
+        *(attributes_in(path) for path in Path(__file__).parent.rglob("test_*.py"))
+    )
     assert public <= called, public - called
 
 

@@ -12,7 +12,7 @@ import torch
 
 from torchfake import FakeTensor, fake_like, fake_mode
 from torchfake._core import devices
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import dispatch_keys, subclass
 
 
 def test_disabled_overrides() -> None:
@@ -52,13 +52,13 @@ def test_make_wrapper() -> None:
 
     wrapper = subclass.make_wrapper(
         Wrapper, (2, 3), (1, 2), 4, None, torch.int32, torch.strided, torch.device("meta", 11),
-        _extra_dispatch_keys=dispatcher.WRAPPER_KEY.keys,
+        _extra_dispatch_keys=dispatch_keys.WRAPPER_KEY.keys,
     )  # fmt: skip
     assert (wrapper.shape, wrapper.stride(), wrapper.storage_offset()) == ((2, 3), (1, 2), 4)
     assert wrapper.dtype == torch.int32
     assert wrapper.device == torch.device("meta", 11)  # the index survives: see _core/devices
     place = ((2, 3), (1, 2), 4, None, torch.int32, torch.strided, torch.device("meta", 11))
-    defaults = subclass.wrapper_defaults(dispatcher.WRAPPER_KEY.keys)
+    defaults = subclass.wrapper_defaults(dispatch_keys.WRAPPER_KEY.keys)
     floats = (*place[:4], torch.float32, *place[5:])
     assert torch._C._dispatch_keys(wrapper) == torch._C._dispatch_keys(
         subclass.make_wrapper(Wrapper, *place, *defaults)

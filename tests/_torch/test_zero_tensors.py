@@ -7,7 +7,7 @@ import torch
 from torch.autograd import forward_ad
 
 from torchfake import FakeTensor, fake_mode
-from torchfake._torch import dispatcher, zero_tensors
+from torchfake._torch import dispatch_keys, zero_tensors
 
 CPU = torch.device("cpu")
 
@@ -56,7 +56,7 @@ VIEWS = {
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_reach_python(name: str) -> None:
     zero_tensors.dispatch_views_to_python()
-    assert zero_tensors.wrapper_keys().has(dispatcher.ZERO_WRAPPER_KEY.key)
+    assert zero_tensors.wrapper_keys().has(dispatch_keys.ZERO_WRAPPER_KEY.key)
     with fake_mode():
         view = VIEWS[name](torch._efficientzerotensor((2, 3)))
     assert type(view) is FakeTensor

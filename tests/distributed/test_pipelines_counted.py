@@ -11,7 +11,7 @@ from tests.distributed.pipelined_models import PIPELINES, PipelineCase, tokens
 from tests.distributed.test_plan_counted import Counted, as_counted
 from tests.ranks import Launch, finished, once_per_session, run_launches
 from torchfake.distributed import Plan, plan
-from torchfake.distributed.rank_plan import KINDS
+from torchfake.distributed.ranks.rank_plan import KINDS
 
 IN_SUITE = ["1f1b and fsdp", "zero bubble in a v"]
 """Of PIPELINES, which has more."""

@@ -99,7 +99,7 @@ def test_a_mesh_of_one_is_an_estimate(device: str) -> None:
 
 def test_the_optimizer_on_lists_of_dtensors() -> None:
     """Run on shards, its operators need the same memory as if DTensor ran them."""
-    from torchfake.distributed import foreach_ops
+    from torchfake.distributed.ranks import foreach_ops
 
     def peaks() -> list[Any]:
         made = plan(

@@ -15,7 +15,7 @@ from accelerate.state import AcceleratorState, GradientState
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from tests.inspect.memory_oracle import StorageCounter
+from tests.inspect.memory.memory_oracle import StorageCounter
 
 
 class Steps(TrainerCallback):

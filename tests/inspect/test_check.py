@@ -17,7 +17,7 @@ from tests.inspect.small_models import MODELS, model_and_inputs
 from torchfake import deferred_init, fake_mode
 from torchfake.errors import CheckError, UnknownValueError
 from torchfake.inspect import check
-from torchfake.inspect.describe.tensor_specs import to_specs
+from torchfake.inspect.records.tensor_specs import to_specs
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -13,7 +13,7 @@ from torch import nn
 from tests.inspect.small_models import MODELS, model_and_inputs
 from torchfake import deferred_init, fake_mode
 from torchfake.inspect import summary
-from torchfake.inspect.describe.tensor_specs import to_specs
+from torchfake.inspect.records.tensor_specs import to_specs
 
 
 @pytest.mark.parametrize("name", MODELS)

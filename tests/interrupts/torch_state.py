@@ -13,7 +13,7 @@ from torchfake import deferred_init, fake_mode, is_fake, materialize_module
 from torchfake._core import modes
 from torchfake._graph.operations import recording_lock
 from torchfake._materialize import pipeline
-from torchfake._random import private_streams, streams
+from torchfake._random import lazy_generators, recorded_draws
 from torchfake._torch import dispatcher
 
 _KEPT_MODULES = (
@@ -78,7 +78,7 @@ def _thread_state() -> dict[str, Any]:
     }  # fmt: skip
 
 
-_LOCKS: tuple[Any, ...] = (recording_lock, streams.lock, private_streams.lock, pipeline.lock)
+_LOCKS: tuple[Any, ...] = (recording_lock, recorded_draws.lock, lazy_generators.lock, pipeline.lock)
 """Locks that a thread may take again while it holds them: only others would notice."""
 
 _KEYS = [getattr(torch._C._TorchDispatchModeKey, n) for n in ("FAKE", "PROXY", "FUNCTIONAL")]

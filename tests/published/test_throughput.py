@@ -9,7 +9,7 @@ import pytest
 
 from tests.published.run import error_bar, ranked, use_of
 from tests.published.throughput import ROWS, MptRow, Row
-from torchfake.distributed.strategies.text import ERROR
+from torchfake.distributed.target_plans.text import ERROR
 
 PAGE = (Path(__file__).parents[2] / "docs" / "time.md").read_text()
 LINES = {line.split("|")[1].strip(): line for line in PAGE.splitlines() if line.startswith("| ")}

@@ -10,12 +10,12 @@ would give; ``TORCHFAKE_CHECK_CACHE=1`` verifies that on each hit.
 
 Its files, in reading order:
 
-    keys       the signature and the key of a call
-    recipes    what a recipe is: an outcome in terms of the arguments, and its short form
+    keys         the signature and the key of a call
+    recipes      what a recipe is: an outcome in terms of the arguments, and its short form
     other_sizes  recipes that follow from those of calls on other sizes
-    learn      a recipe from a call before and after it ran
-    apply      results from a recipe and the arguments of another call
-    rules      the whole of a hit in one call, for operators that are called often
-    cache      the tables of recipes: what is cached, what never is, the size limit, the switches
-    verify     compares a recipe with what the kernel gave
+    learn        a recipe from a call before and after it ran
+    apply        results from a recipe and the arguments of another call
+    rules        the whole of a hit in one call, for operators that are called often
+    cache        the tables of recipes: what is cached, what never is, the size limit, the switches
+    verify       compares a recipe with what the kernel gave
 """

@@ -30,7 +30,7 @@ from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import random_values
 from torchfake._operators.lazy_values import LazyValue
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
-from torchfake._random.private_streams import Words
+from torchfake._random.lazy_generators import Words
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._unknown_values import assumptions, finiteness

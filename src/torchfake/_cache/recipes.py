@@ -26,7 +26,7 @@ from torchfake._core.schemas import OpTraits
 from torchfake._core.storage import ConstantFill, StorageKind
 from torchfake._operators import constant_propagation, random_values
 from torchfake._operators.operator_call import Args, Kwargs
-from torchfake._random.private_streams import Words
+from torchfake._random.lazy_generators import Words
 from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
 
 
@@ -94,7 +94,7 @@ class Recipe:
     guard_default_dtype: torch.dtype | None = None  # holds only while this is torch's default
     guard_devices: Any = None  # holds only while current_devices() is this
     is_recorded: bool = False  # makes or writes deferred storages: see _recording/record
-    words_to_pass: Words | None = None  # of a draw without values, in the private stream
+    words_to_pass: Words | None = None  # that a draw without values takes of the lazy generator
     has_plain_arguments: bool = True  # fakes that are not deferred, whose values it may overwrite
 
     new_kinds: tuple[StorageKind, ...] = field(default=(), compare=False)  # of the new storages

@@ -48,7 +48,7 @@ class ModeState:
     mark: int = 0  # of the metadata of new fakes: see torchfake._core.metadata
     answerers: tuple[
         Any, ...
-    ] = ()  # of questions about values: see torchfake._unknown_values.asking
+    ] = ()  # of questions about values: see torchfake._unknown_values.answerers
     # What _patches/entry needs to leave it:
     mode: Any = None  # a weak reference to the object that was entered
     owner: Any = None  # and to what can leave it: the ``__exit__`` of a ``with``, or the object
@@ -80,21 +80,11 @@ class Recording:
 recording = Recording()
 
 
-class Display:
-    """How results are shown, by all threads."""
-
-    units: str | None = None  # of bytes: "GB", "GiB", "both"; None: both where they are compared
-    macs: bool = False  # whether operations are multiply-accumulates, not FLOPs
-
-
-display = Display()
-
-
 class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.modes: list[ModeState] = []
         self.starts_plain_threads = False  # which the modes of this one do not follow into
-        # in the private stream of draws that have values: see torchfake._random.private_streams
+        # of the lazy generator, for draws that have values: see torchfake._random.lazy_generators
         self.draw_position: Any = None
         self.passes_over_together = False  # draws are counted by the function that does them
         self.answering: list[AnsweringContext] = []

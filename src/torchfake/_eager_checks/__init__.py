@@ -7,8 +7,8 @@ is written, and no generator of the program moves. ``_dispatch`` asks before it 
 Its files, in reading order:
 
     small_calls  a call on small real tensors, and what a kernel says of it
-    draws      whether eager accepts the dtypes and the parameters of a draw
-    trials     whether it accepts the dtypes of any call
-    strings    the same of strings among the arguments
-    overlaps   the same of calls that write memory that repeats, or that other arguments read
+    draws        whether eager accepts the dtypes and the parameters of a draw
+    dtypes       whether it accepts the dtypes of any call
+    strings      the same of strings among the arguments
+    overlaps     the same of calls that write memory that repeats, or that other arguments read
 """

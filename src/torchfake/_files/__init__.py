@@ -14,10 +14,12 @@ Files for reading, in the order in which data flows:
 
 Files for writing, in the order in which data flows:
 
-    save                      one save, step by step
-    state_dict                the tensors of a module: collected, checked, digested
-    directory                 what earlier calls have left, and what no longer belongs
-    file_plan                 which tensor goes to which file
-    write                     values, computed and written; of several ranks, each its shards
-    safetensors               the format of a file
+    save         one save, step by step
+    state_dict   the tensors of a module: collected, checked, digested
+    directory    what earlier calls have left, and what no longer belongs
+    file_plan    which tensor goes to which file
+    write        values, computed and written; of several ranks, each its shards
+    safetensors  the format of a file
+    lock         one save at a time in a directory
+    disk         files that are complete or not there, and what the system refuses
 """

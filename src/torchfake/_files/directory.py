@@ -12,9 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torchfake._files.disk.failures import reported
-from torchfake._files.disk.incomplete import remove_incomplete, write_whole
-from torchfake._files.disk.lock import DirectoryLock
+from torchfake._files.disk import remove_incomplete, reported, write_whole
+from torchfake._files.lock import DirectoryLock
 from torchfake._files.safetensors import METADATA, read_header
 from torchfake.errors import CheckpointError
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._files import load_distributed
-from torchfake._files.disk.incomplete import INCOMPLETE
+from torchfake._files.disk import INCOMPLETE
 from torchfake._files.safetensors import DTYPES
 from torchfake._sharding.local_slices import LocalSlices, local_slices_of
 from torchfake._tensor.fake_tensor import FakeTensor

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from torchfake._files.directory import OutputDirectory
-from torchfake._files.disk.failures import reported
+from torchfake._files.disk import reported
 from torchfake._files.file_plan import Plan, full_fakes, plan_files, plan_pretrained_files
 from torchfake._files.state_dict import (
     State,

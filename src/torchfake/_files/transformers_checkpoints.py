@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchfake._files.disk.incomplete import incomplete_name
+from torchfake._files.disk import incomplete_name
 from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import Setting, holding

@@ -18,7 +18,7 @@ import torch
 
 from torchfake._core.memory import raw_bytes, view_of
 from torchfake._core.metadata import Metadata
-from torchfake._files.disk.failures import reported
+from torchfake._files.disk import reported
 from torchfake._files.file_plan import PlannedFile
 from torchfake._files.safetensors import Writer
 from torchfake._files.state_dict import State, deferred_state_of

@@ -72,7 +72,7 @@ def _of_settings(settings: Numerics) -> Any:
 
 
 def _of_draw(draw: Any) -> Any:
-    """The stream position of a draw: words after a state, or after a draw with a digest."""
+    """The position of a draw: words after a state, or after a draw with a digest."""
     if draw is None:
         return None
     if draw.anchor_digest is not None:

@@ -121,7 +121,7 @@ class Op:
         self.location = location
         self.numerics = settings or numerics.current()
         self.outputs: tuple[Output, ...] = ()
-        self.draw: Any = None  # position in a generator's stream: see torchfake._random.streams
+        self.draw: Any = None  # a torchfake._random.recorded_draws.Draw
         self._written: Cell | tuple[Cell, ...] = ()  # most write no storage that existed, or one
         self._rare: dict[str, Any] | None = None
 
@@ -176,7 +176,7 @@ def dependencies(requested: Iterable[Op | None], *, ignore_cached: bool = False)
 
     In that order, each operation finds the contents that it read: an operation that overwrote them
     was recorded later. Operations with cached results depend on nothing. A draw depends on the
-    draws that determine its position in the generator's stream.
+    draws that determine its position in the generator's sequence.
 
     With `ignore_cached`, cached results make no difference; but dependencies of operations whose
     digest is known are left out.

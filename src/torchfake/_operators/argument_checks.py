@@ -3,7 +3,7 @@
 Input: a :class:`Call` before it runs, or indices. Output: nothing, or the error that eager would
 raise. Invariant: what eager accepts is accepted here.
 
-``_eager_checks/trials`` finds what the kernels of eager say of dtypes and parameters.
+``_eager_checks/dtypes`` finds what the kernels of eager say of dtypes and parameters.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
-from torchfake._torch import autograd, dispatcher, kernels, subclass
+from torchfake._torch import autograd, dispatch_keys, dispatcher, kernels, subclass
 from torchfake._unknown_values import assumptions
 
 aten = torch.ops.aten
@@ -256,7 +256,7 @@ def _on_values(operator: Any) -> Callable[..., Any]:
 
 def register_kernels() -> None:
     """Register all of these, which takes milliseconds."""
-    register = dispatcher.WRAPPER_KEY.register
+    register = dispatch_keys.WRAPPER_KEY.register
     register(aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer)
     for operator in (
         aten._sobol_engine_draw.default, aten._sobol_engine_ff_.default,
@@ -279,4 +279,4 @@ def register_kernels() -> None:
     register(aten._pad_packed_sequence.default, pad_packed_sequence)
 
 
-dispatcher.WRAPPER_KEY.before_use(register_kernels)
+dispatch_keys.WRAPPER_KEY.before_use(register_kernels)

@@ -19,7 +19,7 @@ from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tenso
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
 from torchfake._torch import backends
-from torchfake._unknown_values import asking, assumptions
+from torchfake._unknown_values import answerers, assumptions
 from torchfake.errors import UnsupportedOpError
 
 
@@ -107,7 +107,7 @@ def _answered_truth(call: Call, unknown: FakeTensor) -> bool | None:
     returns = call.func._schema.returns
     if len(returns) != 1 or str(returns[0].type) != "bool":
         return None
-    return asking.truth_of(unknown, call.traits.name)
+    return answerers.truth_of(unknown, call.traits.name)
 
 
 def _write_out(call: Call, out: FakeTensor) -> FakeTensor:

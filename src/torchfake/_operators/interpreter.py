@@ -43,7 +43,7 @@ from torchfake._operators.result_strides import with_strides_of_eager
 from torchfake._random import mt19937
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._torch import kernels, subclass, zero_tensors
-from torchfake._unknown_values import asking
+from torchfake._unknown_values import answerers
 from torchfake.errors import UnsupportedOpError
 
 _META = _devices.META
@@ -124,7 +124,7 @@ def _with_answered_count(call: Call, counted: Any) -> tuple[bool, Any]:
         return False, None
     count: int | None = lowest
     if lowest != highest:
-        count = asking.count_of(tensor, call.traits.name, lowest, highest)
+        count = answerers.count_of(tensor, call.traits.name, lowest, highest)
     return count is not None, None if count is None else wrap(call, results(count))
 
 
@@ -174,7 +174,7 @@ class _Sizes:
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
         fakes = [t for t in self._call.tensors if isinstance(t, FakeTensor) and not is_known(t)]
         name = self._call.traits.name
-        count = asking.count_of(fakes[0], name, min, max) if fakes else None
+        count = answerers.count_of(fakes[0], name, min, max) if fakes else None
         if count is None:
             raise _NeedsValuesError
         return count

@@ -2,7 +2,7 @@
 
 Input: a random operator, and its results or keyword arguments. Output: whether the values of the
 draw are kept, the operator with a private generator, or a :class:`LazyDraw`. Invariant: the global
-generators never move; a private stream (``_random/private_streams``) moves in their place, by every
+generators never move; a lazy generator (``_random/lazy_generators``) moves in their place, by every
 draw, as they do in eager mode. A ``generator=`` that the caller has given moves itself.
 
 Draws of integers, of single numbers and of a few floats decide what a program does next (samplers,
@@ -26,8 +26,8 @@ from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.storage import SharedBytes
 from torchfake._operators import lazy_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
-from torchfake._random import fake_generators, private_streams, word_counts
-from torchfake._random.private_streams import Fill, PrivateStream, Run, Words
+from torchfake._random import fake_generators, lazy_generators, word_counts
+from torchfake._random.lazy_generators import Fill, LazyGenerator, Run, Words
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import Setting
@@ -85,10 +85,10 @@ def with_private_generator(
     """The call so changed that running it does not move the global generator."""
     overload = schemas.overload_with_generator(func)
     assert overload is not None, f"{func} draws, and takes no generator"
-    stream, _ = _stream_of(_given_generator(args, kwargs), device)
-    stream.settle()
+    lazy, _ = _lazy_generator_of(_given_generator(args, kwargs), device)
+    lazy.settle()
     others = [arg for arg in args if not isinstance(arg, torch.Generator)]
-    return overload, others, {**kwargs, "generator": stream.generator}
+    return overload, others, {**kwargs, "generator": lazy.generator}
 
 
 def _given_generator(args: Sequence[Any], kwargs: Kwargs) -> torch.Generator | None:
@@ -99,26 +99,28 @@ def _given_generator(args: Sequence[Any], kwargs: Kwargs) -> torch.Generator | N
     return found[0]
 
 
-def _stream_of(given: torch.Generator | None, device: torch.device) -> tuple[PrivateStream, bool]:
+def _lazy_generator_of(
+    given: torch.Generator | None, device: torch.device
+) -> tuple[LazyGenerator, bool]:
     """What a call draws from, and whether nothing may wait there: the program has methods of a real
     generator, which see its state.
     """
     if given is not None:
         fake = fake_generators.fake_generator(given)
-        return (PrivateStream(given), True) if fake is None else (fake.private_stream(), False)
+        return (LazyGenerator(given), True) if fake is None else (fake.lazy_generator(), False)
     if device.type != "cpu":
-        return fake_generators.default_generator(device).private_stream(), False
-    return private_streams.position().stream(), False
+        return fake_generators.default_generator(device).lazy_generator(), False
+    return lazy_generators.position().lazy_generator(), False
 
 
 # Draws that are passed over.
 
 
 def pass_words(words: Words) -> None:
-    """Let a large draw take its words of the private stream."""
+    """Let a large draw take its words of the lazy generator."""
     thread = modes.thread
     if not (thread.passes_over_together or modes.is_recording()):
-        (thread.draw_position or private_streams.position()).pass_over(words)
+        (thread.draw_position or lazy_generators.position()).pass_over(words)
 
 
 def words_to_pass(func: Any, args: Args, kwargs: Kwargs, record: Metadata) -> Words | None:
@@ -145,10 +147,10 @@ def pass_over(call: Call, record: Metadata) -> None:
 
 
 def _add(taken: Any, given: torch.Generator | None, device: torch.device) -> None:
-    stream, is_real = _stream_of(given, device)
-    stream.add(taken)
+    lazy, is_real = _lazy_generator_of(given, device)
+    lazy.add(taken)
     if is_real:
-        stream.settle()
+        lazy.settle()
 
 
 def passing_over_together(
@@ -211,7 +213,7 @@ def draw_for_real(call: Call) -> Any:
         return call.func(*call.args, **call.kwargs)
     if modes.is_recording():
         return call.func(*call.args, **call.kwargs)
-    position = private_streams.position()
+    position = lazy_generators.position()
     position.move_global()
     return call.func(*call.args, **call.kwargs)
 
@@ -220,20 +222,20 @@ def draw_for_real(call: Call) -> Any:
 
 
 class LazyDraw(SharedBytes):
-    """The value of a draw, which is done when it is read, after those before it in the stream."""
+    """The value of a draw, which is done when it is read, after those before it in the sequence."""
 
-    __slots__ = ("__weakref__", "_num_bytes", "_stream")
+    __slots__ = ("__weakref__", "_lazy", "_num_bytes")
 
     is_draw = True
 
-    def __init__(self, stream: PrivateStream, num_bytes: int) -> None:
+    def __init__(self, lazy: LazyGenerator, num_bytes: int) -> None:
         self.value = None
-        self._stream = stream
+        self._lazy = lazy
         self._num_bytes = num_bytes
 
     def bytes(self) -> torch.UntypedStorage:
         if self.value is None:
-            self._stream.settle()
+            self._lazy.settle()
         assert self.value is not None
         return self.value
 
@@ -265,7 +267,7 @@ def draw_lazily(call: Call, fake: Any) -> bool:
     """Let the value of `fake`, a few floats that `call` has drawn, be drawn when it is read.
 
     Whether that is possible. A draw into a part of a storage whose value is unknown takes its place
-    in the stream and is lost.
+    in the sequence and is lost.
     """
     fill = _FILLS.get(call.traits.packet)
     if fill is None or not isinstance(fake, FakeTensor) or not _is_small_draw(fake, call):
@@ -280,11 +282,11 @@ def draw_lazily(call: Call, fake: Any) -> bool:
         return False
     options = {n: v for n, v in call.kwargs.items() if is_in_place and n != "generator"}
     size = storage.num_bytes if is_whole else _bytes_up_to_end(record)
-    stream, is_real = _stream_of(_given_generator((), call.kwargs), call.device)
-    storage.value = drawn = LazyDraw(stream, size) if is_whole else None
-    _fill_later(drawn, stream, record, fill, numbers, options, size)
+    lazy, is_real = _lazy_generator_of(_given_generator((), call.kwargs), call.device)
+    storage.value = drawn = LazyDraw(lazy, size) if is_whole else None
+    _fill_later(drawn, lazy, record, fill, numbers, options, size)
     if is_real:
-        stream.settle()
+        lazy.settle()
     return True
 
 
@@ -298,20 +300,20 @@ def draw_whole_lazily(fill: Any, args: Args) -> bool:
         return False
     if modes.is_in_recorded_initialiser():
         return False
-    stream = private_streams.position().stream()
-    storage.value = drawn = LazyDraw(stream, size)
-    _fill_later(drawn, stream, record, fill, args[1:], {}, size)
+    lazy = lazy_generators.position().lazy_generator()
+    storage.value = drawn = LazyDraw(lazy, size)
+    _fill_later(drawn, lazy, record, fill, args[1:], {}, size)
     return True
 
 
 def _fill_later(
-    drawn: LazyDraw | None, stream: PrivateStream, record: Metadata, fill: Any, *call: Any
+    drawn: LazyDraw | None, lazy: LazyGenerator, record: Metadata, fill: Any, *call: Any
 ) -> None:
-    """Have a fill take its place in the stream, for the value that gets its bytes, if one does.
+    """Have a fill take its place in the sequence, for the value that gets its bytes, if one does.
 
     Args:
         drawn: that value.
-        stream: where it is drawn from.
+        lazy: the generator that the fill draws from.
         record: of the tensor that is filled.
         fill: the operator that fills it.
         *call: the arguments of that but for the tensor, the named ones, and the size in bytes.
@@ -323,7 +325,7 @@ def _fill_later(
     )
     if drawn is not None:
         item.reader = weakref.ref(drawn)  # before others may see the item: what nobody reads goes
-    stream.add(item)
+    lazy.add(item)
 
 
 def _is_small_draw(fake: FakeTensor, call: Call) -> bool:

@@ -34,8 +34,9 @@ from torchfake._operators.operator_call import Args, Call, Kwargs
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._tensor.storages import FakeUntypedStorage
-from torchfake._torch import backends, python_functions
-from torchfake._unknown_values import asking
+from torchfake._torch import backends
+from torchfake._torch.compiler import python_functions
+from torchfake._unknown_values import answerers
 from torchfake.errors import RealTensorWriteError, UnsupportedOpError
 
 aten = torch.ops.aten
@@ -65,7 +66,7 @@ def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if fake._fake_storage.is_unknown:
         assumed = source_location.assumed_value_for_caller(python_functions.assumed_values())
         if assumed is not None:
-            asking.note(fake, "item()", assumed, "torch")
+            answerers.note(fake, "item()", assumed, "torch")
             return assumed
     return known_values.read_value(fake, "item()").item()
 
@@ -183,7 +184,7 @@ def _assume(func: Any, args: Args, kwargs: Kwargs, *, assumed: bool) -> Any:
     if is_known(args[0]):
         return interpret(func, args, kwargs)
     if isinstance(args[0], FakeTensor):
-        asking.note(args[0], str(func), assumed, "torch")
+        answerers.note(args[0], str(func), assumed, "torch")
     result = torch.full((), assumed, device="cpu")
     return fake_copy(result, device=args[0].device, known=True)
 
@@ -308,7 +309,7 @@ def _is_same_tensor(one: FakeTensor, other: FakeTensor) -> bool:
 def _equals_itself(fake: FakeTensor) -> bool:
     """Whether a tensor of unknown value equals itself: NaN does not, and numbers are finite."""
     if fake.dtype.is_floating_point or fake.dtype.is_complex:
-        asking.note(fake, "aten.equal.default", True, "finiteness")
+        answerers.note(fake, "aten.equal.default", True, "finiteness")
     return True
 
 
@@ -356,7 +357,7 @@ def _positions(mask: Any) -> list[FakeTensor]:
     somebody may say how many there are.
     """
     if not is_known(mask):
-        count = asking.count_of(mask, "indexing with a mask", 0, mask.numel())
+        count = answerers.count_of(mask, "indexing with a mask", 0, mask.numel())
         if count is None:
             raise known_values.unknown_value_error(mask, "indexing with a mask")
         return [mask.new_empty((count,), dtype=torch.int64) for _ in range(mask.dim())]

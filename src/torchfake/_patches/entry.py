@@ -23,7 +23,7 @@ from torchfake._core import modes
 from torchfake._core.modes import ModeState
 from torchfake._patches import missing_devices
 from torchfake._patches.install import update_patches
-from torchfake._random import private_streams
+from torchfake._random import lazy_generators
 from torchfake._recording import generator_sync
 from torchfake._tensor import torch_function
 from torchfake._torch import contexts, dispatcher, versions
@@ -89,7 +89,7 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
             if not modes.is_recording():
                 generator_sync.synchronize_all()
             elif not state.mark:
-                private_streams.position().move_global()
+                lazy_generators.position().move_global()
             _end_abandoned()
             state.owner = None
         if error is not None and not modes.thread.modes:
@@ -105,14 +105,14 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
 
 
 def _place_draws(state: ModeState) -> None:
-    """Begin a private stream, or go on in that of the mode around this one. What is recorded draws
-    from the global generator: where that and a private stream meet, one goes on from the other.
+    """Begin a lazy generator, or go on in that of the mode around this one. What is recorded draws
+    from the global generator: where that and a lazy generator meet, one goes on from the other.
     """
     outer = modes.thread.modes[:-1]
     if not outer:
         modes.thread.draw_position = None
     elif state.mark and not outer[-1].mark:
-        private_streams.position().move_global()
+        lazy_generators.position().move_global()
     elif outer[-1].mark and not state.mark:
         generator_sync.synchronize_all()
 

@@ -25,7 +25,7 @@ from torchfake._core import modes
 from torchfake._core.modes import ModeState
 from torchfake._patches import entry, install
 from torchfake._patches.patch import Patch
-from torchfake._random import private_streams
+from torchfake._random import lazy_generators
 from torchfake._recording import generator_sync
 from torchfake._torch import contexts
 
@@ -36,7 +36,7 @@ class CapturedMode:
     def __init__(self, state: ModeState) -> None:
         self.state = state
         self.drawn_generators = modes.thread.drawn_generators
-        self.draw_position = private_streams.position()
+        self.draw_position = lazy_generators.position()
         self.answerers = tuple(modes.answerers())
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
 """Wrapper subclasses on fake devices: C++ sees their carrier, as it does of fakes.
 
 Input: classes whose constructors call ``torch.Tensor._make_wrapper_subclass`` with the device of a
-fake inside. Output: wrappers on a carrier that report the device it stands for. Invariant: on real
+fake inside; functions that ask a DTensor for its device in C++. Output: wrappers on a carrier that
+report the device it stands for; the functions as they are on that device. Invariant: on real
 devices such a class answers as before.
 
 A wrapper with ``cuda`` as its device in C++ aborts the process as soon as autograd records an
@@ -14,11 +15,15 @@ import functools
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
+from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.conversions import encode_target
-from torchfake._torch import subclass
+from torchfake._tensor.torch_function import override_switch
+from torchfake._torch import backends, subclass
+from torchfake._torch.distributed import is_dtensor, local_tensor_of
 
 _builtin: Any = subclass.builtin_methods
 _DEVICE_POSITION = 7  # of `device` among the arguments of _make_wrapper_subclass
@@ -127,3 +132,54 @@ _REPORTED: dict[str, Any] = {
 }
 
 PATCHES = [Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass)]
+
+
+# Functions that ask a DTensor for its device in C++.
+
+
+def _group_by_device(original: Any) -> Any:
+    """Foreach optimizers group tensors by device: of DTensors, by that of their shards."""
+
+    def replacement(lists: Any, with_indices: bool = False) -> Any:
+        if not any(is_dtensor(tensor) for tensor in lists[0]):
+            return original(lists, with_indices)
+        local = [list(map(local_tensor_of, column)) for column in lists]
+        groups = original(local, True)
+        for key, (_, indices) in groups.items():
+            columns = [[column[i] for i in indices] if column else [] for column in lists]
+            groups[key] = columns, indices if with_indices else []
+        return groups
+
+    return replacement
+
+
+def _switched_by_autocast(original: Any) -> Any:
+    """C++ autocast asks a DTensor for the carrier's device too: it is cast where fakes are."""
+    return override_switch
+
+
+def _attention(original: Any) -> Any:
+    """C++ chooses the kernel of attention by the device that it knows: of DTensors, the carrier's.
+    Context parallelism wraps this function, and sends the keys and values of the chosen kernel.
+    """
+
+    @functools.wraps(original)  # context parallelism assigns by name
+    def replacement(query: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_dtensor(query):
+            return original(query, *args, **kwargs)
+        return scaled_dot_product_attention(original, query, *args, **kwargs)
+
+    return replacement
+
+
+def patches_of_dtensors() -> list[Patch]:
+    """Patches by which DTensors of fakes are on the devices of their shards for optimizers, for
+    autocast and for attention. They wrap the patches of a mode.
+    """
+    from torch.distributed.tensor import DTensor
+
+    return [
+        Patch(DTensor, "__torch_function__", _switched_by_autocast),
+        Patch(backends.bindings, "_group_tensors_by_device_and_dtype", _group_by_device),
+        Patch(functional, "scaled_dot_product_attention", _attention),
+    ]

@@ -1,20 +1,21 @@
-"""Random numbers: positions in the streams of generators, and generators at any position.
+"""Random numbers: positions in the sequences of generators, and generators at any position.
 
-Input: draws as they are recorded, generators and their states. Output: the stream position of each
-draw, and generators at these positions when the draws are replayed. Invariant: values do not depend
-on the order of replay, nor on how a draw is split; the program's generators are never drawn from.
+Input: draws as they are recorded, generators and their states. Output: the position of each draw
+in its generator's sequence, and generators at these positions when the draws are replayed.
+Invariant: values do not depend on the order of replay, nor on how a draw is split; the program's
+generators are never drawn from.
 
-A generator's stream is its sequence of random words: 32-bit outputs of MT19937, for the CPU. A
-position is a generator state (the anchor) and an offset of so many words after it.
+A generator's sequence is its random words: 32-bit outputs of MT19937, for the CPU. A position is a
+generator state (the anchor) and an offset of so many words after the state.
 
 Its files, in reading order:
 
-    mt19937         the state of a CPU generator any number of words later, without drawing them
-    draw_sizes      the number of words that a random operator draws
-    streams         the stream position of each recorded draw
+    mt19937           the state of a CPU generator any number of words later, without drawing them
+    draw_sizes        the number of words that a random operator draws
+    recorded_draws    the position of each recorded draw in its generator's sequence
     generator_memory  whether a generator was moved, told from its memory
-    private_streams where a generator would stand, had all draws of fakes been done
-    word_counts     what a draw takes there, of any random operator
-    fake_generators generators of accelerators that are not there
-    generator_pool  generators at given positions, for a replay
+    lazy_generators   where a generator would stand, had all draws of fakes been done
+    word_counts       what a draw takes there, of any random operator
+    fake_generators   generators of accelerators that are not there
+    generator_pool    generators at given positions, for a replay
 """

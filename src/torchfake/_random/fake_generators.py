@@ -1,7 +1,7 @@
 """Generators of accelerators that are not there.
 
 Input: a device. Output: a generator that reports it. Invariant: what is drawn from it has a
-position in a stream of its own, which its seed alone begins; no other generator moves.
+position in a sequence of its own, which its seed alone begins; no other generator moves.
 
 The numbers are those of a CPU generator with the same seed: only the device itself could tell what
 it would draw. C++ makes a new Python object for a generator among the arguments of an operator, so
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from torchfake._random.private_streams import PrivateStream
-from torchfake._random.streams import Stream
+from torchfake._random.lazy_generators import LazyGenerator
+from torchfake._random.recorded_draws import RecordedDraws
 from torchfake._torch import dispatcher
 from torchfake._torch.contexts import holding
 
@@ -41,8 +41,8 @@ class FakeGenerator(_Generator):
     def __init__(self, device: torch.device, follows_cpu: bool = False) -> None:
         self._device = device
         self._cpu_seed = torch.initial_seed() if follows_cpu else None  # that it was seeded with
-        self.stream = Stream(_CPU)
-        self._private = PrivateStream(self)
+        self.recorded = RecordedDraws(_CPU)
+        self._lazy = LazyGenerator(self)
         self._offset = 0  # a number for the position, if that was read; 0 at the beginning
         self._offset_of = self._position()
         _by_address[self._cdata] = self  # type: ignore[attr-defined]
@@ -54,11 +54,11 @@ class FakeGenerator(_Generator):
         return self._device
 
     def manual_seed(self, seed: int) -> FakeGenerator:
-        self._private.drop()
+        self._lazy.drop()
         super().manual_seed(seed)
         if self._cpu_seed is not None:
             self._cpu_seed = torch.initial_seed()
-        self.stream = Stream(_CPU)
+        self.recorded = RecordedDraws(_CPU)
         self._offset, self._offset_of = 0, self._position()
         return self
 
@@ -72,17 +72,17 @@ class FakeGenerator(_Generator):
             self.manual_seed(torch.initial_seed())  # a default one: torch.manual_seed seeds all
         return super().initial_seed()
 
-    def private_stream(self) -> PrivateStream:
+    def lazy_generator(self) -> LazyGenerator:
         """Where draws of plain fakes stand, which are not recorded."""
         self.initial_seed()
-        return self._private
+        return self._lazy
 
     def beginning(self) -> torch.Tensor:
         """The state of a CPU generator with its seed."""
         return _Generator("cpu").manual_seed(self.initial_seed()).get_state()
 
     def get_offset(self) -> int:
-        """A number for the position in the stream: 0 at the beginning, the same for the same."""
+        """A number for the position in the sequence: 0 at the beginning, the same for the same."""
         self.initial_seed()
         position = self._position()
         if not _is_same(position, self._offset_of):
@@ -100,7 +100,7 @@ class FakeGenerator(_Generator):
         if position is not None:
             native, *place = position
             super().set_state(native)
-            self.stream.move_to(self.beginning(), *place)
+            self.recorded.move_to(self.beginning(), *place)
             self._offset, self._offset_of = offset, self._position()
         return self
 
@@ -131,7 +131,7 @@ class FakeGenerator(_Generator):
         return _rebuilt, (self._device, self.get_state())
 
     def _position(self) -> tuple[torch.Tensor, Any, int]:
-        return self._private.state(), self.stream.anchor, self.stream.offset_words
+        return self._lazy.state(), self.recorded.anchor, self.recorded.offset_words
 
 
 def _rebuilt(device: torch.device, state: torch.Tensor) -> FakeGenerator:

@@ -1,4 +1,4 @@
-"""Generators at the stream positions of draws, for a replay.
+"""Generators at the positions of draws, for a replay.
 
 Input: draws, and offsets after their beginning. Output: generators at these positions. Invariant:
 the generators are the replay's own; no other generator moves.
@@ -19,7 +19,7 @@ import torch
 
 from torchfake._random.draw_sizes import is_uniform_counted
 from torchfake._random.mt19937 import jump_ahead
-from torchfake._random.streams import Draw
+from torchfake._random.recorded_draws import Draw
 from torchfake._torch.contexts import holding
 
 MAX_SKIPPED_WORDS = 200_000
@@ -29,7 +29,7 @@ MAX_KNOWN_STATES = 256
 
 
 class KnownStates:
-    """States of streams that a replay has computed; shared by its threads."""
+    """States of generators that a replay has computed; shared by its threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """What a draw takes from the generator, of any random operator, computed without its values.
 
 Input: a random operator, its arguments, and the metadata of what it fills. Output: the part of a
-private stream that it takes; None if that depends on values, or has to be tried. Invariant: what is
+lazy generator that it takes; None if that depends on values, or has to be tried. Invariant: what is
 returned moves a generator as eager's kernel does; ``_random/draw_sizes`` verifies the counts
 against the installed torch.
 
@@ -19,7 +19,7 @@ import torch
 
 from torchfake._core.metadata import Metadata, contiguous_stride, intern
 from torchfake._random import draw_sizes
-from torchfake._random.private_streams import SingleNormals, Words
+from torchfake._random.lazy_generators import SingleNormals, Words
 
 aten = torch.ops.aten
 

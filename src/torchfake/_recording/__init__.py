@@ -12,7 +12,7 @@ Files in reading order:
     graph_builder      new operations of the graph, and the contents that they leave in storages
     initializers       functions of torch.nn.init that are recorded as one operation
     value_reads        operations whose outcome depends on values: executed while recording
-    generator_sync     stream positions of draws, and generators moved as eager mode moves them
+    generator_sync     positions of draws, and generators moved as eager mode moves them
     local_collectives  collectives as copies on this rank
     graph_text         the graph behind a tensor as text, for users
 

@@ -1,7 +1,7 @@
-"""Stream positions of recorded draws, and generators moved as eager mode would move them.
+"""Positions of recorded draws, and generators moved as eager mode would move them.
 
 Input: operations that draw, as they are recorded. Output: each knows its position in a generator's
-stream, and generators end where eager mode would have left them. Invariant: a generator that was
+sequence, and generators end where eager mode would have left them. Invariant: a generator that was
 passed, or drawn from outside of all modes, is synchronized at once; torch's own generator, in a
 deferred mode, when the outermost mode is left.
 """
@@ -17,7 +17,7 @@ from torchfake import _replay
 from torchfake._core import memory, modes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.operations import Op
-from torchfake._random import fake_generators, streams
+from torchfake._random import fake_generators, recorded_draws
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import holding
 from torchfake.errors import ReplayError
@@ -26,7 +26,7 @@ from torchfake.errors import ReplayError
 def record_draws(
     op: Op, generator: torch.Generator | None, record: Metadata, num_words: int | None
 ) -> None:
-    """Give `op` its position in the stream of its generator.
+    """Give `op` its position in the sequence of its generator.
 
     Args:
         op: a random operation.
@@ -41,31 +41,31 @@ def record_draws(
     elif record.device.type != "cpu" and is_simulated(record.device):
         fake = fake_generators.default_generator(record.device)
     if fake is not None:
-        with holding(streams.lock):
+        with holding(recorded_draws.lock):
             state = fake.beginning()  # first: it may find that it has been seeded
-            fake.stream.add_draw(op, state, num_words, num_elements)
+            fake.recorded.add_draw(op, state, num_words, num_elements)
         return
     if generator is None:
         generator = backends.default_generator_of(record.device)
     else:
         generator = backends.canonical_generator(generator)
-    was_held = streams.holds_lock()
+    was_held = recorded_draws.holds_lock()
     try:
-        streams.lock.acquire()  # not holding(): that takes as long as all the rest
-        stream = streams.stream_of(generator)
-        is_first = stream.is_synchronized
+        recorded_draws.lock.acquire()  # not holding(): that takes as long as all the rest
+        draws = recorded_draws.draws_of(generator)
+        is_first = draws.is_synchronized
         is_later = is_first and generator is torch.default_generator and modes.is_recording()
         if is_later:
             modes.thread.drawn_generators[generator] = None
-        on_cpu = stream.device.type == "cpu"
-        stream.add_draw_of(op, generator, num_words if on_cpu else None, num_elements)
-        streams.lock.release()
+        on_cpu = draws.device.type == "cpu"
+        draws.add_draw_of(op, generator, num_words if on_cpu else None, num_elements)
+        recorded_draws.lock.release()
         if is_first and not is_later:
             synchronize(generator)
     except BaseException:  # Ctrl-C: the next draw starts from the generator's own state
-        if streams.holds_lock() and not was_held:
-            streams.lock.release()
-        streams.reset(generator)
+        if recorded_draws.holds_lock() and not was_held:
+            recorded_draws.lock.release()
+        recorded_draws.reset(generator)
         raise
 
 
@@ -80,10 +80,10 @@ def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> Non
     record_draws(op, None, record, num_words)
 
 
-def next_default_draw(num_words: int) -> streams.Draw | None:
+def next_default_draw(num_words: int) -> recorded_draws.Draw | None:
     """The next draw of the default generator on the CPU; None if its state has to be read first."""
-    with streams.lock:
-        return streams.default.next_draw(num_words)
+    with recorded_draws.lock:
+        return recorded_draws.default.next_draw(num_words)
 
 
 def is_simulated(device: torch.device) -> bool:
@@ -97,26 +97,26 @@ def is_simulated(device: torch.device) -> bool:
 
 def synchronize(generator: torch.Generator) -> None:
     """Move `generator` to where eager mode would have left it, if that takes little time."""
-    with holding(streams.lock), dispatcher.as_eager():
-        stream = streams.stream_of(generator)
-        if stream.is_synchronized:
+    with holding(recorded_draws.lock), dispatcher.as_eager():
+        draws = recorded_draws.draws_of(generator)
+        if draws.is_synchronized:
             return
-        if stream.pending_draw is not None and not stream.is_cheap_to_resolve:
-            stream.desynchronize(generator)
+        if draws.pending_draw is not None and not draws.is_cheap_to_resolve:
+            draws.desynchronize(generator)
             return
         try:
-            if stream.pending_draw is not None:
-                _replay.run_draws(stream.pending_draw)
-            stream.synchronize(generator)
+            if draws.pending_draw is not None:
+                _replay.run_draws(draws.pending_draw)
+            draws.synchronize(generator)
         except ReplayError as error:
-            stream.reset()
+            draws.reset()
             warnings.warn(
                 "a generator is not in the state that eager would have left, because a draw that "
                 f"determines how far it advances cannot be replayed: {error}",
                 stacklevel=2,
             )
         except BaseException:  # Ctrl-C: the next draw starts from the generator's own state
-            stream.reset()
+            draws.reset()
             raise
 
 
@@ -132,6 +132,6 @@ def forget_draws() -> None:
     """Have these generators stay where they are: the next draw starts from there."""
     drawn = modes.thread.drawn_generators
     for generator in list(drawn):
-        if not streams.stream_of(generator).is_synchronized:
-            streams.reset(generator)
+        if not recorded_draws.draws_of(generator).is_synchronized:
+            recorded_draws.reset(generator)
         drawn.pop(generator, None)

@@ -29,7 +29,8 @@ from torchfake._recording import generator_sync
 from torchfake._recording.arguments import RunOnFakes, has_unknown_value, is_materialized
 from torchfake._recording.graph_builder import add_write, contents_before_write, recorded_arg
 from torchfake._tensor.fake_tensor import is_deferred_fake
-from torchfake._torch import backends, dispatcher, python_functions
+from torchfake._torch import backends, dispatcher
+from torchfake._torch.compiler import python_functions
 
 CallSite = tuple["RawLocation | None", "types.FrameType | None", bool]
 

@@ -163,7 +163,7 @@ def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> N
 def _call_with_draws(
     op: Op, args: list[Any], kwargs: dict[str, Any], generators: GeneratorPool
 ) -> Any:
-    """Call a random operator with a generator at the stream position that was recorded."""
+    """Call a random operator with a generator at the position that was recorded."""
     generator = generators.at(op.draw)
     result = _call_with_generator(generator, op.func, args, kwargs)
     if op.draw.num_words is None:

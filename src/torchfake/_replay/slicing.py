@@ -2,11 +2,11 @@
 
 Input: operations in the recorded order, and the cells that are requested whole. Output: the same
 operations on smaller cells, which hold the demanded ranges alone. Invariant: every element that is
-computed has the bits that it had; a draw begins as much later in its stream as random words are
+computed has the bits that it had; a draw begins as much later in its sequence as random words are
 skipped with the elements before its range.
 
 For columns of a matrix the elements in between are drawn too, as this is faster than to jump in the
-stream from row to row. Only one block of the matrix exists at a time then.
+sequence from row to row. Only one block of the matrix exists at a time then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from torchfake._core.metadata import Metadata, intern
 from torchfake._graph.operations import Cell, Op, Output, Read
-from torchfake._random.streams import Draw
+from torchfake._random.recorded_draws import Draw
 from torchfake._replay.demand_analysis import (
     CellGroup,
     Demand,

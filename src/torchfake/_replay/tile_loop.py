@@ -27,7 +27,7 @@ start threads of its own (at::internal::GRAIN_SIZE)."""
 DRAW_TILE_ELEMENTS = 4 * 1024 * 1024
 """Elements of a tile where a single draw is all there is to compute: what Ctrl-C waits for."""
 
-STREAMED_ELEMENTS = 2 * 1024 * 1024
+ELEMENTS_AT_ONCE = 2 * 1024 * 1024
 """Elements that exist at a time, in all threads together, of a cell that is handed over block by
 block."""
 
@@ -65,7 +65,7 @@ class BufferAssignment:
 
 def block_elements(num_threads: int) -> int:
     """The elements of a block, where so many threads have one each."""
-    return max(2 * TILE_ELEMENTS, STREAMED_ELEMENTS // num_threads)
+    return max(2 * TILE_ELEMENTS, ELEMENTS_AT_ONCE // num_threads)
 
 
 def aligned_stop(stop: int, length: int) -> int:

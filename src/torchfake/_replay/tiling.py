@@ -7,8 +7,8 @@ arithmetic is split anywhere, if this torch was seen to give equal bits.
 
 All operands of a tileable operation are cells with the same number of elements, in the same order
 in memory. Element i of the result depends on elements i of the operands alone, or on position i of
-a generator's stream. So several operations on the same elements can be computed one after the other
-on a tile that stays in a processor's cache, and intermediate cells never exist as a whole.
+a generator's sequence. So several operations on the same elements can be computed one after the
+other on a tile that stays in a processor's cache, and intermediate cells never exist as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torchfake._core.schemas import traits_of
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Op, Read
 from torchfake._random.draw_sizes import NORMAL_BLOCK_ELEMENTS, num_words_per_element
-from torchfake._random.streams import Draw
+from torchfake._random.recorded_draws import Draw
 from torchfake._replay.tile_kernels import (
     Kernel,
     builder_of,

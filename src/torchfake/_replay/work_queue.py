@@ -28,7 +28,7 @@ MAX_SCRATCH_BYTES = 64 * 1024 * 1024
 """Memory in addition to what is requested. A cell that is larger is the only one."""
 
 MIN_RANGE_ELEMENTS, MAX_RANGE_ELEMENTS = 1 << 22, 1 << 26
-"""Elements that a thread takes at once: the fewest take longer than two jumps in a stream."""
+"""Elements that a thread takes at once: the fewest take longer than two jumps of a generator."""
 
 
 class GroupProgress:

@@ -5,7 +5,7 @@ which ranks can draw disjoint rows, and the values of this rank's shards. Invari
 exchanged depends on global shapes and on the record alone, so all ranks that have recorded the same
 exchange the same; a shard is exchanged only if it is seen to be a plain slice of what was drawn.
 
-Streams of random numbers are in the order of rows. To keep some columns, a rank would draw all of
+Random numbers are drawn in the order of rows. To keep some columns, a rank would draw all of
 them; instead it draws the rows of its turn, and sends each rank of its group the columns it has.
 """
 

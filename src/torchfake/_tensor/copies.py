@@ -18,7 +18,7 @@ from torchfake._core import devices
 from torchfake._core.metadata import metadata_of
 from torchfake._core.storage import Storage
 from torchfake._tensor import known_values
-from torchfake._tensor.classes import fake_class
+from torchfake._tensor.classes import FAKE_TYPES, fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, user_attributes
 from torchfake._torch import subclass
 from torchfake.errors import ReplayError, UnknownValueError, UnsupportedOpError
@@ -58,11 +58,14 @@ class FakeCopies:
 
     def _fake(self, real: torch.Tensor, is_known: bool) -> FakeTensor:
         device = self.device or (devices.CPU if real.is_meta else real.device)
-        untyped = real.untyped_storage()
-        key = subclass.storage_key(untyped)
+        if isinstance(real, FakeTensor):
+            key, num_bytes = id(real._fake_storage), real._fake_storage.num_bytes
+        else:
+            untyped = real.untyped_storage()
+            key, num_bytes = subclass.storage_key(untyped), untyped.nbytes()
         storage = self.by_storage.get(key)
         if storage is None:
-            storage = self.by_storage[key] = Storage(untyped.nbytes(), device)
+            storage = self.by_storage[key] = Storage(num_bytes, device)
             if is_known:
                 _store_known_value(storage, real)
         return new_fake(metadata_of(real, device), storage, fake_class(type(real)))
@@ -81,10 +84,10 @@ class FakeCopies:
         return subclass.rewrapped(real, exchange)
 
     def _copy_state(self, real: torch.Tensor, fake: torch.Tensor) -> None:
-        own, is_plain = fake.__dict__, type(real) in _PLAIN
-        own.update(
-            {k: v if is_plain else self._state(v) for k, v in real.__dict__.items() if k not in own}
-        )
+        own, is_plain = subclass.all_attributes(fake), type(real) in _PLAIN
+        for name, value in user_attributes(real).items():
+            if name not in own:
+                own[name] = value if is_plain else self._state(value)
         if fake.requires_grad != real.requires_grad:
             fake.requires_grad_(real.requires_grad)
         if real.is_leaf and real.grad is not None:
@@ -172,20 +175,18 @@ def _store_known_value(storage: Storage, original: torch.Tensor) -> None:
 
 def all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     """The tensors in a module and in the containers that it holds, registered or not."""
-    if id(obj) in seen:
-        return
-    seen.add(id(obj))
-    if isinstance(obj, torch.Tensor):
-        yield obj
-    elif isinstance(obj, torch.nn.Module):
-        for value in obj.__dict__.values():
-            yield from all_tensors(value, seen)
-    elif isinstance(obj, dict):
-        for value in obj.values():
-            yield from all_tensors(value, seen)
-    elif isinstance(obj, (list, tuple, set)):
-        for value in obj:
-            yield from all_tensors(value, seen)
+    pending = [obj]  # the next one is last
+    while pending:
+        obj = pending.pop()
+        if id(obj) in seen:
+            continue
+        seen.add(id(obj))
+        if isinstance(obj, torch.Tensor):
+            yield obj
+            continue
+        inner = obj.__dict__ if isinstance(obj, torch.nn.Module) else obj
+        if isinstance(inner, (dict, list, tuple, set)):
+            pending += reversed(list(inner.values() if isinstance(inner, dict) else inner))
 
 
 def holds_tensors(value: Any) -> bool:
@@ -195,25 +196,29 @@ def holds_tensors(value: Any) -> bool:
 
 def tensors_held_by(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     """The tensors in containers and in the attributes of objects, however deep; in no module."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif id(value) not in seen and not isinstance(value, (torch.nn.Module, type)):
-        seen.add(id(value))
-        inner: Iterable[Any]
-        if isinstance(value, Mapping):
-            inner = value.values()
-        elif isinstance(value, (list, tuple)):
-            inner = value
-        else:
-            inner = () if callable(value) else getattr(value, "__dict__", {}).values()
-        for item in inner:
-            yield from tensors_held_by(item, seen)
+    pending = [value]  # the next one is last
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif id(value) not in seen and not isinstance(value, (torch.nn.Module, type)):
+            seen.add(id(value))
+            inner: Iterable[Any]
+            if isinstance(value, Mapping):
+                inner = value.values()
+            elif isinstance(value, (list, tuple)):
+                inner = value
+            else:
+                inner = () if callable(value) else getattr(value, "__dict__", {}).values()
+            pending += reversed(list(inner))
 
 
 def held_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors with memory of their own that a tensor consists of: itself, or what it wraps,
     and what it has in attributes.
     """
+    if type(tensor) in FAKE_TYPES:
+        return [tensor]
     return subclass.leaf_tensors(tensor) + attribute_tensors(tensor)
 
 

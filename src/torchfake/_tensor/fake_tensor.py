@@ -32,7 +32,7 @@ from torchfake._tensor.conversions import (
     target_of_type,
     type_name,
 )
-from torchfake._torch import autograd, dispatcher, subclass, zero_tensors
+from torchfake._torch import autograd, dispatch_keys, dispatcher, subclass, zero_tensors
 
 REAL_COUNTERPART = "_real_counterpart"
 """The attribute of a fake that holds the real tensor which its materialized views are views of."""
@@ -265,9 +265,9 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
         is_contiguous = offset is None and meta.is_contiguous
         stride = None if is_contiguous else meta.stride
         geometry = (meta.size, stride, offset, None, meta.dtype, meta.layout, meta.carrier)
-        keys = dispatcher.WRAPPER_KEY.keys
+        keys = dispatch_keys.WRAPPER_KEY.keys
         if meta.mark == PLAIN and meta.device.type == "cuda":
-            keys = keys | dispatcher.CUDA_WRAPPER_KEY.keys
+            keys = keys | dispatch_keys.CUDA_WRAPPER_KEY.keys
         if meta.zero:
             keys = keys | zero_tensors.wrapper_keys()
         defaults = subclass.wrapper_defaults(keys)

@@ -16,7 +16,7 @@ from torchfake import _replay
 from torchfake._core import memory
 from torchfake._core.storage import AssumedFill, Storage
 from torchfake._torch import dispatcher, subclass
-from torchfake._unknown_values import asking
+from torchfake._unknown_values import answerers
 from torchfake.errors import UnknownValueError
 
 MAX_KNOWN_BYTES = 64 * 1024
@@ -70,12 +70,12 @@ def read_value(fake: Any, requested_by: str) -> torch.Tensor:
     if storage.deferred is not None:
         return _replay.value_of(storage.deferred, fake._fake_meta)
     if storage.is_unknown:
-        answered = asking.value_of(fake, requested_by)
+        answered = answerers.value_of(fake, requested_by)
         if answered is None:
             raise unknown_value_error(fake, requested_by)
         return answered
     if type(storage.value) is AssumedFill:
-        asking.note(fake, requested_by, storage.value.number, "finiteness")
+        answerers.note(fake, requested_by, storage.value.number, "finiteness")
     with without_fake_mode():
         return memory.view_of(storage.known_bytes(), fake._fake_meta)
 

@@ -22,7 +22,7 @@ from torchfake._core.storage import Storage
 from torchfake._tensor import known_values
 from torchfake._tensor.address import Address
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake
-from torchfake._torch import subclass
+from torchfake._torch import dispatcher, subclass
 from torchfake.errors import RecordError, UnknownValueError
 
 _INVALID_ADDRESS = 1 << 62  # no processor has memory there
@@ -122,6 +122,9 @@ class FakeUntypedStorage(torch.UntypedStorage):
 
     def resize_(self, size: int) -> FakeUntypedStorage:
         self._fake_storage.resize(size)
+        observed = dispatcher.current_fake_mode()
+        if hasattr(observed, "storage_resized"):  # no operator shows it
+            observed.storage_resized(self._fake_storage)
         return self
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:

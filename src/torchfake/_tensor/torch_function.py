@@ -19,7 +19,8 @@ from torchfake._core import modes
 from torchfake._core.devices import encode
 from torchfake._core.source_location import CodePredicate
 from torchfake._tensor.autocast import kernels as autocast
-from torchfake._torch import dispatcher, python_functions, subclass
+from torchfake._torch import dispatcher, subclass
+from torchfake._torch.compiler import python_functions
 from torchfake._torch.distributed_patches import report_devices_of_shards
 
 _FACTORIES = frozenset(

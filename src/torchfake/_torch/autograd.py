@@ -309,16 +309,3 @@ def saved_by_running_node_of(name: str, *names: str) -> list[torch.Tensor]:
         return saved_by_running_node(*names)
     except CheckpointError:
         return []
-
-
-def accumulator_of(leaf: torch.Tensor) -> Any:
-    """The node of a leaf that accumulates its gradient. As long as it is held, it is this one."""
-    with enable_grad():
-        made: Any = leaf.expand_as(leaf).grad_fn
-    return made.next_functions[0][0]
-
-
-def after_backward(callback: Callable[[], Any]) -> None:
-    """Call `callback` when the backward pass that is running ends."""
-    engine: Any = torch.autograd.Variable._execution_engine
-    engine.queue_callback(callback)

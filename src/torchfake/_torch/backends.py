@@ -125,12 +125,15 @@ class autocast_off(Restoring):
     def change(self) -> None:
         kind = self._device_type
         self._before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        torch.set_autocast_enabled(kind, False)
+        if self._before[0]:
+            torch.set_autocast_enabled(kind, False)
 
     def restore(self) -> None:
+        kind = self._device_type
         if self._before is not None:
-            torch.set_autocast_dtype(self._device_type, self._before[1])
-            torch.set_autocast_enabled(self._device_type, self._before[0])
+            torch.set_autocast_dtype(kind, self._before[1])
+            if torch.is_autocast_enabled(kind) is not self._before[0]:
+                torch.set_autocast_enabled(kind, self._before[0])
 
 
 def _autocast_nesting() -> int:

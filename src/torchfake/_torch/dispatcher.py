@@ -1,34 +1,27 @@
-"""The C++ dispatcher: dispatch keys, dispatch modes, and contexts without interception.
+"""The C++ dispatcher: dispatch modes, and contexts without interception.
 
-Input: operators, kernels, dispatch modes. Output: kernels registered for dispatch keys that no
-backend uses; contexts in which operators on real tensors run as in eager mode. Invariant: what a
-context or a ``swap_`` function changes is thread-local and can be restored; registered kernels run
-only while their key is included or carried by a tensor.
+Input: dispatch modes, rules of operators. Output: the mode in torch's FAKE slot; contexts in which
+operators on real tensors run as in eager mode. Invariant: what a context changes is thread-local
+and can be restored.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
 
 from torchfake._torch.contexts import (
     Guards,
     Restoring,
     Setting,
     Together,
-    handled_errors,
-    holding,
-    interrupt_behind,
     uninterrupted,
 )
+from torchfake._torch.dispatch_keys import RECORDING_KEY
 
 any_autocast = torch._C._is_any_autocast_enabled
 """Whether autocast is on, for any device type, on this thread."""
@@ -47,161 +40,6 @@ def any_autocast_of_all_types() -> bool:
     """The same, those that torch forgets included."""
     forgotten = _is_autocast_enabled("mps") or (_forgets_mtia and _is_autocast_enabled("mtia"))
     return forgotten or _of_most_types()
-
-
-_registering = threading.RLock()
-
-
-class UnusedDispatchKey:
-    """A dispatch key that torch names and no backend's tensors carry: its kernels are all ours.
-
-    Operators without a kernel for it fall through to the next key, at no cost.
-    """
-
-    def __init__(self, name: str) -> None:
-        key: Any = torch._C._parse_dispatch_key(name)
-        self.key = key
-        self._keys = torch._C.DispatchKeySet(key)
-        self._waiting: list[Callable[[], None]] = []
-        self._name = name
-        self._lower_keys = torch._C._dispatch_keyset_full_after(key)
-        self._libraries: list[torch.library.Library] = []  # own the registrations
-
-    @property
-    def keys(self) -> Any:
-        """The key in a set, for tensors to carry."""
-        self.prepare()
-        return self._keys
-
-    def before_use(self, register: Callable[[], None]) -> None:
-        """Have `register` called before the first tensor or thread has the key: to register kernels
-        takes as long as importing fifty files, and most programs need no kernels of most keys. If
-        it is interrupted, it is called again.
-        """
-        self._waiting.append(register)
-
-    def prepare(self) -> None:
-        """Register the kernels that wait for it."""
-        if self._waiting:
-            with holding(_registering):
-                while self._waiting:
-                    self._waiting[0]()
-                    del self._waiting[0]
-
-    def register(self, op: Any, kernel: Callable[..., Any], *, skipping: Any = None) -> None:
-        """Run `kernel(redispatch, *args, **kwargs)` for `op`.
-
-        ``redispatch(...)`` calls the kernel of the next key, which would have run without this.
-        No kernel of the keys `skipping` runs after it.
-        """
-        lower_keys = self._lower_keys if skipping is None else self._lower_keys - skipping
-
-        redispatch = op._handle.redispatch_boxed  # op.redispatch is a Python call more
-
-        def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            def continue_below(*args: Any, **kwargs: Any) -> Any:
-                return redispatch(keyset & lower_keys, *args, **kwargs)
-
-            return kernel(continue_below, *args, **kwargs)
-
-        self._register(op, with_keyset)
-
-    def register_with_keys(self, op: Any, kernel: Callable[..., Any]) -> None:
-        """Run ``kernel(redispatch, keys, *args)``. It is given the lower keys of those of the call,
-        and gives ``redispatch`` those that it wants.
-        """
-        redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
-        self._register(op, lambda keys, *args: kernel(redispatch, keys & lower_keys, *args))
-
-    def register_frequent(self, op: Any, make_kernel: Callable[..., Any]) -> None:
-        """The same for what is called often: ``make_kernel(redispatch)`` makes the kernel, which is
-        given the keys of the call first, and gives them to ``redispatch``.
-        """
-        redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
-        self._register(op, make_kernel(lambda keys, *args: redispatch(keys & lower_keys, *args)))
-
-    def has_kernel(self, op: Any) -> bool:
-        """Whether a kernel is registered for `op`."""
-        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), self._name)
-        return found
-
-    def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:
-        if not self._libraries:
-            libraries = [torch.library.Library("aten", "IMPL", self._name)]
-            if not torch._C._dispatch_has_backend_fallback(self.key):
-                fallbacks = torch.library.Library("_", "IMPL", self._name)
-                fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
-                libraries.append(fallbacks)
-            self.fall_through_in_higher_order_operators()
-            self._libraries = libraries
-        if not self.has_kernel(op):  # of an interrupted call
-            self._libraries[0].impl(op, with_keyset, with_keyset=True)
-
-    def fall_through_in_higher_order_operators(self) -> None:
-        """The same for operators that take functions, as ``autograd.Function`` under ``torch.func``
-        is one: they have tables of their own, and no fallback for a key. A key that torch uses in
-        some of them gets kernels in the others that there are now.
-        """
-        falls_through = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
-        if self.key != torch._C.DispatchKey.PreDispatch and self.key not in falls_through:
-            falls_through.append(self.key)
-        for op in list(torch._ops._higher_order_ops.values()):
-            if self.key in op.py_kernels:
-                pass  # a kernel of ours
-            elif self.key in falls_through:
-                op.fallthrough(self.key)
-            else:
-                op.py_impl(self.key)(partial(self._call_below, op))
-
-    def _call_below(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.excluded():
-            return op(*args, **kwargs)
-
-    def is_included(self) -> bool:
-        """Whether the key is dispatched to on this thread, whatever keys the tensors carry."""
-        included: bool = torch._C._dispatch_tls_is_dispatch_key_included(self.key)
-        return included
-
-    def is_next(self) -> bool:
-        """The same, and not excluded by a context."""
-        return self.is_included() and not torch._C._dispatch_tls_is_dispatch_key_excluded(self.key)
-
-    def set_included(self, value: bool) -> None:
-        """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""
-        self.prepare()
-        torch._C._dispatch_tls_set_dispatch_key_included(self.key, value)
-
-    def included(self) -> Guards:
-        """Context: the key is dispatched to on this thread, whatever keys the tensors carry."""
-        self.prepare()
-        return Guards(partial(torch._C._IncludeDispatchKeyGuard, self.key))
-
-    def excluded(self) -> Guards:
-        """Context: the key is not dispatched to on this thread."""
-        return Guards(partial(torch._C._ExcludeDispatchKeyGuard, self._keys))
-
-
-WRAPPER_KEY = UnusedDispatchKey("DeferredInit")
-"""The key that wrappers of fakes carry, above autograd and all composite kernels. torch reserves
-it for torchdistx, a discontinued project that torchfake replaces."""
-
-RECORDING_KEY = UnusedDispatchKey("TESTING_ONLY_GenericMode")
-"""The key of a thread while operations are recorded, for real tensors and fakes alike, above all
-others. torch has it for a test of its own, in C++."""
-
-CUDA_WRAPPER_KEY = UnusedDispatchKey("TESTING_ONLY_GenericWrapper")
-"""The key that wrappers of plain fakes on CUDA carry in addition. torch has it for tests in C++."""
-
-ZERO_WRAPPER_KEY = UnusedDispatchKey("PreDispatch")
-"""The key that wrappers of fake zero tensors carry in addition. torch includes it for threads that
-trace before autograd, and has no kernels for it: its fallback goes on with the next key."""
-
-AUTOCAST_KEY = UnusedDispatchKey("AutocastIPU")
-"""A key in the position of autocast, of a backend that was never part of torch and is
-discontinued."""
-
-AUTOCAST_KEY_DEVICE_TYPE = "ipu"
-"""The device type for which autocast has to be on for kernels of that key to run."""
 
 
 _INTERCEPTING_KEYS = (
@@ -397,110 +235,6 @@ class in_fake_slot(Restoring):
     def restore(self) -> None:
         if self._before is not _NOT_CHANGED and self._before is not self._mode:
             set_fake_mode(self._before)
-
-
-_MODE_FLAGS = (
-    "_is_in_torch_dispatch_mode",
-    "_is_in_non_infra_torch_dispatch_mode",
-    "_is_in_any_mode_without_ignore_compile_internals",
-)
-"""What torch.utils._python_dispatch knows of the modes that are on. torch 2.13 and 2.15."""
-
-
-_KEYS_OF_SLOTS = torch._C._TorchDispatchModeKey
-_SLOTS = (_KEYS_OF_SLOTS.FAKE, _KEYS_OF_SLOTS.PROXY, _KEYS_OF_SLOTS.FUNCTIONAL)
-
-
-_PYTHON_DISPATCHER = torch._C.DispatchKey.PythonDispatcher
-_dispatcher_guards: list[Any] = []  # never left: each has set the state for good
-
-
-def _set_python_dispatcher(value: bool) -> None:
-    """Set whether torch's Python dispatcher is on, on this thread: it has guards for that alone. To
-    exclude its key is not enough: the next guard would include it again.
-    """
-    if torch._C._dispatch_tls_is_dispatch_key_included(_PYTHON_DISPATCHER) is value:
-        return
-    make = torch._C._EnablePythonDispatcher if value else torch._C._DisablePythonDispatcher
-    guard: Any = make()
-    _dispatcher_guards.append(guard)
-    guard.__enter__()
-
-
-class torch_modes_kept(Restoring):
-    """Context: the modes of torch that are on when it is left are those that were on before.
-
-    torch's tracers leave modes of theirs on if they are interrupted before an ``__exit__`` begins,
-    and then fail where they leave others: what leaves this context is the interrupt.
-    """
-
-    _before: tuple[Any, ...] | None = None
-    _keys: Guards | None = None
-    _tracing: Any = None  # torch's tracing context
-    _python_dispatcher = False
-
-    def interrupted(self, error: BaseException) -> None:
-        # Generators of theirs that are suspended in a context would restore that later.
-        for each in handled_errors(error):
-            traceback.clear_frames(each.__traceback__)
-        interrupt = interrupt_behind(error)
-        if interrupt is not None and interrupt is not error:
-            raise interrupt
-
-    def change(self) -> None:
-        is_included = torch._C._dispatch_tls_is_dispatch_key_included
-        self._python_dispatcher = is_included(_PYTHON_DISPATCHER)
-        self._keys = Guards(torch._C._PreserveDispatchKeyGuard)
-        self._keys.change()
-        known = vars(_python_dispatch)
-        flags = {name: known[name] for name in _MODE_FLAGS if name in known}
-        slots = {slot: torch._C._get_dispatch_mode(slot) for slot in _SLOTS}
-        bindings: Any = torch._C
-        state = bindings._get_torch_function_state()
-        num_function_modes = torch._C._len_torch_function_stack()
-        depth = torch._C._len_torch_dispatch_stack()
-        guards: Any = sys.modules.get("torch._guards")
-        self._tracing = None if guards is None else guards.TracingContext.try_get()
-        self._before = flags, slots, depth, num_function_modes, state
-
-    def restore(self) -> None:
-        if self._keys is not None:
-            _set_python_dispatcher(self._python_dispatcher)
-            self._keys.restore()
-        if self._before is None:
-            return
-        flags, slots, depth, num_function_modes, state = self._before
-        for slot, mode in slots.items():
-            if torch._C._get_dispatch_mode(slot) is not mode:
-                torch._C._unset_dispatch_mode(slot)
-                if mode is not None:
-                    torch._C._set_dispatch_mode(mode)
-        while torch._C._len_torch_dispatch_stack() > depth:
-            torch._C._pop_torch_dispatch_stack(None)
-        while torch._C._len_torch_function_stack() > num_function_modes:
-            torch._C._pop_torch_function_stack()
-        bindings: Any = torch._C
-        bindings._set_torch_function_state(state)
-        vars(_python_dispatch).update(flags)
-        guards: Any = sys.modules.get("torch._guards")
-        if guards is not None and guards.TracingContext.try_get() is not self._tracing:
-            guards._TLS.tracing_context = self._tracing
-        if _MODE_FLAGS[2] in flags:
-            known: Any = _python_dispatch
-            known.set_is_in_mode_without_ignore_compile_internals(flags[_MODE_FLAGS[2]])
-
-
-class in_dispatch_mode(torch_modes_kept):
-    """Context: a ``TorchDispatchMode`` is on. ``with mode`` alone leaves it on if it is interrupted
-    before torch's ``__exit__`` begins.
-    """
-
-    def __init__(self, mode: Any) -> None:
-        self._mode = mode
-
-    def change(self) -> Any:
-        super().change()
-        return self._mode.__enter__()
 
 
 only_lift_cpu = torch._C._only_lift_cpu_tensors

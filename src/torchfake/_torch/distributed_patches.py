@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 _builtin = torch._C.TensorBase
-_PLAIN = torch.Tensor()  # made here, where no mode is on
 _ATTRIBUTES = ("device", "is_meta", "is_cpu", "is_cuda", "is_mps", "is_xpu", "is_mtia")
 _METHODS = ("get_device", "type")
 
@@ -81,60 +80,3 @@ def check_before_ddp(check: Callable[[torch.nn.Module], None]) -> None:
         return original(ddp)
 
     parallel.DistributedDataParallel._build_params_for_reducer = checked
-
-
-def pipeline_start() -> tuple[Any, str] | None:
-    """The method, as its class and name, in which the ranks of a pipeline vote on how stages learn
-    of shapes; None before torch 2.14, where they vote by messages to one another in all groups.
-    """
-    from torch.distributed.pipelining import schedules
-
-    owner: Any = schedules._PipelineSchedule
-    if hasattr(owner, "_initialize_pipeline_distributed_state"):  # torch 2.15
-        return owner, "_initialize_pipeline_distributed_state"
-    return (owner, "_warmup_p2p") if torch.__version__.startswith("2.14.") else None
-
-
-def voting_alone(original: Any) -> Any:
-    """That method where other ranks are simulated: torch refuses a vote there that is not for
-    shapes which the program names, so each rank follows its own.
-    """
-    from torch.distributed.pipelining import stage
-
-    mode: Any = getattr(stage, "InferenceMode", None)  # torch 2.11 has none
-
-    @functools.wraps(original)
-    def replacement(schedule: Any, stages: Any, has_backward: bool, *args: Any, **kw: Any) -> Any:
-        needs_dynamic = vars(mode)["needs_dynamic"]
-        votes = [mode.needs_dynamic(each._user_meta, has_backward) for each in stages]
-        mode.needs_dynamic = lambda *_: False
-        try:
-            original(schedule, stages, has_backward, *args, **kw)
-        finally:
-            mode.needs_dynamic = needs_dynamic
-        for each in stages:
-            each._inference_mode = mode.DYNAMIC if any(votes) else mode.STATIC
-
-    return replacement
-
-
-def pipeline_outputs() -> tuple[Any, str] | None:
-    """The method, as its class and name, that says whether a stage may let go of an output that it
-    has sent; None before torch 2.15, where it keeps them.
-    """
-    from torch.distributed.pipelining import stage
-
-    name = "_output_slot_is_releasable"
-    owner: Any = stage._PipelineStageBase
-    return (owner, name) if hasattr(owner, name) else None
-
-
-def taking_fakes_for_plain(original: Any) -> Any:
-    """That method, which asks for plain tensors by their class: a fake stands for one."""
-
-    @functools.wraps(original)
-    def replacement(stage: Any, output: Any) -> Any:
-        is_subclass = isinstance(output, torch.Tensor) and _has_own_device(output)
-        return original(stage, _PLAIN if is_subclass else output)
-
-    return replacement

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys
 from torchfake._torch.autograd import enable_grad
+from torchfake._torch.compiler.python_functions import global_names_in, unwrap, with_globals
 from torchfake._torch.contexts import Guards, Together
 from torchfake._torch.dispatcher import as_eager
-from torchfake._torch.python_functions import global_names_in, unwrap, with_globals
 
 linear = torch.nn.functional.linear
 """As it is when torchfake is imported, for files that are imported later: a program may have
@@ -306,14 +306,14 @@ def run_whole_on_cuda(op: Any) -> None:
     CUDA, for which a build without CUDA is told that there is a kernel; Python's key is above that.
     torch 2.11 to 2.15.
     """
-    if dispatcher.CUDA_WRAPPER_KEY.has_kernel(op):
+    if dispatch_keys.CUDA_WRAPPER_KEY.has_kernel(op):
         return
     declare_on_cuda(op)
 
     def kernel(redispatch: Callable[..., Any], keys: Any, *args: Any) -> Any:
         return redispatch(_with_cuda_for_meta(keys.raw_repr()), *args)
 
-    dispatcher.CUDA_WRAPPER_KEY.register_with_keys(op, kernel)
+    dispatch_keys.CUDA_WRAPPER_KEY.register_with_keys(op, kernel)
 
 
 @cache

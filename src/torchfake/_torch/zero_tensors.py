@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys
 
 aten = torch.ops.aten
 
@@ -25,8 +25,8 @@ _ZERO = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 
 def wrapper_keys() -> Any:
     """The dispatch keys that a wrapper carries in addition, to be a zero tensor."""
-    keys = _ZERO | dispatcher.ZERO_WRAPPER_KEY.keys
-    dispatcher.ZERO_WRAPPER_KEY.fall_through_in_higher_order_operators()
+    keys = _ZERO | dispatch_keys.ZERO_WRAPPER_KEY.keys
+    dispatch_keys.ZERO_WRAPPER_KEY.fall_through_in_higher_order_operators()
     return keys
 
 
@@ -37,14 +37,14 @@ def dispatch_views_to_python() -> None:
     a plain tensor in place of a wrapper.
     """
     for op in (aten.view.default, aten.as_strided.default, aten._reshape_alias.default):
-        dispatcher.ZERO_WRAPPER_KEY.register(op, _view, skipping=_ZERO)
+        dispatch_keys.ZERO_WRAPPER_KEY.register(op, _view, skipping=_ZERO)
 
 
 def _view(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return redispatch(*args, **kwargs)
 
 
-dispatcher.ZERO_WRAPPER_KEY.before_use(dispatch_views_to_python)
+dispatch_keys.ZERO_WRAPPER_KEY.before_use(dispatch_views_to_python)
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchfake._core import devices
 from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import dispatcher
+from torchfake._torch.compiler import tracer_modes
 from torchfake._torch.contexts import Together, holding
 from torchfake.errors import TraceError
 
@@ -40,7 +41,7 @@ def torch_fakes_without_cuda() -> Any:
     if torch.is_autocast_enabled("cuda"):
         raise _autocast_error()
     patches = Patched(_patches(threading.get_ident()))
-    return Together(holding(_lock), patches, dispatcher.in_dispatch_mode(_ConstantsOnCpu()))
+    return Together(holding(_lock), patches, tracer_modes.in_dispatch_mode(_ConstantsOnCpu()))
 
 
 def _patches(thread: int) -> list[Patch]:

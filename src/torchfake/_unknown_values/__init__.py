@@ -1,13 +1,11 @@
 """Questions about values that do not exist: who answers them, and what was answered.
 
-    question   what is asked: one question, and the check of its answer
-    answers    the list of what was answered
-    typical    the answers that have the name "typical"
-    asking     the one place where unknown values are asked for
-    finiteness  which unknown values are not assumed to be finite: marks
-    assumptions  what is assumed of unknown values, that all are finite: followed through operators
-    routing    how many tokens experts get, if a plan takes them to get equally many
-    choices    maps of which token goes to which expert, which are summed for that
+    question         what is asked: one question, and the check of its answer
+    answer_log       the list of what was answered
+    typical_answers  the answers that have the name "typical"
+    answerers        who answers, and the one place where unknown values are asked for
+    finiteness       which unknown values are not assumed to be finite: marks
+    assumptions      what is assumed of unknown values, followed through operators
 
 Input: an unknown value that a program reads, or a count that a shape depends on. Output: an answer,
 or none. A program that reads what nobody answers gets an UnknownValueError, as without all this.

@@ -16,7 +16,7 @@ from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import AssumedFill, ConstantFill, MaybeNotFinite, Storage, UpperBound
 from torchfake._torch import dispatcher
-from torchfake._unknown_values import asking, finiteness
+from torchfake._unknown_values import answerers, finiteness
 
 _ASSUMED_OF_UNKNOWN = {
     "aten::isnan": False,
@@ -83,7 +83,7 @@ def decides_scale(call: Any) -> bool:
     if any(storage is None or storage.is_unknown for storage in storages):
         return False
     found_inf = call.tensors[2]
-    asking.note(found_inf, call.traits.name, _values(found_inf).item(), "finiteness")
+    answerers.note(found_inf, call.traits.name, _values(found_inf).item(), "finiteness")
     return True
 
 

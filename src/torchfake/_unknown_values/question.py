@@ -2,7 +2,7 @@
 
 Input: a fake, and what is asked of it. Output: a :class:`Question`; the answer as a real tensor or
 a number. Invariant: an answer that does not fit its question is an error that names both. Called
-by: ``_unknown_values/asking``; the user's own function, which gets the question.
+by: ``_unknown_values/answerers``; the user's own function, which gets the question.
 """
 
 from __future__ import annotations

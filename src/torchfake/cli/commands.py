@@ -48,7 +48,7 @@ from torchfake.cli.values import parse_decode, parse_gpus
 from torchfake.errors import InputsError, printable
 
 if TYPE_CHECKING:  # commands import what answers, and with it torch: their help needs neither
-    from torchfake.inspect.memory import Estimate
+    from torchfake.inspect.memory.estimate import Estimate
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -118,10 +118,11 @@ def inspect_command(
     inputs, and outputs, operations and the memory of the step are shown.
     """
     import_answers(None if profiles_file else gpu)
-    from torchfake.inspect.describe.units import shown_as_macs, shown_in
-    from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
+    from torchfake.inspect.figures.report import report
+    from torchfake.inspect.inspection import SIZES_OF_CONFIG, inspect_target
+    from torchfake.inspect.question import Question
+    from torchfake.inspect.records.units import shown_as_macs, shown_in
     from torchfake.inspect.serve import parse_serve
-    from torchfake.inspect.show.report import report
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
@@ -195,10 +196,11 @@ def fit_command(
     status is 1 if the step fits on none.
     """
     import_answers(None if profiles_file else gpu)
-    from torchfake.inspect.describe.units import shown_in
-    from torchfake.inspect.inspection import Question, inspect_target
+    from torchfake.inspect.figures.report import report
+    from torchfake.inspect.inspection import inspect_target
+    from torchfake.inspect.question import Question
+    from torchfake.inspect.records.units import shown_in
     from torchfake.inspect.serve import parse_serve
-    from torchfake.inspect.show.report import report
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
@@ -254,7 +256,7 @@ def diff_command(
     status is 1 if there are differences.
     """
     import_answers()
-    from torchfake.inspect.diff import diff
+    from torchfake.inspect.contents.diff import diff
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = diff(a, b)
@@ -298,7 +300,7 @@ def init_command(
     same command continues after the last complete file.
     """
     import_answers()
-    from torchfake.inspect.describe.units import bytes_text
+    from torchfake.inspect.records.units import bytes_text
     from torchfake.inspect.targets.initialize import init_target
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):

@@ -70,9 +70,10 @@ def graph_command(
     inputs. Identical layers are folded into one box.
     """
     import_answers()
-    from torchfake._files.disk.incomplete import write_whole
-    from torchfake.inspect.describe.units import shown_in
-    from torchfake.inspect.inspection import Question, graph_target
+    from torchfake._files.disk import write_whole
+    from torchfake.inspect.inspection import graph_target
+    from torchfake.inspect.question import Question
+    from torchfake.inspect.records.units import shown_in
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = graph_target(

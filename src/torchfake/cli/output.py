@@ -58,7 +58,7 @@ def errors_on_one_line(show_traceback: bool) -> Iterator[None]:
 
 
 def _line_of(error: BaseException) -> str:
-    from torchfake.inspect.describe.messages import one_line
+    from torchfake.inspect.records.messages import one_line
 
     return one_line(error)
 
@@ -72,14 +72,14 @@ def print_record(
     macs: bool = False,
 ) -> None:
     """Print a record: as JSON, in colour on a terminal, or as plain text."""
-    from torchfake.inspect.describe.units import shown_as_macs, shown_in
+    from torchfake.inspect.records.units import shown_as_macs, shown_in
 
     with shown_in(units), shown_as_macs(macs):
         _print(found, as_json, depth)
 
 
 def _print(found: Any, as_json: bool, depth: int | None) -> None:
-    from torchfake.inspect.base_record import plain_text, renderables
+    from torchfake.inspect.records.record import plain_text, renderables
 
     if as_json:
         data = found.to_dict() if depth is None else found.to_dict(depth=depth)

@@ -163,8 +163,8 @@ def plan_command(
     status is 1 if the model does not fit.
     """
     import_answers([gpu] if gpu and not profiles_file else None)
-    from torchfake.inspect.describe.units import shown_in
-    from torchfake.inspect.show.report import report
+    from torchfake.inspect.figures.report import report
+    from torchfake.inspect.records.units import shown_in
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         from torchfake.distributed import plan_target, search_layouts  # import torch.distributed

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.rank_plan import RankPlan, in_node_of
+from torchfake.distributed.ranks.rank_plan import RankPlan, in_node_of
 from torchfake.errors import InputsError
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.commands import EXCHANGE
@@ -28,7 +28,8 @@ from torchfake.inspect.timing.schedule import Schedule, of_machine
 
 
 def timed_together(by_ranks: list[RankPlan], layout: Layout, links: Links | None) -> list[RankPlan]:
-    """The same, with schedules if they send each other messages and the GPU's figures are known.
+    """The plans, with joint schedules if ranks send each other messages and the GPU's figures are
+    known.
 
     Raises:
         InputsError: if ranks wait for each other forever.

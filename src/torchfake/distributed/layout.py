@@ -39,6 +39,11 @@ class Layout:
         """The coordinates of each rank, int64 [ranks, axes]."""
         return np.stack(np.unravel_index(np.arange(self.num_ranks), self.shape), axis=1)
 
+    @property
+    def text(self) -> str:
+        """The sizes of the axes as text: ``dp 8 x tp 2``."""
+        return " x ".join(f"{axis} {n}" for axis, n in zip(self.axes, self.shape, strict=True))
+
     def text_of(self, rank: int) -> str:
         """The coordinates of a rank as text: ``dp 3, tp 0``."""
         own = self.coordinates[rank].tolist()
@@ -86,7 +91,7 @@ class Layout:
         return {("point to point", axis): self.coordinates[:, axis] for axis in sorted(axes)}
 
     def _axes_within(self, ranks: Sequence[int]) -> list[int]:
-        """The axes along which these ranks differ."""
+        """The axes along which ranks have different coordinates."""
         coordinates = self.coordinates[list(ranks)]
         return [i for i in range(len(self.axes)) if len(set(coordinates[:, i].tolist())) > 1]
 

@@ -17,19 +17,19 @@ from torch import nn
 from torchfake._core import gpu_profiles
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._unknown_values.asking import Answerer, AnswerFunction
-from torchfake.distributed.fake_process_group import check_no_process_group
 from torchfake.distributed.joint_schedules import timed_together
 from torchfake.distributed.layout import Layout, layout_of
 from torchfake.distributed.plan_record import Plan as Plan
-from torchfake.distributed.run_rank import Job
-from torchfake.distributed.run_ranks import requested, run_all, run_each
+from torchfake.distributed.ranks.fake_process_group import check_no_process_group
+from torchfake.distributed.ranks.run_rank import Job
+from torchfake.distributed.ranks.run_ranks import requested, run_all, run_each
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parse_known_device
-from torchfake.inspect.fit import RESERVED_BYTES
-from torchfake.inspect.run.step import Loss, step_of
-from torchfake.inspect.run.workload import Workload
+from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.memory.fit import RESERVED_BYTES
+from torchfake.inspect.steps.step import Loss, step_of
 from torchfake.inspect.timing.collectives import Links
+from torchfake.observe import Answerer, AnswerFunction
 
 
 def plan(
@@ -171,7 +171,7 @@ def plan(
 
 
 def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None = None) -> Plan:
-    """The plan of a job: all ranks, or those that it asks for."""
+    """The plan of a job: of all ranks, or of the ranks that the job names."""
     plans = run_all(job) if job.ranks is None else run_each(job, job.ranks)
     plans = timed_together(plans, job.layout, links)
     first = plans[0].estimate

@@ -12,13 +12,13 @@ from typing import Any
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.rank_plan import KINDS, SHOWN_ORDER, RankPlan
-from torchfake.distributed.rank_tracker import Traffic
-from torchfake.distributed.run_rank import Job
+from torchfake.distributed.ranks.rank_plan import KINDS, SHOWN_ORDER, RankPlan
+from torchfake.distributed.ranks.rank_tracker import Traffic
+from torchfake.distributed.ranks.run_rank import Job
 from torchfake.errors import InputsError
-from torchfake.inspect.base_record import Record, data_frame
-from torchfake.inspect.fit import Fit
-from torchfake.inspect.search import reserved_on
+from torchfake.inspect.memory.fit import Fit
+from torchfake.inspect.memory.search import reserved_on
+from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.hardware import utilization
 from torchfake.inspect.timing.schedule import Schedule

@@ -6,20 +6,19 @@ terminal and a notebook show the same text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
-from torchfake.distributed.rank_plan import RankPlan
-from torchfake.distributed.rank_tracker import Traffic
-from torchfake.inspect.base_record import plain_text
-from torchfake.inspect.describe.units import bytes_text, compared_bytes, seconds_text
-from torchfake.inspect.fit import Fit
+from torchfake.distributed.ranks.rank_plan import RankPlan
+from torchfake.distributed.ranks.rank_tracker import Traffic
+from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
 from torchfake.inspect.show.text import padded, plain_lines
 from torchfake.inspect.show.verdict import verdict_text
 
-SHOWN_KINDS = {
+_KINDS = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer state": "optimizer",
@@ -29,10 +28,10 @@ SHOWN_KINDS = {
 }
 """The kinds of bytes that have a column, and its header."""
 
-RANKS_HEADER = ("ranks", *SHOWN_KINDS.values(), "peak", "sent", "bubble")
-TRAFFIC_HEADER = ("phase", "collective", "axis", "group size", "calls", "payload", "sent")
+_RANKS_HEADER = ("ranks", *_KINDS.values(), "peak", "sent", "bubble")
+_TRAFFIC_HEADER = ("phase", "collective", "axis", "group size", "calls", "payload", "sent")
 
-MAX_ROWS = 12
+_MAX_ROWS = 12
 """The most rows of ranks that are shown: those with the highest peaks."""
 
 
@@ -56,21 +55,21 @@ def plan_tables(found: Plan) -> list[str]:
     """What each rank holds, and what it sends, as tables."""
     tables = ["\n".join(_ranks(found))]
     if found.traffic:
-        table = [TRAFFIC_HEADER, *map(traffic_cells, found.traffic)]
-        tables.append("\n".join(padded(table, TRAFFIC_HEADER[:3])))
+        table = [_TRAFFIC_HEADER, *map(_traffic_cells, found.traffic)]
+        tables.append("\n".join(padded(table, _TRAFFIC_HEADER[:3])))
     return tables
 
 
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     """The lines above the tables: names and values."""
     layout, peak = plan.layout, plan.highest.peak
-    mesh = " x ".join(f"{axis} {n}" for axis, n in zip(layout.axes, layout.shape, strict=True))
+    size_text = bytes_text if plan.gpu is None else compared_bytes
     where = plan.device if plan.gpu is None else f"{plan.device}, {plan.gpu.name}"
     lines = [
-        *([] if plan.fit is None else [("fits", _verdict(plan, plan.fit))]),
-        ("plan", f"{plan.class_name}, {plan.mode} on {layout.num_ranks} ranks: {mesh}"),
+        *([] if plan.fit is None else [("fits", verdict_text(plan.fit, plan.highest.estimate))]),
+        ("plan", f"{plan.class_name}, {plan.mode} on {layout.num_ranks} ranks: {layout.text}"),
         ("device", where),
-        ("highest peak", f"{_size(plan)(peak.num_bytes)} on {_ranks_at_peak(plan)}"),
+        ("highest peak", f"{size_text(peak.num_bytes)} on {_ranks_at_peak(plan)}"),
         ("  when", _moment(plan)),
         *((f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()),
     ]
@@ -85,15 +84,6 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     ]
     left_out = plan.highest.estimate.left_out
     return lines + [("" if i else "left out", line) for i, line in enumerate(left_out)]
-
-
-def _verdict(plan: Plan, fit: Fit) -> str:
-    """Whether the rank that reserves most fits, with the inputs of a rank."""
-    return verdict_text(fit, plan.highest.estimate)
-
-
-def _size(plan: Plan) -> Callable[[int], str]:
-    return bytes_text if plan.gpu is None else compared_bytes
 
 
 def _time(plan: Plan) -> list[tuple[str, str]]:
@@ -136,10 +126,10 @@ def _moment(plan: Plan) -> str:
 def _ranks(plan: Plan) -> list[str]:
     by_cells: dict[tuple[str, ...], list[int]] = {}  # ranks that differ by less than is shown
     for found in sorted(plan.by_ranks, key=lambda found: -found.peak_bytes):
-        by_cells.setdefault(rank_cells(found), []).extend(found.ranks)
+        by_cells.setdefault(_rank_cells(found), []).extend(found.ranks)
     rows = [(_which(sorted(ranks), plan.layout), *cells) for cells, ranks in by_cells.items()]
-    lines = list(padded([RANKS_HEADER, *rows[:MAX_ROWS]], RANKS_HEADER[:1]))
-    left = len(rows) - MAX_ROWS
+    lines = list(padded([_RANKS_HEADER, *rows[:_MAX_ROWS]], _RANKS_HEADER[:1]))
+    left = len(rows) - _MAX_ROWS
     return [*lines, f"and {left} more kinds of rank, with lower peaks"] if left > 0 else lines
 
 
@@ -150,10 +140,10 @@ def _bubble(found: RankPlan) -> str:
     return f"{seconds_text(found.bubble_seconds)}, {100 * found.bubble_share:.0f} %"
 
 
-def rank_cells(found: RankPlan) -> tuple[str, ...]:
-    """What some ranks hold and send, in the columns of RANKS_HEADER after the first."""
+def _rank_cells(found: RankPlan) -> tuple[str, ...]:
+    """What some ranks hold and send, in the columns of _RANKS_HEADER after the first."""
     most = found.most_bytes
-    kinds = (bytes_text(most[name]) if most[name] else "" for name in SHOWN_KINDS)
+    kinds = (bytes_text(most[name]) if most[name] else "" for name in _KINDS)
     sent = bytes_text(found.sent_bytes) if found.traffic else ""
     return *kinds, bytes_text(found.peak_bytes), sent, _bubble(found)
 
@@ -168,14 +158,14 @@ def _which(ranks: Sequence[int], layout: Layout) -> str:
     ):
         found = sorted(set(own.tolist()))
         if len(found) < size:
-            places.append(f"{axis} {ranks_text(found)}")
-    return ranks_text(ranks) + (f" ({', '.join(places)})" if places else "")
+            places.append(f"{axis} {_ranks_text(found)}")
+    return _ranks_text(ranks) + (f" ({', '.join(places)})" if places else "")
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
+def _ranks_text(ranks: Sequence[int]) -> str:
     """Ranks in order, consecutive ones as a range: ``0-3, 6``; long lists are truncated.
 
-    >>> ranks_text([0, 1, 2, 3, 6]), ranks_text(range(0, 100, 2))
+    >>> _ranks_text([0, 1, 2, 3, 6]), _ranks_text(range(0, 100, 2))
     ('0-3, 6', '0, 2, 4, ... (50 ranks)')
     """
     ranges: list[list[int]] = []
@@ -188,8 +178,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return ", ".join(texts if len(texts) <= 4 else [*texts[:3], f"... ({len(ranks)} ranks)"])
 
 
-def traffic_cells(row: Traffic) -> tuple[str, ...]:
-    """A row of traffic, in the columns of TRAFFIC_HEADER."""
+def _traffic_cells(row: Traffic) -> tuple[str, ...]:
+    """A row of traffic, in the columns of _TRAFFIC_HEADER."""
     size, calls = f"{row.group_size}", f"{row.num_calls:,}"
     sent = bytes_text(row.num_bytes), bytes_text(row.sent_bytes)
     return row.phase, row.collective, row.axis, size, calls, *sent

@@ -2,64 +2,70 @@
 
 Input: any ``torch.nn.Module``, or a TARGET as the command line takes it. Output: plain frozen
 records, which show themselves as text, in a terminal and in a notebook. Invariant: nothing here
-prints, and no module is changed.
+prints, and no module is changed; a run is seen through :mod:`torchfake.observe` alone.
 
-The answers, each a function and its record:
+Files, each a public function and its record:
 
     summary     the tree of a module; with inputs its outputs and operations
-    tree        the tree itself, equal blocks folded
     flops       operations by module
-    model_graph  what the modules pass to each other, as a graph
     check       whether a module runs on its inputs, and where it fails
-    memory      how much memory a step takes, and what holds it at the peak
-    left_out    what an estimate leaves out of a real run
-    experts     the parameters of a mixture of experts that compute a token
-    fit         which GPUs a step fits on, and the largest batch that does
-    several_gpus  the plan to try where it fits on none
-    search      the largest size at which a step fits
     serve       how a model is served: users, context, cache
-    weights     the bytes of a model's weights, quantized
-    diff        what differs between two models or checkpoints
-    changes     the differences grouped into lines
-    contents    the tensors of a model or checkpoint by name
-    renames     a prefix of names that one of two models has renamed
     gpu_files   profiles of GPUs from a TOML file
-    inspection  all of these about a TARGET, for the command line
+    question    a question about a model, answered by running it
+    inspection  all answers about a TARGET, for the command line
 
-Packages below them, lowest first: ``describe`` (names, numbers and errors as text), ``base_record``
-(the base of all records), ``targets`` (a TARGET is built), ``run`` (a step is run on fakes and its
-storages are tracked), ``dataflow`` (which module reads whose results), ``inputs`` (inputs are made
-for models of transformers). Above them, ``show``
-draws the records.
+Packages, lowest first:
+
+    records     what results are made of: their base; tensors, names, numbers, errors as text
+    timing      how long a step takes on GPUs that are not there
+    allocator   CUDA's caching allocator as a model
+    targets     a TARGET is resolved and built
+    contents    what models and checkpoints contain, and how two of them differ
+    copies      fake copies of what a user gives
+    storages    the storages of a run are observed
+    steps       a step is run on a fake copy
+    serving     the passes and caches of a model that serves
+    inputs      inputs are made for models of transformers, or read as text
+    memory      how much memory a step takes, and where that fits
+    dataflow    what the modules of a model pass to each other
+    show        records as text, and in a terminal
+    figures     records as HTML, SVG, plotly figures and pages
 """
 
 from torchfake.inspect.check import Checked as Checked
 from torchfake.inspect.check import check as check
-from torchfake.inspect.describe.tensor_specs import TensorSpec as TensorSpec
-from torchfake.inspect.describe.units import set_units as set_units
-from torchfake.inspect.diff import Diff as Diff
-from torchfake.inspect.diff import diff as diff
-from torchfake.inspect.estimates import Estimate as Estimate
-from torchfake.inspect.estimates import Peak as Peak
-from torchfake.inspect.estimates import Timeline as Timeline
-from torchfake.inspect.fit import Fit as Fit
-from torchfake.inspect.fit import Fits as Fits
-from torchfake.inspect.fit import fit as fit
+from torchfake.inspect.contents.diff import Diff as Diff
+from torchfake.inspect.contents.diff import diff as diff
+from torchfake.inspect.contents.tree import ModuleNode as ModuleNode
+from torchfake.inspect.contents.tree import Size as Size
+from torchfake.inspect.contents.tree import TensorNode as TensorNode
+from torchfake.inspect.contents.tree import read_module as read_module
+from torchfake.inspect.contents.weights import Weights as Weights
+from torchfake.inspect.contents.weights import weights as weights
+from torchfake.inspect.dataflow.model_graph import DataflowGraph as DataflowGraph
+from torchfake.inspect.dataflow.model_graph import GraphEdge as GraphEdge
+from torchfake.inspect.dataflow.model_graph import GraphNode as GraphNode
+from torchfake.inspect.dataflow.model_graph import graph_of as graph_of
+from torchfake.inspect.figures.report import report as report
 from torchfake.inspect.flops import Flops as Flops
 from torchfake.inspect.gpu_files import read_profiles as read_profiles
 from torchfake.inspect.inputs.example_inputs import ExampleInputs as ExampleInputs
 from torchfake.inspect.inputs.example_inputs import example_inputs as example_inputs
 from torchfake.inspect.inspection import Inspection as Inspection
-from torchfake.inspect.inspection import Question as Question
 from torchfake.inspect.inspection import inspect_target as inspect_target
-from torchfake.inspect.memory import estimate as estimate
-from torchfake.inspect.model_graph import DataflowGraph as DataflowGraph
-from torchfake.inspect.model_graph import GraphEdge as GraphEdge
-from torchfake.inspect.model_graph import GraphNode as GraphNode
-from torchfake.inspect.model_graph import graph_of as graph_of
+from torchfake.inspect.memory.estimate import estimate as estimate
+from torchfake.inspect.memory.estimate_record import Estimate as Estimate
+from torchfake.inspect.memory.estimate_record import Peak as Peak
+from torchfake.inspect.memory.estimate_record import Timeline as Timeline
+from torchfake.inspect.memory.fit import Fit as Fit
+from torchfake.inspect.memory.fit import Fits as Fits
+from torchfake.inspect.memory.fit import fit as fit
+from torchfake.inspect.question import Question as Question
+from torchfake.inspect.records import moved as _moved  # noqa: F401  names in pickles
+from torchfake.inspect.records.tensor_specs import TensorSpec as TensorSpec
+from torchfake.inspect.records.units import set_units as set_units
 from torchfake.inspect.serve import Serve as Serve
 from torchfake.inspect.show import register as _register  # noqa: F401  how records look
-from torchfake.inspect.show.report import report as report
 from torchfake.inspect.summary import Summary as Summary
 from torchfake.inspect.summary import summary as summary
 from torchfake.inspect.targets.build import Built as Built
@@ -68,12 +74,6 @@ from torchfake.inspect.targets.options import device_named as device_named
 from torchfake.inspect.targets.options import dtype_named as dtype_named
 from torchfake.inspect.targets.resolve import resolve as resolve
 from torchfake.inspect.targets.target import Target as Target
-from torchfake.inspect.tree import ModuleNode as ModuleNode
-from torchfake.inspect.tree import Size as Size
-from torchfake.inspect.tree import TensorNode as TensorNode
-from torchfake.inspect.tree import read_module as read_module
-from torchfake.inspect.weights import Weights as Weights
-from torchfake.inspect.weights import weights as weights
 
 __all__ = [
     "Built",

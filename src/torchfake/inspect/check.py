@@ -18,25 +18,28 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from torchfake._core import arguments
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.source_location import is_library_code
-from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake._torch import autograd
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import AnswerFunction
 from torchfake.errors import CheckError, TorchFakeError
-from torchfake.inspect.base_record import Record
-from torchfake.inspect.describe.messages import answers_to_dict
-from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
+from torchfake.inspect.copies.workload import FakeCopy, Workload, check_module, workload_of
 from torchfake.inspect.inputs.given import (
     INPUTS_NEEDED,
     Shape,
     inputs_given,
     lacks_arguments,
 )
-from torchfake.inspect.run.backward import default_loss, run_backward
-from torchfake.inspect.run.bounds_check import check_indices
-from torchfake.inspect.run.module_tracker import ModuleTracker
-from torchfake.inspect.run.workload import FakeCopy, Workload, check_module, workload_of
+from torchfake.inspect.records.messages import answers_to_dict
+from torchfake.inspect.records.record import Record
+from torchfake.inspect.records.tensor_specs import arguments_text, to_json, to_specs
+from torchfake.inspect.steps.backward import default_loss, run_backward
+from torchfake.inspect.storages.bounds_check import LOOKUP, check_indices
+from torchfake.observe import (
+    Answer,
+    AnswerFunction,
+    Observer,
+    RunningModules,
+    is_library_code,
+    observing,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,9 +105,9 @@ def check(
     )
     workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     fake_copy = workload.fake_copy()
-    run = _Run(workload, ModuleTracker(fake_copy.module), _FunctionWatch(), _OperatorWatch())
+    run = _Run(workload, RunningModules(fake_copy.module), _FunctionWatch(), _OperatorWatch())
     try:
-        with fake_copy.mode(), run.operators.active(), run.functions:
+        with fake_copy.mode(), observing(run.operators), run.functions:
             output = _run(fake_copy, backward)
     except TorchFakeError as error:  # what fakes cannot do is not the inputs' fault
         where = run.failed_module(error)[1]
@@ -159,19 +162,20 @@ class _FunctionWatch(TorchFunctionMode):
             raise
 
 
-class _OperatorWatch(FakeDispatch):
+class _OperatorWatch(Observer):
     """Keeps the last operator that raised."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failed: FailedCall | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         try:
-            check_indices(func, args)
-            return dispatch(self, func, types, args, kwargs or {})
+            if func is LOOKUP:
+                check_indices(args)
+            return run(func, types, args, kwargs)
         except Exception as error:
-            self.failed = FailedCall(func, args, kwargs or {}, error)
+            self.failed = FailedCall(func, args, kwargs, error)
             raise
 
 
@@ -179,7 +183,7 @@ class _Run(NamedTuple):
     """What is known of a run when it fails."""
 
     workload: Workload
-    modules: ModuleTracker
+    modules: RunningModules
     functions: _FunctionWatch
     operators: _OperatorWatch
 

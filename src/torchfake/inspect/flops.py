@@ -13,16 +13,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
-
-from torchfake._dispatch import FakeDispatch, dispatch
-from torchfake._torch import kernels
 from torchfake.errors import InputsError
-from torchfake.inspect.describe.module_names import name_and_ancestors
-from torchfake.inspect.run.backward import default_loss, run_backward
-from torchfake.inspect.run.module_tracker import ModuleTracker
-from torchfake.inspect.run.workload import FakeCopy
+from torchfake.inspect.copies.workload import FakeCopy
+from torchfake.inspect.records.module_names import name_and_ancestors
+from torchfake.inspect.steps.backward import default_loss, run_backward
 from torchfake.inspect.timing.formulas import flop_formulas, recomputed_flops
+from torchfake.observe import Observer, RunningModules, observing
 
 
 class _Passes(NamedTuple):
@@ -63,47 +59,45 @@ class Flops(_Passes):
         return {**self._asdict(), "recomputed": self.recomputed, **both}
 
 
-class _FlopCounter(FakeDispatch):
-    """A dispatch of operators that counts their operations, with the formulas of torch's counter.
+class _FlopCounter(Observer):
+    """Counts the operations of operators, with the formulas of torch's counter.
 
     Torch's FlopCounterMode would see the same operators at ten times the cost, and finds the module
     of a backward operator by the inputs that its forward took by position, which misses most of
-    those in transformers; see :mod:`torchfake.inspect.run.module_tracker` for ours.
+    those in transformers; :class:`torchfake.observe.RunningModules` does not.
     """
 
-    def __init__(self, modules: ModuleTracker) -> None:
+    modules: RunningModules
+    sees_parts = True
+
+    def __init__(self, modules: RunningModules) -> None:
         super().__init__()
         self.formulas = flop_formulas()
         self.modules = modules
         self.phase = "forward"
         self.counts: Counter[tuple[str, str]] = Counter()  # by phase and module
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled() and kernels.is_decomposed_in_cpp(func):
-            with self.active():
-                return func.decompose(*args, **kwargs)
-        result = dispatch(self, func, types, args, kwargs)
+    def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         formula = self.formulas.get(getattr(func, "_overloadpacket", func))
-        if formula is not None:
-            count = int(formula(*args, **kwargs, out_val=result))
-            name = self.modules.name
-            self.counts[self.phase, name] += count
-            if self.phase == "backward":
-                again = self.modules.is_recomputing
-                repeated = count if again else recomputed_flops(func, args, count)
-                self.counts["recomputed", name] += repeated
-        return result
+        if formula is None:
+            return
+        count = int(formula(*args, **kwargs, out_val=result))
+        name = self.modules.name
+        self.counts[self.phase, name] += count
+        if self.phase == "backward":
+            again = self.modules.is_recomputing
+            repeated = count if again else recomputed_flops(func, args, count)
+            self.counts["recomputed", name] += repeated
 
 
-def count_flops(fake_copy: FakeCopy, modules: ModuleTracker) -> dict[str, Flops]:
+def count_flops(fake_copy: FakeCopy) -> dict[str, Flops]:
     """Run a fake copy forward, and backward if a tensor of its output has a gradient.
 
     Returns:
         By full name, "" for the root; modules without operations that count are left out.
     """
-    counter = _FlopCounter(modules)
-    with fake_copy.mode(), counter.active():
+    counter = _FlopCounter(RunningModules(fake_copy.module))
+    with fake_copy.mode(), observing(counter):
         output = fake_copy()
         counter.phase = "backward"
         loss = None

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from torchfake._core.arguments import is_whole_number
-from torchfake._unknown_values.asking import AnswerFunction
-from torchfake._unknown_values.question import Question
 from torchfake.errors import InputsError, TargetError, did_you_mean
 from torchfake.inspect.targets.options import dtype_named
+from torchfake.observe import AnswerFunction, Question
 
 PAGED, QUANTIZED = "paged", "quantized"
 CACHES = (PAGED, "dynamic", "static", QUANTIZED, "offloaded", "offloaded_static")

@@ -16,23 +16,21 @@ from torch import nn
 
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._unknown_values.answers import Answer
-from torchfake._unknown_values.asking import AnswerFunction
 from torchfake.errors import InputsError
-from torchfake.inspect.base_record import Record, data_frame
-from torchfake.inspect.describe.messages import answers_to_dict
-from torchfake.inspect.describe.module_names import join_name
-from torchfake.inspect.describe.tensor_specs import to_json, to_specs
-from torchfake.inspect.experts import Active, active_and_inactive, active_to_dict
+from torchfake.inspect.contents.experts import Active, active_and_inactive, active_to_dict
+from torchfake.inspect.contents.tree import ModuleNode, count_by, read_module
+from torchfake.inspect.copies.workload import check_module, workload_of
 from torchfake.inspect.flops import Flops, count_flops
 from torchfake.inspect.inputs.given import (
     Shape,
     inputs_explained,
     inputs_given,
 )
-from torchfake.inspect.run.module_tracker import ModuleTracker
-from torchfake.inspect.run.workload import check_module, workload_of
-from torchfake.inspect.tree import ModuleNode, count_by, read_module
+from torchfake.inspect.records.messages import answers_to_dict
+from torchfake.inspect.records.module_names import join_name
+from torchfake.inspect.records.record import Record, data_frame
+from torchfake.inspect.records.tensor_specs import to_json, to_specs
+from torchfake.observe import Answer, AnswerFunction
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,7 +171,7 @@ def summary(
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
     with inputs_explained(module, inputs):
-        flops = count_flops(fake_copy, ModuleTracker(fake_copy.module))
+        flops = count_flops(fake_copy)
     specs = to_specs(fake_copy.inputs)
     return Summary(tree, specs, outputs, flops, fake_copy.answers, active, depth, inactive)
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests._tensor.conftest import BF16, F16, F32, dtypes
 from torchfake import fake_like, fake_mode
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys
 
 # Regions.
 
@@ -162,7 +162,7 @@ def test_torch_is_unchanged_outside_a_call() -> None:
     with torch.autocast("cpu"):
         x @ w
         assert not torch.is_autocast_enabled("ipu")
-        assert not torch._C._dispatch_tls_is_dispatch_key_included(dispatcher.AUTOCAST_KEY.key)
+        assert not torch._C._dispatch_tls_is_dispatch_key_included(dispatch_keys.AUTOCAST_KEY.key)
         assert torch.equal(before[0].mm(before[0]), torch.full((2, 2), 2, dtype=BF16))
         with pytest.raises(RuntimeError, match="dim"):
             x @ fake_like(torch.randn(3, 3))

@@ -11,8 +11,8 @@ from torchfake import profiles
 from torchfake.distributed import Search, plan_target, search_layouts
 from torchfake.distributed.search import trials
 from torchfake.distributed.search.candidates import Candidate, candidates, splits, variants
-from torchfake.distributed.search.depths import DEPTHS, Taken, taken
-from torchfake.distributed.search.measured import Measured, measured
+from torchfake.distributed.search.extrapolation import DEPTHS, Taken, taken
+from torchfake.distributed.search.measurements import Measured, measured
 from torchfake.errors import InputsError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views

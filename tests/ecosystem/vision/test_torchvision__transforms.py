@@ -118,7 +118,7 @@ def outcome(name: str, mode: Callable[[], Any], with_values: bool) -> Any:
     torch.manual_seed(0)
     with mode():
         data: Any = sample()
-        torch.manual_seed(1)  # what fakes draw for the images is not in the stream of small draws
+        torch.manual_seed(1)  # what fakes draw for the images is not in the sequence of small draws
         use = TRANSFORMS[name]()
         result = use({"image": data["image"]} if name in IMAGES_ONLY else data)
     return described(result, with_values)

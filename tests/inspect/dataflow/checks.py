@@ -25,7 +25,7 @@ from tests.inspect.dataflow.oracle import (
 )
 from torchfake import graph_of
 from torchfake.inspect import DataflowGraph, GraphEdge, GraphNode
-from torchfake.inspect.describe.tensor_specs import TensorSpec
+from torchfake.inspect.records.tensor_specs import TensorSpec
 
 INDICES = r"\d+(?:-\d+)?(?:, (?:\.\.\. )?\d+(?:-\d+)?(?=[.,]|$))*"
 """As module names have them when several are one: ``0-3, 7`` and ``1, 3, ... 47``."""

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake import fake_mode
-from torchfake.inspect.run.workload import tensors_in
+from torchfake.inspect.copies.workload import tensors_in
 
 Key = tuple[str, int]
 """A call: its module's full name, and the how many-th call of it; or an input, or the output."""

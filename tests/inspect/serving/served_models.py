@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.inspect.memory_oracle import StorageCounter
+from tests.inspect.memory.memory_oracle import StorageCounter
 from tests.inspect.small_models import cache_name
-from torchfake.inspect.run.workload import tensors_in
+from torchfake.inspect.copies.workload import tensors_in
 
 _ATTENTION = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.inspect.memory_oracle import StorageCounter
+from tests.inspect.memory.memory_oracle import StorageCounter
 from tests.inspect.serving.served_models import served_model
 from torchfake import Serve, estimate
 from torchfake.inspect.serving.cache_record import ServedCache

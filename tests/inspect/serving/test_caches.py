@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.inspect.memory_oracle import StorageCounter
+from tests.inspect.memory.memory_oracle import StorageCounter
 from tests.inspect.serving.served_models import SERVED, counted_loop, served_model
 from tests.inspect.small_models import cache_name, model_and_inputs
 from torchfake import Serve, estimate
 from torchfake.errors import InputsError
-from torchfake.inspect.run.workload import tensors_in
+from torchfake.inspect.copies.workload import tensors_in
 
 CASES = [(2, 11, 40, None), (3, 30, 31, None), (1, 21, 30, 6)]
 """Users, prompt, context, and tokens in a pass over prompts."""

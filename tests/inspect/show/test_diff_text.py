@@ -16,7 +16,7 @@ from tests.inspect.compared_models import (
     stack,
     tie,
 )
-from torchfake.inspect.diff import diff
+from torchfake.inspect.contents.diff import diff
 
 
 def test_text() -> None:

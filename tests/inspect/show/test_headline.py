@@ -8,7 +8,7 @@ from torch import nn
 from torchfake import fake_mode
 from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.inspect import summary
-from torchfake.inspect.fit import RESERVED_BYTES
+from torchfake.inspect.memory.fit import RESERVED_BYTES
 from torchfake.inspect.show.headline import gpus_for, headline, num_gpus, training_bytes
 
 

@@ -13,7 +13,12 @@ from rich.console import Console
 from torch import nn
 
 from torchfake.inspect import summary
-from torchfake.inspect.base_record import Record, html_fragment, plain_text, register_on_first_use
+from torchfake.inspect.records.record import (
+    Record,
+    html_fragment,
+    plain_text,
+    register_on_first_use,
+)
 
 
 def test_what_draws_is_imported_by_the_first_record_shown() -> None:
@@ -29,7 +34,7 @@ assert "Linear" in str(found)
 assert "torchfake.inspect.show.text" in sys.modules
 assert not [name for name in (*drawing[1:], *others) if name in sys.modules]
 assert "Linear" in found._repr_html_()
-assert "torchfake.inspect.show.html" in sys.modules
+assert "torchfake.inspect.figures.html" in sys.modules
 assert not [name for name in others if name in sys.modules]
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -72,7 +77,7 @@ def test_a_file_that_does_not_register_what_it_is_imported_for() -> None:
     class Other(Record):
         """A record whose loader names a file that registers nothing."""
 
-    register_on_first_use(plain_text, Other, "torchfake.inspect.describe.units")
+    register_on_first_use(plain_text, Other, "torchfake.inspect.records.units")
     for _ in range(2):
         with pytest.raises(TypeError, match="there is no text for a Other"):
             str(Other())

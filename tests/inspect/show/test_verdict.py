@@ -13,7 +13,7 @@ from torchfake import estimate, fit, plan
 from torchfake._core import modes
 from torchfake.errors import InputsError
 from torchfake.inspect import set_units
-from torchfake.inspect.describe.units import bytes_text, compared_bytes
+from torchfake.inspect.records.units import bytes_text, compared_bytes
 
 
 def first_line(found: Any) -> str:

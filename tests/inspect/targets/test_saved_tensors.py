@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from tests.inspect.targets.conftest import LLAMA
 from torchfake import errors
 from torchfake.inspect import resolve
-from torchfake.inspect.inspection import Question, inspect_target
+from torchfake.inspect.inspection import inspect_target
+from torchfake.inspect.question import Question
 from torchfake.inspect.targets import hub
 from torchfake.inspect.targets.build import build
 

@@ -41,12 +41,6 @@ def copy_on(stream: int) -> Command:
     return Command(LAUNCH, Place(stream, "forward"), "aten::copy_", COPY)
 
 
-def recorder(*current: int) -> CommandRecorder:
-    found = CommandRecorder()
-    found.number_of = lambda stream: stream
-    return found
-
-
 def run(commands: list[Command]) -> Any:
     found = schedule_of(commands, GPU)
     assert found is not None
@@ -67,20 +61,22 @@ def test_streams_run_at_the_same_time() -> None:
 
 
 def test_a_stream_waits_for_an_event() -> None:
-    order = recorder()
+    order = CommandRecorder()
     order.commands.append(copy_on(0))
     event = object()
     order.record(event, 0)
     order.wait(1, event)
     order.commands.append(copy_on(1))
     order.wait(1, object())  # never recorded: nothing to wait for
-    order.wait_stream(2, 1)
+    after = object()
+    order.record(after, 1)
+    order.wait(2, after)
     order.commands.append(copy_on(2))
     assert run(order.commands).seconds == pytest.approx(LAUNCH_SECONDS + 3 * TOOK)
 
 
 def test_an_event_that_is_recorded_again_is_another() -> None:
-    order = recorder()
+    order = CommandRecorder()
     event = object()
     for _ in range(2):
         order.commands.append(copy_on(0))

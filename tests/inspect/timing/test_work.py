@@ -10,23 +10,21 @@ import torch
 import torch.nn.functional as F
 
 from torchfake import fake_mode
-from torchfake._dispatch import FakeDispatch, dispatch
 from torchfake.inspect.timing.commands import LAUNCH, CommandRecorder, Place
 from torchfake.inspect.timing.formulas import flop_formulas
 from torchfake.inspect.timing.work import Work, bytes_touched, launches_nothing
+from torchfake.observe import Observer, observing
 
 MIB = 1 << 20
 
 
-class Recorder(FakeDispatch):
+class Recorder(Observer):
     def __init__(self) -> None:
         super().__init__()
         self.recorder = CommandRecorder()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = dispatch(self, func, types, args, kwargs or {})
-        self.recorder.launch(func, args, kwargs or {}, result, lambda: Place(0))
-        return result
+    def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        self.recorder.launch(func, args, kwargs, result, lambda: Place(0))
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def works() -> Iterator[Callable[[Callable[[], Any]], list[Work]]]:
 
         def of(run: Callable[[], Any]) -> list[Work]:
             recorder = Recorder()
-            with recorder.active():
+            with observing(recorder):
                 run()
             commands = recorder.recorder.commands
             return [c.work for c in commands if c.what == LAUNCH and c.work is not None]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._torch import dispatcher, kernels
+from torchfake._torch import dispatch_keys, kernels
 
 _aten = torch.ops.aten
 
@@ -38,6 +38,6 @@ def _register_kernels() -> None:
         kernels.run_whole_on_cuda(op)
 
 
-dispatcher.CUDA_WRAPPER_KEY.before_use(_register_kernels)
+dispatch_keys.CUDA_WRAPPER_KEY.before_use(_register_kernels)
 for _op in COMPOSED_ELSEWHERE:
     kernels.declare_on_cuda(_op)  # before anybody asks whether C++ composes it

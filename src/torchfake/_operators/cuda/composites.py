@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import autograd, dispatcher, kernels
+from torchfake._torch import autograd, dispatch_keys, kernels
 
 aten = torch.ops.aten
 Redispatch = Callable[..., Any]
@@ -59,7 +59,7 @@ def comes_later(op: Any) -> bool:
     """Whether autocast or a transform of ``torch.func`` comes first. It will call the operator once
     more, with what it makes of the arguments.
     """
-    key = dispatcher.AUTOCAST_KEY
+    key = dispatch_keys.AUTOCAST_KEY
     return (key.is_next() and key.has_kernel(op)) or autograd.are_transforms_running()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._operators.cuda import composites, ctc_loss, recurrent_layers
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys
 
 aten = torch.ops.aten
 
@@ -55,6 +55,6 @@ def register_kernels() -> None:
         (aten.softmax.int, aten._softmax.default),
         (aten.log_softmax.int, aten._log_softmax.default),
     ):
-        dispatcher.CUDA_WRAPPER_KEY.register_frequent(op, composites.softmax_with(op, run))
+        dispatch_keys.CUDA_WRAPPER_KEY.register_frequent(op, composites.softmax_with(op, run))
     for op, kernel in kernels_of_operators().items():
-        dispatcher.CUDA_WRAPPER_KEY.register(op, _where_it_decides(op, kernel))
+        dispatch_keys.CUDA_WRAPPER_KEY.register(op, _where_it_decides(op, kernel))

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torchfake._core import modes
 from torchfake._operators.higher_order.captured import captured_tensors
 from torchfake._tensor.fake_tensor import is_deferred_fake
-from torchfake._torch import backends, dispatcher
+from torchfake._torch import backends, dispatch_keys
 from torchfake._torch.compiler import higher_order
 from torchfake.errors import UnsupportedOpError
 
@@ -76,7 +76,7 @@ def _autocast(tensor: Tensor, device_type: str) -> Tensor:
 
 def _below_autograd(op: Any, *args: Any) -> Any:
     """Call `op`, so that modes see it; FlopCounterMode for one returns NotImplemented."""
-    with higher_order.below(dispatcher.WRAPPER_KEY.keys):
+    with higher_order.below(dispatch_keys.WRAPPER_KEY.keys):
         result = op(*args)
         return BELOW_AUTOGRAD[op](*args) if result is NotImplemented else result
 

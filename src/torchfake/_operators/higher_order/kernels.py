@@ -22,7 +22,7 @@ from torchfake._operators.higher_order import flex_attention, structures
 from torchfake._operators.higher_order.captured import captured_tensors
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import autograd, dispatcher
+from torchfake._torch import autograd, dispatch_keys
 from torchfake._torch.compiler import higher_order
 from torchfake.errors import UnsupportedOpError
 
@@ -130,7 +130,7 @@ def register_kernels() -> None:
     """Give all higher-order operators that torch has so far a kernel for fakes."""
     for op in higher_order.dispatched_operators():
         above = flex_attention.ABOVE_AUTOGRAD.get(op, partial(_above_autograd, op))
-        higher_order.add_kernel(op, dispatcher.WRAPPER_KEY.key, above)
+        higher_order.add_kernel(op, dispatch_keys.WRAPPER_KEY.key, above)
         for cls in (FakeTensor, FakeParameter):
             higher_order.add_class(op, cls, partial(_run_for_class, op))
         higher_order.add_transforms(op, _is_for_fakes, partial(_transformed, op))

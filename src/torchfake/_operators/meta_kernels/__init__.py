@@ -5,15 +5,15 @@ shape, dtype or stride. tests/opinfo compares all of them with eager.
 
 Its files, in reading order:
 
-    register        which meta kernels replace torch's
-    layers          embeddings, norms, convolutions, pooling, attention
-    losses          losses, gradients, optimizer steps
-    elementwise     elementwise operators, histograms
-    linear_algebra  decompositions, products
-    draws           random numbers
+    register           which meta kernels replace torch's
+    layers             embeddings, norms, convolutions, pooling, attention
+    losses             losses, gradients, optimizer steps
+    elementwise        elementwise operators, histograms
+    linear_algebra     decompositions, products
+    draws              random numbers
     fake_quantization  floats rounded to the grid of an integer dtype
-    cuda            operators that CUDA alone has, or has otherwise
-    counted         results as long as values say, for an answer how long that is
+    cuda               operators that CUDA alone has, or has otherwise
+    counted            results as long as values say, for an answer how long that is
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 )  # fmt: skip
 def random_fill(target: Tensor, *_args: Any, **_options: Any) -> Tensor:
     """A fill writes in place. Torch's meta kernels of these refuse dtypes of empty tensors, of
-    which eager accepts any; ``_eager_checks/trials`` finds what it does not.
+    which eager accepts any; ``_eager_checks/dtypes`` finds what it does not.
     """
     return target
 

@@ -8,10 +8,10 @@ mode has no such devices, each is the original.
 Its files, in reading order:
 
     class_stand_ins  classes that stand for classes of torch
-    tables         what a table says of a module, and the patches that follow from it
-    machine        what can be asked of any fake machine: devices, memory, seeds
-    streams        streams and events: all work is always done
-    stand_ins      classes of torch that C++ constructs, and modules that are not there
-    cuda           the table of torch.cuda
-    others         the tables of torch.mps, torch.xpu, torch.mtia and torch.accelerator
+    tables           what a table says of a module, and the patches that follow from it
+    machine          what can be asked of any fake machine: devices, memory, seeds
+    streams          streams and events: all work is always done
+    stand_ins        classes of torch that C++ constructs, and modules that are not there
+    cuda             the table of torch.cuda
+    others           the tables of torch.mps, torch.xpu, torch.mtia and torch.accelerator
 """

@@ -1,6 +1,6 @@
 """Functions that set and read the state of the global generator, and that draw until it fits.
 
-Input: the originals. Output: versions that do so in the private stream of a plain mode, and in what
+Input: the originals. Output: versions that do so in the lazy generator of a plain mode, and in what
 a deferred mode has recorded. Invariant: outside a mode, or on another thread, each is the original.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torchfake._core import modes
 from torchfake._operators import random_values
 from torchfake._patches.patch import Patch
-from torchfake._random import mt19937, private_streams, streams
+from torchfake._random import lazy_generators, mt19937, recorded_draws
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
@@ -29,8 +29,8 @@ def _seeding_draws(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        private_streams.position().restart()
-        streams.reset(torch.default_generator)
+        lazy_generators.position().restart()
+        recorded_draws.reset(torch.default_generator)
         return result
 
     return replacement
@@ -46,10 +46,10 @@ def _setting_draws(original: Any) -> Any:
         state = modes.current()
         if state is None or state.mark:
             original(_readable(new_state, original))
-            streams.reset(torch.default_generator)
-            private_streams.position().restart()
+            recorded_draws.reset(torch.default_generator)
+            lazy_generators.position().restart()
         else:
-            private_streams.position().set_state(_readable(new_state, original), original)
+            lazy_generators.position().set_state(_readable(new_state, original), original)
 
     return replacement
 
@@ -70,7 +70,7 @@ def _settling_draws(original: Any) -> Any:
     def replacement() -> Any:
         state = modes.current()
         if state is not None and not state.mark:
-            return private_streams.position().read_state()
+            return lazy_generators.position().read_state()
         generator_sync.synchronize_all()
         return original()
 

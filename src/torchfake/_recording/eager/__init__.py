@@ -14,7 +14,7 @@ In reading order:
 
 from __future__ import annotations
 
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys, dispatcher
 
 
 def _register_kernels() -> None:
@@ -30,5 +30,5 @@ def _register_for_tangents() -> None:
     register.register_for_tangents()
 
 
-dispatcher.RECORDING_KEY.before_use(_register_kernels)
+dispatch_keys.RECORDING_KEY.before_use(_register_kernels)
 dispatcher.before_tangents.append(_register_for_tangents)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchfake._operators.operator_call import tensors_in
 from torchfake._recording.arguments import have_values
-from torchfake._torch import backends, dispatcher
+from torchfake._torch import backends, dispatch_keys
 from torchfake._torch.kernels import linear
 from torchfake.errors import RecordError
 
@@ -249,10 +249,10 @@ def register_kernels() -> None:
         aten.rnn_relu: simple_cell(torch.relu),
     }
     for packet, cell in cells.items():
-        dispatcher.RECORDING_KEY.register(packet.input, _kernel(cell))
-        dispatcher.RECORDING_KEY.register(packet.data, _kernel_of_packed(cell))
+        dispatch_keys.RECORDING_KEY.register(packet.input, _kernel(cell))
+        dispatch_keys.RECORDING_KEY.register(packet.data, _kernel_of_packed(cell))
     backward = aten.mkldnn_rnn_layer_backward.default
-    dispatcher.RECORDING_KEY.register(backward, refuse_onednn_backward)
+    dispatch_keys.RECORDING_KEY.register(backward, refuse_onednn_backward)
 
 
 def refuse_onednn_backward(redispatch: Redispatch, *args: Any) -> Any:

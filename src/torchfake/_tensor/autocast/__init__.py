@@ -5,8 +5,8 @@ Invariant: tensors that are not fakes are torch's own to cast.
 
 Its files:
 
-    kernels     where the casts are made: kernels for a dispatch key above autograd
-    policies    which arguments are cast, and to which dtype
-    lists       which operators autocast treats in which way
-    cache       casts of weights, kept for as long as torch keeps its own
+    kernels   where the casts are made: kernels for a dispatch key above autograd
+    policies  which arguments are cast, and to which dtype
+    lists     which operators autocast treats in which way
+    cache     casts of weights, kept for as long as torch keeps its own
 """

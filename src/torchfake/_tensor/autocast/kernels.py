@@ -37,7 +37,7 @@ from torchfake._tensor.autocast.policies import (
     metadata_record,
     tensors_in,
 )
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import dispatch_keys, dispatcher, subclass
 from torchfake._torch.contexts import Setting, holding
 from torchfake._torch.distributed import is_dtensor
 
@@ -50,7 +50,7 @@ def run_with_autocast(func: Any, args: Args, kwargs: Kwargs) -> Any:
     _register()
     with (
         _autocast_key_enabled(),
-        dispatcher.AUTOCAST_KEY.included(),
+        dispatch_keys.AUTOCAST_KEY.included(),
         subclass.no_subclass_functions(),
     ):
         return func(*args, **kwargs)
@@ -58,7 +58,7 @@ def run_with_autocast(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _autocast_key_enabled() -> Setting:
     """Context: kernels of our autocast key run, if it is included."""
-    device_type = dispatcher.AUTOCAST_KEY_DEVICE_TYPE
+    device_type = dispatch_keys.AUTOCAST_KEY_DEVICE_TYPE
     return Setting(
         partial(torch.is_autocast_enabled, device_type),
         partial(torch.set_autocast_enabled, device_type),
@@ -80,7 +80,7 @@ def _register() -> None:
         if not _registered.is_set():
             for name, policies in _policies_by_operator().items():
                 op = _operator(name)
-                dispatcher.AUTOCAST_KEY.register(op, _kernel(op, policies))
+                dispatch_keys.AUTOCAST_KEY.register(op, _kernel(op, policies))
             _registered.set()
 
 
@@ -116,7 +116,7 @@ def _kernel(op: Any, policies: dict[str, Policy]) -> Callable[..., Any]:
             target, args, kwargs = policies[_list_of(device_type)](
                 target, args, kwargs, device_type
             )
-        with dispatcher.AUTOCAST_KEY.excluded():  # as in C++: what `op` calls is not cast
+        with dispatch_keys.AUTOCAST_KEY.excluded():  # as in C++: what `op` calls is not cast
             return target(*args, **kwargs)
 
     return kernel

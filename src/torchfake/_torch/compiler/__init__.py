@@ -1,10 +1,13 @@
-"""Adapters to torch.compile and to the operators that take functions.
+"""Adapters to what takes Python functions: torch.compile, tracers, higher-order operators.
 
-They are a package of their own because torch imports most of it late: ``torch._dynamo`` with the
-first call of ``torch.compile``, and by far not in every process.
+Input: functions of torch and of the program, and their frames. Output: functions rebuilt, wrapped
+and recognised by their code; the modes of tracers, put back. Invariant: ``torch._dynamo`` and the
+tracers are not imported here: torch imports them late, and by far not in every process.
 
 Its files, in reading order:
 
-    frames        which frames torch.compile takes over, and the import of its tracer
-    higher_order  operators that take functions: their kernels, and where fakes get one
+    python_functions  Python functions of torch: rebuilt, unwrapped, recognised by their code
+    tracer_modes      the modes that torch's tracers turn on, kept or put back
+    frames            which frames torch.compile takes over, and the import of its tracer
+    higher_order      operators that take functions: their kernels, and where fakes get one
 """

@@ -19,9 +19,9 @@ import torch
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_backward as _flex_backward
 
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys
+from torchfake._torch.compiler.python_functions import with_globals
 from torchfake._torch.contexts import Guards, Restoring, Together
-from torchfake._torch.python_functions import with_globals
 
 flex_attention: Any = _flex_attention
 flex_attention_backward: Any = _flex_backward
@@ -53,7 +53,7 @@ def never_warn_of_unfused_attention(is_exempt: Callable[[Any], bool]) -> None:
 def dispatched_operators() -> list[Any]:
     """Those that torch dispatches by the keys of their arguments. The others run Python at once."""
     operators = torch._ops._higher_order_ops.values()
-    own = {dispatcher.ZERO_WRAPPER_KEY.key}  # which has kernels in all of them
+    own = {dispatch_keys.ZERO_WRAPPER_KEY.key}  # which has kernels in all of them
     return [op for op in operators if op.py_kernels.keys() - own]
 
 

@@ -10,24 +10,27 @@ from torch import nn
 
 from torchfake.distributed.parallelize.blocks import Blocks, repeated_blocks
 from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
-from torchfake.distributed.parallelize.context import split_contexts
-from torchfake.distributed.parallelize.data import share_data
-from torchfake.distributed.parallelize.engines import (
+from torchfake.distributed.parallelize.context_parallel import split_contexts
+from torchfake.distributed.parallelize.data_parallel import (
     replica_mesh,
+    share_data,
     wrap_flat_shards,
     wrap_replicas,
 )
-from torchfake.distributed.parallelize.experts import (
+from torchfake.distributed.parallelize.expert_parallel import (
     expert_modules,
     split_experts,
     without_experts,
 )
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.pipeline import check_parts, parts_of, write_pipeline
-from torchfake.distributed.parallelize.schedules import PipelineSchedule
-from torchfake.distributed.parallelize.sequence import split_sequences
-from torchfake.distributed.parallelize.tensor import split_tensors
-from torchfake.distributed.parallelize.tensor_rules import TensorRules
+from torchfake.distributed.parallelize.pipeline_parallel import (
+    check_parts,
+    parts_of,
+    write_pipeline,
+)
+from torchfake.distributed.parallelize.pipeline_schedules import PipelineSchedule
+from torchfake.distributed.parallelize.sequence_parallel import split_sequences
+from torchfake.distributed.parallelize.tensor_parallel import TensorRules, split_tensors
 from torchfake.distributed.parallelize.writer import Code
 
 MESH_IMPORT = "from torch.distributed.device_mesh import init_device_mesh"
@@ -50,8 +53,8 @@ def code_of(
     schedule: PipelineSchedule | None = None,
     num_microbatches: int = 1,
     engine: str = "fsdp2",
-) -> str:
-    """The text of ``parallelize(model, mesh)`` for this model.
+) -> Code:
+    """The code of ``parallelize(model, mesh)`` for this model.
 
     Raises:
         InputsError: if something that is asked for cannot be done with it.
@@ -86,10 +89,10 @@ def code_of(
     else:
         share_data(stage, axes, blocks, is_mixed, zero, offload, experts, root)
     if schedule is not None and parts is not None:
-        return write_pipeline(code, stage, parts, axes, schedule, num_microbatches)
-    if "torch." not in code.text().replace("from torch.", ""):
+        write_pipeline(code, stage, parts, axes, schedule, num_microbatches)
+    elif "torch." not in code.text().replace("from torch.", ""):
         code.imports.remove("import torch")
-    return code.text()
+    return code
 
 
 def optimizer_text(axes: MeshAxes) -> str:

@@ -49,8 +49,8 @@ class MeshAxes:
 
     @property
     def sharding(self) -> list[str]:
-        """The axes, in order, along which parameters are sharded: those of ranks that have tokens
-        of their own, without the replicas.
+        """The axes, in order, along which parameters are sharded: all axes along which ranks have
+        tokens of their own, but replicas.
         """
         names = self.shard, self.context, self.experts
         return [name for name, size in self.sizes.items() if name in names and size > 1]
@@ -85,7 +85,7 @@ class MeshAxes:
 
 
 def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
-    """The axes of these names and sizes.
+    """The axes of a mesh, from their sizes by name.
 
     Raises:
         InputsError: if a name or a size is not understood.
@@ -111,7 +111,7 @@ def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
 
 
 def _only(sizes: Mapping[str, int], names: tuple[str, ...]) -> str:
-    """The axis of the mesh that has one of these names."""
+    """The axis of the mesh that has one of the names."""
     found = [name for name in sizes if name in names]
     if len(found) > 1:
         raise InputsError(
@@ -134,7 +134,7 @@ def _remedy(name: str) -> str:
 
 
 def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
-    """The axes that ``--mesh`` and ``--gpus`` describe; what is left of the GPUs shards.
+    """The axes that ``--mesh`` and ``--gpus`` describe; the rest of the GPUs shard.
 
     Raises:
         InputsError: if they contradict each other.

@@ -23,15 +23,19 @@ class Code:
     imports: set[str] = field(default_factory=set)
     helpers: list[str] = field(default_factory=list)  # definitions above the function
     lines: list[str] = field(default_factory=list)  # of the function
+    result: str = "model"  # the expression that the function returns
 
     def text(self) -> str:
-        """The function, with what it needs."""
-        plain = sorted(line for line in self.imports if line.startswith("import"))
-        named = sorted(self.imports - set(plain))
-        imports = "\n".join([*plain, *named])
-        body = "\n".join(f"    {line}".rstrip() for line in [*self.lines, "return model"])
-        function = f"def parallelize(model, mesh):\n{body}\n"
-        return "\n\n\n".join([imports, *(text.rstrip() for text in self.helpers), function])
+        """The function, after the imports and definitions that it uses."""
+        imports = sorted(self.imports, key=lambda line: (line.startswith("from"), line))
+        function = function_text("parallelize(model, mesh)", [*self.lines, f"return {self.result}"])
+        return "\n\n\n".join(["\n".join(imports), *map(str.rstrip, self.helpers), function])
+
+
+def function_text(signature: str, lines: list[str]) -> str:
+    """The definition of a function."""
+    body = "\n".join(f"    {line}".rstrip() for line in lines)
+    return f"def {signature}:\n{body}\n"
 
 
 def expression(path: str) -> str:
@@ -50,8 +54,8 @@ def expression(path: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as a literal of Python: a config may choose the names of modules, and what is written
-    is run.
+    """A name as a literal of Python: a config may choose the names of modules, and the code is
+    run.
 
     >>> print(quoted("layers.*.q_proj"), quoted('"]; f(); ["'))
     "layers.*.q_proj" '"]; f(); ["'

@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
 
     @property
     def mesh_text(self) -> str:
-        """The same, as ``--mesh`` takes it."""
+        """The mesh as ``--mesh`` takes it."""
         return ",".join(f"{name}={size}" for name, size in self.mesh.items())
 
 
@@ -86,8 +86,8 @@ def candidates(
 
 
 def variants(candidate: Candidate) -> Iterator[Candidate]:
-    """The same layout with less to send, for more memory: gathered parameters kept (ZeRO-2), shards
-    inside of nodes and copies of them between nodes (HSDP), and both.
+    """Variants of a layout that send less and take more memory: gathered parameters kept
+    (ZeRO-2), shards inside of nodes and copies of them between nodes (HSDP), and both.
     """
     if candidate.offload or candidate.data_ranks == 1:
         return
@@ -103,8 +103,8 @@ def variants(candidate: Candidate) -> Iterator[Candidate]:
 
 
 def splits(candidate: Candidate, num_experts: int) -> Iterator[Candidate]:
-    """The same layout with more of the model split: sequences along the axis of tensor parallelism,
-    and the experts of a mixture among the GPUs of one node.
+    """Variants of a layout that split more of the model: sequences along the axis of tensor
+    parallelism, and the experts of a mixture among the GPUs of one node.
     """
     if candidate.tensor_ranks > 1 and not candidate.is_sequence_parallel:
         yield candidate._replace(is_sequence_parallel=True)

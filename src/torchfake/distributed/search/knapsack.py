@@ -82,7 +82,7 @@ def least_seconds(blocks: Sequence[Sequence[Option]], budget: int) -> list[int] 
 
 
 def _of_alike(options: Sequence[Option], number: int) -> _Front:
-    """Of so many blocks with the same options: how many take each."""
+    """The ways to share a number of blocks among their options."""
     counts = _counts(len(options), number)
     num_bytes = counts @ np.array([option.num_bytes for option in options], np.int64)
     return _Front.of(num_bytes, counts @ np.array([option.seconds for option in options]), counts)
@@ -100,7 +100,7 @@ def _counts(num_options: int, number: int) -> Array:
 
 
 def _sum(done: _Front, front: _Front, budget: int) -> _Front:
-    """Each way for the blocks before, with each for these, within the budget."""
+    """Each way for the blocks before with each way of one more group, within the budget."""
     num_bytes = np.add.outer(done.num_bytes, front.num_bytes)
     before, point = np.nonzero(num_bytes <= budget)
     seconds = done.seconds[before] + front.seconds[point]

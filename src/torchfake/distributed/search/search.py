@@ -13,14 +13,14 @@ from typing import Any
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake.distributed.parallelize.choices import CHECKPOINTS
-from torchfake.distributed.parallelize.engines import STAGES
+from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS
+from torchfake.distributed.parallelize.data_parallel import STAGES
 from torchfake.distributed.search.candidates import Candidate, candidates
-from torchfake.distributed.search.depths import Layers
+from torchfake.distributed.search.extrapolation import Layers
 from torchfake.distributed.search.trials import Row, Trials
-from torchfake.distributed.strategies.target_plan import TargetPlan, plan_target
+from torchfake.distributed.target_plans.target_plan import TargetPlan, plan_target
 from torchfake.errors import InputsError
-from torchfake.inspect.base_record import Record
+from torchfake.inspect.records.record import Record
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.resolve import resolve
 

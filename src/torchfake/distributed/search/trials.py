@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.distributed.parallelize.choices import CHECKPOINTS, text_of
+from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS, text_of
 from torchfake.distributed.search.candidates import Candidate, candidates, splits, variants
-from torchfake.distributed.search.depths import Layers, Taken, depths_of, taken
-from torchfake.distributed.search.measured import Measured, measured
-from torchfake.distributed.search.mixes import Ways, at_full_depth, exposed_share
-from torchfake.distributed.strategies.target_plan import TargetPlan
+from torchfake.distributed.search.extrapolation import Layers, Taken, depths_of, taken
+from torchfake.distributed.search.measurements import Measured, measured
+from torchfake.distributed.search.mixed_checkpoints import Ways, at_full_depth, exposed_share
+from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.errors import InputsError
-from torchfake.inspect.fit import RESERVED_BYTES
+from torchfake.inspect.memory.fit import RESERVED_BYTES
 
 _MOST_RUN_WHOLE = 4
 """Layouts that are run whole before the search gives up on an answer."""
@@ -275,7 +275,7 @@ class Trials:
 
 
 def _gains(found: Taken, before: Taken) -> bool:
-    """Whether it is worth a run to be so much faster."""
+    """Whether a layout is enough faster to be worth a run."""
     seconds, slower = found.step_seconds, before.step_seconds
     return seconds is not None and slower is not None and seconds < (1 - _WORTH) * slower
 

@@ -6,9 +6,10 @@ depends on what comes after it.
 
 In reading order:
 
-    recording   the run: every call of a module, every function, and whose results each reads
-    signatures  which calls do the same
-    repeats     repetitions in a sequence
-    folding     what is shown at a depth: boxes, frames around them, repetitions as one
-    links       the edges between what is shown
+    model_graph  the public function, and its record: a graph
+    recording    the run: every call of a module, every function, and whose results each reads
+    signatures   which calls do the same
+    repeats      repetitions in a sequence
+    folding      what is shown at a depth: boxes, frames around them, repetitions as one
+    links        the edges between what is shown
 """

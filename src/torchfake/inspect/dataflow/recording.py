@@ -18,11 +18,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from torchfake._dispatch import FakeDispatch, dispatch
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd
-from torchfake.inspect.describe.tensor_specs import TensorSpec, spec_of
-from torchfake.inspect.run.workload import FakeCopy, tensors_in
+from torchfake.inspect.copies.workload import FakeCopy, tensors_in
+from torchfake.inspect.records.tensor_specs import TensorSpec, spec_of
+from torchfake.observe import FakeTensor, Observer, observing, storage_of
 
 ROOT = 0
 """The number of the first call, which is that of the model."""
@@ -68,8 +67,10 @@ class Recording(NamedTuple):
     first_output: int  # the functions from here on are the outputs
 
 
-class _Recorder(FakeDispatch):
-    """A dispatch of operators that notes what they read and make; hooks that note calls."""
+class _Recorder(Observer):
+    """Notes what operators read and make; its hooks note calls of modules, and replace what these
+    return.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -104,7 +105,7 @@ class _Recorder(FakeDispatch):
         if new or not tensors:
             number = self.add(label, (), new, OUTSIDE)
             for tensor in new:
-                if id(getattr(tensor, "_fake_storage", None)) not in self._writers:
+                if id(storage_of(tensor)) not in self._writers:
                     self.note_written(number, tensor)  # others are views of it
         for number in dict.fromkeys(self._makers[id(t)] for t in tensors) if not new else ():
             function = self.functions[number]
@@ -128,14 +129,11 @@ class _Recorder(FakeDispatch):
     def _maker_of(self, tensor: Any) -> int | None:
         """Who made what is in a tensor now: the last who wrote it, or its storage."""
         maker = self._makers.get(id(tensor))
-        storage = id(tensor._fake_storage) if isinstance(tensor, FakeTensor) else None
-        writer = None if storage is None else self._writers.get(storage)
+        writer = self._writers.get(id(storage_of(tensor)))
         known = [number for number in (maker, writer) if number is not None]
         return max(known, default=None)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = dispatch(self, func, types, args, kwargs)
+    def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         number = self._number_of(func)
         given = list(_tensors((args, kwargs)))
         if not _reads_no_values(func):
@@ -143,18 +141,18 @@ class _Recorder(FakeDispatch):
         for tensor in _written(func, args, kwargs):
             self.note_written(number, tensor)
             self.note_made(number, tensor)
-        viewed = {id(t._fake_storage) for t in given if isinstance(t, FakeTensor)}
+        viewed = {id(storage_of(tensor)) for tensor in given if isinstance(tensor, FakeTensor)}
         for tensor in _tensors(result):
             self.note_made(number, tensor)
-            if isinstance(tensor, FakeTensor) and id(tensor._fake_storage) not in viewed:
+            if id(storage_of(tensor)) not in viewed:
                 self.note_written(number, tensor)
-        return result
 
     def note_written(self, number: int, tensor: torch.Tensor) -> None:
         """The function is the last who wrote the storage: a view is not written."""
-        if isinstance(tensor, FakeTensor):
-            self._writers[id(tensor._fake_storage)] = number
-            self._kept.append(tensor._fake_storage)
+        storage = storage_of(tensor)
+        if storage is not None:
+            self._writers[id(storage)] = number
+            self._kept.append(storage)
 
     def _number_of(self, func: Any) -> int:
         """The number of the function that an operator is part of."""
@@ -230,7 +228,7 @@ def record(fake_copy: FakeCopy) -> Recording:
         label = _argument_name(fake_copy.module, name) if isinstance(name, int) else str(name)
         recorder.add_input(label, tensors_in(value))
     num_inputs = len(recorder.functions)
-    with fake_copy.mode(), recorder.active(), _FunctionNames(recorder), autograd.no_grad():
+    with fake_copy.mode(), observing(recorder), _FunctionNames(recorder), autograd.no_grad():
         output = fake_copy()
     first_output = len(recorder.functions)
     for label, value in _named_outputs(output):

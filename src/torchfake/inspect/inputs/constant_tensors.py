@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torchfake._tensor.known_values import keeps_value
 from torchfake.inspect.inputs.sizes import Sizes
+from torchfake.observe import keeps_value
 
 Factory = Callable[[Sizes], Any]
 """Makes one argument of ``forward``; None: the argument is left out."""

@@ -15,8 +15,8 @@ from torch import nn
 
 from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError, TorchFakeError
-from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.inputs.example_inputs import example_inputs
+from torchfake.inspect.records.messages import one_line
 
 INPUTS_NEEDED = "give its inputs after the module, or input_size=(2, 64)"
 """What to write where a module is run without inputs."""

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchfake._tensor.copies import FakeCopies
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
-from torchfake.fake import fake_mode
-from torchfake.inspect.run.workload import Workload, tensors_in
+from torchfake.inspect.copies.workload import Workload, tensors_in
+from torchfake.observe import FakeCopies
 
 BATCH, SEQ = "batch", "seq"
 
@@ -60,7 +59,7 @@ def resized(workload: Workload, vary: str, size: int) -> Workload:
         copied = copies.of(value)
         return copied.detach().index_select(dim, rows.to(copied.device))
 
-    with autograd.no_grad(), fake_mode(fake_cuda=workload.fake_cuda()):
+    with workload.mode(), autograd.no_grad():
         args = pytree.tree_map(resize, workload.args)
         kwargs = {name: pytree.tree_map(resize, value) for name, value in workload.kwargs.items()}
     return replace(workload, args=args, kwargs=kwargs)

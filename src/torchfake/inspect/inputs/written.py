@@ -17,8 +17,8 @@ from torch import nn
 
 from torchfake.errors import InputsError, did_you_mean
 from torchfake.fake import fake_mode
-from torchfake.inspect.describe.tensor_specs import dtype_name
 from torchfake.inspect.inputs.example_inputs import device_of
+from torchfake.inspect.records.tensor_specs import dtype_name
 from torchfake.inspect.targets.options import any_dtype_named, num_cuda_devices, parse_value
 
 FORMS = "--input 8,64, --input int64[8,64] or --input NAME=int64[8,64], of one value as int64[8]=64"

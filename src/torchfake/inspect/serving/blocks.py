@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from torchfake.errors import InputsError
-from torchfake.inspect.run.generation import GreedyLoop
-from torchfake.inspect.run.storage_tracker import StorageTracker
-from torchfake.inspect.run.workload import FakeCopy
+from torchfake.inspect.copies.workload import FakeCopy
 from torchfake.inspect.serve import INTEGERS, Serve, float_dtype
 from torchfake.inspect.serving.cache_record import LayerCache, ServedCache, layer_bytes, layers_of
 from torchfake.inspect.serving.caches import config_of, dynamic_cache
+from torchfake.inspect.steps.generation import GreedyLoop
+from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 _PROBES = (2, 3)
 """Lengths that are run to see what a layer caches: shorter than any window."""

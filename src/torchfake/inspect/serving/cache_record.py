@@ -11,10 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchfake._core.storage import Storage
-from torchfake._tensor.copies import held_tensors
-from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake.inspect.run.workload import tensors_in
+from torchfake.inspect.copies.workload import tensors_in
+from torchfake.observe import Storage, held_tensors, storage_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def _new(layer: Any, device: str, seen: set[int]) -> list[Storage]:
     found = []
     for tensor in tensors_in(vars(layer)):
         for held in held_tensors(tensor):
-            storage = held._fake_storage if isinstance(held, FakeTensor) else None
+            storage = storage_of(held)
             if storage is not None and id(storage) not in seen and str(storage.device) == device:
                 seen.add(id(storage))
                 found.append(storage)

@@ -13,7 +13,7 @@ from torch import nn
 
 from torchfake._files.transformers_checkpoints import is_transformers_model
 from torchfake.errors import InputsError, MissingExtraError
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.serve import FP8, INTEGERS, QUANTIZED, Serve
 
 _ITS_OWN = "has a cache of its own: give serve= cache='dynamic'"

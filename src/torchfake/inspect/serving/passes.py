@@ -13,17 +13,17 @@ import torch
 
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
-from torchfake.inspect.run.execution import set_training
-from torchfake.inspect.run.generation import GreedyLoop
-from torchfake.inspect.run.module_tensors import ModuleTensors
-from torchfake.inspect.run.step import Step
-from torchfake.inspect.run.storage_tracker import StorageTracker
-from torchfake.inspect.run.training import autocast_of
-from torchfake.inspect.run.workload import FakeCopy
+from torchfake.inspect.copies.workload import FakeCopy
 from torchfake.inspect.serve import PAGED, Serve
 from torchfake.inspect.serving import blocks
 from torchfake.inspect.serving.cache_record import ServedCache, record_of
 from torchfake.inspect.serving.caches import cache_for, config_of
+from torchfake.inspect.steps.execution import set_training
+from torchfake.inspect.steps.generation import GreedyLoop
+from torchfake.inspect.steps.module_tensors import ModuleTensors
+from torchfake.inspect.steps.step import Step
+from torchfake.inspect.steps.training import autocast_of
+from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 
 def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:

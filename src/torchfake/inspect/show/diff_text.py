@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchfake.errors import printable
-from torchfake.inspect.diff import Diff
+from torchfake.inspect.contents.diff import Diff
 
 
 def diff_text(diff: Diff) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchfake.inspect.base_record import plain_text
-from torchfake.inspect.describe.messages import answer_lines
-from torchfake.inspect.describe.tensor_specs import TensorSpec
-from torchfake.inspect.describe.units import bytes_text
-from torchfake.inspect.model_graph import DataflowGraph, GraphEdge, GraphNode
+from torchfake.inspect.dataflow.model_graph import DataflowGraph, GraphEdge, GraphNode
+from torchfake.inspect.records.messages import answer_lines
+from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.tensor_specs import TensorSpec
+from torchfake.inspect.records.units import bytes_text
 from torchfake.inspect.show.text import padded
 
 HEADER = ("node", "class", "output", "bytes", "parameters", "from")

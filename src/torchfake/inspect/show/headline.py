@@ -8,10 +8,10 @@ the weights, or the states of training, take alone; what a step takes on top is 
 from __future__ import annotations
 
 from torchfake._core.gpu_profiles import CudaProfile, profiles, usual_profiles
-from torchfake.inspect.describe.units import bytes_text, compared_bytes, count_text
-from torchfake.inspect.fit import RESERVED_BYTES
+from torchfake.inspect.contents.weights import Weights
+from torchfake.inspect.memory.fit import RESERVED_BYTES
+from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text
 from torchfake.inspect.summary import Summary
-from torchfake.inspect.weights import Weights
 
 LEAST_BYTES = 100 * 10**6
 """Of parameters: whatever GPU there is, it takes a smaller model."""

@@ -5,7 +5,8 @@ Invariant: ``import torchfake`` imports neither rich nor plotly, nor any file of
 this one and ``report``.
 """
 
-from torchfake.inspect.base_record import (
+from torchfake.inspect.dataflow.model_graph import DataflowGraph
+from torchfake.inspect.records.record import (
     Record,
     drawn_as,
     figure,
@@ -14,12 +15,11 @@ from torchfake.inspect.base_record import (
     register_on_first_use,
     renderables,
 )
-from torchfake.inspect.model_graph import DataflowGraph
 
 register_on_first_use(plain_text, Record, "torchfake.inspect.show.text")
 register_on_first_use(renderables, Record, "torchfake.inspect.show.terminal")
-register_on_first_use(html_fragment, Record, "torchfake.inspect.show.html")
-register_on_first_use(figure, Record, "torchfake.inspect.show.figures")
+register_on_first_use(html_fragment, Record, "torchfake.inspect.figures.html")
+register_on_first_use(figure, Record, "torchfake.inspect.figures.plotly_figures")
 register_on_first_use(plain_text, DataflowGraph, "torchfake.inspect.show.graph_text")
-register_on_first_use(html_fragment, DataflowGraph, "torchfake.inspect.show.graph_svg")
-register_on_first_use(drawn_as, DataflowGraph, "torchfake.inspect.show.graph_svg")
+register_on_first_use(html_fragment, DataflowGraph, "torchfake.inspect.figures.graph_svg")
+register_on_first_use(drawn_as, DataflowGraph, "torchfake.inspect.figures.graph_svg")

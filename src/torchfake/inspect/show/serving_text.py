@@ -6,9 +6,9 @@ Invariant: other estimates have no such lines.
 
 from __future__ import annotations
 
-from torchfake.inspect.describe.units import bytes_text, compared_bytes
-from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.fit import Fit
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.fit import Fit
+from torchfake.inspect.records.units import bytes_text, compared_bytes
 
 _WHY = {"model": " (the model's limit)", "search": " or more"}
 

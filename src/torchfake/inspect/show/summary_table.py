@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from torchfake.errors import printable
-from torchfake.inspect.describe.module_names import join_name
-from torchfake.inspect.describe.tensor_specs import TensorSpec
-from torchfake.inspect.describe.units import bytes_text, flops_text, operations_unit
+from torchfake.inspect.contents.tree import ModuleNode, Size, TensorNode
+from torchfake.inspect.records.module_names import join_name
+from torchfake.inspect.records.tensor_specs import TensorSpec
+from torchfake.inspect.records.units import bytes_text, flops_text, operations_unit
 from torchfake.inspect.summary import Summary
-from torchfake.inspect.tree import ModuleNode, Size, TensorNode
 
 _HEADER = (
     *("module", "output", "parameters", "% of total", "active", "bytes", "buffer bytes"),

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from torchfake.errors import printable
-from torchfake.inspect.base_record import Record, renderables
 from torchfake.inspect.check import Checked
-from torchfake.inspect.describe.units import bytes_text, compared_bytes
-from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.fit import Fits
 from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.fit import Fits
+from torchfake.inspect.records.record import Record, renderables
+from torchfake.inspect.records.units import bytes_text, compared_bytes
 from torchfake.inspect.show import summary_table, text
 from torchfake.inspect.show.headline import headline
 from torchfake.inspect.summary import Summary

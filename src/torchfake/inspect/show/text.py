@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from torchfake.errors import printable
-from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.check import Checked
-from torchfake.inspect.describe.messages import answer_lines
-from torchfake.inspect.describe.tensor_specs import to_lines
-from torchfake.inspect.describe.units import (
+from torchfake.inspect.contents.diff import Diff
+from torchfake.inspect.contents.experts import Active
+from torchfake.inspect.contents.tree import Size
+from torchfake.inspect.contents.weights import Weights
+from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
+from torchfake.inspect.records.messages import answer_lines
+from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.tensor_specs import to_lines
+from torchfake.inspect.records.units import (
     bytes_text,
     compared_bytes,
     count_text,
     flops_text,
     operations_unit,
 )
-from torchfake.inspect.diff import Diff
-from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.experts import Active
-from torchfake.inspect.fit import Fit, Fits, verdict_on
-from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.show.diff_text import diff_text
 from torchfake.inspect.show.headline import headline, next_lines
 from torchfake.inspect.show.serving_text import served_text, serving_lines
 from torchfake.inspect.show.summary_table import LEFT_ALIGNED, footnote, header, rows
 from torchfake.inspect.show.verdict import verdict_on_several
 from torchfake.inspect.summary import Summary
-from torchfake.inspect.tree import Size
-from torchfake.inspect.weights import Weights
 
 
 def totals(summary: Summary) -> list[tuple[str, str]]:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torchfake.errors import InputsError
-from torchfake.inspect.describe.units import compared_bytes
-from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.fit import Fit
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.fit import Fit
+from torchfake.inspect.records.units import compared_bytes
 
 
 def verdict_text(fit: Fit, estimate: Estimate) -> str:

@@ -20,7 +20,7 @@ from torchfake._torch import backends
 from torchfake.deferred import deferred_mode
 from torchfake.errors import TargetError
 from torchfake.fake import fake_mode
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.targets.options import num_cuda_devices
 from torchfake.inspect.targets.target import Target
 

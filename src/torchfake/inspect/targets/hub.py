@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torchfake.errors import CheckpointError, MissingExtraError, TargetError
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.targets.saved_tensors import SavedTensor, saved_tensors_in, tensor_of_header
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchfake.errors import TargetError
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 
 
 def read_json(path: Path) -> dict[str, Any]:

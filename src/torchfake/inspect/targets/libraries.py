@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from torchfake.errors import MissingExtraError, TargetError, did_you_mean
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.targets import transformers_models
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
@@ -103,7 +103,7 @@ def _model_target(text: str, name: str, config: dict[str, Any]) -> Target:
     if unknown and "_class_name" not in config:
         key = min(unknown)
         known = inspect.signature(model_class.__init__).parameters
-        raise TargetError(f"{name} has no key {key!r}{did_you_mean(key, known)}")
+        raise TargetError(f"{name} has no key {key!r}{did_you_mean(key, list(known))}")
     return Target(text, name, partial(_from_config, model_class, config))
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from torchfake._core.devices import MAX_DEVICES
 from torchfake.errors import DeviceError, TargetError, did_you_mean
+from torchfake.observe import MAX_DEVICES
 
 _SHORT_DTYPES = {
     "bf16": torch.bfloat16,

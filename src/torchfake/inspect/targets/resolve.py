@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._tensor.copies import FakeCopies
 from torchfake._torch.contexts import Restoring, uninterrupted
 from torchfake.errors import TargetError, did_you_mean
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.targets import transformers_models
 from torchfake.inspect.targets.hub import hub_config, hub_tensors, is_hub_id
 from torchfake.inspect.targets.libraries import (
@@ -38,6 +37,7 @@ from torchfake.inspect.targets.libraries import (
 from torchfake.inspect.targets.options import parse_overrides
 from torchfake.inspect.targets.saved_tensors import saved_tensors_in
 from torchfake.inspect.targets.target import Target
+from torchfake.observe import FakeCopies
 
 FORMS = (
     "transformers:ClassName, the path of a config.json or of its folder, a Hugging Face Hub id "

@@ -17,7 +17,7 @@ from torchfake._files import load
 from torchfake._files.safetensors import DTYPES
 from torchfake.errors import CheckpointError
 from torchfake.fake import fake_mode
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 
 
 class SavedTensor(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchfake.errors import TargetError, did_you_mean
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 
 
 def config_from(

@@ -15,7 +15,7 @@ import torch
 
 from torchfake._torch.contexts import Setting
 from torchfake.errors import MissingExtraError, TargetError, did_you_mean
-from torchfake.inspect.describe.messages import one_line
+from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_configs import config_from

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchfake._operators.collectives import RING_SHARES
 from torchfake.inspect.timing.commands import Message
+from torchfake.observe import RING_SHARES
 
 GPUS_PER_NODE = 8
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.inspect.timing.work import Work, launches_nothing, work_of
+from torchfake.observe import FakeTensor, metadata_of
 
 LAUNCH, SEND, RECORD, WAIT, SYNCHRONIZE, EXCHANGE = range(6)
 """What a command is."""
@@ -57,9 +57,6 @@ _OF_THE_FIRST_STEP = frozenset({"aten::zeros_like", "aten::lift_fresh"})
 
 class CommandRecorder:
     """Records the commands of one step of one rank."""
-
-    number_of: Callable[[Any], int]  # of a stream: set by who has the numbers
-    current_stream: Callable[[], int]
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -112,38 +109,23 @@ class CommandRecorder:
         self.commands += [wait, Command(EXCHANGE, place, name, None, whole, 0, tuple(messages))]
         return self._record_new(stream)
 
-    def wait_for(self, event: int) -> None:
-        """The current stream waits for an event."""
-        self.commands.append(Command(WAIT, Place(self.current_stream()), event=event))
+    def wait_for(self, event: int, stream: int) -> None:
+        """A stream waits for an event that this has numbered."""
+        self.commands.append(Command(WAIT, Place(stream), event=event))
 
-    # What streams are told: see torchfake._patches.accelerators.streams.
-
-    def record(self, event: Any, stream: Any) -> None:
-        """A stream (None: the current one) records an event."""
-        self._record(event, self._number(stream))
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """A stream (None: the current one) waits for an event, if that has been recorded."""
-        if id(event) in self._events:
-            number = self._events[id(event)][0]
-            self.commands.append(Command(WAIT, Place(self._number(stream)), event=number))
-
-    def wait_stream(self, stream: Any, other: Any) -> None:
-        """A stream waits for all that is on another now."""
-        event = object()
-        self.record(event, other)
-        self.wait(stream, event)
-
-    def _record(self, event: Any, stream: int) -> None:
+    def record(self, event: Any, stream: int) -> None:
+        """A stream records an event of the program."""
         self._events[id(event)] = self._record_new(stream), event
+
+    def wait(self, stream: int, event: Any) -> None:
+        """A stream waits for an event of the program, if that has been recorded."""
+        if id(event) in self._events:
+            self.wait_for(self._events[id(event)][0], stream)
 
     def _record_new(self, stream: int) -> int:
         number, self._num_events = self._num_events, self._num_events + 1
         self.commands.append(Command(RECORD, Place(stream), event=number))
         return number
-
-    def _number(self, stream: Any) -> int:
-        return self.current_stream() if stream is None else self.number_of(stream)
 
 
 def recorder_for(device: torch.device) -> CommandRecorder | None:
@@ -153,7 +135,7 @@ def recorder_for(device: torch.device) -> CommandRecorder | None:
 
 def _key(value: Any) -> Any:
     if isinstance(value, FakeTensor):
-        return value._fake_meta
+        return metadata_of(value)
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
     return type(value), value

@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._core.metadata import Metadata
-from torchfake._core.schemas import traits_of
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.inspect.timing.formulas import flop_formulas, recomputed_flops
+from torchfake.observe import FakeTensor, Metadata, metadata_of, storage_of, traits_of
 
 MATMUL, CONVOLUTION = "matrix products", "convolutions"
 ELEMENTWISE, REDUCTION, COPY, LOOKUP = "elementwise", "reductions", "copies", "lookups"
@@ -115,13 +113,13 @@ def _memory(
         value = args[i] if i < len(args) else kwargs.get(argument.name)
         fakes = list(_fakes(value))
         if argument.alias_info is not None and argument.alias_info.is_write:
-            written += [fake._fake_meta for fake in fakes]
-            mutated |= {id(fake._fake_storage) for fake in fakes}
+            written += map(metadata_of, fakes)
+            mutated |= {id(storage_of(fake)) for fake in fakes}
             if (i == 0 and traits.overwrites_first) or argument.is_out:
                 continue
         if not takes_metadata:
-            read += [fake._fake_meta for fake in fakes]
-    written += [t._fake_meta for t in _fakes(result) if id(t._fake_storage) not in mutated]
+            read += map(metadata_of, fakes)
+    written += [metadata_of(t) for t in _fakes(result) if id(storage_of(t)) not in mutated]
     return read, written
 
 

@@ -1,0 +1,227 @@
+"""Recorded draws: the position of each in the sequence of its generator.
+
+Input: draws in recorded order, and the states of their generators. Output: a :class:`Draw` for
+each, and the state in which eager mode would have left the generator. Invariant: the program's
+generators are read and moved here, but never drawn from; one is moved to where eager mode would
+have left it or, where that would take too long, to another state.
+
+A position is an anchor and an offset in words. The anchor is a state that was read from the
+generator, or the last draw that has to be replayed before it is known how many words it takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake._graph.digest import digest_of_op
+from torchfake._graph.operations import Op
+from torchfake._graph.rare_fields import RareField
+from torchfake._random import mt19937
+from torchfake._random.generator_memory import state_bytes, state_memory
+from torchfake._torch import backends
+
+MAX_RESOLVED_ELEMENTS = 1_000_000
+"""Uncounted draws of up to so many elements are replayed only to move a generator."""
+
+lock = threading.RLock()
+"""Held while recorded draws are read or added."""
+
+holds_lock: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
+"""Whether this thread holds the lock: what ``threading.Condition`` asks of it."""
+
+
+class Draw:
+    """The random words of one operation: where they begin in the generator's sequence, how many."""
+
+    __slots__ = ("_rare", "anchor", "device", "num_words", "offset_words")
+
+    end_state = RareField[torch.Tensor | None](None)  # of an uncounted draw, once replayed
+    anchor_digest = RareField[bytes | None](None)  # of the draw that was the anchor
+
+    def __init__(
+        self,
+        anchor: torch.Tensor | Op,
+        offset_words: int,
+        num_words: int | None,
+        device: torch.device,
+    ) -> None:
+        self.anchor = anchor  # a state, or an uncounted draw, after which the offset counts
+        self.offset_words = offset_words
+        self.num_words = num_words  # of this draw; None if it is uncounted
+        self.device = device  # of the generator
+        self._rare: dict[str, Any] | None = None
+
+    @property
+    def previous(self) -> Op | None:
+        """The draw that is the anchor, as long as it is referenced."""
+        return self.anchor if isinstance(self.anchor, Op) else None
+
+    @property
+    def pending_draw(self) -> Op | None:
+        """The draw that has to be replayed before the position of this one is known."""
+        return _pending(self.anchor)
+
+    def resolve_anchor(self) -> torch.Tensor:
+        """The anchor as a state; a draw that was the anchor is released. No draw may be pending."""
+        anchor = self.anchor  # read once: several threads may call this
+        if isinstance(anchor, Op):
+            self.anchor_digest = digest_of_op(anchor)
+            self.anchor = anchor = anchor.draw.end_state
+        assert isinstance(anchor, torch.Tensor)
+        return anchor
+
+
+def _pending(anchor: torch.Tensor | Op | None) -> Op | None:
+    return anchor if isinstance(anchor, Op) and anchor.draw.end_state is None else None
+
+
+def _state_at(anchor: torch.Tensor | Op, offset_words: int) -> torch.Tensor:
+    state = anchor.draw.end_state if isinstance(anchor, Op) else anchor
+    assert isinstance(state, torch.Tensor)
+    return mt19937.jump_ahead(state, offset_words) if offset_words else state
+
+
+class RecordedDraws:
+    """The recorded draws of one generator, which give it a position: the end of the last."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.anchor: torch.Tensor | Op | None = None
+        self.offset_words = 0
+        self.is_synchronized = True  # the generator is at the end of the draws, or given up
+        self._seen = b""  # the state of the generator when it was last read or moved
+        self._memory = b""  # of torch's default generator, which tells sooner that it has not moved
+        self._num_unresolved_elements = 0  # of uncounted draws since the last known state
+
+    def add_draw_of(
+        self, op: Op, generator: torch.Generator, num_words: int | None, num_elements: int
+    ) -> None:
+        """Record that `op` draws next, from `generator`."""
+        memory = _default_memory.raw if self is default else b""  # first: another thread may draw
+        self.add_draw(op, generator.get_state(), num_words, num_elements)
+        self._memory = memory
+
+    def next_draw(self, num_words: int) -> Draw | None:
+        """The next draw, if torch's default generator is where it was at the last recorded draw,
+        and has still to be moved to its end. No state is read.
+        """
+        if self.is_synchronized or _default_memory.raw != self._memory:
+            return None
+        draw = Draw(self.anchor, self.offset_words, num_words, self.device)  # type: ignore[arg-type]
+        self.offset_words += num_words
+        return draw
+
+    def add_draw(
+        self, op: Op, generator_state: torch.Tensor, num_words: int | None, num_elements: int
+    ) -> None:
+        """Record that `op` draws next, from a generator that has the state `generator_state`."""
+        self._memory = b""
+        if self.anchor is None or state_bytes(generator_state) != self._seen:
+            self.restart_at(generator_state)  # the program has moved the generator
+        assert self.anchor is not None
+        op.draw = Draw(self.anchor, self.offset_words, num_words, self.device)
+        self.is_synchronized = False
+        if num_words is None:
+            self.anchor, self.offset_words = op, 0
+            self._num_unresolved_elements += num_elements
+        else:
+            self.offset_words += num_words
+
+    def restart_at(self, generator_state: torch.Tensor) -> None:
+        """Continue from the generator's own state."""
+        self._set_anchor(generator_state)
+        self._seen, self.is_synchronized = state_bytes(generator_state), True
+
+    def move_to(
+        self, generator_state: torch.Tensor, anchor: torch.Tensor | Op | None, offset_words: int
+    ) -> None:
+        """Continue at a position that it had, of a generator that has stayed at its seed."""
+        self.restart_at(generator_state)
+        self.anchor, self.offset_words = anchor, offset_words
+
+    def reset(self) -> None:
+        """Have the next draw continue from the state that the generator has then."""
+        self.anchor, self.is_synchronized = None, True
+
+    @property
+    def pending_draw(self) -> Op | None:
+        """The draw that has to be replayed before the end of the draws is known."""
+        return _pending(self.anchor)
+
+    @property
+    def is_cheap_to_resolve(self) -> bool:
+        """Whether replaying the pending draws takes little time."""
+        return self._num_unresolved_elements <= MAX_RESOLVED_ELEMENTS
+
+    def synchronize(self, generator: torch.Generator) -> None:
+        """Move `generator` to the end of the draws. No draw may be pending."""
+        assert self.anchor is not None
+        state = _state_at(self.anchor, self.offset_words)
+        self._set_anchor(state)
+        self._move(generator, state)
+
+    def desynchronize(self, generator: torch.Generator) -> None:
+        """Move `generator` elsewhere, so that it is noticed when the program restores its state or
+        another generator takes its address: no program gets so far by drawing.
+        """
+        self._move(generator, _far_ahead(generator.get_state(), next(_given_up)))
+
+    def _set_anchor(self, state: torch.Tensor) -> None:
+        self.anchor, self.offset_words, self._num_unresolved_elements = state, 0, 0
+
+    def _move(self, generator: torch.Generator, state: torch.Tensor) -> None:
+        generator.set_state(state)
+        self._seen, self.is_synchronized = state_bytes(state), True
+
+
+def _far_ahead(state: torch.Tensor, distance: int) -> torch.Tensor:
+    if state.numel() != _PHILOX_BYTES:
+        return mt19937.jump_ahead(state, distance << _FAR_BITS)
+    moved = state.clone()
+    moved[_PHILOX_BYTES // 2 :].view(torch.int64).add_(4 * distance << _FAR_BITS)
+    return moved
+
+
+_PHILOX_BYTES = 16  # the seed, and the offset: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp
+_FAR_BITS = 50  # an offset of CUDA has 64
+_given_up = itertools.count(1)
+
+_default_memory = state_memory(torch.default_generator)
+default = RecordedDraws(torch.device("cpu"))
+"""That of torch's default generator of the CPU."""
+
+_by_address: dict[int, RecordedDraws] = {}
+"""By the address of the C++ generator: each dispatch makes another Python object for it, and before
+torch 2.13 there are no weak references to those. An entry without a pending draw holds no
+more than the state in which it left its generator, so it is right for a later one at that address.
+"""
+_MAX_GENERATORS = 256  # from which on those are dropped that hold no more than that
+
+
+def draws_of(generator: torch.Generator) -> RecordedDraws:
+    """The recorded draws of a real generator."""
+    if generator is torch.default_generator:
+        return default
+    address = backends.generator_address(generator)
+    draws = _by_address.get(address)
+    if draws is None or draws.device != generator.device:
+        if len(_by_address) >= _MAX_GENERATORS:
+            _drop_synchronized()
+        draws = _by_address[address] = RecordedDraws(generator.device)
+    return draws
+
+
+def _drop_synchronized() -> None:
+    for address, draws in list(_by_address.items()):
+        if draws.is_synchronized and not isinstance(draws.anchor, Op):
+            del _by_address[address]
+
+
+def reset(generator: torch.Generator) -> None:
+    """Forget the draws of `generator`, whose state has been set."""
+    draws_of(generator).reset()

@@ -1,0 +1,171 @@
+"""Dispatch keys that torch names and no backend uses, lent to torchfake.
+
+Input: operators and kernels. Output: kernels registered for such a key; tensors and threads that
+carry the key. Invariant: registered kernels run only while their key is included on the thread or
+carried by a tensor; operators without a kernel for the key fall through to the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchfake._torch.contexts import Guards, holding
+
+_registering = threading.RLock()
+
+
+class UnusedDispatchKey:
+    """A dispatch key that torch names and no backend's tensors carry: its kernels are all ours.
+
+    Operators without a kernel for it fall through to the next key, at no cost.
+    """
+
+    def __init__(self, name: str) -> None:
+        key: Any = torch._C._parse_dispatch_key(name)
+        self.key = key
+        self._keys = torch._C.DispatchKeySet(key)
+        self._waiting: list[Callable[[], None]] = []
+        self._name = name
+        self._lower_keys = torch._C._dispatch_keyset_full_after(key)
+        self._libraries: list[torch.library.Library] = []  # own the registrations
+
+    @property
+    def keys(self) -> Any:
+        """The key in a set, for tensors to carry."""
+        self.prepare()
+        return self._keys
+
+    def before_use(self, register: Callable[[], None]) -> None:
+        """Have `register` called before the first tensor or thread has the key: to register kernels
+        takes as long as importing fifty files, and most programs need no kernels of most keys. If
+        it is interrupted, it is called again.
+        """
+        self._waiting.append(register)
+
+    def prepare(self) -> None:
+        """Register the kernels that wait for it."""
+        if self._waiting:
+            with holding(_registering):
+                while self._waiting:
+                    self._waiting[0]()
+                    del self._waiting[0]
+
+    def register(self, op: Any, kernel: Callable[..., Any], *, skipping: Any = None) -> None:
+        """Run `kernel(redispatch, *args, **kwargs)` for `op`.
+
+        ``redispatch(...)`` calls the kernel of the next key, which would have run without this.
+        No kernel of the keys `skipping` runs after it.
+        """
+        lower_keys = self._lower_keys if skipping is None else self._lower_keys - skipping
+
+        redispatch = op._handle.redispatch_boxed  # op.redispatch is a Python call more
+
+        def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            def continue_below(*args: Any, **kwargs: Any) -> Any:
+                return redispatch(keyset & lower_keys, *args, **kwargs)
+
+            return kernel(continue_below, *args, **kwargs)
+
+        self._register(op, with_keyset)
+
+    def register_with_keys(self, op: Any, kernel: Callable[..., Any]) -> None:
+        """Run ``kernel(redispatch, keys, *args)``. It is given the lower keys of those of the call,
+        and gives ``redispatch`` those that it wants.
+        """
+        redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
+        self._register(op, lambda keys, *args: kernel(redispatch, keys & lower_keys, *args))
+
+    def register_frequent(self, op: Any, make_kernel: Callable[..., Any]) -> None:
+        """The same for what is called often: ``make_kernel(redispatch)`` makes the kernel, which is
+        given the keys of the call first, and gives them to ``redispatch``.
+        """
+        redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
+        self._register(op, make_kernel(lambda keys, *args: redispatch(keys & lower_keys, *args)))
+
+    def has_kernel(self, op: Any) -> bool:
+        """Whether a kernel is registered for `op`."""
+        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), self._name)
+        return found
+
+    def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:
+        if not self._libraries:
+            libraries = [torch.library.Library("aten", "IMPL", self._name)]
+            if not torch._C._dispatch_has_backend_fallback(self.key):
+                fallbacks = torch.library.Library("_", "IMPL", self._name)
+                fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
+                libraries.append(fallbacks)
+            self.fall_through_in_higher_order_operators()
+            self._libraries = libraries
+        if not self.has_kernel(op):  # of an interrupted call
+            self._libraries[0].impl(op, with_keyset, with_keyset=True)
+
+    def fall_through_in_higher_order_operators(self) -> None:
+        """The same for operators that take functions, as ``autograd.Function`` under ``torch.func``
+        is one: they have tables of their own, and no fallback for a key. A key that torch uses in
+        some of them gets kernels in the others that there are now.
+        """
+        falls_through = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+        if self.key != torch._C.DispatchKey.PreDispatch and self.key not in falls_through:
+            falls_through.append(self.key)
+        for op in list(torch._ops._higher_order_ops.values()):
+            if self.key in op.py_kernels:
+                pass  # a kernel of ours
+            elif self.key in falls_through:
+                op.fallthrough(self.key)
+            else:
+                op.py_impl(self.key)(partial(self._call_below, op))
+
+    def _call_below(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.excluded():
+            return op(*args, **kwargs)
+
+    def is_included(self) -> bool:
+        """Whether the key is dispatched to on this thread, whatever keys the tensors carry."""
+        included: bool = torch._C._dispatch_tls_is_dispatch_key_included(self.key)
+        return included
+
+    def is_next(self) -> bool:
+        """The same, and not excluded by a context."""
+        return self.is_included() and not torch._C._dispatch_tls_is_dispatch_key_excluded(self.key)
+
+    def set_included(self, value: bool) -> None:
+        """Set whether the key is dispatched to on this thread, whatever keys the tensors carry."""
+        self.prepare()
+        torch._C._dispatch_tls_set_dispatch_key_included(self.key, value)
+
+    def included(self) -> Guards:
+        """Context: the key is dispatched to on this thread, whatever keys the tensors carry."""
+        self.prepare()
+        return Guards(partial(torch._C._IncludeDispatchKeyGuard, self.key))
+
+    def excluded(self) -> Guards:
+        """Context: the key is not dispatched to on this thread."""
+        return Guards(partial(torch._C._ExcludeDispatchKeyGuard, self._keys))
+
+
+WRAPPER_KEY = UnusedDispatchKey("DeferredInit")
+"""The key that wrappers of fakes carry, above autograd and all composite kernels. torch reserves
+it for torchdistx, a discontinued project that torchfake replaces."""
+
+RECORDING_KEY = UnusedDispatchKey("TESTING_ONLY_GenericMode")
+"""The key of a thread while operations are recorded, for real tensors and fakes alike, above all
+others. torch has it for a test of its own, in C++."""
+
+CUDA_WRAPPER_KEY = UnusedDispatchKey("TESTING_ONLY_GenericWrapper")
+"""The key that wrappers of plain fakes on CUDA carry in addition. torch has it for tests in C++."""
+
+ZERO_WRAPPER_KEY = UnusedDispatchKey("PreDispatch")
+"""The key that wrappers of fake zero tensors carry in addition. torch includes it for threads that
+trace before autograd, and has no kernels for it: its fallback goes on with the next key."""
+
+AUTOCAST_KEY = UnusedDispatchKey("AutocastIPU")
+"""A key in the position of autocast, of a backend that was never part of torch and is
+discontinued."""
+
+AUTOCAST_KEY_DEVICE_TYPE = "ipu"
+"""The device type for which autocast has to be on for kernels of that key to run."""

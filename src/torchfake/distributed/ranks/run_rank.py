@@ -1,0 +1,342 @@
+"""Runs the step of one rank on fakes.
+
+Input: a :class:`Job`, which says how a model is built, parallelized and trained; and a rank.
+Output: a :class:`RankRun`: the estimate of its step, its traffic, and which shards are uneven.
+Invariant: the step runs as ``estimate`` runs that of an unsharded model; torch and its distributed
+package are afterwards as they were before, whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._torch.distributed import process_group_of
+from torchfake._torch.distributed_patches import report_devices_of_shards
+from torchfake.distributed.ddp.reducer import held_by_reducers
+from torchfake.distributed.ddp.replacements import patches_of_ddp
+from torchfake.distributed.layout import Layout
+from torchfake.distributed.ranks.fake_process_group import simulated_rank
+from torchfake.distributed.ranks.mailboxes import Mailbox
+from torchfake.distributed.ranks.pipeline_loop import (
+    Pipeline,
+    PipelineLoop,
+    check_pipeline_step,
+    pipeline_of,
+)
+from torchfake.distributed.ranks.point_to_point import patches_of_messages
+from torchfake.distributed.ranks.rank_tracker import RankTracker, Traffic
+from torchfake.distributed.ranks.shard_sizes import UnevenShards
+from torchfake.errors import InputsError, TorchFakeError
+from torchfake.fake import parameters_and_buffers
+from torchfake.inspect.copies.arguments import ArgumentCopies
+from torchfake.inspect.copies.workload import FakeCopy, Workload
+from torchfake.inspect.memory.estimate import account
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.steps.execution import is_first_another, run_step, set_training
+from torchfake.inspect.steps.step import Step
+from torchfake.inspect.storages.lifetimes import Lifetimes
+from torchfake.inspect.timing.commands import recorder_for
+from torchfake.observe import (
+    Answerer,
+    AnswerFunction,
+    FakeCopies,
+    FakeTensor,
+    Patched,
+    RunningModules,
+    interrupt_behind,
+    leaf_tensors,
+    patches_of_dtensors,
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every rank does."""
+
+    module_fn: Callable[[], nn.Module]
+    parallelize: Callable[[nn.Module, Any], Any] | None
+    inputs: Any  # of a rank: the arguments of its forward pass, or a function that makes them
+    step: Step
+    layout: Layout
+    device: torch.device
+    gpu: CudaProfile | None  # of the device; None: torchfake's default
+    answer: str | AnswerFunction | None = None  # of questions about values that do not exist
+    context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
+    unlike_axes: tuple[str, ...] = ()  # along which ranks run other code
+    routing: str | None = None  # "balanced": experts get equally many tokens
+    ranks: tuple[int, ...] | None = None  # that are run, each for itself; None: one of each kind
+    is_timed: bool = True  # whether what is put on streams is recorded
+    target: Any = None  # of a pipeline's loss: a tensor, or a function that makes it
+
+    @property
+    def workload(self) -> Workload:
+        """The device and its profile, for the mode that a rank runs in."""
+        return Workload(nn.Module(), device=self.device, gpu=self.gpu, answer=self.answer)
+
+
+class RankRun(NamedTuple):
+    """The result of running one rank."""
+
+    rank: int
+    estimate: Estimate
+    roles: np.ndarray[Any, Any]  # of the estimate's lifetimes; see distributed/ranks/rank_tracker
+    traffic: tuple[Traffic, ...]
+    shape_ids: dict[
+        Any, np.ndarray[Any, Any]
+    ]  # of uneven shards; see distributed/ranks/shard_sizes
+
+
+def run_rank(job: Job, rank: int, mailbox: Mailbox) -> RankRun:
+    """Build and parallelize the model as `rank` would, and run its step.
+
+    Args:
+        job: what it does.
+        rank: its number.
+        mailbox: what other ranks send to it alone.
+
+    Raises:
+        InputsError: naming the function that fails, and the rank.
+        WaitsForRank: if it has to have a message of a rank that has not been run so far.
+    """
+    answerer, ranks = Answerer(job.answer), job.layout.num_ranks
+    with simulated_rank(rank, ranks), job.workload.mode(answerer), _patched():
+        return _Rank(job, rank, answerer, mailbox).run()
+
+
+def _patched() -> Patched:
+    """Context in which torch runs DTensors of fakes and DDP, and messages are observed."""
+    importlib.import_module("torch.distributed.tensor")
+    report_devices_of_shards()
+    return Patched([*patches_of_dtensors(), *patches_of_messages(), *patches_of_ddp()])
+
+
+class _Rank:
+    """A rank that is being run."""
+
+    def __init__(self, job: Job, rank: int, answerer: Answerer, mailbox: Mailbox) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self.job, self.rank, self.answerer = job, rank, answerer
+        self.mailbox = mailbox
+        self.pipeline: Pipeline | None = None  # that the module is parallelized as
+        with self._errors_named("the mesh"):
+            self.mesh = init_device_mesh(
+                job.device.type, job.layout.shape, mesh_dim_names=job.layout.axes
+            )
+        self._axes: dict[str, tuple[str, int]] = {}  # by the name of a process group
+        for axis, size in zip(job.layout.axes, job.layout.shape, strict=True):
+            self._axes[self.mesh.get_group(axis).group_name] = axis, size
+
+    def run(self) -> RankRun:
+        module = self._build()
+        class_name = type(module).__name__
+        module = self._parallelize(module)
+        args, kwargs = self._inputs()
+        uneven = UnevenShards(self.job.layout)
+        uneven.register(module.parameters())
+        uneven.register(module.buffers())
+        modules, step = RunningModules(module), self._step(args, kwargs)
+        if callable(step.optimizer) and not isinstance(step.optimizer, type):
+            step = replace(step, optimizer=_Observed(step.optimizer, uneven))
+        make = partial(
+            RankTracker, modules, uneven, self._axis_of, self.mailbox,
+            has_workspace=step.workspace_bytes is not None,
+            is_balanced=self.job.routing == "balanced",
+            held=partial(held_by_reducers, module),
+        )  # fmt: skip
+        tracker = make(recorder_for(self.job.device) if self.job.is_timed else None)
+        is_another = self.pipeline is not None or is_first_another(step)
+        is_replica = step.mode == "training" and bool(held_by_reducers(module))
+        first = make() if is_another or is_replica else None  # which rebuilds buckets
+        if self.pipeline is None and self.job.target is not None:
+            raise InputsError(
+                "target= is for a pipeline, and parallelize returned none: leave it out"
+            )
+        fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
+        with self._errors_named("the step", modules):
+            first_lives = self._run_step(step, fake_copy, tracker, first)
+        ran = replace(self.job.workload, args=args, kwargs=kwargs)
+        return self._result(class_name, ran, tracker, first_lives)
+
+    def _run_step(
+        self, step: Step, fake_copy: FakeCopy, tracker: RankTracker, first: RankTracker | None
+    ) -> Lifetimes | None:
+        """Run the step. The result is the lifetimes of the first step, if later steps differ."""
+        if self.pipeline is None or first is None:
+            run_step(step, fake_copy, tracker, first)
+            return None if first is None else first.finish()
+        set_training(fake_copy.module, step.mode)
+        loop = PipelineLoop(step, fake_copy, self.pipeline, self._target())
+        loop.run(first)
+        first_lives = first.finish()
+        loop.run(tracker, first)
+        return first_lives
+
+    def _build(self) -> nn.Module:
+        with self._errors_named("module_fn"), self.job.device:
+            module = self.job.module_fn()
+        if not isinstance(module, nn.Module):
+            raise InputsError(f"module_fn gave {module!r:.40}, not a torch.nn.Module")
+        if _has_real_tensors(module):
+            raise InputsError(
+                "module_fn returned a module that has real tensors: build it in module_fn, where "
+                "they are fake"
+            )
+        return module
+
+    def _parallelize(self, module: nn.Module) -> nn.Module:
+        if self.job.parallelize is None:
+            return module.to(self.job.device)
+        with self._errors_named("parallelize"):
+            given = self.job.parallelize(module, self.mesh) or module
+        self.pipeline = pipeline_of(given)
+        if self.pipeline is not None:
+            check_pipeline_step(given, self.job.step)
+            module = self.pipeline.module
+        elif not isinstance(given, nn.Module):
+            raise InputsError(
+                f"parallelize gave {given!r:.40}: it returns the module, the schedule of a "
+                "pipeline, or None"
+            )
+        else:
+            module = given
+        if _has_real_tensors(module):
+            raise InputsError(
+                "parallelize returned a module that has real tensors: leave out what materializes "
+                "it (materialize_module), as a plan needs fakes"
+            )
+        if any(tensor.is_meta for tensor in _local_tensors_of(module)):
+            module = module.to_empty(device=self.job.device)
+        return module
+
+    def _inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of the forward pass, as fakes."""
+        inputs = self._as_fakes(self.job.inputs, "inputs")
+        if inputs is None:
+            return (), {}
+        if isinstance(inputs, Mapping):
+            return (), dict(inputs)
+        return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
+
+    def _target(self) -> Any:
+        """What a pipeline's loss compares with, as fakes."""
+        return self._as_fakes(self.job.target, "target")
+
+    def _as_fakes(self, inputs: Any, name: str) -> Any:
+        """What was given, or what a function makes, with its tensors as fakes."""
+        device = self.job.device
+        is_function = callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping))
+        if is_function:
+            with self._errors_named(name), device:
+                inputs = inputs()
+        fake_copies = FakeCopies(device, known=True)
+
+        def is_ready(tensor: torch.Tensor) -> bool:
+            return is_function and isinstance(leaf_tensors(tensor)[0], FakeTensor)
+
+        copies = ArgumentCopies(fake_copies, is_ready)
+        if isinstance(inputs, Mapping):
+            return {key: copies.of(value) for key, value in inputs.items()}
+        return copies.of(inputs)
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        """The step, in the context of a micro-batch if there is one."""
+        if self.job.context is None:
+            return self.job.step
+        return replace(self.job.step, around=partial(self.job.context, self.mesh, kwargs or args))
+
+    def _axis_of(self, given: Any) -> tuple[str, int]:
+        """The axis that a process group lies along, and its size."""
+        group = process_group_of(given)
+        known = self._axes.get(group.group_name)
+        if known is None:
+            ranks = torch.distributed.get_process_group_ranks(group)
+            known = self.job.layout.axis_along(ranks), len(ranks)
+            self._axes[group.group_name] = known
+        return known
+
+    def _result(
+        self, class_name: str, ran: Workload, tracker: RankTracker, first: Lifetimes | None
+    ) -> RankRun:
+        job, peers = self.job, self.mailbox.peers
+        lifetimes, roles = tracker.finish_with_roles()
+        estimate = account(
+            lifetimes,
+            tracker.ops,
+            first=first,
+            class_name=class_name,
+            device=job.device,
+            workload=ran,
+            step=job.step,
+            answers=tuple(self.answerer.answers),
+            commands=tracker.recorded_commands,
+        )
+        roles = roles[lifetimes.on_device(job.device)]
+        shape_ids = {**tracker.uneven.shape_ids, **job.layout.differing(self.rank, peers)}
+        return RankRun(self.rank, estimate, roles, tracker.traffic, shape_ids)
+
+    @contextlib.contextmanager
+    def _errors_named(self, part: str, modules: RunningModules | None = None) -> Iterator[None]:
+        """Context whose errors name the part that failed, and the rank."""
+        try:
+            yield
+        except TorchFakeError:
+            raise
+        except Exception as error:
+            if interrupt_behind(error) is not None:
+                raise  # a context of torch was left half-way: what leaves the mode is the interrupt
+            layout = self.job.layout
+            failed = None if modules is None else modules.failure
+            where = f" in {failed[1] or 'its own forward'}" if failed is not None else ""
+            raise InputsError(
+                f"{part} fails{where} on rank {self.rank} ({layout.text_of(self.rank)}) of the "
+                f"mesh {layout.text}: {one_line(error)}{_remedy(error)}"
+            ) from error
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error of torch that does not say so."""
+    text = str(error)
+    if "nll_loss_backward" in text and "mixed torch.Tensor and DTensor" in text:
+        return (
+            ". The backward pass of loss_parallel() has to run in it too: leave it out of loss= "
+            "and give context=lambda mesh, inputs: loss_parallel()"
+        )
+    return ""
+
+
+class _Observed:
+    """A function that makes an optimizer, which is registered if each rank has a part of it."""
+
+    def __init__(self, make: Callable[[Any], Any], uneven: UnevenShards) -> None:
+        self._make, self._uneven = make, uneven
+
+    def __repr__(self) -> str:
+        return repr(self._make)
+
+    def __call__(self, parameters: Any) -> Any:
+        made = self._make(parameters)
+        self._uneven.register_parts(made)
+        return made
+
+
+def _has_real_tensors(module: nn.Module) -> bool:
+    tensors = _local_tensors_of(module)
+    return not all(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors)
+
+
+def _local_tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters and buffers of a module; of DTensors, their shards."""
+    for tensor in parameters_and_buffers(module):
+        yield from leaf_tensors(tensor)

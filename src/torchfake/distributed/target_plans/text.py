@@ -1,0 +1,153 @@
+"""A plan of a TARGET as text: the answer first, then what it rests on.
+
+Input: a TargetPlan. Output: its text. Invariant: its first line says whether it fits.
+"""
+
+from __future__ import annotations
+
+from torchfake.distributed.parallelize.checkpoints import counts_of
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
+from torchfake.distributed.target_plans.target_plan import TargetPlan
+from torchfake.distributed.text import plan_lines, plan_tables, step_text
+from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.show.text import plain_lines
+
+_PRECISIONS = {
+    "mixed": "parameters float32, computation bfloat16, reduction float32",
+    "bf16": "all bfloat16",
+    "fp32": "all float32",
+}
+_CHECKPOINTS = {
+    "none": "all activations are kept",
+    "selective": "each block keeps attention and every second matrix product",
+    "full": "each block keeps only its inputs",
+}
+
+_OF_SOME = {
+    "none": "all activations are kept",
+    "selective": "attention and every second matrix product",
+    "full": "only the inputs",
+}
+
+_SAID_ABOVE = ("fits", "step time", "  model FLOPs")
+"""Lines of a plan that the answer replaces."""
+
+ERROR = "on held-out published runs: median 5 %, nine in ten within 10 % (docs/time.md)"
+"""As the table of that page has it, which a test compares."""
+
+
+@plain_text.register
+def _(found: TargetPlan, *, depth: int | None = None) -> str:
+    of_plan = plan_lines(found.plan)
+    lines = answer_lines(found, dict(of_plan)["fits"])
+    lines += time_lines(found) + assumption_lines(found)
+    lines += [line for line in of_plan if line[0] not in _SAID_ABOVE]
+    lines = [(name, text.replace("._checkpoint_wrapped_module", "")) for name, text in lines]
+    parts = [plain_lines(lines), *plan_tables(found.plan)]
+    return "\n\n".join([*parts, found.code.rstrip()] if found.shows_code else parts)
+
+
+def answer_lines(found: TargetPlan, verdict: str) -> list[tuple[str, str]]:
+    """Whether the model fits, and if not, which options need less."""
+    if found.fits:
+        return [("fits", verdict)]
+    remedies = " or ".join(_remedies(found))
+    return [("fits", verdict), *([("  try", remedies)] if remedies else [])]
+
+
+def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
+    """The time of a step, in tokens too, and the error of such estimates."""
+    time = found.time
+    if time is None:
+        return []
+    lines = [("step time", step_text(time)), ("  error", ERROR)]
+    if found.tokens_per_second is not None:
+        rate = f"{found.tokens_per_second:,.0f} tokens/s on each GPU"
+    else:
+        rate = f"{found.samples_per_second or 0:,.3g} samples/s on all GPUs"
+    mfu = "" if found.mfu is None else f", MFU {100 * found.mfu:.0f} %"
+    return [*lines, ("throughput", rate + mfu)]
+
+
+def _remedies(found: TargetPlan) -> list[str]:
+    strategy, batch = found.strategy, found.batch
+    remedies = []
+    if batch.micro > 1:
+        remedies.append("--micro-batch 1")
+    if strategy.checkpoint != "full":
+        remedies.append("--checkpoint full")
+    if strategy.stage == 2:
+        remedies.append("--zero 3")
+    if strategy.engine == "ddp":
+        remedies.append("--engine fsdp2")
+    if not strategy.offload and strategy.axes.wraps_modules and strategy.engine != "ddp":
+        remedies.append("--offload")
+    return remedies
+
+
+def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
+    """The assumptions behind the answer."""
+    batch, strategy = found.batch, found.strategy
+    tokens = "" if found.seq is None else f" of {found.seq:,} tokens"
+    parts = f"{batch.micro} on each of {batch.data_ranks} data ranks"
+    if batch.accumulate > 1:
+        parts = f"{batch.accumulate} micro-batches of {parts}"
+    optimizer = f"optimizer {found.optimizer}"
+    lines = [
+        ("batch", f"{batch.size:,}{tokens}: {parts}"),
+        ("layout", _layout(found)),
+        ("precision", f"{strategy.precision}: {_PRECISIONS[strategy.precision]}; {optimizer}"),
+        ("checkpoint", checkpoint_text(strategy.checkpoint)),
+    ]
+    return lines + [("note", note) for note in found.notes]
+
+
+def checkpoint_text(given: str | int) -> str:
+    """Which activations of blocks are kept, as text."""
+    counts = counts_of(given)
+    if not counts:
+        kind = str(given) if given in _CHECKPOINTS else "none"
+        return f"{given}: {_CHECKPOINTS[kind]}"
+    parts = [f"of {n} {'block' if n == 1 else 'blocks'}, {_OF_SOME[k]}" for k, n in counts.items()]
+    return f"{given}: {'; '.join(parts)}; of the others, all activations"
+
+
+def _layout(found: TargetPlan) -> str:
+    """The engines by name, and the axes that they work along."""
+    strategy, axes = found.strategy, found.strategy.axes
+    sizes = {name: n for name, n in axes.sizes.items() if n > 1}
+    parts = []
+    if strategy.engine == "ddp":
+        zero = ", each rank a part of the optimizer (ZeRO-1)" if strategy.stage == 1 else ""
+        along = " x ".join(f"{name} {n}" for name, n in sizes.items())
+        parts.append(f"DDP along {along}{zero}")
+    elif axes.sharding:
+        kind = "FSDP1" if strategy.engine == "fsdp1" else "FSDP2"
+        if axes.replicate in sizes:
+            kind = "HSDP of FSDP1" if strategy.engine == "fsdp1" else "HSDP"
+        names = [name for name in (axes.replicate, *axes.sharding) if name in sizes]
+        along = " x ".join(f"{name} {sizes[name]}" for name in names)
+        zero = "" if strategy.stage == 3 else ", which keeps what it gathers (ZeRO-2)"
+        parts.append(f"{kind} along {along}{zero}")
+    elif axes.replicate in sizes:
+        parts.append(f"replicas along {axes.replicate} {sizes[axes.replicate]} (as DDP)")
+    if axes.tensor in sizes:
+        kinds = "tensor and sequence" if strategy.sequence_parallel else "tensor"
+        parts.append(f"{kinds} parallel along {axes.tensor} {sizes[axes.tensor]}")
+    if axes.pipeline in sizes and strategy.schedule_name is not None:
+        name = schedule_named(strategy.schedule_name).class_name
+        parts.append(f"pipeline along {axes.pipeline} {sizes[axes.pipeline]} ({name})")
+    if axes.context in sizes:
+        parts.append(f"context parallel along {axes.context} {sizes[axes.context]}")
+    if axes.experts in sizes:
+        parts.append(f"experts along {_experts_along(axes, sizes)}")
+    if strategy.offload:
+        parts.append("shards on the CPU")
+    return ", ".join(parts) or "one GPU"
+
+
+def _experts_along(axes: MeshAxes, sizes: dict[str, int]) -> str:
+    """The axes whose ranks share the experts; with those of tensor parallelism."""
+    names = [name for name in sizes if name in (axes.experts, axes.tensor)]
+    return " x ".join(f"{name} {sizes[name]}" for name in names)

@@ -1,0 +1,160 @@
+"""How many parameters of a mixture of experts compute a token.
+
+Input: a module. Output: an :class:`Active`, or None if it has no experts of which some are chosen.
+Invariant: all but routed experts counts whole: shared experts, routers, attention, embeddings; of
+routed experts as large a share as are chosen of them. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from torchfake.inspect.records.module_names import name_and_ancestors
+
+_COUNTS = ("num_experts", "moe_num_experts", "total_experts", "num_local_experts")
+_CHOSEN = ("top_k", "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
+"""Names that models of transformers have for the number of experts, and of those chosen."""
+
+
+class Active(NamedTuple):
+    """The parameters that compute a token."""
+
+    num_parameters: int
+    experts: tuple[str, ...]  # "2 of 8", of each kind of layer
+
+
+def active_parameters(module: nn.Module) -> Active | None:
+    """The parameters that compute a token, where some experts of many are chosen for it.
+
+    >>> active_parameters(nn.Linear(3, 4)) is None
+    True
+    """
+    return active_and_inactive(module)[0]
+
+
+def active_and_inactive(module: nn.Module) -> tuple[Active | None, dict[str, int]]:
+    """The same, and the parameters of routed experts that do not compute a token, by the full name
+    of each module that has some.
+    """
+    by_name = dict(module.named_modules())
+    groups = [*_groups(by_name)]
+    if not (shares := _shares(groups)):
+        return None, {}
+    whole, met = 0, set[int]()
+    left_out: dict[int, dict[str, int]] = {}  # of modules, by the denominator of the share
+    for name, owner in by_name.items():
+        for parameter in owner._parameters.values():
+            if parameter is None or id(parameter) in met:
+                continue
+            met.add(id(parameter))
+            whole += (num_values := parameter.numel())
+            if (share := shares.get(id(parameter))) is not None:
+                names = left_out.setdefault(share.number, {})
+                names[name] = names.get(name, 0) + num_values * share.num_left_out
+    texts = [f"{chosen} of {number}" for _, chosen, number in groups]
+    inactive = _with_descendants(left_out, [*by_name])
+    active = Active(round(whole - inactive[""]), tuple(dict.fromkeys(texts)))
+    return active, {name: round(number) for name, number in inactive.items()}
+
+
+def _with_descendants(
+    left_out: dict[int, dict[str, int]], names: list[str]
+) -> dict[str, Fraction | int]:
+    """The sums over each module and all in it, of numerators by denominator. In `names` each is
+    behind its parent.
+    """
+    found: dict[str, Fraction | int] = {}
+    for number, numerators in left_out.items():
+        for name in reversed(names[1:]):
+            if name in numerators:
+                parent = name.rpartition(".")[0]
+                numerators[parent] = numerators.get(parent, 0) + numerators[name]
+        for name, numerator in numerators.items():
+            found[name] = found.get(name, 0) + Fraction(numerator, number)
+    return found
+
+
+def active_to_dict(active: Active | None) -> dict[str, Any]:
+    """The same, ready for JSON; nothing if there is none."""
+    if active is None:
+        return {}
+    return {"active": {"num_parameters": active.num_parameters, "experts": [*active.experts]}}
+
+
+class _Share(NamedTuple):
+    """The part of a parameter that computes no token, as a fraction."""
+
+    num_left_out: int
+    number: int
+
+
+def _shares(groups: list[tuple[nn.Module, int, int]]) -> dict[int, _Share]:
+    """Of the parameters of routed experts, by identity."""
+    found: dict[int, _Share] = {}
+    for experts, chosen, number in groups:
+        share = _Share(number - min(chosen, number), number)
+        for owner in experts.modules():
+            found.update((id(p), share) for p in owner._parameters.values() if p is not None)
+    return found
+
+
+def _groups(by_name: dict[str, nn.Module]) -> Iterator[tuple[nn.Module, int, int]]:
+    """Modules that hold experts, with how many are chosen and how many there are."""
+    chosen_near = cache(lambda path: _chosen_near(by_name[path]))
+    last = ""
+    for name, experts in by_name.items():
+        if last and name.startswith(f"{last}."):
+            continue  # inside of one
+        number = _number_of_experts(name, experts) if name else 0
+        if number < 2:
+            continue
+        owners = name_and_ancestors(name.rpartition(".")[0])
+        if chosen := _chosen_by(experts) or next(filter(None, map(chosen_near, owners)), 0):
+            last = name
+            yield experts, chosen, number
+
+
+def _number_of_experts(name: str, module: nn.Module) -> int:
+    """How many experts a module holds: stacked in its parameters, or as its children; 0: none."""
+    is_named = "Expert" in type(module).__name__ or name.rpartition(".")[2] == "experts"
+    if not is_named or "shared" in name.rpartition(".")[2]:
+        return 0
+    number = next((n for key in _COUNTS if (n := _int_of(module, key))), 0)
+    if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+        return number or len(module)
+    own = [p for p in module._parameters.values() if p is not None]
+    if not number and own and own[0].dim() == 3:
+        number = own[0].shape[0]
+    return number if own and all(p.dim() and p.shape[0] % number == 0 for p in own) else 0
+
+
+def _chosen_near(owner: nn.Module) -> int:
+    """How many are chosen of experts in `owner`, as a router in it or its config says; 0: unknown.
+
+    It is asked once for all experts in it, of which there may be thousands.
+    """
+    found = next(filter(None, map(_chosen_by, (owner, *owner.children()))), 0)
+    return found or _chosen_of(getattr(owner, "config", None))
+
+
+def _chosen_by(near: nn.Module) -> int:
+    if found := next((n for key in _CHOSEN if (n := _int_of(near, key))), 0):
+        return found
+    match = re.search(r"Top(\d+)Router", type(near).__name__)
+    return 0 if match is None else int(match[1])
+
+
+def _chosen_of(config: Any) -> int:
+    parts = (config, getattr(config, "ffn_config", None), getattr(config, "text_config", None))
+    return next((n for part in parts for key in _CHOSEN if (n := _int_of(part, key))), 0)
+
+
+def _int_of(owner: Any, key: str) -> int:
+    found = getattr(owner, key, 0)
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0

@@ -1,0 +1,250 @@
+"""What is run and where: a module, its inputs, a device; and a fake copy of them that can be run.
+
+Input: a module (fake, deferred or real), inputs, a device. Output: a :class:`Workload`, and from it
+a :class:`FakeCopy`, all of whose tensors are fake and belong to no one else. Invariant: what was
+given is never run, written or recorded on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from torchfake._core import gpu_profiles
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._torch.contexts import Together
+from torchfake._torch.distributed import is_fsdp_module
+from torchfake.errors import DeviceError, InputsError
+from torchfake.fake import parameters_and_buffers, parse_known_device
+from torchfake.inspect.copies.arguments import ArgumentCopies, held_by_arguments
+from torchfake.inspect.records.messages import one_line
+from torchfake.observe import (
+    Answer,
+    Answerer,
+    AnswerFunction,
+    FakeCopies,
+    mode_of_copies,
+    tensors_held_by,
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be run, and where."""
+
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device | None = None  # where all tensors are to be; where they are, if None
+    gpu: CudaProfile | None = None  # what a CUDA device is; torchfake's default, if None
+    answer: str | AnswerFunction | None = None  # of questions about values that do not exist
+    program: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    """In place of a module: a step of the user's own, and its arguments. `args` are then the
+    tensors that it refers to."""
+
+    def fake_copy(self) -> FakeCopy:
+        """A fake copy of the module and of the inputs; small inputs and buffers keep their values.
+
+        Raises:
+            InputsError: if the module cannot be copied.
+        """
+        if any(map(is_fsdp_module, self.module.modules())):
+            raise InputsError(
+                f"{type(self.module).__name__} is sharded by FSDP2, and cannot be copied: call "
+                "this before it is sharded, or let torchfake.plan build, shard and run it"
+            )
+        _check_not_scripted(self.module)
+        with self.mode():
+            copies = FakeCopies(self.device, known=True)
+            try:
+                module = copies.of_module(self.module)
+            except Exception as error:
+                name = type(self.module).__name__
+                raise InputsError(
+                    f"{name} cannot be copied, so it cannot be run on fakes ({one_line(error)}): "
+                    "remove what copy.deepcopy refuses"
+                ) from error
+            made, modules = dict(module.named_modules()), {}
+            for name, child in self.module.named_modules():
+                if name in made:
+                    modules[id(child)] = made[name]
+            copied = ArgumentCopies(copies, memo=modules).of
+            args, kwargs = copied(self.args), copied(dict(self.kwargs))
+        parameters = {}  # buffers may be replaced
+        for parameter in self.module.parameters():
+            parameters[id(parameter)] = copies.by_tensor[id(parameter)]
+        return FakeCopy(module, args, kwargs, self, parameters, Answerer(self.answer))
+
+    def mode(self, answerer: Answerer | None = None) -> Together:
+        """A fake mode with all devices of the workload, in which autograd is on and autocast off,
+        whatever the caller has set.
+        """
+        answerer, devices = answerer or Answerer(self.answer), self.cuda_devices()
+        if not devices:
+            return mode_of_copies(answerer)
+        num_gpus = 1 + max(device.index or 0 for device in devices)
+        return mode_of_copies(answerer, self.profile, num_gpus)
+
+    @property
+    def profile(self) -> CudaProfile:
+        """The GPU that CUDA devices are."""
+        return self.gpu or gpu_profiles.profile(gpu_profiles.DEFAULT_PROFILE)
+
+    @property
+    def held_by_inputs(self) -> list[torch.Tensor]:
+        """The tensors that the inputs hold."""
+        return held_by_arguments((self.args, dict(self.kwargs)))
+
+    def cuda_devices(self) -> set[torch.device]:
+        """The CUDA devices that the run uses."""
+        if self.device is not None:
+            return {self.device} if self.device.type == "cuda" else set()
+        found = set()
+        for tensor in (*parameters_and_buffers(self.module), *self.held_by_inputs):
+            if tensor.device.type == "cuda":
+                found.add(tensor.device)
+        return found
+
+
+@dataclass(frozen=True)
+class FakeCopy:
+    """A fake copy of a module and of its inputs."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    workload: Workload  # that it is a copy of
+    by_tensor: dict[int, Any]  # the copy of each original parameter, by the original's id
+    answerer: Answerer  # of what it asks
+
+    @property
+    def inputs(self) -> list[Any] | dict[str, Any]:
+        """The module's arguments, by position or by name."""
+        return [*self.args] if self.args else self.kwargs
+
+    def mode(self) -> Together:
+        """The mode to run it in."""
+        return self.workload.mode(self.answerer)
+
+    @property
+    def held_by_inputs(self) -> list[torch.Tensor]:
+        """The tensors that the inputs hold."""
+        return held_by_arguments((self.args, self.kwargs))
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it runs on: the one asked for, else that of most of the module's bytes;
+        of a module without tensors, that of most of the inputs'.
+        """
+        return self.workload.device or main_device(self.module, self.held_by_inputs)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The questions about values that do not exist which were answered so far."""
+        return tuple(self.answerer.answers)
+
+    def __call__(self) -> Any:
+        """The output of the module for the inputs."""
+        return self.module(*self.args, **self.kwargs)
+
+
+def workload_of(
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    *,
+    device: torch.device | str | int | None = None,
+    gpu: str | CudaProfile | None = None,
+    answer: str | AnswerFunction | None = None,
+) -> Workload:
+    """The workload that the arguments of a public function describe.
+
+    Args:
+        module: any module.
+        inputs: what its forward takes by position; a single mapping is taken as keyword arguments,
+            as the output of a tokenizer.
+        device: where it is to run.
+        gpu: a profile of that device, or its name; means ``device="cuda"`` if none is given.
+        answer: who answers questions about values that do not exist.
+
+    Raises:
+        TypeError: if `module` is not a module, or `answer` no function.
+        ValueError: if `answer` is a text and no name of answers.
+        DeviceError: if there is no such profile, or fakes cannot be on `device`.
+    """
+    Answerer(answer)  # refuses what is none
+    check_module(module)
+    if gpu is not None:
+        device = "cuda" if device is None else device
+    profile = None if gpu is None else gpu_profiles.profile(gpu)
+    target = None if device is None else _checked_device(device)
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        return Workload(module, (), inputs[0], target, profile, answer)
+    return Workload(module, inputs, {}, target, profile, answer)
+
+
+def _check_not_scripted(module: nn.Module) -> None:
+    """TorchScript keeps its parameters in C++, where they stay real."""
+    for name, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            raise InputsError(
+                f"{name or 'the module'} is TorchScript, of which there is no fake copy: give the "
+                "module as it was before torch.jit.script or torch.jit.trace"
+            )
+
+
+def check_module(value: object) -> None:
+    """Refuse what is no module.
+
+    Raises:
+        TypeError: naming what would make one of it.
+    """
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"a torch.nn.Module is needed, not {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    """What `value` is, for an error."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}: create an instance, in fake_mode() if it is large"
+    if isinstance(value, str):
+        target = value if ":" in value else f"transformers:{value}"
+        return f"the name {value!r}: build it, or on the command line torchfake inspect {target}"
+    if hasattr(value, "model_type"):  # a config of transformers
+        return (
+            f"a {type(value).__name__}: build the model, with fake_mode(): model = "
+            "AutoModelForCausalLM.from_config(config)"
+        )
+    return f"a {type(value).__name__}"
+
+
+def _checked_device(device: torch.device | str | int) -> torch.device:
+    """The device, with the index that tensors report."""
+    try:
+        return parse_known_device(device)
+    except RuntimeError as error:
+        raise DeviceError(f"there is no device {device!r}; give cpu, cuda or cuda:N") from error
+
+
+def main_device(module: nn.Module, others: Iterable[torch.Tensor]) -> torch.device:
+    """The device that most bytes of a module are on; of one without tensors, of `others`."""
+    sizes: dict[torch.device, int] = {}
+    for tensor in [*parameters_and_buffers(module)] or others:
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
+    return max(sizes, key=sizes.__getitem__, default=torch.device("cpu"))
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in containers and objects, each once, in order."""
+    found: dict[int, torch.Tensor] = {}
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            found[id(leaf)] = leaf
+        elif getattr(leaf, "__dict__", None):  # an object that torch's pytree does not know
+            for tensor in tensors_held_by(leaf, set()):
+                found[id(tensor)] = tensor
+    return list(found.values())

@@ -1,0 +1,156 @@
+"""What figures draw: blocks of an icicle, and the bytes of a step moment by moment.
+
+Input: a Summary, an Estimate. Output: plain data. Invariant: a bounded number of blocks and of
+moments, whatever the model; the peak is among the moments.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchfake.inspect.contents.tree import ModuleNode
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.records import units
+from torchfake.inspect.records.module_names import join_name, name_and_ancestors
+from torchfake.inspect.storages.lifetimes import PHASES
+from torchfake.inspect.summary import Summary
+
+MAX_EVENTS = 1200
+"""Events shown along a timeline."""
+
+MAX_BLOCKS = 2000
+"""Blocks of an icicle, in order of their level."""
+
+Array = np.ndarray[Any, Any]
+
+
+class Block(NamedTuple):
+    """A module in an icicle, or several that are alike."""
+
+    name: str
+    parent: str  # its name; "" of the root
+    label: str
+    value: int  # which its width shows
+
+
+class Icicle(NamedTuple):
+    """A tree whose widths are values, the root on top, level by level."""
+
+    title: str
+    blocks: list[Block]
+    text: Callable[[int], str]  # of a value
+
+
+class Curve(NamedTuple):
+    """Bytes held by category, at the moments that are shown."""
+
+    title: str
+    categories: tuple[str, ...]
+    events: Array  # int64 [moments]
+    num_bytes: Array  # int64 [moments, categories]
+    phases: list[tuple[str, int, int]]  # each phase but the start, its first and its last event
+    peak_event: int
+    peak_height: int  # bytes, stacked: without workspaces, which no allocation is counted for
+    peak_bytes: int
+
+    @property
+    def peak_text(self) -> str:
+        """The label of the peak."""
+        return f"peak {units.bytes_text(self.peak_bytes)}"
+
+
+Value = Callable[[ModuleNode, int, list[str]], int]
+"""The value of a node. The count is of all modules that it stands for; the full names are of those
+under one parent."""
+
+
+def parameters_icicle(summary: Summary) -> Icicle:
+    """Bytes of parameters by module."""
+    blocks = _blocks(summary.tree, lambda node, times, names: times * node.size.parameter_bytes)
+    return Icicle("Bytes of parameters by module", blocks, units.bytes_text)
+
+
+def operations_icicle(summary: Summary) -> Icicle:
+    """Operations by module, forward and backward added."""
+    blocks = _blocks(
+        summary.tree,
+        lambda node, times, names: times * sum(summary.flops_of(names)[:2]) // len(names),
+    )
+    return Icicle("Operations by module, forward and backward", blocks, units.flops_text)
+
+
+def peak_icicle(estimate: Estimate) -> Icicle:
+    """Bytes held at the peak by module."""
+    sizes: dict[str, int] = {"": 0}
+    for name, own in estimate.by_module.items():
+        for ancestor in name_and_ancestors(name):
+            sizes[ancestor] = sizes.get(ancestor, 0) + sum(own.values())
+    names = sorted(sizes, key=lambda name: (name.count(".") + bool(name), name))[:MAX_BLOCKS]
+    root = estimate.class_name
+    blocks = [
+        Block(
+            name or root,
+            (name.rpartition(".")[0] or root) if name else "",
+            name or root,
+            sizes[name],
+        )
+        for name in names
+    ]
+    return Icicle("Bytes held at the peak, by module", blocks, units.bytes_text)
+
+
+def _blocks(tree: ModuleNode, value: Value) -> list[Block]:
+    """The blocks of a tree, level by level."""
+    blocks: list[Block] = []
+    level = [(tree, "", "", "", 1)]  # node, block's parent, path of its parent, shown path, count
+    while level:
+        next_level = []
+        for node, parent, path, shown_path, count in level:
+            count *= node.repeat
+            names = [join_name(path, name) for name in node.names]
+            size = value(node, count, names)
+            if len(blocks) >= MAX_BLOCKS or not size:
+                continue
+            shown = join_name(shown_path, node.name)
+            label = f"{node.repeat} x {node.class_name}" if node.repeat > 1 else node.class_name
+            name = shown or tree.class_name
+            blocks.append(Block(name, parent, f"{node.name} {label}".strip(), size))
+            next_level += [(child, name, names[0], shown, count) for child in node.children]
+        level = next_level
+    return blocks
+
+
+def memory_curve(estimate: Estimate) -> Curve:
+    """Bytes held in a step."""
+    timeline, peak = estimate.timeline, estimate.peak
+    events = _shown_events(timeline.total, peak.event)
+    return Curve(
+        f"Memory held in a step of {estimate.mode}",
+        tuple(timeline.categories),
+        events,
+        timeline.num_bytes[events],
+        list(_phases(timeline.phase)),
+        peak.event,
+        int(timeline.total[peak.event]) if len(timeline.total) else 0,
+        estimate.peak_bytes,
+    )
+
+
+def _shown_events(total: Array, peak: int) -> Array:
+    """The events to show: in each range of events the one with most bytes held, and the peak."""
+    if len(total) <= MAX_EVENTS:
+        return np.arange(len(total))
+    edges = np.linspace(0, len(total), MAX_EVENTS, dtype=np.int64)
+    found = [int(a + total[a:b].argmax()) for a, b in itertools.pairwise(edges)]
+    return np.unique([*found, peak, len(total) - 1])
+
+
+def _phases(phase: Array) -> Iterator[tuple[str, int, int]]:
+    for number in np.unique(phase).tolist():
+        events = np.flatnonzero(phase == number)
+        if PHASES[number] != "start":
+            yield PHASES[number], int(events[0]), int(events[-1])

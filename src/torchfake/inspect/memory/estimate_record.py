@@ -1,0 +1,258 @@
+"""What an estimate has: the peak, the bytes at every moment, by category and by module.
+
+Input: the lifetimes of the storages of a step, and what CUDA takes in addition. Output: an
+:class:`Estimate`, plain data. Invariant: bytes are those that operators request, rounded up only as
+the caller requests; what the caching allocator makes of them is in ``reserved``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.contents.experts import Active, active_parameters, active_to_dict
+from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.memory.left_out import left_out_of
+from torchfake.inspect.memory.reserved import ReservedMemory
+from torchfake.inspect.records.messages import answers_to_dict
+from torchfake.inspect.records.record import Record, data_frame
+from torchfake.inspect.serving.cache_record import ServedCache
+from torchfake.inspect.steps.step import (
+    Step,
+)
+from torchfake.inspect.storages.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
+from torchfake.inspect.timing.commands import Command
+from torchfake.inspect.timing.schedule import Schedule, schedule_of
+from torchfake.observe import Answer, SourceLocation
+
+_PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
+"""Phases in which operators are called by the user's code, so that a line of it is known."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The event after which the most memory is held."""
+
+    num_bytes: int
+    event: int  # allocations and deallocations before it
+    phase: str  # of the step: "forward", "backward", "optimizer", ...
+    module: str  # the full name of the one that ran, forward or backward; "" for none
+    op: str  # that made the last allocation; "" if nothing was allocated after the start
+    line: str  # of the user's code that called it; "" where that is not known
+    by_category: dict[str, int]  # bytes, the largest first; they add up to num_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, as a dict for JSON."""
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Bytes held after each event, by category."""
+
+    categories: tuple[str, ...]
+    num_bytes: Array  # int64 [events, categories]
+    phase: Array  # int8 [events], into PHASES
+
+    @property
+    def total(self) -> Array:
+        """Total bytes held, int64 [events]."""
+        total: Array = self.num_bytes.sum(axis=1)
+        return total
+
+
+@dataclass(frozen=True, repr=False)
+class Estimate(ReservedMemory, Record):
+    """The memory of one step on one device."""
+
+    class_name: str  # of the module
+    mode: str  # "training", "forward", "inference", "generation" or "serving"
+    device: str  # that the numbers are of: the one with most parameter bytes
+    gpu: CudaProfile | None  # what it is, if it is a CUDA device
+    round_to: int  # bytes
+    workspace_bytes: int  # of cuBLAS; held throughout, in the category "workspace"
+    elsewhere: dict[str, int]  # peak bytes on other devices, not counted above
+    lives: Lifetimes = field(compare=False)  # of the storages on `device`
+    subject: Workload = field(compare=False)  # what was run
+    step: Step = field(compare=False)  # and how
+    answers: tuple[Answer, ...] = field(default=(), compare=False)
+    """To questions about values that do not exist."""
+    first_lives: Lifetimes | None = field(default=None, compare=False)
+    """Of the first call of a step of the user's own."""
+    cache: ServedCache | None = None  # what is cached for those who are served
+    commands: tuple[Command, ...] = field(default=(), compare=False)
+    """What the step puts on the streams of a GPU, in order."""
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """What a real run does, or holds, that this does not: hooks that were not run, what
+        ``torch.compile`` would do, settings that are not followed; a line each.
+        """
+        return left_out_of(self.subject, self.step, {*self.lives.op}, self.device)
+
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """When each kernel of the step runs; None on a CPU, on a GPU of your own, for generation
+        and serving, of which not all passes are run, and where a search ran it for its memory.
+        """
+        is_step = self.step.decode is None and self.step.serve is None
+        if self.gpu is None or not is_step or not self.commands:
+            return None
+        return schedule_of(self.commands, self.gpu)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The time of a step, from the second step on; see docs/time.md for its error."""
+        return None if self.schedule is None else self.schedule.seconds
+
+    @cached_property
+    def active(self) -> Active | None:
+        """For a mixture of experts, the parameters used for one token."""
+        return active_parameters(self.subject.module)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak memory from the second step on, when the optimizer already has its state."""
+        return self.peak.num_bytes
+
+    @property
+    def first_step_peak_bytes(self) -> int:
+        """Peak memory of the first step, at the end of which the optimizer creates its state."""
+        lives = self.first_lives or self.lives
+        held = lives.held_bytes(lives.allocated_at, self._rounded(lives))
+        return int(held.max(initial=0)) + self.workspace_bytes
+
+    @cached_property
+    def sizes(self) -> Array:
+        """Bytes of each storage, int64: rounded."""
+        return self._rounded(self.lives)
+
+    def _rounded(self, lives: Lifetimes) -> Array:
+        sizes: Array = -(-lives.num_bytes // self.round_to) * self.round_to
+        return sizes
+
+    @cached_property
+    def born(self) -> Array:
+        """The event at which each storage is allocated, int64; optimizer state at the start."""
+        is_state = self.lives.category == CATEGORIES.index("optimizer state")
+        return np.where(is_state, 0, self.lives.allocated_at)
+
+    def held_bytes(self, mask: Array | None = None) -> Array:
+        """Bytes held after each event, from the second step on, int64 [events].
+
+        Args:
+            mask: which storages to count, bool; all, if not given.
+        """
+        sizes = self.sizes if mask is None else np.where(mask, self.sizes, 0)
+        return self.lives.held_bytes(self.born, sizes)
+
+    @cached_property
+    def peak(self) -> Peak:
+        """The event after which the most memory is held, and its composition."""
+        lives, held = self.lives, self.held_bytes()
+        event = int(held.argmax()) if len(held) else 0
+        row = min(int(np.searchsorted(lives.allocated_at, event)), len(lives.op) - 1)
+        if row < 0:
+            return Peak(self.workspace_bytes, 0, "start", "", "", "", {})
+        phase = PHASES[lives.phase[row]]
+        location = lives.location[row] if phase in _PHASES_OF_USER_CODE else None
+        return Peak(
+            num_bytes=int(held[event]) + self.workspace_bytes,
+            event=event,
+            phase=phase,
+            module=lives.module[row],
+            op=lives.op[row],
+            line="" if location is None else str(SourceLocation(*location)),
+            by_category=self._by_category(self.alive_at(event)),
+        )
+
+    def alive_at(self, event: int) -> Array:
+        """Which storages are alive after `event`, bool."""
+        alive: Array = (self.born <= event) & (self.lives.freed_at > event)
+        return alive
+
+    def _by_category(self, mask: Array) -> dict[str, int]:
+        sums = np.bincount(self.lives.category[mask], self.sizes[mask], minlength=len(CATEGORIES))
+        found = {name: int(n) for name, n in zip(CATEGORIES, sums, strict=True) if n}
+        if self.workspace_bytes:
+            found["workspace"] = self.workspace_bytes
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def by_module(self) -> dict[str, dict[str, int]]:
+        """Bytes at the peak by the full name of their module, and by category.
+
+        A module's bytes do not include those of its children; `tree` of a summary has the hierarchy
+        to add them up. "" is the root, and what belongs to no module.
+        """
+        found: dict[str, dict[str, int]] = {}
+        lives = self.lives
+        for row in np.flatnonzero(self.alive_at(self.peak.event)).tolist():
+            own = found.setdefault(lives.module[row], {})
+            name = CATEGORIES[lives.category[row]]
+            own[name] = own.get(name, 0) + int(self.sizes[row])
+        return found
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Bytes held after each event; the workspace of cuBLAS is left out."""
+        category = self.lives.category
+        present = [i for i in range(len(CATEGORIES)) if (category == i).any()]
+        columns = [self.held_bytes(category == i) for i in present]
+        phase = np.zeros(self.lives.num_events, dtype=np.int8)
+        phase[self.lives.allocated_at] = self.lives.phase
+        return Timeline(
+            tuple(CATEGORIES[i] for i in present),
+            np.stack(columns, axis=1) if columns else np.zeros((0, 0), dtype=np.int64),
+            np.maximum.accumulate(phase),  # a deallocation is of the phase that is going on
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The results as a dict for JSON, without the lifetimes of storages."""
+        return {
+            "class_name": self.class_name,
+            "mode": self.mode,
+            "device": self.device,
+            "gpu": None if self.gpu is None else self.gpu.name,
+            "peak_bytes": self.peak_bytes,
+            "first_step_peak_bytes": self.first_step_peak_bytes,
+            "peak": self.peak.to_dict(),
+            "by_module": self.by_module,
+            "round_to": self.round_to,
+            "workspace_bytes": self.workspace_bytes,
+            **self.reserved_to_dict(),
+            "schedule": None if self.schedule is None else self.schedule.to_dict(),
+            "elsewhere": self.elsewhere,
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
+            **active_to_dict(self.active),
+            **self._serving_to_dict(),
+            **answers_to_dict(self.answers),
+        }
+
+    def _serving_to_dict(self) -> dict[str, Any]:
+        if self.cache is None or self.step.serve is None:
+            return {}
+        return {"serve": self.step.serve.to_dict(), "cache": self.cache.to_dict()}
+
+    def to_pandas(self) -> Any:
+        """One row for each storage, as a pandas DataFrame; `born` and `died` are events.
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        lives = self.lives
+        return data_frame(
+            {
+                "num_bytes": self.sizes,
+                "born": self.born,
+                "died": lives.freed_at,
+                "category": [CATEGORIES[i] for i in lives.category],
+                "phase": [PHASES[i] for i in lives.phase],
+                "module": lives.module,
+                "op": lives.op,
+            }
+        )

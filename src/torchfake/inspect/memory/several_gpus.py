@@ -1,0 +1,149 @@
+"""The plan to try where a model fits on no single GPU, as a command and as a call to paste.
+
+Input: an estimate, and the largest GPU that was tried. Output: a :class:`Layout`, and its text.
+Invariant: the number of GPUs is a rough one, enough for what FSDP2 shards, for the activations of a
+sample and for the block that is gathered; what is held exactly is for ``plan`` to say.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.errors import InputsError
+from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.storages.lifetimes import PHASES
+
+_MOST_GPUS = 1 << 14
+_FULL = 0.8  # of the memory of a GPU: what is counted here is rough
+_STATE_CATEGORIES = ("parameters", "gradients", "optimizer state", "workspace", "inputs")
+
+
+class Layout(NamedTuple):
+    """How a model that fits on no GPU may be trained on several."""
+
+    num_gpus: int
+    gpu: str
+    batch: int | None  # samples of a GPU
+    seq: int | None
+    optimizer: str
+    precision: str
+    checkpoint: str
+
+
+def layout_for(estimate: Estimate, name: str, gpu: CudaProfile, usable_bytes: int) -> Layout:
+    """FSDP2 on as many of these GPUs as the states of training need, a power of two.
+
+    Args:
+        estimate: of a step that does not fit.
+        name: of the GPU.
+        gpu: its profile.
+        usable_bytes: of its memory.
+    """
+    module, trains = estimate.subject.module, estimate.mode == "training"
+    precision = _precision(estimate)
+    batch, seq = _size(estimate, BATCH), _size(estimate, SEQ)
+    sample = _activation_bytes(estimate) // (batch or 1)
+    states, gathered = _state_bytes(module, precision), _gathered_bytes(module)
+    room = _FULL * usable_bytes - gathered
+    checkpoint = "none" if trains and 2 * sample < room else "full"
+    room -= sample if checkpoint == "none" else 0
+    number = 2
+    while states > number * max(room, 0) and number < _MOST_GPUS:
+        number *= 2
+    each = None if batch is None else max(1, batch // number)
+    optimizer = estimate.step.optimizer
+    optimizer = optimizer if isinstance(optimizer, str) else "adamw"
+    return Layout(number, name, each, seq, optimizer, precision, checkpoint)
+
+
+def command(layout: Layout, target: str, options: Sequence[str], inputs: Sequence[str]) -> str:
+    """``torchfake plan TARGET --gpus 16 ...``, with more options of the user's."""
+    words = ["torchfake", "plan", target, *options, "--gpus", str(layout.num_gpus)]
+    words += ["--gpu", layout.gpu]
+    if layout.batch is not None:
+        words += ["--batch", str(layout.num_gpus * layout.batch)]
+    for text in inputs:
+        words += ["--input", text]
+    if layout.seq is not None and not inputs:
+        words += ["--seq", str(layout.seq)]
+    words += ["--optimizer", layout.optimizer] if layout.optimizer != "adamw" else []
+    words += ["--precision", layout.precision] if layout.precision != "mixed" else []
+    words += ["--checkpoint", layout.checkpoint] if layout.checkpoint != "none" else []
+    return shlex.join(words)
+
+
+def call(layout: Layout, estimate: Estimate) -> tuple[str, ...]:
+    """The same in Python, for a module that the user has as ``model``, and its ``inputs``."""
+    made_up = hasattr(estimate.subject.kwargs, "resized")  # of example_inputs
+    inputs = "inputs"
+    if made_up:
+        sizes = "" if layout.seq is None else f", seq={layout.seq}"
+        inputs = f"example_inputs(model, batch={layout.batch or 1}{sizes}, labels=True)"
+    options = [f'{{"dp": {layout.num_gpus}}}']
+    options += [f'precision="{layout.precision}"'] if layout.precision != "mixed" else []
+    options += [f'checkpoint="{layout.checkpoint}"'] if layout.checkpoint != "none" else []
+    imports = "from copy import deepcopy; from torchfake import "
+    imports += f"{'example_inputs, ' * made_up}plan; from torchfake.distributed import Strategy"
+    return imports, (
+        f"plan(lambda: deepcopy(model), inputs={inputs}, "
+        f'optimizer="{layout.optimizer}", gpu="{layout.gpu}", '
+        f"**Strategy({', '.join(options)}).plan_options)"
+    )
+
+
+def _precision(estimate: Estimate) -> str:
+    """The one of ``plan`` that the step has: its parameters' dtype, unless autocast was on."""
+    dtypes = {p.dtype for p in estimate.subject.module.parameters()}
+    if dtypes == {torch.bfloat16}:
+        return "bf16"
+    trains = estimate.mode == "training"
+    return "fp32" if trains and estimate.step.autocast is None else "mixed"
+
+
+def _size(estimate: Estimate, name: str) -> int | None:
+    try:
+        return size_of(estimate.subject, name)
+    except InputsError:
+        return None
+
+
+def _activation_bytes(estimate: Estimate) -> int:
+    """The most that the passes hold beside what is there between steps."""
+    timeline = estimate.timeline
+    columns = [i for i, name in enumerate(timeline.categories) if name not in _STATE_CATEGORIES]
+    in_passes = timeline.phase != PHASES.index("optimizer")
+    return int(timeline.num_bytes[in_passes][:, columns].sum(axis=1).max(initial=0))
+
+
+def _state_bytes(module: nn.Module, precision: str) -> int:
+    """Parameters, gradients, AdamW's two moments, and what it takes while it runs."""
+    each = 10 if precision == "bf16" else 20
+    return each * sum(p.numel() for p in module.parameters())
+
+
+def _gathered_bytes(module: nn.Module) -> int:
+    """What FSDP2 holds whole at once: what is in no block, and two blocks, with gradients."""
+    lists = (nn.ModuleList, nn.Sequential)
+    blocks = [child for part in module.modules() if isinstance(part, lists) for child in part]
+    sizes = {id(p): p.numel() for p in module.parameters()}
+    in_blocks = {id(p) for block in blocks for p in block.parameters()}
+    rest = sum(size for key, size in sizes.items() if key not in in_blocks)
+    largest = max((_numel(block) for block in blocks), default=0)
+    return 6 * (rest + 2 * largest)
+
+
+def _numel(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def may_be_planned(estimate: Estimate) -> bool:
+    """Whether ``plan`` runs such a step: of a module, not of a function of the user's own."""
+    step: Any = estimate.step
+    return estimate.subject.program is None and step.training is None and step.peft is None

@@ -1,0 +1,125 @@
+"""The optimizer of a step, made for the parameters of a fake copy.
+
+Input: a name, a class, a function or an optimizer, and a fake copy. Output: a new optimizer of the
+copy's parameters. Invariant: an optimizer that was given is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchfake.errors import InputsError
+from torchfake.inspect.copies.workload import FakeCopy
+from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.records.units import bytes_text
+
+
+def optimizer_of(given: Any, fake_copy: FakeCopy) -> Optimizer | None:
+    """An optimizer of the parameters of a fake copy, as `given` describes it.
+
+    Args:
+        given: a name or class of torch.optim, a function of the parameters, an optimizer of the
+            original's parameters (it is not touched), or None.
+        fake_copy: whose parameters are to be trained.
+
+    Raises:
+        InputsError: if there is no such optimizer, or it cannot be made of these parameters.
+    """
+    if given is None:
+        return None
+    return made_optimizer(lambda: _make(given, fake_copy), fake_copy.module, f"optimizer={given!r}")
+
+
+def made_optimizer(make: Callable[[], Any], module: nn.Module, name: str) -> Optimizer:
+    """An optimizer of the parameters of a module on fakes, as torch has it on their device.
+
+    Args:
+        make: makes it.
+        module: whose parameters are to be trained.
+        name: of what asks for it, for an error.
+
+    Raises:
+        InputsError: if it cannot be made of these parameters.
+    """
+    if not any(p.requires_grad for p in module.parameters()):
+        raise InputsError("no parameter requires a gradient, so there is nothing to optimize")
+    try:
+        made = make()
+    except (TypeError, ValueError, RuntimeError, ImportError) as error:
+        if isinstance(error, InputsError):
+            raise
+        raise InputsError(
+            f"{name} cannot be made of these parameters: {one_line(error)}"
+        ) from error
+    if not isinstance(made, Optimizer):
+        raise InputsError(
+            f"{name} is not an optimizer: give a name such as 'adamw', a class of "
+            "torch.optim, a function of the parameters, or an optimizer"
+        )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InputsError(lbfgs_refused(made))
+    _use_foreach_on_cuda(made)
+    return made
+
+
+def lbfgs_refused(optimizer: torch.optim.LBFGS) -> str:
+    """Why LBFGS is not run: what it holds grows for many steps, by what values decide."""
+    group = optimizer.param_groups[0]
+    pairs, num_bytes = group["history_size"], sum(p.nbytes for p in group["params"])
+    held = bytes_text(2 * pairs * num_bytes)
+    return (
+        "LBFGS decides by values how often it runs the model in a step and what it remembers: up "
+        f"to {pairs} pairs of vectors as long as all parameters, {held}. "
+        "Estimate the function that it is given, as a step without an optimizer, and add these"
+    )
+
+
+def _make(given: Any, fake_copy: FakeCopy) -> Any:
+    if isinstance(given, Optimizer):
+        optimizer_class: Any = type(given)
+        return optimizer_class(_copied_groups(given, fake_copy))
+    make: Any = _optimizer_class(given) if isinstance(given, str) else given
+    parameters = [p for p in fake_copy.module.parameters() if p.requires_grad]
+    return make(parameters) if callable(make) else None
+
+
+def _optimizer_class(name: str) -> type[Optimizer]:
+    known: dict[str, type[Optimizer]] = {}
+    for key, value in vars(torch.optim).items():
+        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer:
+            known[key.lower()] = value
+    if name.lower() not in known:
+        names = ", ".join(sorted(known))
+        raise InputsError(f"optimizer is {name!r}: torch.optim has no {name!r}; there are: {names}")
+    return known[name.lower()]
+
+
+def _use_foreach_on_cuda(optimizer: Optimizer) -> None:
+    """Choose the foreach implementation for parameters on CUDA, as torch does for real ones.
+
+    It updates all tensors at once, which takes memory. Torch decides by the class of the parameters
+    too, and does not know fake ones.
+    """
+    for group in optimizer.param_groups:
+        undecided = group.get("foreach", True) is None and not group.get("fused")
+        if undecided and group["params"] and group["params"][0].device.type == "cuda":
+            group["foreach"] = True
+
+
+def _copied_groups(given: Optimizer, fake_copy: FakeCopy) -> list[dict[str, Any]]:
+    """The parameter groups of an optimizer, with the copies of its parameters."""
+    groups: list[dict[str, Any]] = []
+    for group in given.param_groups:
+        parameters = [fake_copy.by_tensor.get(id(p)) for p in group["params"]]
+        if any(p is None for p in parameters):
+            raise InputsError(
+                "the optimizer has parameters that are not the module's; make it of "
+                "module.parameters()"
+            )
+        groups.append({**group, "params": parameters})
+    return groups

@@ -1,0 +1,186 @@
+"""What a step does with a module: the options of ``estimate`` and ``plan``, checked.
+
+Input: arguments of ``estimate`` and ``plan``. Output: a :class:`Step`. Invariant: options that
+contradict each other are refused before anything is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchfake._core.arguments import is_whole_number
+from torchfake.errors import InputsError, TargetError
+from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings, parse_settings
+from torchfake.inspect.copies.workload import Workload, main_device
+from torchfake.inspect.serve import Serve
+from torchfake.inspect.steps.training_arguments import check_training_arguments
+from torchfake.inspect.targets.options import dtype_named
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done with a module, apart from its inputs."""
+
+    mode: str  # "training", "forward", "inference", "generation" or "serving"
+    optimizer: Any = None
+    loss: Loss | None = None
+    autocast: torch.dtype | None = None
+    decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
+    round_to: int | None = None  # bytes; as the device has it, if None
+    workspace_bytes: int | None = None  # the same
+    allocator: AllocatorSettings = DEFAULT_SETTINGS  # of CUDA's caching allocator
+    accumulate: int = 1  # micro-batches of an iteration
+    keep_gradients: bool = False  # from one iteration to the next, set to zero
+    training: Any = None  # transformers' TrainingArguments, in place of all these
+    peft: Any = None  # the config of adapters
+    serve: Serve | None = None  # sequences that are served, and their cache
+    pages: tuple[Any, ...] = ()  # what each layer caches of one, if that is known
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # each forward and backward
+
+
+def step_of(
+    workload: Workload,
+    *,
+    mode: str | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    autocast: torch.dtype | str | bool | None = None,
+    decode: Any = None,
+    accumulate: Any = 1,
+    keep_gradients: Any = False,
+    training: Any = None,
+    peft: Any = None,
+    round_to: Any = None,
+    workspace_bytes: Any = None,
+    allocator: str | None = None,
+) -> Step:
+    """The step that these arguments of :func:`torchfake.estimate` describe.
+
+    Raises:
+        InputsError: naming the argument.
+    """
+    if training is not None:
+        given = {"optimizer": optimizer, "loss": loss, "autocast": autocast, "decode": decode}
+        loop = {"mode": mode, "accumulate": accumulate, "keep_gradients": keep_gradients}
+        _check_trainer_options(training, {**given, **loop})
+        mode = "training"
+    mode = _resolve_mode(mode, optimizer, loss, decode)
+    _check_values(decode, loss, round_to, workspace_bytes)
+    _check_accumulation(mode, accumulate, keep_gradients)
+    autocast_dtype = _autocast_dtype(autocast, workload)
+    settings = DEFAULT_SETTINGS if allocator is None else parse_settings(allocator)
+    return Step(
+        mode,
+        optimizer,
+        loss,
+        autocast_dtype,
+        decode,
+        round_to,
+        workspace_bytes,
+        settings,
+        accumulate,
+        keep_gradients,
+        training,
+        peft,
+    )
+
+
+def _check_trainer_options(training: Any, options: Mapping[str, Any]) -> None:
+    check_training_arguments(training)
+    for name, value in options.items():
+        if value is not None and (name, value) not in [*_DEFAULTS, ("mode", "training")]:
+            raise InputsError(f"{name}= and training=: TrainingArguments say that themselves")
+
+
+def serving_step(serve: Serve, step: Step, inputs: tuple[Any, ...]) -> Step:
+    """The step that serves sequences, given what the other arguments describe.
+
+    Raises:
+        InputsError: if they do not go together.
+    """
+    if not isinstance(serve, Serve):
+        raise InputsError(f"serve={serve!r} is not a torchfake.Serve(context=..., users=...)")
+    if inputs:
+        raise InputsError("serve= makes the token ids itself: leave out the inputs")
+    if step.mode != "inference":
+        raise InputsError("serve= is inference: leave out optimizer=, loss=, mode= and decode=")
+    return replace(step, mode="serving", serve=serve)
+
+
+def check_program_options(options: Mapping[str, Any]) -> None:
+    """Refuse what a step of the user's own does by itself.
+
+    Raises:
+        InputsError: naming the argument.
+    """
+    for name, value in options.items():
+        is_default = value is None or (name, value) in _DEFAULTS
+        if not is_default:
+            raise InputsError(f"{name}= is for a module: a function does that itself")
+
+
+_DEFAULTS = [("accumulate", 1), ("keep_gradients", False)]
+
+
+def _check_accumulation(mode: str, accumulate: Any, keep_gradients: Any) -> None:
+    if not is_whole_number(accumulate, 1):
+        raise InputsError(f"accumulate={accumulate!r} is not a whole number of 1 or more")
+    if not isinstance(keep_gradients, bool):
+        raise InputsError(f"keep_gradients={keep_gradients!r} is not True or False")
+    if mode != "training" and (accumulate != 1 or keep_gradients):
+        name = f"accumulate={accumulate}" if accumulate != 1 else "keep_gradients=True"
+        raise InputsError(f"{name} is for training: give an optimizer=, a loss= or mode='training'")
+
+
+def _resolve_mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:
+    if mode not in (None, "training", "forward", "inference"):
+        raise InputsError(f"mode={mode!r} is not training, forward or inference")
+    trains = optimizer is not None or mode == "training"
+    if decode is not None and (trains or loss is not None or mode == "forward"):
+        raise InputsError("decode= is inference: leave out optimizer=, loss= and mode=")
+    if optimizer is not None and mode not in (None, "training"):
+        raise InputsError(f"an optimizer is for training: leave out optimizer= or mode={mode!r}")
+    if decode is not None:
+        return "generation"
+    return mode or ("training" if trains or loss is not None else "inference")
+
+
+def _check_values(decode: Any, loss: Any, round_to: Any, workspace_bytes: Any) -> None:
+    if loss is not None and not callable(loss):
+        raise InputsError(f"loss={loss!r} is not a function of the output")
+    for name, value, least in (("round_to", round_to, 1), ("workspace_bytes", workspace_bytes, 0)):
+        if value is not None and not is_whole_number(value, least):
+            raise InputsError(f"{name}={value!r} is not a whole number of {least} or more")
+    if decode is None:
+        return
+    is_pair = isinstance(decode, tuple) and len(decode) == 2
+    if not is_pair or not all(isinstance(n, int) and n > 0 for n in decode):
+        raise InputsError(f"decode={decode!r}: give (prompt, new_tokens), two lengths of 1 or more")
+
+
+def _autocast_dtype(
+    requested: torch.dtype | str | bool | None, workload: Workload
+) -> torch.dtype | None:
+    if requested is None or requested is False:
+        return None
+    if isinstance(requested, str):
+        try:
+            return dtype_named(requested)
+        except TargetError as error:
+            raise TargetError(f"autocast is {requested!r}: {error}") from None
+    if isinstance(requested, torch.dtype) and requested.is_floating_point:
+        return requested
+    if requested is not True:
+        raise InputsError(
+            f"autocast is {requested!r}: give a floating point dtype or its name, True for the "
+            "device's own, or None"
+        )
+    device = workload.device or main_device(workload.module, workload.held_by_inputs)
+    return torch.get_autocast_dtype(device.type)

@@ -1,0 +1,203 @@
+"""Records when each storage of a run is allocated and freed, and what it is used for.
+
+Input: what :mod:`torchfake.observe` tells of a run. Output: a :class:`Lifetime` for each
+allocation, then :class:`Lifetimes`. Invariant: a storage is alive for exactly as long as the memory
+that it stands for would be; nothing here keeps one alive.
+
+Allocations and frees share one event counter, so that any two are ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from torchfake.inspect.storages.bounds_check import LOOKUP, check_indices
+from torchfake.inspect.storages.kernel_memory import MADE_LAST_FIRST, is_product, kernel_bytes
+from torchfake.inspect.storages.lifetimes import Lifetime, Lifetimes, columns_of
+from torchfake.inspect.timing.commands import Command, CommandRecorder, Place
+from torchfake.observe import (
+    Allocation,
+    FakeTensor,
+    Observer,
+    RunningModules,
+    Storage,
+    held_tensors,
+    observing,
+    storage_of,
+)
+
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+"""Tensors, each after the full name of the module that it belongs to."""
+
+
+class StorageTracker(Observer):
+    """Observes allocations, and what is put on streams.
+
+    Args:
+        modules: of the step.
+        commands: records what is put on streams.
+        has_workspace: products on CUDA use a workspace that is accounted for the whole step.
+    """
+
+    modules: RunningModules
+    last_first = MADE_LAST_FIRST
+
+    def __init__(
+        self,
+        modules: RunningModules,
+        commands: CommandRecorder | None = None,
+        *,
+        has_workspace: bool = False,
+    ) -> None:
+        super().__init__()
+        self.modules = modules
+        self.commands = commands
+        self.lives: list[Lifetime] = []
+        self.clock = 0  # events so far
+        self.end = 0  # the clock at the end of the step
+        self.phase = "start"  # of what is allocated from here on
+        self._has_workspace = has_workspace
+        self.ops: set[Any] = set()  # all operators that ran
+        self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
+        self.survivors: list[Allocation] = []  # what is alive after `finish`
+
+    def active(self) -> observing:
+        """Context: this observes."""
+        return observing(self)
+
+    def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if self._recomputed and not torch.is_grad_enabled():
+            self._end_recomputation()
+        if func is LOOKUP:
+            check_indices(args)
+        return run(func, types, args, kwargs)
+
+    def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        self.ops.add(func)
+        if self.gpu is not None and args and isinstance(args[0], FakeTensor) and args[0].is_cuda:
+            self._note_kernel(func, args, kwargs)
+        if self.commands is not None:
+            self.commands.launch(func, args, kwargs, result, self._place)
+
+    @property
+    def recorded_commands(self) -> tuple[Command, ...]:
+        """What was put on streams so far."""
+        return () if self.commands is None else tuple(self.commands.commands)
+
+    def _place(self) -> Place:
+        """Where a command comes from, and where it goes."""
+        is_again = self.phase == "backward" and self.modules.is_recomputing
+        return Place(self.current_stream(), self.phase, self.modules.name, is_again)
+
+    def event_recorded(self, event: Any, stream: int) -> None:
+        if self.commands is not None:
+            self.commands.record(event, stream)
+
+    def event_awaited(self, event: Any, stream: int) -> None:
+        if self.commands is not None:
+            self.commands.wait(stream, event)
+
+    def _note_kernel(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Record what the kernel of an operator has allocated and freed."""
+        if self._has_workspace and is_product(func):
+            return
+        sizes = [size for size in kernel_bytes(func, args, kwargs, self.gpu) if size]
+        if not sizes:
+            return
+        self.settle()
+        device = args[0].device
+        stream = self.current_stream(device.index)
+        lives = [self._begin(size, device, stream, func) for size in sizes]
+        for life in lives:
+            life.category = "temporaries"
+            life.freed_at, self.clock = self.clock, self.clock + 1
+
+    def storage_born(self, allocation: Allocation) -> None:
+        before = allocation.note  # if it was resized
+        life = self._begin(
+            allocation.num_bytes, allocation.device, allocation.stream, allocation.op
+        )
+        life.location = allocation.location
+        life.category = "" if before is None else before.category
+        allocation.note = life
+
+    def _begin(self, num_bytes: int, device: torch.device, stream: int, op: Any) -> Lifetime:
+        life = Lifetime()
+        life.num_bytes, life.device, life.stream, life.used_on = num_bytes, device, stream, ()
+        life.allocated_at, life.freed_at, self.clock = self.clock, -1, self.clock + 1
+        life.category, life.phase, life.op = "", self.phase, op
+        life.module, life.location = self.modules.name, None
+        self.lives.append(life)
+        if self.phase == "backward" and self.modules.is_recomputing:
+            self._recomputed.append(life)
+        return life
+
+    def storage_freed(self, allocation: Allocation) -> None:
+        life = allocation.note
+        life.freed_at, self.clock = self.clock, self.clock + 1
+
+    def storage_used(self, allocation: Allocation, stream: int) -> None:
+        life = allocation.note
+        if stream not in (life.stream, *life.used_on):
+            life.used_on = (*life.used_on, stream)
+
+    def _end_recomputation(self) -> None:
+        """What the recomputation of a checkpointed forward has left alive is activations."""
+        self.settle()
+        for life in self._recomputed:
+            if life.freed_at < 0:
+                life.category = life.category or "activations"
+        self._recomputed.clear()
+
+    def register(self, tensors: NamedTensors, category: str) -> None:
+        """Record existing tensors under `category`, unless they have one."""
+        for module, storage in _storages(tensors):
+            life = self.add_existing(storage).note
+            if not life.category:
+                life.category, life.module = category, module
+
+    def recategorize(self, tensors: NamedTensors, category: str) -> None:
+        """Tensors that the step has made are of `category`, and of the modules named."""
+        for module, storage in _storages(tensors):
+            known = self.allocation_of(storage)
+            if known is not None and known.note.category in ("", "activations"):
+                known.note.category, known.note.module = category, module
+
+    def register_survivors(self, before: StorageTracker) -> None:
+        """Record what a tracker of an earlier run has left alive."""
+        for survivor in before.survivors:
+            storage = survivor.ref()
+            if storage is not None and self.allocation_of(storage) is None:
+                life = self.add_existing(storage).note
+                life.category, life.module = survivor.note.category, survivor.note.module
+
+    def end_forward(self) -> None:
+        """What the forward pass has allocated and is still alive is activations."""
+        for allocation in self.alive():
+            if not allocation.note.category:
+                allocation.note.category = "activations"
+
+    def end_step(self) -> None:
+        """What is freed from here on was alive at the end of the step."""
+        self.settle()
+        self.end = self.clock
+
+    def finish(self) -> Lifetimes:
+        """Stop tracking; the lifetimes of the storages of the step, as columns."""
+        self.survivors = self.forget()
+        for life in self.lives:
+            if not 0 <= life.freed_at < self.end:
+                life.freed_at = self.end
+        return columns_of([life for life in self.lives if life.allocated_at < self.end], self.end)
+
+
+def _storages(tensors: NamedTensors) -> Iterator[tuple[str, Storage]]:
+    """The storages of fakes, and of those that tensors of other classes hold."""
+    for module, tensor in tensors:
+        for held in held_tensors(tensor):
+            storage = storage_of(held)
+            if storage is not None:
+                yield module, storage

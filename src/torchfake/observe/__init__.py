@@ -1,0 +1,87 @@
+"""What a tool may see of a run on fakes: the one seam between the core of torchfake and its tools.
+
+``inspect``, ``distributed`` and the command line stand on this package and on the public names of
+torchfake, and so can a profiler of your own. A tool subclasses :class:`Observer`, and is told of
+operators, of memory, of streams and of modules while it observes::
+
+    class Peak(Observer):
+        held = peak = 0
+
+        def storage_born(self, allocation):
+            self.held += allocation.num_bytes
+            self.peak = max(self.peak, self.held)
+
+        def storage_freed(self, allocation):
+            self.held -= allocation.num_bytes
+
+    with fake_mode(), observing(Peak(), model) as peak:
+        model(x).sum().backward()
+
+Nothing of a run changes by being observed: operators, results, gradients and random numbers are
+the same, and nothing is kept alive. Outside of :func:`observing`, torchfake knows of no observer.
+
+The names in ``__all__`` are for everybody. What else is imported here is what torchfake's own tools
+need of the core, and may change.
+
+Its files, in reading order:
+
+    observer      what an observer is told, and the context in which it is
+    modules       which module is running, forward or backward
+    facts         facts of a fake and of its storage; the mode for a program that was copied
+"""
+
+from torchfake._core.devices import MAX_DEVICES as MAX_DEVICES
+from torchfake._core.metadata import Metadata as Metadata
+from torchfake._core.metadata import is_dense as is_dense
+from torchfake._core.schemas import OpTraits as OpTraits
+from torchfake._core.schemas import traits_of as traits_of
+from torchfake._core.source_location import RawLocation as RawLocation
+from torchfake._core.source_location import SourceLocation as SourceLocation
+from torchfake._core.source_location import is_library_code as is_library_code
+from torchfake._core.storage import Storage as Storage
+from torchfake._operators.collectives import RING_SHARES as RING_SHARES
+from torchfake._operators.collectives import Message as Message
+from torchfake._operators.collectives import message_of as message_of
+from torchfake._patches.patch import Patch as Patch
+from torchfake._patches.patch import Patched as Patched
+from torchfake._patches.wrapper_devices import patches_of_dtensors as patches_of_dtensors
+from torchfake._tensor.classes import FAKE_TYPES as FAKE_TYPES
+from torchfake._tensor.copies import FakeCopies as FakeCopies
+from torchfake._tensor.copies import held_tensors as held_tensors
+from torchfake._tensor.copies import is_or_holds_fake as is_or_holds_fake
+from torchfake._tensor.copies import is_replicated as is_replicated
+from torchfake._tensor.copies import replace_replicas as replace_replicas
+from torchfake._tensor.copies import tensors_held_by as tensors_held_by
+from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
+from torchfake._tensor.known_values import keeps_value as keeps_value
+from torchfake._torch.contexts import Restoring as Restoring
+from torchfake._torch.contexts import interrupt_behind as interrupt_behind
+from torchfake._torch.subclass import leaf_tensors as leaf_tensors
+from torchfake._unknown_values.answer_log import Answer as Answer
+from torchfake._unknown_values.answerers import Answerer as Answerer
+from torchfake._unknown_values.answerers import AnswerFunction as AnswerFunction
+from torchfake._unknown_values.question import Question as Question
+from torchfake.observe.facts import assume_value as assume_value
+from torchfake.observe.facts import held_bytes as held_bytes
+from torchfake.observe.facts import known_value as known_value
+from torchfake.observe.facts import metadata_of as metadata_of
+from torchfake.observe.facts import mode_of_copies as mode_of_copies
+from torchfake.observe.facts import no_mode as no_mode
+from torchfake.observe.facts import set_known_value as set_known_value
+from torchfake.observe.facts import storage_of as storage_of
+from torchfake.observe.modules import RunningModules as RunningModules
+from torchfake.observe.observer import Allocation as Allocation
+from torchfake.observe.observer import Observer as Observer
+from torchfake.observe.observer import observers as observers
+from torchfake.observe.observer import observing as observing
+
+__all__ = [
+    "Allocation",
+    "Observer",
+    "RunningModules",
+    "known_value",
+    "metadata_of",
+    "observers",
+    "observing",
+    "storage_of",
+]

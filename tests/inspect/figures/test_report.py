@@ -1,0 +1,137 @@
+"""The page: whole, offline, small, and what it shows is there once scripts have run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.small_models import model_and_inputs
+from torchfake.errors import InputsError
+from torchfake.inspect import estimate, fit, summary
+from torchfake.inspect.figures.plotly_figures import flops_figure, peak_figure
+from torchfake.inspect.figures.report import report
+
+MAX_BYTES = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model, inputs = model_and_inputs("llama")
+    found = estimate(model, inputs, optimizer="adamw", gpu="h100-80gb")
+    path = tmp_path_factory.mktemp("page") / "out.html"
+    fits = fit(found, "h100-80gb", "t4-16gb", vary=None)
+    assert report(summary(model, inputs), fits, path) == path
+    return path
+
+
+def test_it_asks_nothing_of_the_network(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.encode()) < MAX_BYTES
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttp", text)
+
+
+def test_it_has_all_sections(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == [
+        *("Parameters", "Operations", "Modules"),
+        *("Memory, and where it fits", "Memory over time", "Memory at the peak"),
+    ]
+    assert "3 x LlamaDecoderLayer" in text
+    assert "t4-16gb" in text
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a headless Chromium")
+def test_it_draws_itself_in_a_browser(page: Path) -> None:
+    assert CHROMIUM is not None
+    shown = subprocess.run(
+        [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *("--virtual-time-budget=10000", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    assert shown.count("Expand all") == 1  # the script has run
+    assert shown.count("<svg xmlns") == 4
+    assert re.search(r"peak \d", shown)
+
+
+def test_a_module_and_its_inputs(tmp_path: Path) -> None:
+    path = report(nn.Linear(3, 4), torch.ones(2, 3), tmp_path / "a.html", optimizer="sgd")
+    assert "training on cpu" in path.read_text(encoding="utf-8")
+    path = report(nn.Linear(3, 4), tmp_path / "b.html")
+    assert "<h2>Modules</h2>" in path.read_text(encoding="utf-8")
+
+
+def test_wrong_options(tmp_path: Path) -> None:
+    with pytest.raises(InputsError, match="the last argument is the path"):
+        report(nn.Linear(3, 4), torch.ones(2, 3))
+    with pytest.raises(InputsError, match="a int cannot be reported"):
+        report(3, tmp_path / "a.html")
+    with pytest.raises(InputsError, match="optimizer are options for a module"):
+        report(summary(nn.Linear(3, 4)), tmp_path / "a.html", optimizer="sgd")
+    with pytest.raises(OSError, match="No such file"):
+        report(summary(nn.Linear(3, 4)), tmp_path / "none" / "a.html")
+    with pytest.raises(InputsError, match="optimizer: give the module's inputs too"):
+        report(nn.Linear(3, 4), tmp_path / "a.html", optimizer="sgd")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_there_stays_if_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.html"
+    path.write_text("before")
+
+    def fails(*args: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="no space left"):
+        report(summary(nn.Linear(3, 4)), path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_figures_are_bounded() -> None:
+    model, inputs = model_and_inputs("gpt2")
+    found = estimate(model, inputs, optimizer="adamw")
+    figure = found.plot()
+    assert [trace.name for trace in figure.data] == list(found.timeline.categories)
+    tops = sum(trace.y for trace in figure.data)
+    assert tops.max() == found.peak_bytes
+    icicle = json.loads(summary(model).plot().to_json())["data"][0]
+    assert len(icicle["ids"]) == len(set(icicle["ids"]))
+    assert set(icicle["parents"]) <= {"", *icicle["ids"]}
+
+
+def test_an_icicles_children_do_not_outgrow_their_parent() -> None:
+    model, inputs = model_and_inputs("t5")
+    figures = [
+        summary(model).plot(),
+        flops_figure(summary(model, inputs)),
+        peak_figure(estimate(model, inputs, optimizer="adamw")),
+    ]
+    for figure in figures:
+        trace = figure.data[0]
+        values = dict(zip(trace.ids, trace.values, strict=True))
+        inside = dict.fromkeys(values, 0)
+        for name, parent in zip(trace.ids, trace.parents, strict=True):
+            if parent:
+                inside[parent] += values[name]
+        assert all(inside[name] <= values[name] for name in values)

@@ -1,0 +1,61 @@
+"""Generation: the peak is that of a greedy loop over all tokens on real tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.memory.memory_oracle import StorageCounter
+from tests.inspect.small_models import cache_name, model_and_inputs
+from torchfake.errors import InputsError
+from torchfake.inspect import estimate
+
+
+def test_generation_is_byte_exact() -> None:
+    """Against a loop over all tokens on real tensors."""
+    model, _ = model_and_inputs("llama")
+    model.eval()
+    name = cache_name(model)
+    prompt, new = 7, 9
+    counting = StorageCounter([*model.parameters(), *model.buffers()])
+    with counting, torch.no_grad():
+        token = torch.zeros(2, prompt, dtype=torch.long)
+        cache = None
+        for _ in range(new):
+            output = model(input_ids=token, **{name: cache}, use_cache=True, logits_to_keep=1)
+            cache = output[name]
+            del output
+            token = torch.zeros(2, 1, dtype=torch.long)
+    found = estimate(model, torch.zeros(2, 1, dtype=torch.long), decode=(prompt, new))
+    assert found.mode == "generation"
+    assert found.peak_bytes == counting.peak_bytes
+    assert found.peak.by_category["kv cache"] > 0
+
+
+@pytest.mark.parametrize("new", [1, 2, 9])
+def test_generation_with_an_encoder_is_byte_exact(new: int) -> None:
+    model, _ = model_and_inputs("t5")
+    model.eval()
+    name = cache_name(model)
+    prompt = 7
+    counting = StorageCounter([*model.parameters(), *model.buffers()])
+    with counting, torch.no_grad():
+        token = torch.zeros(2, 1, dtype=torch.long)
+        given: dict[str, Any] = {"input_ids": torch.zeros(2, prompt, dtype=torch.long)}
+        cache = encoded = None
+        for _ in range(new):
+            output = model(**given, decoder_input_ids=token, **{name: cache}, use_cache=True)
+            cache, encoded = output[name], output.encoder_last_hidden_state
+            given = {"encoder_outputs": (encoded,)}
+            del output
+            token = torch.zeros(2, 1, dtype=torch.long)
+    found = estimate(model, torch.zeros(2, 1, dtype=torch.long), decode=(prompt, new))
+    assert found.peak_bytes == counting.peak_bytes
+
+
+def test_a_model_without_token_ids() -> None:
+    with pytest.raises(InputsError, match="input_ids"):
+        estimate(nn.Linear(3, 4), torch.ones(2, 3), decode=(1, 3))

@@ -1,0 +1,73 @@
+"""Optimizers: however they are given, a new one of the fake copy's parameters is run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.memory.memory_oracle import training_peaks
+from tests.inspect.small_models import model_and_inputs
+from torchfake.errors import InputsError
+from torchfake.inspect import estimate
+
+
+def test_optimizers_on_cuda_use_foreach() -> None:
+    model, inputs = model_and_inputs("vit")
+    found = estimate(model, inputs, optimizer="adamw", device="cuda")
+    assert any(op.startswith("aten._foreach_") for op in found.lives.op)
+    same = estimate(model, inputs, optimizer=torch.optim.AdamW(model.parameters()), device="cuda")
+    assert same.peak_bytes == found.peak_bytes
+
+
+def test_an_optimizer_of_the_module_itself() -> None:
+    model, inputs = model_and_inputs("vit")
+    groups = [
+        {"params": list(model.vit.parameters()), "lr": 1e-3},
+        {"params": list(model.classifier.parameters()), "amsgrad": True},
+    ]
+    optimizer = torch.optim.Adam(groups, lr=1e-4)
+    found = estimate(model, inputs, optimizer=optimizer)
+    assert not optimizer.state
+    params = {id(p): i for i, p in enumerate(model.parameters())}
+
+    def same(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        mine = [
+            {**group, "params": [parameters[params[id(p)]] for p in group["params"]]}
+            for group in optimizer.param_groups
+        ]
+        return torch.optim.Adam(mine)
+
+    assert (found.first_step_peak_bytes, found.peak_bytes) == training_peaks(model, inputs, same)
+
+
+def test_all_ways_to_give_an_optimizer_are_equal() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    ways = [
+        "adamw",
+        torch.optim.AdamW,
+        torch.optim.AdamW(model.parameters()),
+        partial(torch.optim.AdamW, lr=1e-4),
+    ]
+    x = torch.ones(2, 64)
+    assert len({estimate(model, x, optimizer=o, gpu="a100-40gb").peak_bytes for o in ways}) == 1
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "muon"])
+def test_optimizers_that_cannot_be_run(name: str) -> None:
+    with pytest.raises(InputsError, match=r"LBFGS|cannot be made of these parameters"):
+        estimate(nn.Linear(3, 3), torch.ones(2, 3), optimizer=name)
+
+
+def test_optimizers_that_do_not_fit_the_module() -> None:
+    layer, x = nn.Linear(3, 4), torch.ones(2, 3)
+    with pytest.raises(InputsError, match=r"torch.optim has no 'adamz'; there are: .*adamw"):
+        estimate(layer, x, optimizer="adamz")
+    with pytest.raises(InputsError, match="no parameter requires a gradient"):
+        estimate(nn.Linear(3, 4).requires_grad_(False), x, optimizer="sgd")
+    with pytest.raises(InputsError, match="parameters that are not the module's"):
+        estimate(layer, x, optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters()))
+    with pytest.raises(InputsError, match="is not an optimizer: give a name"):
+        estimate(layer, x, optimizer=3)

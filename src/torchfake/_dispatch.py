@@ -32,14 +32,14 @@ from torchfake._eager_checks.dtypes import check_dtypes
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._eager_checks.strings import check_strings
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
-from torchfake._operators.cuda import COMPOSED_ELSEWHERE
+from torchfake._operators.cuda.first_use import COMPOSED_ELSEWHERE
 from torchfake._operators.higher_order.kernels import run as run_higher_order
 from torchfake._operators.interpreter import interpret
-from torchfake._operators.meta_kernels import has_replacement
+from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._operators.special_operators import LIFTS, handler_of, lift
-from torchfake._recording import eager as _eager  # noqa: F401  registers its kernels
 from torchfake._recording.arguments import has_deferred_arguments
+from torchfake._recording.eager import first_use as _first_use  # noqa: F401  registers its kernels
 from torchfake._recording.hits import NOT_RECORDED, record_hit
 from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, with_version_counter

@@ -24,7 +24,6 @@ from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
 from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
-from torchfake._tensor import classes
 from torchfake._torch import dispatcher, distributed_patches
 from torchfake.errors import NotDeferredError
 from torchfake.fake import fake_mode, parameters_and_buffers
@@ -59,9 +58,6 @@ class deferred_mode(fake_mode):
         distributed_patches.check_before_ddp(check_before_ddp)
         super().__enter__()
         return self
-
-
-classes.modes_by_kind[True] = deferred_mode
 
 
 @advised()

@@ -18,7 +18,7 @@ from torchfake import _arguments, _dispatch, _guessed_modes
 from torchfake._contexts import Restoring
 from torchfake._core import devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.metadata import PLAIN
+from torchfake._core.metadata import DEFERRED, PLAIN
 from torchfake._core.modes import FakeAccelerator, ModeState
 from torchfake._fake_copies import FakeCopies, is_or_holds_fake
 from torchfake._guessed_calls import advised
@@ -129,7 +129,13 @@ class fake_mode(metaclass=_guessed_modes.WithParentheses):
         return decorated  # type: ignore[return-value]
 
 
-classes.modes_by_kind[False] = fake_mode
+class _RecordingMode(fake_mode):
+    """The mode in which a class of deferred fakes is called outside all modes."""
+
+    _mark = DEFERRED
+
+
+classes.modes_by_kind.update({False: fake_mode, True: _RecordingMode})
 
 
 @advised()

@@ -23,7 +23,7 @@ from torchfake._cache.other_sizes import order
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED, Metadata
 from torchfake._core.storage import ConstantFill, Storage
-from torchfake._operators import random_values
+from torchfake._operators import lazy_draws, random_values
 from torchfake._random import word_counts
 from torchfake._random.lazy_generators import Fill, Run, SingleNormals, Words
 from torchfake._recording import fills
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
 
     def repeat(self, storage: Storage) -> None:
         """Let a storage have the values that are drawn next."""
-        storage.value = random_values.draw_again(self.item, self.num_bytes)
+        storage.value = lazy_draws.draw_again(self.item, self.num_bytes)
 
 
 def repeatable(draws: tuple[Any, ...] | None, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -68,7 +68,7 @@ def repeatable(draws: tuple[Any, ...] | None, tensors: Sequence[Any]) -> tuple[A
 
 def value_beside(draws: Sequence[Any], value: Any) -> Any:
     """A known value, if it is not that of a draw."""
-    is_drawn = type(value) is random_values.LazyDraw and any(type(d) is Kept for d in draws)
+    is_drawn = type(value) is lazy_draws.LazyDraw and any(type(d) is Kept for d in draws)
     return None if is_drawn else value
 
 

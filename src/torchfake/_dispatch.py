@@ -3,9 +3,7 @@
 Input: what torch hands to ``__torch_dispatch__``, from a mode or from a fake: an operator, the
 classes of its arguments, the arguments. Output: the result: made from a recipe if the cache has
 one, else by a special operator's handler or the interpreter, or recorded if it is deferred.
-Invariant: tensors of classes that are not ours run their own ``__torch_dispatch__`` first. Called
-by: torch, for ``FakeTensor`` and for the modes that :mod:`torchfake.fake` puts into torch's FAKE
-slot.
+Invariant: tensors of classes that are not ours run their own ``__torch_dispatch__`` first.
 """
 
 from __future__ import annotations

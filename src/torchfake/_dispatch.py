@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import OpOverload
@@ -76,12 +76,16 @@ def dispatch(
     fast = recipe.fast
     if fast is None:
         returned, write = recipe.returned_argument, recipe.write
-        if returned is None or (write is not None and not write(args[returned])):
+        if returned is None or (write is not None and not write(args)):
             return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
         return args[returned]
-    record, wrapper, base, default_dtype, kind, value = fast
+    record, wrapper, base, default_dtype, kind, value, make_value = fast
     if default_dtype is not None and default_dtype is not _default_dtype():
         return _miss(func, types, args, kwargs or {}, owner)
+    if make_value is not None:
+        value = make_value(args, kwargs)
+        if value is None:
+            return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
     if base is None:
         if _in_inference_mode():
             inference.seen = True
@@ -294,8 +298,9 @@ class FakeDispatch(TorchDispatchMode):
     shape_env = None  # make_fx asks whatever is in the slot for symbolic sizes
     __torch_dispatch__ = dispatch
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
 
     @classmethod
     def is_infra_mode(cls) -> bool:

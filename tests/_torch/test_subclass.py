@@ -8,7 +8,6 @@ import sys
 import weakref
 from typing import Any
 
-import pytest
 import torch
 
 from torchfake import FakeTensor, fake_like, fake_mode
@@ -275,21 +274,3 @@ def test_swap_tensors_of_torch_exchanges_dicts_in_code_that_we_know() -> None:
     torch.utils.swap_tensors(one, other)
     assert len(seen) >= 4
     assert set(seen) <= subclass._swaps_attributes
-
-
-def test_a_detached_wrapper_shares_what_a_detached_tensor_does() -> None:
-    with fake_mode():
-        fake: Any = torch.empty(4, 6)[:, 1]
-    made: Any = subclass.detached_wrapper(FakeTensor, fake, True)
-    assert type(made) is FakeTensor
-    assert made.requires_grad
-    assert made.is_leaf
-    assert (made.shape, made.stride(), made.storage_offset()) == ((4,), (6,), 1)
-    fake.add_(1)
-    assert made._version == fake._version == 1
-    python = torch._C.DispatchKey.Python
-    assert torch._C._dispatch_keys(made).has(python)
-    assert not torch._C._dispatch_tls_is_dispatch_key_excluded(python)
-    with pytest.raises(RuntimeError, match="floating point"), fake_mode():
-        subclass.detached_wrapper(FakeTensor, torch.arange(3), True)
-    assert not torch._C._dispatch_tls_is_dispatch_key_excluded(python)

@@ -18,7 +18,7 @@ PRIVATE = [room for room in ROOMS if room.relative_to(SOURCE).parts[0].startswit
 MIN_FILES, MAX_FILES = 4, 13  # of a package or subpackage, its ``__init__`` included
 MAX_LINES, MAX_TEST_LINES = 350, 400
 
-DIVIDED_LATER = ("inspect", "distributed", "_patches/sources")
+DIVIDED_LATER = ("inspect", "distributed")
 """Rooms that do not have so many files yet, and those in them."""
 
 

@@ -134,13 +134,17 @@ def make(recipes, rest):
 
 _RETURNS_ARGUMENT = """\
 returned, write = recipe.returned_argument, recipe.write
-            if returned is not None and (write is None or write(args[returned])):
+            if returned is not None and (write is None or write(args)):
                 return args[returned]"""
 
 _MAKES_WRAPPER = """\
-record, wrapper, base, default_dtype, kind, value = fast
+record, wrapper, base, default_dtype, kind, value, make_value = fast
         if default_dtype is not None and default_dtype is not get_default_dtype():
             return rest(owner, func, types, args, kwargs)
+        if make_value is not None:
+            value = make_value(args, kwargs)
+            if value is None:
+                return rest(owner, func, types, args, kwargs)
         if base is None:
             if in_inference_mode():
                 inference.seen = True

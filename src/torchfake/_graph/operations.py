@@ -171,30 +171,6 @@ class Op:
         return self.name if self.location is None else f"{self.name} at {self.source_location}"
 
 
-class Overwrite(NamedTuple):
-    """A recorded operation that overwrites a whole cell with numbers. Most are overwritten in turn:
-    the :class:`Op` is made once somebody reads it.
-    """
-
-    func: Any
-    numbers: tuple[Any, ...]  # its arguments, but for the tensor
-    record: Metadata  # of the tensor
-    location: RawLocation | None
-    is_sharding: bool
-    number: int
-    numerics: numerics.Numerics
-    draw: Any
-
-    def as_op(self, cell: Cell) -> Op:
-        args = (Read(cell, self.record), *self.numbers)
-        op = Op(self.func, args, NO_KWARGS, self.location, self.number, self.numerics)
-        op.draw = self.draw
-        if self.is_sharding:
-            op.is_sharding = True
-        op.add_written(cell)
-        return op
-
-
 def dependencies(requested: Iterable[Op | None], *, ignore_cached: bool = False) -> list[Op]:
     """The operations that have to run for `requested`, these included, in recorded order.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchfake._core import modes
 from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.storage import SharedBytes
@@ -57,7 +58,7 @@ class LazyDraw(SharedBytes):
     is_draw = True
 
     def __init__(self, lazy: LazyGenerator, num_bytes: int) -> None:
-        super().__init__(None)
+        self.value = None
         self._lazy = lazy
         self._num_bytes = num_bytes
 
@@ -111,29 +112,49 @@ def draw_lazily(call: Call, fake: Any) -> bool:
     options = {n: v for n, v in call.kwargs.items() if is_in_place and n != "generator"}
     size = storage.num_bytes if is_whole else _bytes_up_to_end(record)
     lazy, is_real = lazy_generator_of(given_generator((), call.kwargs), call.device)
-    item = Fill(
-        partial(_filled, size, record, fill, numbers, options),
-        partial(word_counts.taken_by, fill, (None, *numbers), options, record),
-    )
-    storage.value = _draw_into(lazy, item, size) if is_whole else None
-    if not is_whole:
-        lazy.add(item)
+    storage.value = drawn = LazyDraw(lazy, size) if is_whole else None
+    _fill_later(drawn, lazy, record, fill, numbers, options, size)
     if is_real:
         lazy.settle()
     return True
 
 
-def _draw_into(lazy: LazyGenerator, item: Fill, num_bytes: int) -> LazyDraw:
-    """Have a draw take its place in the sequence: the value of who gets its bytes."""
-    drawn = LazyDraw(lazy, num_bytes)
-    item.reader = weakref.ref(drawn)
+def draw_whole_lazily(fill: Any, args: Args) -> bool:
+    """:func:`draw_lazily` for the first argument of an operator that fills it, a plain fake on the
+    CPU of few floats; or nothing has happened, if there is more to its storage.
+    """
+    storage, record = args[0]._fake_storage, args[0]._fake_meta
+    size = record.num_bytes
+    if storage.num_bytes != size or storage.deferred or modes.is_recording():
+        return False
+    if modes.is_in_recorded_initialiser():
+        return False
+    lazy = lazy_generators.position().lazy_generator()
+    storage.value = drawn = LazyDraw(lazy, size)
+    _fill_later(drawn, lazy, record, fill, args[1:], {}, size)
+    return True
+
+
+def _fill_later(
+    drawn: LazyDraw | None, lazy: LazyGenerator, record: Metadata, fill: Any, *call: Any
+) -> None:
+    """Have a fill take its place in the sequence, for the value that gets its bytes, if one does.
+
+    Args:
+        drawn: that value.
+        lazy: what the fill draws from.
+        record: of the tensor that is filled.
+        fill: the operator that fills it.
+        *call: the arguments of that but for the tensor, the named ones, and the size in bytes.
+    """
+    numbers, options, size = call
+    item = Fill(
+        partial(_filled, size, record, fill, numbers, options),
+        partial(word_counts.taken_by, fill, (None, *numbers), options, record),
+    )
+    if drawn is not None:
+        item.reader = weakref.ref(drawn)  # before others may see the item: what nobody reads goes
     lazy.add(item)
-    return drawn
-
-
-def draw_again(item: Fill, num_bytes: int) -> LazyDraw:
-    """A value that is drawn as that of another storage was, from the global generator."""
-    return _draw_into(lazy_generators.position().lazy_generator(), item.again(), num_bytes)
 
 
 def _is_small_draw(fake: FakeTensor, call: Call) -> bool:

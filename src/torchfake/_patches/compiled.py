@@ -16,7 +16,7 @@ import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,11 +40,9 @@ _state = _State()
 
 def let_fakes_run_uncompiled(
     as_outside_modes: Callable[[], AbstractContextManager[Any]],
-    imported: Mapping[str, Callable[[], None]],
 ) -> None:
     """From the first fake on. An import of the tracer reads the functions of torch: it gets the
-    originals in a context of the given kind. The functions `imported` are called when the modules
-    of their names are.
+    originals in a context of the given kind.
     """
     if not _state.is_watching:
         _state.is_watching = True
@@ -52,7 +50,7 @@ def let_fakes_run_uncompiled(
             frames.TRACER: _run_uncompiled,
             higher_order.FLEX_ATTENTION_MODULE: _expect_no_scores,
         }
-        frames.watch_imports(as_outside_modes, {**of_torch, **imported})
+        frames.watch_imports(as_outside_modes, of_torch)
 
 
 def _run_uncompiled() -> None:
@@ -64,7 +62,7 @@ def _expect_no_scores() -> None:
     higher_order.never_warn_of_unfused_attention(lambda query: isinstance(query, FakeTensor))
 
 
-_WITH_REPLACEMENTS = ("accelerators", "autocast", "data", "device_arguments", "wrapper_devices")
+_WITH_REPLACEMENTS = ("accelerators", "autocast", "device_arguments", "sources", "wrapper_devices")
 _TRACED = (
     "_core.modes",
     *(f"_patches.{name}" for name in _WITH_REPLACEMENTS),

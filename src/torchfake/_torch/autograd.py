@@ -201,36 +201,13 @@ def is_in_transform(tensor: torch.Tensor) -> bool:
     return is_transformed(tensor) and torch._C._functorch.maybe_get_level(tensor) != dead_level
 
 
-def are_transforms_running() -> bool:
-    """Whether a transform of ``torch.func`` runs: ``requires_grad_()`` is refused inside of it."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-_num_function_modes = torch._C._len_torch_function_stack
-_num_dispatch_modes = torch._C._len_torch_dispatch_stack
 innermost_transform = torch._C._functorch.peek_interpreter_stack
 """The innermost transform of ``torch.func`` that runs, or None."""
 
-_tracing_state = torch._C._get_tracing_state
-_forward_ad = torch.autograd.forward_ad
-_is_profiling = torch._C._autograd._profiler_enabled
-_in_inference_mode = torch.is_inference_mode_enabled
 
-
-def is_unobserved() -> bool:
-    """Whether nobody but the mode in torch's FAKE slot sees the operations of this thread: no other
-    mode, transform, tracer or profiler; and whether there are no tangents and no inference mode, so
-    that a write without gradients does nothing to a tensor but count. A tenth of a dispatch.
-    """
-    return not (
-        _num_function_modes()
-        or _num_dispatch_modes() != 1
-        or innermost_transform() is not None
-        or _tracing_state() is not None
-        or _is_profiling()
-        or _in_inference_mode()
-        or _forward_ad._current_level >= 0
-    )
+def are_transforms_running() -> bool:
+    """Whether a transform of ``torch.func`` runs: ``requires_grad_()`` is refused inside of it."""
+    return innermost_transform() is not None
 
 
 def count_writes(tensor: torch.Tensor, num_writes: int) -> None:

@@ -134,27 +134,6 @@ _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _PYTHON, _PYTHON_TLS = torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot
 
 
-def detached_wrapper(cls: Any, wrapper: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """A wrapper of class `cls` with the metadata and the version counter of another: what
-    ``nn.Parameter(data)`` makes of a plain tensor. C++ detaches it without asking the class.
-
-    Raises:
-        RuntimeError: if it is to require a gradient and is not of a floating point dtype.
-    """
-    was_excluded = _is_excluded(_PYTHON)
-    try:
-        _set_excluded(_PYTHON, True)
-        _set_excluded(_PYTHON_TLS, True)
-        made: torch.Tensor = _make_from(cls, wrapper, requires_grad)
-        _set_excluded(_PYTHON, was_excluded)
-        _set_excluded(_PYTHON_TLS, was_excluded)
-        return made
-    except BaseException:  # Ctrl-C in the last lines too
-        _set_excluded(_PYTHON, was_excluded)
-        _set_excluded(_PYTHON_TLS, was_excluded)
-        raise
-
-
 def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
     """Swap the classes, attributes and C++ tensors of two tensor objects.
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import BaseTorchFunctionMode
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode

@@ -21,7 +21,6 @@ from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
 from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
-from torchfake._tensor import classes
 from torchfake._torch import dispatcher, distributed_patches
 from torchfake._torch.contexts import holding
 from torchfake.errors import NotDeferredError
@@ -52,9 +51,6 @@ class deferred_mode(fake_mode):
         distributed_patches.check_before_ddp(check_before_ddp)
         super().__enter__()
         return self
-
-
-classes.modes_by_kind[True] = deferred_mode
 
 
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:

@@ -273,3 +273,15 @@ def test_writes_are_counted() -> None:
     base = torch.zeros(3)
     autograd.count_writes(base[1:], 2)
     assert base._version == 2
+
+
+def test_the_innermost_transform_is_seen() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(autograd.innermost_transform() is None)
+        return x.sin()
+
+    torch.func.vmap(function)(torch.ones(3))
+    assert seen == [False]
+    assert autograd.innermost_transform() is None

@@ -26,7 +26,7 @@ from torchfake._cache.learn import ArgumentSnapshot, learn_recipe, snapshot_argu
 from torchfake._cache.recipes import Recipe, guards_hold
 from torchfake._cache.verify import disagreements
 from torchfake._core.schemas import ACCEPTS_MASKS, traits_of
-from torchfake._operators.meta_kernels import has_replacement
+from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._torch import backends
 from torchfake.errors import CacheError

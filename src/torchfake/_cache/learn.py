@@ -27,7 +27,7 @@ from torchfake._cache.recipes import (
 from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
-from torchfake._operators import random_values
+from torchfake._operators import lazy_draws, random_values
 from torchfake._operators.lazy_values import LazyValue
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._random.lazy_generators import Words
@@ -116,7 +116,7 @@ def _is_lazy(call: Call, before: list[ArgumentSnapshot], outcome: Any, result: A
         return False
     storage, record = result._fake_storage, result._fake_meta
     is_whole = record.num_bytes == storage.num_bytes and record.device.type == "cpu"
-    return is_whole and isinstance(storage.value, random_values.LazyDraw)
+    return is_whole and isinstance(storage.value, lazy_draws.LazyDraw)
 
 
 def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> Words | None:

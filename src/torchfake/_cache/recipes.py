@@ -24,7 +24,7 @@ from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED_AS_META, MARKS, Metadata, with_mark
 from torchfake._core.schemas import OpTraits
 from torchfake._core.storage import ConstantFill, StorageKind
-from torchfake._operators import constant_propagation, random_values
+from torchfake._operators import constant_propagation, lazy_draws, random_values
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._random.lazy_generators import Words
 from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
@@ -126,7 +126,7 @@ class Recipe:
         elif self.fill is not None:
             self.write = partial(_fill, self.fill)
         elif self.is_lazy:
-            self.write = partial(random_values.draw_whole_lazily, self.op)
+            self.write = partial(lazy_draws.draw_whole_lazily, self.op)
 
     def __getattr__(self, name: str) -> Any:
         if name != "recording":

@@ -170,19 +170,21 @@ class Storage:
         "value",
     )
 
-    def __init__(
-        self,
+    _kind: StorageKind
+    _meta: MetaStorage | None
+    location: RawLocation | None  # in user code, where the operator was called
+    value: KnownValue | None  # on the CPU, of small tensors; None if unknown
+    deferred: DeferredProtocol | None  # if operations on the storage are recorded
+
+    def __new__(
+        cls,
         num_bytes: int,
         device: torch.device,
         op: Any = None,
         location: RawLocation | None = None,
         value: KnownValue | None = None,
-    ) -> None:
-        self._kind = kind_of(num_bytes, device, op)
-        self._meta: MetaStorage | None = None
-        self.location = location  # in user code, where it was called
-        self.value = value  # on the CPU, of small tensors; None if unknown
-        self.deferred: DeferredProtocol | None = None  # if operations on it are recorded
+    ) -> Storage:
+        return storage_of_kind(kind_of(num_bytes, device, op), location, value)
 
     @property
     def pinned(self) -> PinnedMemory | None:
@@ -299,7 +301,7 @@ _new = object.__new__
 def storage_of_kind(
     kind: StorageKind, location: RawLocation | None, value: KnownValue | None = None
 ) -> Storage:
-    """A new storage of a kind that is known: in half the time."""
+    """A new storage: all are made here, those of a kind that is known in half the time."""
     storage: Storage = _new(Storage)
     storage._kind = kind
     storage._meta = storage.deferred = None

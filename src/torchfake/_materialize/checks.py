@@ -1,8 +1,7 @@
 """What cannot be materialized in place, refused by name before anything is changed.
 
 Input: a :class:`~torchfake._materialize.collect.Selection`, and the device asked for. Output: the
-deferred fakes among it, by name. Invariant: no memory is touched, and nothing is recorded. Called
-by: ``pipeline``, ``wrappers`` and ``dematerialize``; ``deferred.py``, for DDP.
+deferred fakes among it, by name. Invariant: no memory is touched, and nothing is recorded.
 """
 
 from __future__ import annotations

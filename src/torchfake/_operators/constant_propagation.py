@@ -14,7 +14,7 @@ import torch
 from torchfake._core import devices, memory, modes, source_location
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import ConstantFill, SharedBytes
-from torchfake._operators import lazy_values, random_values
+from torchfake._operators import lazy_draws, lazy_values, random_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
@@ -145,7 +145,7 @@ def propagate_values(call: Call, result: Any) -> None:
     if call.traits.returns_uninitialized and not written:
         _start_uninitialized(new)
         return
-    if call.traits.is_random and random_values.draw_lazily(call, result):
+    if call.traits.is_random and lazy_draws.draw_lazily(call, result):
         return
     if _can_compute_values(call, written, new) and not any(map(_has_grown, written)):
         if _compute_values(call, result, new):

@@ -20,6 +20,6 @@ Its files, in reading order:
     libraries         exact classes that libraries compare, and devices that they remember
     compiled          torch.compile: compiled functions run uncompiled in a mode and on fakes
 
-and the subpackages `data`: memory, files and copies of real tensors, of which fakes are made; and
-`accelerators`: torch.cuda, torch.accelerator and their kin, which describe the fake machine.
+The subpackage ``sources`` has memory, files and copies of real tensors, of which fakes are made;
+``accelerators`` has torch.cuda, torch.accelerator and their kin, which describe the fake machine.
 """

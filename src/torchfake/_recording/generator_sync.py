@@ -13,11 +13,11 @@ import warnings
 
 import torch
 
-from torchfake import _replay
 from torchfake._core import memory, modes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.operations import Op
 from torchfake._random import fake_generators, recorded_draws
+from torchfake._replay.first_use import run_draws
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import holding
 from torchfake.errors import ReplayError
@@ -106,7 +106,7 @@ def synchronize(generator: torch.Generator) -> None:
             return
         try:
             if draws.pending_draw is not None:
-                _replay.run_draws(draws.pending_draw)
+                run_draws(draws.pending_draw)
             draws.synchronize(generator)
         except ReplayError as error:
             draws.reset()

@@ -9,7 +9,6 @@ mode, and else a real tensor.
 from __future__ import annotations
 
 import copy
-import importlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -36,8 +35,8 @@ _Constructor = Callable[..., torch.Tensor]
 _Mode = Callable[[], AbstractContextManager[Any]]
 
 modes_by_kind: dict[bool, _Mode] = {}
-"""Whether tensors are deferred, and the mode for such: :mod:`torchfake.fake` and
-:mod:`torchfake.deferred`, which are above this file, put them here.
+"""Whether tensors are deferred, and the mode for such tensors: :mod:`torchfake.fake`, which is
+above this file, puts both here.
 """
 
 
@@ -184,14 +183,8 @@ def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
     new: _Constructor = super(combined, combined).__new__
     if modes.current() is not None:
         return new(combined, *args, **kwargs)
-    with _mode_for(is_deferred=any(map(is_deferred_fake, tensors))):
+    with modes_by_kind[any(map(is_deferred_fake, tensors))]():
         return new(combined, *args, **kwargs)
-
-
-def _mode_for(*, is_deferred: bool) -> AbstractContextManager[Any]:
-    if is_deferred and True not in modes_by_kind:  # the tensor is from a pickle
-        importlib.import_module("torchfake.deferred")
-    return modes_by_kind[is_deferred]()
 
 
 def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:

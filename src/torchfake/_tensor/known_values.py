@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torchfake import _replay
 from torchfake._core import memory
 from torchfake._core.storage import AssumedFill, Storage
+from torchfake._replay import first_use as replay
 from torchfake._torch import dispatcher, subclass
 from torchfake._unknown_values import answerers
 from torchfake.errors import UnknownValueError
@@ -68,7 +68,7 @@ def read_value(fake: Any, requested_by: str) -> torch.Tensor:
     """
     storage = fake._fake_storage
     if storage.deferred is not None:
-        return _replay.value_of(storage.deferred, fake._fake_meta)
+        return replay.value_of(storage.deferred, fake._fake_meta)
     if storage.is_unknown:
         answered = answerers.value_of(fake, requested_by)
         if answered is None:
@@ -89,7 +89,7 @@ def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
     """
     if fake._fake_storage.deferred is None:
         return read_value(fake, requested_by).clone()
-    _replay.make_real(fake._fake_storage.deferred)
+    replay.make_real(fake._fake_storage.deferred)
     return read_value(fake, requested_by)
 
 

@@ -131,10 +131,6 @@ def current_fake_mode() -> Any:
     return _get_mode(FAKE_SLOT)
 
 
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-_PYTHON = torch._C.DispatchKey.Python
-
-
 def set_fake_mode(mode: Any) -> None:
     """Set this thread's FAKE mode to `mode`, or None. It may be set again to the same.
 

@@ -2,7 +2,6 @@
 
 Input: the version of torch that is installed. Output: an error at import, or a warning at the first
 mode. Invariant: nothing of torch but its version is read, so that an old torch gets here.
-
 """
 
 from __future__ import annotations

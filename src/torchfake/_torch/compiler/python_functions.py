@@ -1,9 +1,7 @@
 """Python functions of torch: rebuilt with other globals, unwrapped, and recognised by their code.
 
 Input: Python functions and code objects. Output: changed copies of functions; tables of torch's
-functions by the identity of their code. Invariant: torch's own functions are not changed. Called
-by: ``_tensor/torch_function``, ``_operators/special_operators``, ``_recording/record`` and
-``_torch/kernels``.
+functions by the identity of their code. Invariant: torch's own functions are not changed.
 """
 
 from __future__ import annotations

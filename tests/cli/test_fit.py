@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import SMALL
 from torchfake import profiles
-from torchfake._core import modes
+from torchfake.inspect.records.units import display
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns on import
 
@@ -75,7 +75,7 @@ def test_units(run: Run) -> None:
     assert "14.6 GiB" in shown["GiB"]
     assert "GB" not in shown["GiB"]
     assert "15.6 GB (14.6 GiB)" in shown["both"]
-    assert modes.display.units is None
+    assert display.units is None
     code, _, err = run("fit", *SMALL, *options, "--units", "TB")
     assert (code, err) == (2, "error: units='TB' are not GB, GiB or both\n")
 

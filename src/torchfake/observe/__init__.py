@@ -2,20 +2,8 @@
 
 ``inspect``, ``distributed`` and the command line stand on this package and on the public names of
 torchfake, and so can a profiler of your own. A tool subclasses :class:`Observer`, and is told of
-operators, of memory, of streams and of modules while it observes::
-
-    class Peak(Observer):
-        held = peak = 0
-
-        def storage_born(self, allocation):
-            self.held += allocation.num_bytes
-            self.peak = max(self.peak, self.held)
-
-        def storage_freed(self, allocation):
-            self.held -= allocation.num_bytes
-
-    with fake_mode(), observing(Peak(), model) as peak:
-        model(x).sum().backward()
+operators, of memory, of streams and of modules in ``with observing(tool, model):`` inside a mode;
+docs/observing.md has a profiler of twenty lines.
 
 Nothing of a run changes by being observed: operators, results, gradients and random numbers are
 the same, and nothing is kept alive. Outside of :func:`observing`, torchfake knows of no observer.
@@ -25,9 +13,10 @@ need of the core, and may change.
 
 Its files, in reading order:
 
-    observer      what an observer is told, and the context in which it is
-    modules       which module is running, forward or backward
-    facts         facts of a fake and of its storage; the mode for a program that was copied
+    observer  what an observer is told, and what it may ask
+    dispatch  the context in which it is told
+    modules   which module is running, forward or backward
+    facts     facts of a fake and of its storage; the mode for a program that was copied
 """
 
 from torchfake._core.devices import MAX_DEVICES as MAX_DEVICES
@@ -61,6 +50,8 @@ from torchfake._unknown_values.answer_log import Answer as Answer
 from torchfake._unknown_values.answerers import Answerer as Answerer
 from torchfake._unknown_values.answerers import AnswerFunction as AnswerFunction
 from torchfake._unknown_values.question import Question as Question
+from torchfake.observe.dispatch import observers as observers
+from torchfake.observe.dispatch import observing as observing
 from torchfake.observe.facts import assume_value as assume_value
 from torchfake.observe.facts import held_bytes as held_bytes
 from torchfake.observe.facts import known_value as known_value
@@ -72,8 +63,6 @@ from torchfake.observe.facts import storage_of as storage_of
 from torchfake.observe.modules import RunningModules as RunningModules
 from torchfake.observe.observer import Allocation as Allocation
 from torchfake.observe.observer import Observer as Observer
-from torchfake.observe.observer import observers as observers
-from torchfake.observe.observer import observing as observing
 
 __all__ = [
     "Allocation",

@@ -10,10 +10,9 @@ from torch import nn
 
 from tests.inspect.small_models import model_and_inputs
 from torchfake import estimate, fit, plan
-from torchfake._core import modes
 from torchfake.errors import InputsError
 from torchfake.inspect import set_units
-from torchfake.inspect.records.units import bytes_text, compared_bytes
+from torchfake.inspect.records.units import bytes_text, compared_bytes, display
 
 
 def first_line(found: Any) -> str:
@@ -79,4 +78,4 @@ def test_units_are_set() -> None:
     }
     with pytest.raises(InputsError, match="units='MB' are not GB, GiB or both"):
         set_units("MB")
-    assert modes.display.units is None
+    assert display.units is None

@@ -10,14 +10,14 @@ from torchfake._torch.contexts import Setting
 from torchfake.errors import InputsError
 
 
-class _Display:
+class Display:
     """How results are shown, by all threads."""
 
     units: str | None = None  # of bytes: "GB", "GiB", "both"; None: both where they are compared
     macs = False  # whether operations are multiply-accumulates, not FLOPs
 
 
-_display = _Display()
+display = Display()
 
 UNITS = ("GB", "GiB", "both")
 """What bytes may be shown in."""
@@ -37,7 +37,7 @@ def set_units(units: str | None) -> None:
     '10.0 GiB'
     """
     _check(units)
-    _display.units = units
+    display.units = units
 
 
 def shown_in(units: str | None) -> Setting:
@@ -47,8 +47,8 @@ def shown_in(units: str | None) -> Setting:
         InputsError: if there are no such units.
     """
     _check(units)
-    wanted = units or _display.units
-    return Setting(lambda: _display.units, set_units, wanted)
+    wanted = units or display.units
+    return Setting(lambda: display.units, set_units, wanted)
 
 
 def _check(units: str | None) -> None:
@@ -72,7 +72,7 @@ def bytes_text(size_bytes: int) -> str:
     >>> bytes_text(10_785_075_200), bytes_text(-2048)
     ('10.8 GB', '-2.05 kB')
     """
-    return _bytes_in(_display.units or "GB", size_bytes)
+    return _bytes_in(display.units or "GB", size_bytes)
 
 
 def compared_bytes(size_bytes: int) -> str:
@@ -81,7 +81,7 @@ def compared_bytes(size_bytes: int) -> str:
     >>> compared_bytes(85_899_345_920)
     '85.9 GB (80.0 GiB)'
     """
-    return _bytes_in(_display.units or "both", size_bytes)
+    return _bytes_in(display.units or "both", size_bytes)
 
 
 def _bytes_in(units: str, size: int) -> str:
@@ -95,16 +95,16 @@ def _bytes_in(units: str, size: int) -> str:
 
 def shown_as_macs(is_on: bool) -> Setting:
     """Context: operations are shown as multiply-accumulates, each of which is two FLOPs."""
-    return Setting(lambda: _display.macs, _set_macs, is_on or _display.macs)
+    return Setting(lambda: display.macs, _set_macs, is_on or display.macs)
 
 
 def _set_macs(is_on: bool) -> None:
-    _display.macs = is_on
+    display.macs = is_on
 
 
 def operations_unit() -> str:
     """``FLOPs``, or ``MACs`` where these are shown."""
-    return "MACs" if _display.macs else "FLOPs"
+    return "MACs" if display.macs else "FLOPs"
 
 
 def flops_text(count: int) -> str:
@@ -114,7 +114,7 @@ def flops_text(count: int) -> str:
     '1.23 TFLOPs'
     """
     unit = operations_unit()
-    count = count // 2 if _display.macs else count
+    count = count // 2 if display.macs else count
     return _scaled(count, tuple(f" {prefix}{unit}" for prefix in ("", "k", *"MGTPE")))
 
 

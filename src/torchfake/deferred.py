@@ -22,7 +22,6 @@ from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
-from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._tensor import classes
 from torchfake._torch import dispatcher, distributed_patches
@@ -145,7 +144,7 @@ def materialize_tensor(
             f"materialize_tensor takes a tensor, not {type(tensor).__name__}; for a module use "
             "materialize_module"
         )
-    _arguments.check_dtype(dtype, "dtype")
+    _arguments.check_arguments(dtype=dtype)
     request = pipeline.Request(_real_device(device), dtype)
     with holding(pipeline.lock):
         pipeline.run(Selection([("the tensor", tensor)]), request)
@@ -218,14 +217,16 @@ def materialize_module(
             f"materialize_module takes a module, not {type(module).__name__}; for a tensor use "
             "materialize_tensor"
         )
-    _arguments.check_flag(buffers_only, "buffers_only")
-    _arguments.check_predicate(check_fn, "check_fn")
-    _arguments.check_dtype(dtype, "dtype")
-    _arguments.check_checkpoint(checkpoint, "checkpoint")
-    _arguments.check_flag(strict, "strict")
-    _arguments.check_optional_flag(progress, "progress")
-    _arguments.check_flag(exchange, "exchange")
-    replay.check_threads(threads)
+    _arguments.check_arguments(
+        buffers_only=buffers_only,
+        check_fn=check_fn,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        strict=strict,
+        progress=progress,
+        exchange=exchange,
+        threads=threads,
+    )
     request = pipeline.Request(
         device=_real_device(device),
         dtype=dtype,
@@ -242,6 +243,8 @@ def materialize_module(
 
 
 def _real_device(device: torch.device | str | int | None) -> torch.device | None:
+    if device is None:
+        return None
     with dispatcher.as_eager():  # in a mode, too, it has to be there
         return _arguments.real_device(device, "device")
 
@@ -267,7 +270,7 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"dematerialize_module takes a module, not {type(module).__name__}")
-    _arguments.check_predicate(check_fn, "check_fn")
+    _arguments.check_arguments(check_fn=check_fn)
     with holding(pipeline.lock):
         dematerialize(collect(module, check=check_fn).tensors)
     return module

@@ -15,7 +15,7 @@ import torch
 from torchfake._contexts import Restoring
 from torchfake._fake_copies import FakeCopies, is_or_holds_fake
 from torchfake._materialize.checks import check_no_graph
-from torchfake._materialize.collect import NamedTensors
+from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._torch import distributed, subclass
 from torchfake.errors import MaterializeError
 

@@ -517,9 +517,9 @@ def set_only_lift_cpu(value: bool) -> None:
     torch._C._set_only_lift_cpu_tensors(value)
 
 
-def as_eager() -> Together:
+def as_eager() -> Restoring:
     """Context: operators on real tensors run without interception, and record no gradients."""
     normal_mode = partial(torch._C._InferenceMode, False)  # which restores the grad mode too
     no_grad = partial(torch._C._set_grad_enabled, False)
     guards = Guards(*_INTERCEPTION_GUARDS, normal_mode, then=no_grad)
-    return Together(guards, _no_dispatch_modes())
+    return Together(guards, _no_dispatch_modes()) if _num_dispatch_modes() else guards

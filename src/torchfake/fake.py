@@ -87,7 +87,8 @@ class fake_mode(metaclass=_guessed_modes.WithParentheses):
     ) -> None:
         # made here too, so that a wrong argument is refused here and not on entry
         self._answerer = Answerer(answer)
-        self._machine = _fake_machine(fake_cuda, fake_device, num_devices)
+        is_any = fake_cuda is not False or fake_device is not None or num_devices != 1
+        self._machine = _fake_machine(fake_cuda, fake_device, num_devices) if is_any else None
 
     def __enter__(self: _Mode) -> _Mode:
         machine = None if self._machine is None else self._machine.unused()

@@ -227,7 +227,7 @@ class LazyDraw(SharedBytes):
     is_draw = True
 
     def __init__(self, stream: PrivateStream, num_bytes: int) -> None:
-        super().__init__(None)
+        self.value = None
         self._stream = stream
         self._num_bytes = num_bytes
 
@@ -281,10 +281,8 @@ def draw_lazily(call: Call, fake: Any) -> bool:
     options = {n: v for n, v in call.kwargs.items() if is_in_place and n != "generator"}
     size = storage.num_bytes if is_whole else _bytes_up_to_end(record)
     stream, is_real = _stream_of(_given_generator((), call.kwargs), call.device)
-    item = _fill_of(size, record, fill, numbers, options)
-    storage.value = _draw_into(stream, item, size) if is_whole else None
-    if not is_whole:
-        stream.add(item)
+    storage.value = drawn = LazyDraw(stream, size) if is_whole else None
+    _fill_later(drawn, stream, record, fill, numbers, options, size)
     if is_real:
         stream.settle()
     return True
@@ -300,24 +298,32 @@ def draw_whole_lazily(fill: Any, args: Args) -> bool:
         return False
     if modes.is_in_recorded_initialiser():
         return False
-    item = _fill_of(size, record, fill, args[1:], {})
-    storage.value = _draw_into(private_streams.position().stream(), item, size)
+    stream = private_streams.position().stream()
+    storage.value = drawn = LazyDraw(stream, size)
+    _fill_later(drawn, stream, record, fill, args[1:], {}, size)
     return True
 
 
-def _fill_of(size: int, record: Metadata, fill: Any, numbers: Args, options: Kwargs) -> Fill:
-    return Fill(
+def _fill_later(
+    drawn: LazyDraw | None, stream: PrivateStream, record: Metadata, fill: Any, *call: Any
+) -> None:
+    """Have a fill take its place in the stream, for the value that gets its bytes, if one does.
+
+    Args:
+        drawn: that value.
+        stream: where it is drawn from.
+        record: of the tensor that is filled.
+        fill: the operator that fills it.
+        *call: the arguments of that but for the tensor, the named ones, and the size in bytes.
+    """
+    numbers, options, size = call
+    item = Fill(
         partial(_filled, size, record, fill, numbers, options),
         partial(word_counts.taken_by, fill, (None, *numbers), options, record),
     )
-
-
-def _draw_into(stream: PrivateStream, item: Fill, num_bytes: int) -> LazyDraw:
-    """Have a draw take its place in the stream: the value of who gets its bytes."""
-    drawn = LazyDraw(stream, num_bytes)
-    item.reader = weakref.ref(drawn)
+    if drawn is not None:
+        item.reader = weakref.ref(drawn)  # before others may see the item: what nobody reads goes
     stream.add(item)
-    return drawn
 
 
 def _is_small_draw(fake: FakeTensor, call: Call) -> bool:

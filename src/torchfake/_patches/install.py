@@ -29,8 +29,6 @@ from torchfake._patches.sources import (
     data_sources,
     draws,
     files,
-    offloading,
-    safetensors_files,
     subclasses,
 )
 from torchfake._tensor.classes import FakeParameter
@@ -43,9 +41,6 @@ _lock = threading.RLock()
 
 _for_any_mode, _for_named_devices, _for_ordinals = PatchSet(), PatchSet(), PatchSet()
 _by_device_type: dict[str, PatchSet] = {}
-
-added_for_any_mode: list[Patch] = []
-"""By files that enter modes themselves, as ``_patches/threads`` does."""
 
 
 def update_patches() -> None:
@@ -96,33 +91,22 @@ _remembered = libraries.RememberedDevices()
 
 def _install_for(on: set[ModeState]) -> None:
     """Install the patches that the modes `on` need, and remove all others."""
-    types = {state.accelerator.device_type for state in on if state.accelerator is not None}
-    any_named = bool(types) or any(state.mark == DEFERRED_AS_META for state in on)
+    types, any_named = set(), False
+    for state in on:
+        any_named = any_named or state.mark == DEFERRED_AS_META
+        if state.accelerator is not None:
+            types.add(state.accelerator.device_type)
+    any_named = any_named or bool(types)
     misread = any_named and (types or {"cuda"}) != {backends.own_accelerator_type()}
     _remove_unneeded(types, any_named, misread)
     _remembered.update(types)
-    if not on:
+    if on and not _for_any_mode.is_installed:
+        _lists_of_functions.note()
+        _for_any_mode.install([*PATCHES_FOR_ANY_MODE, *libraries.patches_of_imported()])
+    elif not on:
         if _for_any_mode.is_installed:
-            _forget_lists_of_functions()
-        _for_any_mode.uninstall()
-        return
-    if not _for_any_mode.is_installed:
-        _note_lists_of_functions()
-    _for_any_mode.install(
-        [
-            *autocast.PATCHES,
-            *copies.PATCHES,
-            *data_sources.PATCHES,
-            *device_arguments.PATCHES,
-            *draws.PATCHES,
-            *files.PATCHES,
-            *subclasses.PATCHES,
-            *safetensors_files.safetensors_patches(),
-            *libraries.PATCHES,
-            *offloading.accelerate_patches(),
-            *added_for_any_mode,
-        ]
-    )
+            _lists_of_functions.forget_new()
+        _for_any_mode.uninstall()  # what was begun, too
     if any_named:
         _for_named_devices.install(_patches_for_named_devices())
     if misread:
@@ -133,20 +117,28 @@ def _install_for(on: set[ModeState]) -> None:
             patches.install(_patches_for(device_type))
 
 
-_misses_before: dict[Any, int] = {}
+class _ListsOfFunctions:
+    """What torch caches of its own functions: replacements, and devices that are not there, would
+    stay there after the last mode.
+    """
+
+    def __init__(self) -> None:
+        self._misses: dict[Any, int] = {}
+
+    def note(self) -> None:
+        """Note what is cached before functions are replaced."""
+        self._misses.clear()
+        for cached in backends.caches_of_functions():
+            self._misses[cached] = cached.cache_info().misses
+
+    def forget_new(self) -> None:
+        """Have torch forget what it has cached since."""
+        for cached in backends.caches_of_functions():
+            if cached.cache_info().misses != self._misses.get(cached, 0):
+                cached.cache_clear()
 
 
-def _note_lists_of_functions() -> None:
-    """Note what torch has cached of its functions before they are replaced."""
-    _misses_before.clear()
-    _misses_before.update({c: c.cache_info().misses for c in backends.caches_of_functions()})
-
-
-def _forget_lists_of_functions() -> None:
-    """Have torch forget what it has cached since: replacements, and devices that are not there."""
-    for cached in backends.caches_of_functions():
-        if cached.cache_info().misses != _misses_before.get(cached, 0):
-            cached.cache_clear()
+_lists_of_functions = _ListsOfFunctions()
 
 
 def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
@@ -158,6 +150,19 @@ def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
         _for_ordinals.uninstall()
     if not any_named:
         _for_named_devices.uninstall()
+
+
+PATCHES_FOR_ANY_MODE = [
+    *autocast.PATCHES,
+    *copies.PATCHES,
+    *data_sources.PATCHES,
+    *device_arguments.PATCHES,
+    *draws.PATCHES,
+    *files.PATCHES,
+    *subclasses.PATCHES,
+    *libraries.PATCHES,
+]
+"""Files that enter modes themselves, as ``_patches/threads`` does, add theirs."""
 
 
 @cache

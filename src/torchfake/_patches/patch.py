@@ -16,21 +16,24 @@ from torchfake._torch import kernels
 
 
 class Patch(NamedTuple):
-    """One attribute to replace."""
+    """One attribute to replace, or one entry of a table."""
 
-    owner: Any
-    name: str
+    owner: Any  # a module, a class, an object, or a dict
+    name: Any  # a string; the key, if the owner is a dict
     make_replacement: Callable[[Any], Any]  # from the original to its replacement
 
 
 _INHERITED = object()  # the owner only inherits the attribute
 
 
-def _inherited(owner: Any, name: str) -> Any:
+def _inherited(owner: Any, name: Any) -> Any:
     """What the owner inherits under this name, as it is in its class; None if there is nothing."""
     if not isinstance(owner, type):
-        return inspect.getattr_static(owner, name, None)
-    return next((vars(cls)[name] for cls in owner.__mro__ if name in vars(cls)), None)
+        return None if type(owner) is dict else inspect.getattr_static(owner, name, None)
+    for cls in owner.__mro__:
+        if name in vars(cls):
+            return vars(cls)[name]
+    return None
 
 
 class PatchSet:
@@ -39,8 +42,8 @@ class PatchSet:
     def __init__(self) -> None:
         self.is_installed = False
         # of what is replaced, or about to be, and the replacement
-        self.originals: list[tuple[Any, str, Any, Any]] = []
-        self._made: dict[tuple[int, str], tuple[Any, Any]] = {}  # originals and replacements
+        self.originals: list[tuple[Any, Any, Any, Any]] = []
+        self._made: dict[tuple[int, Any], tuple[Any, Any]] = {}  # originals and replacements
 
     def install(self, patches: list[Patch]) -> None:
         """Install `patches`, if they are not installed."""
@@ -48,7 +51,7 @@ class PatchSet:
             return
         self.uninstall()  # what was begun
         for owner, name, make_replacement in patches:
-            own = vars(owner).get(name, _INHERITED)
+            own = (owner if type(owner) is dict else vars(owner)).get(name, _INHERITED)
             original = _inherited(owner, name) if own is _INHERITED else own
             known = self._made.get((id(owner), name))
             if known is None or known[0] is not original:  # to make one takes longer than the rest
@@ -56,7 +59,10 @@ class PatchSet:
                 kernels.name_in_scripts(known[1], original)
             replacement = known[1]
             self.originals.append((owner, name, own, replacement))
-            setattr(owner, name, replacement)
+            if type(owner) is dict:
+                owner[name] = replacement
+            else:
+                setattr(owner, name, replacement)
         self.is_installed = True
 
     def uninstall(self) -> None:
@@ -64,11 +70,16 @@ class PatchSet:
         self.is_installed = False
         while self.originals:
             owner, name, original, replacement = self.originals[-1]
-            now = vars(owner).get(name, _INHERITED)
+            is_table = type(owner) is dict
+            now = (owner if is_table else vars(owner)).get(name, _INHERITED)
             if now is not replacement and (now is not _INHERITED or isinstance(original, tuple)):
                 pass  # it is what somebody has set meanwhile: CUDA was started on another thread
+            elif original is not _INHERITED and is_table:
+                owner[name] = original
             elif original is not _INHERITED:
                 setattr(owner, name, original)
+            elif is_table:
+                owner.pop(name, None)
             elif name in vars(owner):
                 delattr(owner, name)
             self.originals.pop()

@@ -201,10 +201,6 @@ def _merged(items: Iterable[Any]) -> list[Any]:
     return [*merged, Words(num_words)] if num_words else merged
 
 
-def _stream_from(state: torch.Tensor) -> PrivateStream:
-    return PrivateStream(_Generator("cpu").set_state(state))
-
-
 # The private stream of a thread.
 
 
@@ -247,7 +243,8 @@ class Position:
         # Its memory is read first, so that a move of another thread in between is noticed.
         memory, global_state = _default_memory.raw, _Generator.get_state(_default)
         with dispatcher.in_fake_slot(None):
-            self._stream = stream = _stream_from(global_state if state is None else state)
+            own = _Generator("cpu").set_state(global_state if state is None else state)
+        self._stream = stream = PrivateStream(own)
         self._global_memory, self._global_state = memory, global_state
         return stream
 

@@ -49,7 +49,6 @@ class FakeParameter(FakeTensor, torch.nn.Parameter):
     """
 
     _fake_of = torch.nn.Parameter
-    _is_param = property(lambda _fake: True, lambda _fake, _value: None)
 
     def __new__(cls, data: Any = None, requires_grad: bool = True, **kwargs: Any) -> Any:
         data = torch.empty(0) if data is None else data
@@ -225,13 +224,14 @@ def _with_same_bytes(fake: FakeTensor) -> torch.Tensor:
 
 
 def _is_parameter(fake: FakeTensor) -> bool:
-    return bool(subclass.all_attributes(fake).get("_is_param", False))
+    is_parameter = issubclass(type(fake), FakeParameter)
+    return is_parameter or bool(subclass.all_attributes(fake).get("_is_param", False))
 
 
 def _mark_parameter(fake: FakeTensor, is_parameter: bool) -> None:
     if type(fake) is FakeTensor and is_parameter:
         fake.__class__ = FakeParameter
-    else:
+    elif not issubclass(type(fake), FakeParameter):
         subclass.all_attributes(fake)["_is_param"] = is_parameter
 
 

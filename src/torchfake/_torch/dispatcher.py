@@ -503,18 +503,12 @@ class in_dispatch_mode(torch_modes_kept):
         return self._mode.__enter__()
 
 
-def only_lift_cpu() -> bool:
-    """Whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on this
-    thread.
+only_lift_cpu = torch._C._only_lift_cpu_tensors
+"""Whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on this
+thread. If it does not, the copy to ``cuda`` happens inside C++, where no mode can intercept it."""
 
-    If it does not, the copy to ``cuda`` happens inside C++, where no mode can intercept it.
-    """
-    return torch._C._only_lift_cpu_tensors()
-
-
-def set_only_lift_cpu(value: bool) -> None:
-    """Set :func:`only_lift_cpu`."""
-    torch._C._set_only_lift_cpu_tensors(value)
+set_only_lift_cpu = torch._C._set_only_lift_cpu_tensors
+"""Sets :func:`only_lift_cpu`."""
 
 
 def as_eager() -> Restoring:

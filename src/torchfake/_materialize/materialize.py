@@ -31,7 +31,7 @@ def materialize(
     advance: Callable[[int], Any] | None = None,
     num_threads: int | None = None,
 ) -> None:
-    """Materialize `fakes`, each as soon as its storage is real.
+    """Materialize `fakes`, each as soon as its storage is real, all in one context.
 
     Args:
         fakes: by name; checked before. Those that are real by now are passed over.

@@ -9,7 +9,7 @@ these too is found out when the attributes have let go of them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -64,20 +64,18 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
     if shards or wrapped:
         wrappers.check_placement(shards, request.device)
         wrappers.check_others(wrapped, request.device, request.dtype)
-    attributes, in_histories = selection.attributes, set[int]()
-    if attributes:
-        in_histories = prepare.ids_in_histories(attributes)
+    in_histories = prepare.ids_in_histories(selection.attributes)
     others = [pair for pair in fakes if id(pair[1]) not in in_histories]
     check_can_be_exchanged(others, device=request.device)
     values: list[assign.Value] = []
     if request.checkpoint is not None:
         assert module is not None
         values = assign.values_for(module, request.checkpoint, selection.ids, strict=request.strict)
-    exchanges = _NO_EXCHANGES
+    exchanges: Sequence[row_exchange.Exchange] = ()
     if shards or request.exchange:
         exchanges = _agreed_exchanges(shards, values, request, module)
-    if attributes:
-        prepare.release_histories(attributes)
+    if in_histories:
+        prepare.release_histories(selection.attributes)
         released = [pair for pair in fakes if id(pair[1]) in in_histories]
         check_can_be_exchanged(released, device=request.device)
     if shards or wrapped:
@@ -88,9 +86,6 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
         _materialize(fakes, values, request)
     for managed in selection.fsdp_modules:
         distributed.refresh_fsdp_shards(managed)
-
-
-_NO_EXCHANGES: list[row_exchange.Exchange] = []
 
 
 def _agreed_exchanges(
@@ -119,7 +114,7 @@ def _materialize(
     values: list[assign.Value],
     request: Request,
     uncast: Collection[int] = (),
-    exchanges: list[row_exchange.Exchange] = _NO_EXCHANGES,
+    exchanges: Sequence[row_exchange.Exchange] = (),
 ) -> None:
     """Record casts and the values of a checkpoint, then replay all of `fakes`.
 
@@ -145,7 +140,8 @@ def _materialize(
             num_threads=request.num_threads,
         )
         if exchanges:
-            materialize_exchanged(exchanges, places, partial(_install, fakes, materialize_some))
+            install = partial(_install, fakes, materialize_some)
+            materialize_exchanged(list(exchanges), places, install)
         materialize_some(fakes)
 
 

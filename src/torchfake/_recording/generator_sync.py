@@ -74,16 +74,11 @@ def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> Non
     torch's generator: then this takes a third of the time.
     """
     if num_words is not None and record.device.type == "cpu":
-        op.draw = next_default_draw(num_words)
+        with streams.lock:
+            op.draw = streams.default.next_draw(num_words)
         if op.draw is not None:
             return
     record_draws(op, None, record, num_words)
-
-
-def next_default_draw(num_words: int) -> streams.Draw | None:
-    """The next draw of the default generator on the CPU; None if its state has to be read first."""
-    with streams.lock:
-        return streams.default.next_draw(num_words)
 
 
 def is_simulated(device: torch.device) -> bool:
@@ -101,12 +96,13 @@ def synchronize(generator: torch.Generator) -> None:
         stream = streams.stream_of(generator)
         if stream.is_synchronized:
             return
-        if stream.pending_draw is not None and not stream.is_cheap_to_resolve:
+        pending = stream.pending_draw
+        if pending is not None and not stream.is_cheap_to_resolve:
             stream.desynchronize(generator)
             return
         try:
-            if stream.pending_draw is not None:
-                _replay.run_draws(stream.pending_draw)
+            if pending is not None:
+                _replay.run_draws(pending)
             stream.synchronize(generator)
         except ReplayError as error:
             stream.reset()

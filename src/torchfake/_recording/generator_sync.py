@@ -22,6 +22,8 @@ from torchfake._random import fake_generators, streams
 from torchfake._torch import backends, dispatcher
 from torchfake.errors import ReplayError
 
+_lock = streams.lock
+
 
 def record_draws(
     op: Op, generator: torch.Generator | None, record: Metadata, num_words: int | None
@@ -74,7 +76,7 @@ def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> Non
     torch's generator: then this takes a third of the time.
     """
     if num_words is not None and record.device.type == "cpu":
-        with streams.lock:
+        with _lock:
             op.draw = streams.default.next_draw(num_words)
         if op.draw is not None:
             return

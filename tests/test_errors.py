@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,6 @@ from torchfake import errors, fake_like, fake_mode, meta_like
 from torchfake.errors import (
     AnswerError,
     CacheError,
-    CallError,
     ChangedValueError,
     CheckError,
     CheckpointError,
@@ -36,6 +36,7 @@ from torchfake.errors import (
     TraceError,
     UnknownValueError,
     UnsupportedOpError,
+    printable,
 )
 
 BASES = {
@@ -49,7 +50,6 @@ BASES = {
     MissingExtraError: ImportError,
     TargetError: ValueError,
     CacheError: AssertionError,
-    CallError: TypeError,
     NotDeferredError: ValueError,
     RecordError: ValueError,
     ReplayError: RuntimeError,
@@ -73,7 +73,8 @@ def message(program: Callable[[], Any], kind: type[Exception]) -> str:
 
 
 def test_every_class_is_listed() -> None:
-    classes = {c for _, c in inspect.getmembers(errors, inspect.isclass)}
+    known = inspect.getmembers(errors, inspect.isclass)
+    classes = {c for _, c in known if c.__module__ == errors.__name__}
     assert classes == set(BASES)
     assert {c.__name__ for c in classes} == set(errors.__all__)
 
@@ -247,3 +248,24 @@ def test_each_class_has_a_page() -> None:
         headings = re.findall(r"^#+ (.*)$", (docs / page).read_text(), re.MULTILINE)
         assert anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings]
         assert error is TorchFakeError or "page" in vars(error)
+
+
+def test_every_character_can_be_printed() -> None:
+    for first in range(0, sys.maxunicode, 4096):
+        text = "".join(map(chr, range(first, min(first + 4096, sys.maxunicode + 1))))
+        assert printable(text).isprintable()
+        printable(text).encode()
+        assert printable(text) != text or text.isprintable()
+
+
+def test_printable_keeps_what_it_is_told_to() -> None:
+    assert printable("a\nb\x1b\t", keep="\n") == "a\nb\\x1b\\t"
+    assert printable("é中 \\x1b") == "é中 \\x1b"
+
+
+def test_messages_are_printable() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        with pytest.raises(kind) as caught:
+            raise kind("a\x1b[31m\u202e\ud800\nb")
+        assert str(caught.value) == "a\\x1b[31m\\u202e\\ud800\nb"

@@ -136,6 +136,6 @@ def test_the_page_names_what_is_there() -> None:
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
     for address in re.findall(r"\]\((https://[^)]*)\)", text):
         assert f'"{address}"' in project
-    help_texts = "".join(path.read_text() for path in (root / "src/torchfake").glob("_cli_*.py"))
+    help_texts = "".join(path.read_text() for path in (root / "src/torchfake/cli").glob("*.py"))
     for option in re.findall(r"`(--[a-z-]+)", text):
         assert f'"{option}"' in help_texts or option == "--inputs", option

@@ -93,14 +93,14 @@ def _command_pages() -> Iterator[str]:
     """The commands as their help describes them."""
     from typer.testing import CliRunner
 
-    from torchfake import cli
+    from torchfake.cli.commands import app
 
     runner = CliRunner(env={"COLUMNS": "96", "TERMINAL_WIDTH": "96", "NO_COLOR": "1"})
 
     def shown(*arguments: str) -> str:
-        return runner.invoke(cli.app, [*arguments, "--help"], prog_name="torchfake").output.strip()
+        return runner.invoke(app, [*arguments, "--help"], prog_name="torchfake").output.strip()
 
-    commands = sorted(command.name for command in cli.app.registered_commands if command.name)
+    commands = sorted(command.name for command in app.registered_commands if command.name)
     yield from ("# Command line", "", "```text", shown(), "```", "")
     for name in commands:
         yield from (f"## torchfake {name}", "", "```text", shown(name), "```", "")

@@ -4,19 +4,13 @@ What inspects, plans and defers is imported when a name of it is first used. On 
 this applies to all names, because its help does not need torch.
 """
 
-from torchfake import _interrupts  # the rest imports torch, which takes seconds
-
-# isort: split
-from torchfake import _early_arguments as _early_arguments
-
-# isort: split
 import gc as _gc
 import importlib as _importlib
+import os as _os
 import sys as _sys
 import types as _types
 import typing as _typing
 
-from torchfake import _guessed_names
 from torchfake import errors as errors
 
 if _typing.TYPE_CHECKING:
@@ -102,18 +96,18 @@ _LATER = (
 """Files of :data:`_NAMES` that most programs do not need, or not at once."""
 
 
-_ELSEWHERE = {
-    "Strategy": "distributed.Strategy",
-    "Links": "distributed.Links",
-    "plan_target": "distributed.plan_target",
-    "search_layouts": "distributed.search_layouts",
-    "weights": "inspect.weights",
-    "set_units": "inspect.set_units",
-    "make_fx": "fx.make_fx",
-    "export": "fx.export",
-    "symbolic_trace": "fx.symbolic_trace",
-}
-"""For names that people look for here."""
+_IN_SUBMODULES = (
+    "distributed.Links",
+    "distributed.Strategy",
+    "distributed.plan_target",
+    "distributed.search_layouts",
+    "fx.export",
+    "fx.make_fx",
+    "fx.symbolic_trace",
+    "inspect.set_units",
+    "inspect.weights",
+)
+"""Names of submodules that may be looked for here."""
 
 
 class _Package(_types.ModuleType):
@@ -172,16 +166,30 @@ def __getattr__(name: str) -> _typing.Any:
     for home, names in _NAMES.items():
         if name in names:
             return getattr(_import_from(home), name)
-    raise _guessed_names.missing(__name__, name, _ELSEWHERE)
+    hint = "" if name.startswith("_") else _did_you_mean(name)
+    # Python sees no object in the error, and so adds no suggestion of its own
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
+
+
+def _did_you_mean(name: str) -> str:
+    paths = {path.rpartition(".")[2]: f"torchfake.{path}" for path in (*_IN_SUBMODULES, *__all__)}
+    return errors.did_you_mean(name, paths, paths.__getitem__)
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *(home for home in _LATER if home.isidentifier())})
 
 
-if not _interrupts.IS_COMMAND:
-    _import_core()
-_interrupts.raise_as_usual()
+def _is_command() -> bool:
+    """Whether this process was started as the ``torchfake`` command."""
+    arguments = getattr(_sys, "argv", None) or [""]
+    if arguments[0] == "-m":  # Python has not found the file yet
+        given = getattr(_sys, "orig_argv", [])
+        return any(given[i : i + 2] == ["-m", "torchfake"] for i in range(len(given)))
+    return _os.path.basename(arguments[0]) in ("torchfake", "torchfake.exe")
+
+
+_IS_COMMAND = _is_command()
 
 __version__ = "1.0.0"
 
@@ -223,3 +231,6 @@ __all__ = [
     "save_materialized",
     "summary",
 ]
+
+if not _IS_COMMAND:
+    _import_core()

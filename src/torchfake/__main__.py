@@ -11,9 +11,8 @@ import io
 import sys
 from typing import Any
 
-from torchfake import _interrupts
-from torchfake._cli_hints import hint
-from torchfake._streams import StreamError, answer_on_stdout, write_error
+from torchfake.cli import interrupts
+from torchfake.cli.stdout import StdoutError, answer_on_stdout, write_error
 from torchfake.errors import MissingExtraError
 
 
@@ -26,20 +25,19 @@ def main() -> int:
     try:
         with answer_on_stdout():
             code = _run()
-    except (MissingExtraError, StreamError) as error:
+    except (MissingExtraError, StdoutError) as error:
         write_error(f"error: {error}\n")
         code = 2
     except KeyboardInterrupt:  # during an import; the command itself handles its own
         write_error("error: interrupted\n")
-        code = _interrupts.INTERRUPTED
-    _interrupts.ignore()
+        code = interrupts.INTERRUPTED
+    interrupts.ignore()
     return code
 
 
 def _run() -> int:
-    _interrupts.end_at_once()
     try:
-        from torchfake import cli
+        from torchfake.cli import commands
     except ImportError as error:
         if (error.name or "").partition(".")[0] in ("rich", "typer"):
             raise MissingExtraError(
@@ -47,8 +45,8 @@ def _run() -> int:
             ) from error
         raise
     finally:
-        _interrupts.raise_as_usual()
-    return _exit_code_of(cli.app)
+        interrupts.raise_as_usual()
+    return _exit_code_of(commands.app)
 
 
 def _exit_code_of(app: Any) -> int:
@@ -56,11 +54,11 @@ def _exit_code_of(app: Any) -> int:
     try:
         code: int | None = app(prog_name="torchfake", standalone_mode=False)
     except KeyboardInterrupt:
-        code = _interrupts.INTERRUPTED
+        code = interrupts.INTERRUPTED
     except Exception as error:  # typer has had click's classes in several places
         if type(error).__name__ == "Abort":
             write_error("error: interrupted\n")
-            return _interrupts.INTERRUPTED
+            return interrupts.INTERRUPTED
         if not hasattr(error, "format_message"):
             write_error(f"error: {type(error).__name__}: {error}\n")
             return 2
@@ -69,10 +67,8 @@ def _exit_code_of(app: Any) -> int:
         with contextlib.redirect_stderr(shown):
             shown_error.show()
         write_error(shown.getvalue())
-        if advice := hint(shown.getvalue()):
-            write_error(f"{advice}\n")
         return int(shown_error.exit_code)
-    if code == _interrupts.INTERRUPTED:
+    if code == interrupts.INTERRUPTED:
         write_error("error: interrupted\n")
     return code or 0
 

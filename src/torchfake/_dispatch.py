@@ -23,7 +23,6 @@ from torchfake._cache import cache, rules
 from torchfake._cache.apply import apply_recipe
 from torchfake._cache.recipes import Recipe, guards_hold
 from torchfake._cache.rules import inference
-from torchfake._contexts import Restoring
 from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN
 from torchfake._core.schemas import DONE_BY_OTHERS, OpTraits, traits_of
@@ -45,6 +44,7 @@ from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, with_version_counter
 from torchfake._torch import autograd, dispatcher, kernels, subclass
 from torchfake._torch.compiler import higher_order
+from torchfake._torch.contexts import Restoring
 
 _tables = cache.tables
 _make_wrapper = subclass.make_wrapper

@@ -10,21 +10,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-from torchfake import _arguments
+from torchfake._core import arguments
 from torchfake._files import save
 from torchfake._files.state_dict import is_sharded, tensors_to_save
-from torchfake._guessed_calls import advised
-from torchfake._guessed_names import answering_guesses
 from torchfake._materialize.progress import progress_bar
 from torchfake._torch import distributed
 from torchfake.errors import CheckpointError, NotDeferredError
 
 
-@advised()
 def save_materialized(
     module: torch.nn.Module,
     directory: str | os.PathLike[str],
@@ -71,7 +67,7 @@ def save_materialized(
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"save_materialized takes a module, not {type(module).__name__}")
-    _arguments.check_arguments(threads=threads, directory=directory, progress=progress)
+    arguments.check_arguments(threads=threads, directory=directory, progress=progress)
     max_file_bytes = _num_bytes_of(max_shard_size)
     state = tensors_to_save(module)
     if is_sharded(state) and distributed.rank_and_world_size()[0] != 0:
@@ -95,7 +91,3 @@ def _num_bytes_of(size: int | str) -> int:
             f"max_shard_size is {size!r}: give a number of bytes, or a size such as 200MB or 5GB"
         )
     return num_bytes
-
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.save_materialized(module, directory)")

@@ -12,7 +12,6 @@ import sys
 import types
 
 from torchfake import deferred, fake
-from torchfake._guessed_calls import advised
 
 _EXPORTS = {
     "fake": (fake, ("fake_mode", "is_fake", "meta_like")),
@@ -23,7 +22,6 @@ _EXPORTS = {
 }
 
 
-@advised()
 def install_as_torchdistx() -> None:
     """Make ``import torchdistx`` use torchfake in this process.
 

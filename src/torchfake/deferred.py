@@ -8,16 +8,13 @@ have given it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _arguments
-from torchfake._contexts import holding
+from torchfake._core import arguments
 from torchfake._core.metadata import DEFERRED
 from torchfake._files.load import Source
-from torchfake._guessed_calls import advised
-from torchfake._guessed_names import answering_guesses
 from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
@@ -25,6 +22,7 @@ from torchfake._materialize.dematerialize import dematerialize
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._tensor import classes
 from torchfake._torch import dispatcher, distributed_patches
+from torchfake._torch.contexts import holding
 from torchfake.errors import NotDeferredError
 from torchfake.fake import fake_mode, parameters_and_buffers
 
@@ -32,11 +30,6 @@ _T = TypeVar("_T")
 _Mode = TypeVar("_Mode", bound="deferred_mode")
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 _Module = TypeVar("_Module", bound=torch.nn.Module)
-
-
-_SEED_ADVICE = (
-    "call torch.manual_seed(...) before the module is built: its random numbers are recorded"
-)
 
 
 class deferred_mode(fake_mode):
@@ -63,7 +56,6 @@ class deferred_mode(fake_mode):
 classes.modes_by_kind[True] = deferred_mode
 
 
-@advised()
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
     """Call ``module_fn(*args, **kwargs)`` with its tensors deferred: recorded, not allocated.
 
@@ -93,7 +85,6 @@ def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T
         return module_fn(*args, **kwargs)
 
 
-@advised()
 def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     """Return whether a tensor is deferred, or any parameter or buffer of a module is.
 
@@ -107,7 +98,6 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
 
 
-@advised(seed=_SEED_ADVICE)
 def materialize_tensor(
     tensor: _Tensor,
     *,
@@ -144,17 +134,13 @@ def materialize_tensor(
             f"materialize_tensor takes a tensor, not {type(tensor).__name__}; for a module use "
             "materialize_module"
         )
-    _arguments.check_arguments(dtype=dtype)
+    arguments.check_arguments(dtype=dtype)
     request = pipeline.Request(_real_device(device), dtype)
     with holding(pipeline.lock):
         pipeline.run(Selection([("the tensor", tensor)]), request)
     return tensor
 
 
-@advised(
-    seed=_SEED_ADVICE,
-    recurse="submodules are materialized too; check_fn= leaves some out",
-)
 def materialize_module(
     module: _Module,
     buffers_only: bool = False,
@@ -217,7 +203,7 @@ def materialize_module(
             f"materialize_module takes a module, not {type(module).__name__}; for a tensor use "
             "materialize_tensor"
         )
-    _arguments.check_arguments(
+    arguments.check_arguments(
         buffers_only=buffers_only,
         check_fn=check_fn,
         dtype=dtype,
@@ -246,10 +232,9 @@ def _real_device(device: torch.device | str | int | None) -> torch.device | None
     if device is None:
         return None
     with dispatcher.as_eager():  # in a mode, too, it has to be there
-        return _arguments.real_device(device, "device")
+        return arguments.real_device(device, "device")
 
 
-@advised()
 def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
     """Free the memory of a materialized module: it becomes deferred again, in place.
 
@@ -270,11 +255,7 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"dematerialize_module takes a module, not {type(module).__name__}")
-    _arguments.check_arguments(check_fn=check_fn)
+    arguments.check_arguments(check_fn=check_fn)
     with holding(pipeline.lock):
         dematerialize(collect(module, check=check_fn).tensors)
     return module
-
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.deferred_init(Module, ...)")

@@ -1,40 +1,25 @@
-"""The exceptions that torchfake raises.
+"""The exceptions that torchfake raises, and what their messages are made with.
 
-Input: nothing. Output: the exception classes. Invariant: the docstring of each class says what
-happened, why, and which code avoids it. Errors that eager torch would raise itself (wrong shapes,
-two devices in one operation) are not here: they are raised with torch's classes and messages.
+Input: names, and text of unknown origin. Output: the exception classes, and text that is safe to
+print. Invariant: the docstring of each class says what happened, why, and which code avoids it;
+nothing but the standard library is imported. What eager torch refuses itself (wrong shapes, two
+devices in one operation) is refused with torch's classes and messages.
 """
 
 from __future__ import annotations
 
-from torchfake._escapes import printable
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 
 DOCUMENTATION = "https://github.com/torchfake/torchfake/blob/main/docs/"
 """Where the pages of all classes are."""
 
 __all__ = [
-    "AnswerError",
-    "CacheError",
-    "CallError",
-    "ChangedValueError",
-    "CheckError",
-    "CheckpointError",
-    "DeviceError",
-    "InputsError",
-    "MaterializeError",
-    "MissingExtraError",
-    "NotDeferredError",
-    "NotFakeError",
-    "RankMismatchError",
-    "RealTensorWriteError",
-    "RecordError",
-    "ReplayError",
-    "TargetError",
-    "TorchFakeError",
-    "TraceError",
-    "UnknownValueError",
-    "UnsupportedOpError",
-]
+    "AnswerError", "CacheError", "ChangedValueError", "CheckError", "CheckpointError",
+    "DeviceError", "InputsError", "MaterializeError", "MissingExtraError", "NotDeferredError",
+    "NotFakeError", "RankMismatchError", "RealTensorWriteError", "RecordError", "ReplayError",
+    "TargetError", "TorchFakeError", "TraceError", "UnknownValueError", "UnsupportedOpError",
+]  # fmt: skip
 
 
 class TorchFakeError(Exception):
@@ -52,18 +37,6 @@ class TorchFakeError(Exception):
         return printable(super().__str__(), keep="\n")
 
 
-class CallError(TorchFakeError, TypeError):
-    """A public function or class was called with arguments that it does not take.
-
-    The message says what to write::
-
-        estimate(model, batch_size=8)        # CallError: write batch=
-        estimate(model, batch=8)
-    """
-
-    page = "api.md#errors"
-
-
 class NotFakeError(TorchFakeError, ValueError):
     """A function that takes fake tensors was given something else.
 
@@ -71,9 +44,7 @@ class NotFakeError(TorchFakeError, ValueError):
 
         meta_like(torch.ones(3))             # NotFakeError: a real tensor has no fake metadata
 
-    Check with :func:`torchfake.is_fake` first, or make a fake copy::
-
-        meta_like(fake_like(torch.ones(3)))
+    Check with :func:`torchfake.is_fake` first, or make a fake copy: ``fake_like(tensor)``.
     """
 
     page = "api.md#meta_like"
@@ -179,9 +150,8 @@ class MissingExtraError(TorchFakeError, ImportError):
 class TargetError(TorchFakeError, ValueError):
     """The command line cannot build a model from its TARGET.
 
-    TARGET is ``transformers:ClassName``, ``timm:NAME``, ``torchvision:NAME``, ``diffusers:CLASS``,
-    the path of a ``config.json`` or of its folder, an id of the Hub, ``package.module:callable`` or
-    ``path/to/file.py:callable``.
+    The message has the forms of a TARGET: ``transformers:ClassName``, the path of a
+    ``config.json``, an id of the Hub, ``package.module:callable`` and others.
     """
 
     page = "api.md#command-line"
@@ -339,3 +309,42 @@ class TraceError(TorchFakeError, RuntimeError):
     """
 
     page = "tracing.md#when-it-does-not-work"
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""The text with an escape for each character that is not printable, and not one to `keep`.
+
+    An escaped name cannot move the cursor, imitate another line, or fail to be encoded.
+
+    >>> printable("a\x1b[31m\u202e\n")
+    'a\\x1b[31m\\u202e\\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """``A, B or C``."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+_LONGEST_NAME = 200  # longer ones are compared with none: that takes the square of their length
+
+
+def did_you_mean(unknown: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:
+    """``; did you mean A, B or C?`` or "": the known names closest to an unknown one, case aside.
+
+    The message has ``shown(name)`` for each of them.
+
+    >>> did_you_mean("Defered_init", ["deferred_init", "fake_mode"])
+    '; did you mean deferred_init?'
+    """
+    if len(unknown) > _LONGEST_NAME:
+        return ""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(unknown.lower(), by_lower, n=3, cutoff=0.7)
+    names = list(dict.fromkeys(shown(by_lower[name]) for name in close))
+    return f"; did you mean {listed(names)}?" if names else ""

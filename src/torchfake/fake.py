@@ -10,26 +10,24 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from torchfake import _arguments, _dispatch, _guessed_modes
-from torchfake._contexts import Restoring
-from torchfake._core import devices, gpu_profiles, modes
+from torchfake import _dispatch
+from torchfake._core import arguments, devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.metadata import PLAIN
 from torchfake._core.modes import FakeAccelerator, ModeState
-from torchfake._fake_copies import FakeCopies, is_or_holds_fake
-from torchfake._guessed_calls import advised
-from torchfake._guessed_names import answering_guesses
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
 from torchfake._patches import threads as _threads  # noqa: F401  adds its patches
 from torchfake._tensor import classes
 from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pickles
+from torchfake._tensor.copies import FakeCopies, is_or_holds_fake
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import Restoring
 from torchfake._unknown_values.answers import Answers
 from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by
 from torchfake.errors import (
@@ -41,7 +39,7 @@ _Mode = TypeVar("_Mode", bound="fake_mode")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class fake_mode(metaclass=_guessed_modes.WithParentheses):
+class fake_mode:
     """Context manager and decorator in which every new tensor is fake: metadata without data.
 
     A mode can be entered again while it is active. It is active on this thread, on threads started
@@ -76,7 +74,6 @@ class fake_mode(metaclass=_guessed_modes.WithParentheses):
 
     _mark = PLAIN
 
-    @advised(_guessed_modes.POSITIONAL, function=_guessed_modes.FUNCTION, **_guessed_modes.KEYWORDS)
     def __init__(
         self,
         *,
@@ -101,11 +98,6 @@ class fake_mode(metaclass=_guessed_modes.WithParentheses):
         return self
 
     __exit__ = entry.ModeExit()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise _guessed_modes.missing_attribute(self, name)
 
     @property
     def answers(self) -> Answers:
@@ -133,7 +125,6 @@ class fake_mode(metaclass=_guessed_modes.WithParentheses):
 classes.modes_by_kind[False] = fake_mode
 
 
-@advised()
 def answering(answer: str | AnswerFunction) -> Restoring:
     """Context manager that supplies unknown values when they are read.
 
@@ -239,7 +230,6 @@ def parameters_and_buffers(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.buffers()
 
 
-@advised()
 def meta_like(fake: torch.Tensor) -> torch.Tensor:
     """Return a plain meta tensor with the shape, strides, storage offset and dtype of `fake`.
 
@@ -271,7 +261,6 @@ def _kind_of(obj: Any) -> str:
 _T = TypeVar("_T", torch.Tensor, torch.nn.Module)
 
 
-@advised(dtype="write fake_like(x).to(torch.bfloat16)")
 def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T:
     """Return a fake copy of a real tensor or module, with unknown values.
 
@@ -300,7 +289,7 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
 
 def parse_device(device: torch.device | str | int) -> torch.device:
     """The device that is named; this machine or mode need not have it."""
-    return devices.decode(devices.carrier(_arguments.named_device(device, "device")))
+    return devices.decode(devices.carrier(arguments.named_device(device, "device")))
 
 
 def parse_known_device(device: torch.device | str | int) -> torch.device:
@@ -316,7 +305,3 @@ def parse_known_device(device: torch.device | str | int) -> torch.device:
             "cpu, cuda or cuda:N"
         )
     return parsed
-
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.fake_like(x)")

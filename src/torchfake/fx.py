@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,9 +17,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
-from torchfake._arguments import check_flag, check_mapping
-from torchfake._guessed_calls import advised
-from torchfake._guessed_names import answering_guesses
+from torchfake._core.arguments import check_flag, check_mapping
 from torchfake._torch import dispatcher
 from torchfake._tracing import fake_copies, trace_modes
 from torchfake._tracing.bound_call import BoundCall, signature_of
@@ -33,7 +31,6 @@ from torchfake.errors import TraceError
 __all__ = ["MetaAwareMethodsPatcher", "export", "make_fx", "symbolic_trace"]
 
 
-@advised()
 def symbolic_trace(
     root: nn.Module | Callable[..., Any],
     *inputs: Any,
@@ -98,7 +95,6 @@ def _trace_symbolically(root: Any, concrete_args: dict[str, Any] | None) -> Grap
     return GraphModule(attributes, graph, type(root).__name__)
 
 
-@advised()
 def make_fx(
     function: nn.Module | Callable[..., Any],
     *inputs: Any,
@@ -177,7 +173,6 @@ def _attribute(module: nn.Module, path: str) -> Any:
     return getattr(module.get_submodule(owner), name)
 
 
-@advised()
 def export(
     mod: nn.Module,
     args: tuple[Any, ...] = (),
@@ -280,7 +275,3 @@ def _errors(tracer: str, function: Any) -> Iterator[None]:
 def _check_callable(function: Any) -> None:
     if not callable(function):
         raise TypeError(f"a module or a function can be traced, not a {type(function).__name__}")
-
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.fx.symbolic_trace(module)")

@@ -10,14 +10,12 @@ from typing import TypeVar
 
 import torch
 
-from torchfake import _arguments
-from torchfake._contexts import holding
-from torchfake._core import modes
+from torchfake._core import arguments, modes
 from torchfake._core.metadata import DEFERRED_AS_META
-from torchfake._guessed_calls import advised
 from torchfake._materialize import pipeline
 from torchfake._materialize.collect import Selection, collect
 from torchfake._replay import replay
+from torchfake._torch.contexts import holding
 from torchfake.deferred import deferred_mode
 from torchfake.errors import NotDeferredError
 
@@ -44,14 +42,12 @@ class meta_init(deferred_mode):
     _mark = DEFERRED_AS_META
 
 
-@advised()
 def is_meta_init() -> bool:
     """Return whether the innermost mode of this thread is :class:`meta_init`."""
     state = modes.current()
     return state is not None and state.mark == DEFERRED_AS_META
 
 
-@advised(seed="call torch.manual_seed(...) before the module is built")
 def materialize(obj: _T, keep_cache: bool = False) -> _T:
     """Materialize a tensor, or all tensors of a module, in place, and return it.
 
@@ -72,7 +68,7 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
     """
     if not isinstance(obj, (torch.Tensor, torch.nn.Module)):
         raise NotDeferredError(f"materialize takes a tensor or a module, not {type(obj).__name__}")
-    _arguments.check_flag(keep_cache, "keep_cache")
+    arguments.check_flag(keep_cache, "keep_cache")
     with holding(pipeline.lock):
         if isinstance(obj, torch.nn.Module):
             selection = collect(obj)
@@ -82,7 +78,6 @@ def materialize(obj: _T, keep_cache: bool = False) -> _T:
     return obj
 
 
-@advised()
 def clear_meta_init_cache() -> None:
     """Free the intermediate results kept by ``materialize(..., keep_cache=True)``."""
     replay.clear_cached_results()

@@ -13,6 +13,7 @@ import torchfake
 from torchfake._torch import (
     autograd,
     backends,
+    contexts,
     dispatcher,
     distributed,
     distributed_patches,
@@ -20,6 +21,7 @@ from torchfake._torch import (
     numerics,
     python_functions,
     subclass,
+    versions,
     zero_tensors,
 )
 from torchfake._torch.compiler import frames, higher_order
@@ -27,6 +29,7 @@ from torchfake._torch.compiler import frames, higher_order
 MODULES = (
     autograd,
     backends,
+    contexts,
     dispatcher,
     distributed,
     distributed_patches,
@@ -36,6 +39,7 @@ MODULES = (
     numerics,
     python_functions,
     subclass,
+    versions,
     zero_tensors,
 )
 SOURCE = Path(inspect.getfile(torchfake)).parent

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "torchfake"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-MAY_PRINT = {"cli.py", "_cli_output.py", "__main__.py"}
+MAY_PRINT = {"cli/commands.py", "cli/output.py"}
 MAY_HOLD_STATE = {"_core/modes.py"}
 MAY_IMPORT = {
     "inspect/targets/hub.py": {"huggingface_hub"},
@@ -29,11 +29,11 @@ MAY_IMPORT = {
     "_files/file_plan.py": {"huggingface_hub"},
     "_files/transformers_checkpoints.py": {"transformers"},
     "_materialize/progress.py": {"tqdm"},
-    "_cli_options.py": {"typer"},
-    "_cli_output.py": {"rich", "typer"},
-    "_cli_graph.py": {"typer"},
-    "_cli_plan.py": {"typer"},
-    "cli.py": {"typer"},
+    "cli/commands.py": {"typer"},
+    "cli/graph.py": {"typer"},
+    "cli/options.py": {"typer"},
+    "cli/output.py": {"rich", "typer"},
+    "cli/plan.py": {"typer"},
     "inspect/base_record.py": {"pandas"},
     "inspect/run/adapters.py": {"peft"},
     "inspect/run/trainer_loop.py": {"accelerate", "transformers"},
@@ -136,7 +136,7 @@ def test_the_help_of_the_command_needs_no_torch(arguments: tuple[str, ...]) -> N
     command = [sys.executable, "-X", "importtime", "-m", "torchfake", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "torchfake.cli" in imported
+    assert "torchfake.cli.commands" in imported
     assert not imported & {"torch", "numpy", "rich.console", "torchfake.inspect"}
 
 

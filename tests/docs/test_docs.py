@@ -30,7 +30,7 @@ MODULES = [
     if not info.name.endswith("__main__")
 ]
 OPTIONAL = {
-    "torchfake.cli": "typer",
+    **{f"torchfake.cli.{n}": "typer" for n in ("commands", "graph", "options", "output", "plan")},
     "torchfake.inspect.targets.transformers_models": "transformers",
 }
 

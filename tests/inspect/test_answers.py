@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from torchfake import check, estimate, fit, plan, summary
-from torchfake.cli import app
+from torchfake.cli.commands import app
 from torchfake.errors import UnknownValueError
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from torchfake import estimate, fake_like
-from torchfake._fake_copies import OnOneDevice
+from torchfake._tensor.copies import OnOneDevice
 
 COMPILED = "torch.compile: run eagerly, without a compiler's fusion and memory reuse"
 

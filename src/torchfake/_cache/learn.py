@@ -83,7 +83,8 @@ def learn_recipe(
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
     call = Call(func, args, kwargs)
     assumed = _assumed_fill(call, before, outcome, new_bytes)
-    is_promoted = _promotes_from_floats(traits, before)
+    # An argument that is returned keeps its dtype.
+    has_dtype = isinstance(outcome, ArgumentResult) or _promotes_from_floats(traits, before)
     draws = traits.is_random and not any(b.record.mark for b in before)
     has_values = propagates or draws or assumed is not None or _leaves_mark(call, before, outcome)
     return Recipe(
@@ -93,7 +94,7 @@ def learn_recipe(
         metadata_changes=metadata_changes,
         propagates_values=has_values,
         increments_versions=traits.is_foreach and bool(traits.mutated_names),
-        guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
+        guard_default_dtype=None if has_dtype else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
         is_recorded=_is_recorded(traits, before, new_bytes),
         words_to_pass=_words_to_pass(func, args, kwargs, outcome) if draws else None,

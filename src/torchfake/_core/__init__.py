@@ -6,14 +6,15 @@ dispatches an operator on a fake; thread-local state is in ``modes`` alone.
 
 Its files, in reading order:
 
+    gpu_names        which GPU a name means
     gpu_profiles     the CUDA devices that a mode can report
     modes            thread-local state: the modes that are on
     devices          a fake's device, and the carrier device of its wrapper in C++
     metadata         interned records of shape, strides, dtype and device
     source_location  lines of user code, cheap to take and formatted when printed
-    address          what data_ptr() gives: an identity, and no valid address
     storage          storages without memory, and known values of small ones
     memory           real storages, and real tensors on them, from records
     schemas          how an operator treats its arguments, read from its schema once
+    arguments        checks of the arguments of public functions
     pickle_names     the names by which pickles refer to what has moved
 """

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._core import modes
 from torchfake._core.modes import DEFERRED_AS_META
 from torchfake._torch import backends, dispatcher
+from torchfake._torch.contexts import holding
 from torchfake.errors import DeviceError
 
 CPU = torch.device("cpu")

@@ -15,15 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from torchfake._core.gpu_names import did_you_mean_gpu, keys_named
 from torchfake._core.pickle_names import publish
-from torchfake._gpu_names import did_you_mean, keys_named, listed, other_device
-from torchfake._guessed_calls import advised
-from torchfake.errors import DeviceError
+from torchfake.errors import DeviceError, listed
 
 CUDA, ROCM = "cuda", "rocm"
 
 
-@advised()
 class CudaProfile(NamedTuple):
     """A GPU type, with the fields of ``torch.cuda.get_device_properties``."""
 
@@ -281,12 +279,10 @@ def named_profile(name: str | CudaProfile, argument: str = "gpu") -> tuple[str, 
         return found[0], PROFILES[found[0]]
     if found:
         raise DeviceError(f"{argument}={name!r} may mean {listed(found)}: give one of these names")
-    if other := other_device(text):
-        raise DeviceError(f"{argument}={name!r}: {other}")
+    hint = did_you_mean_gpu(text, names) or f"; there are: {', '.join(PROFILES)}."
     raise DeviceError(
-        f"{argument}={name!r}: there is no such GPU{did_you_mean(text, names)}; there are: "
-        f"{', '.join(PROFILES)}; others are described by torchfake.read_profiles(FILE), on the "
-        "command line --profiles FILE"
+        f"{argument}={name!r}: there is no such GPU{hint} Others are described by "
+        "torchfake.read_profiles(FILE), on the command line --profiles FILE"
     )
 
 
@@ -318,7 +314,6 @@ def profile(name: str | CudaProfile, argument: str = "gpu") -> CudaProfile:
     return named_profile(name, argument)[1]
 
 
-@advised(positional='write profiles()["h100-80gb"]')
 def profiles() -> dict[str, CudaProfile]:
     """The GPU profiles that ``fake_mode(fake_cuda=NAME)`` accepts, by name, smallest first.
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._contexts import Setting
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._torch.contexts import Setting
 
 PLAIN, DEFERRED, DEFERRED_AS_META = range(3)
 """Marks of modes and of the fakes made in them: operations are not recorded; they are; they are,

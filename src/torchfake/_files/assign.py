@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import memory, source_location
-from torchfake._escapes import printable
 from torchfake._files.load import (
     Entry,
     Source,
@@ -37,7 +36,7 @@ from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._sharding.shared_errors import raised_on_all_ranks
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import autograd, dispatcher, distributed
-from torchfake.errors import CheckpointError
+from torchfake.errors import CheckpointError, printable
 
 
 class Value(NamedTuple):

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._core.memory import raw_bytes
 from torchfake._files.disk.failures import reported
 from torchfake._files.disk.incomplete import incomplete_name
+from torchfake._torch.contexts import holding
 from torchfake.errors import CheckpointError
 
 METADATA = "__metadata__"

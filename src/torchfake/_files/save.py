@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._files.directory import OutputDirectory
 from torchfake._files.disk.failures import reported
 from torchfake._files.file_plan import Plan, full_fakes, plan_files, plan_pretrained_files
@@ -30,6 +29,7 @@ from torchfake._files.state_dict import (
 from torchfake._files.transformers_checkpoints import is_transformers_model, pretrained_files
 from torchfake._files.write import Advance, SharedFileWriter, num_bytes_to_write, write_file
 from torchfake._sharding.shared_errors import on_first_rank
+from torchfake._torch.contexts import holding
 
 
 class Options(NamedTuple):

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Setting, holding
 from torchfake._files.disk.incomplete import incomplete_name
 from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import backends, dispatcher
+from torchfake._torch.contexts import Setting, holding
 from torchfake.errors import CheckpointError
 
 _lock = threading.RLock()

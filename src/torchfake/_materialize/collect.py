@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._fake_copies import attribute_tensors
 from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.classes import FAKE_TYPES
+from torchfake._tensor.copies import attribute_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import distributed, subclass
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Restoring
-from torchfake._fake_copies import FakeCopies, is_or_holds_fake
 from torchfake._materialize.checks import check_no_graph
 from torchfake._sharding.local_tensors import NamedTensors
+from torchfake._tensor.copies import FakeCopies, is_or_holds_fake
 from torchfake._torch import distributed, subclass
+from torchfake._torch.contexts import Restoring
 from torchfake.errors import MaterializeError
 
 

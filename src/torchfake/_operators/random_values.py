@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Setting
 from torchfake._core import modes, schemas
 from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata, bytes_spanned
@@ -31,6 +30,7 @@ from torchfake._random import fake_generators, private_streams, word_counts
 from torchfake._random.private_streams import Fill, PrivateStream, Run, Words
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
+from torchfake._torch.contexts import Setting
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ object was dropped) has ended.
 What a mode changes follows from the list of modes that are on, and from what each found when it was
 entered. So there is one way back, :func:`end`, which may begin and stop anywhere and be called
 again: by the entry or exit that was interrupted, by a weak reference when nothing is left that
-could leave the mode (see ``_contexts``), and by the next entry or exit of any mode.
+could leave the mode (see ``_torch/contexts``), and by the next entry or exit of any mode.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torchfake import _contexts as contexts
-from torchfake import _versions
 from torchfake._core import modes
 from torchfake._core.modes import ModeState
 from torchfake._patches import missing_devices
@@ -28,7 +26,7 @@ from torchfake._patches.install import update_patches
 from torchfake._random import private_streams
 from torchfake._recording import generator_sync
 from torchfake._tensor import torch_function
-from torchfake._torch import dispatcher
+from torchfake._torch import contexts, dispatcher, versions
 from torchfake._torch.compiler import frames
 
 
@@ -45,7 +43,7 @@ class ModeExit:
 
 def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
     """Turn a mode on: from here on, factories are dispatched to `dispatch`."""
-    _versions.warn_of_new_torch()
+    versions.warn_of_new_torch()
     _end_abandoned()
     state.mode = weakref.ref(mode)
     state.dispatch = dispatch

@@ -12,7 +12,6 @@ import threading
 from functools import cache
 from typing import Any
 
-from torchfake._contexts import Restoring, holding
 from torchfake._core import modes
 from torchfake._core.modes import DEFERRED_AS_META, ModeState
 from torchfake._patches import (
@@ -32,8 +31,10 @@ from torchfake._patches.sources import (
     subclasses,
 )
 from torchfake._tensor.classes import FakeParameter
+from torchfake._tensor.copies import FakeCopies
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
+from torchfake._torch.contexts import Restoring, holding
 from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake._torch.subclass import let_make_fx_trace
 
@@ -55,6 +56,9 @@ def expect_fakes() -> None:
     let_make_fx_trace(FakeTensor, FakeParameter)
     report_devices_of_shards()
     compiled.let_fakes_run_uncompiled(as_outside_modes)
+
+
+FakeCopies.expect_fakes = staticmethod(expect_fakes)
 
 
 class as_outside_modes(Restoring):

@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torchfake._contexts import Restoring
 from torchfake._torch import kernels
+from torchfake._torch.contexts import Restoring
 
 
 class Patch(NamedTuple):

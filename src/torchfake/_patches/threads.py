@@ -21,13 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
-from torchfake import _contexts as contexts
 from torchfake._core import modes
 from torchfake._core.modes import ModeState
 from torchfake._patches import entry, install
 from torchfake._patches.patch import Patch
 from torchfake._random import private_streams
 from torchfake._recording import generator_sync
+from torchfake._torch import contexts
 
 
 class CapturedMode:

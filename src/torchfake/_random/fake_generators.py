@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._random.private_streams import PrivateStream
 from torchfake._random.streams import Stream
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import holding
 
 _CPU = torch.device("cpu")
 _Generator = torch.Generator  # the name may refer to a stand-in

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._random.draw_sizes import is_uniform_counted
 from torchfake._random.mt19937 import jump_ahead
 from torchfake._random.streams import Draw
+from torchfake._torch.contexts import holding
 
 MAX_SKIPPED_WORDS = 200_000
 """Drawing a word takes 4 ns; a jump takes 1.5 ms, or 6 ms if its length is new."""

@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import holding, uninterrupted
 from torchfake._core import modes
 from torchfake._random import generator_memory, mt19937
 from torchfake._random.generator_memory import state_bytes
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import holding, uninterrupted
 
 _Generator = torch.Generator  # the name may refer to a stand-in
 _default = torch.default_generator

@@ -14,12 +14,12 @@ import warnings
 import torch
 
 from torchfake import _replay
-from torchfake._contexts import holding
 from torchfake._core import memory, modes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.operations import Op
 from torchfake._random import fake_generators, streams
 from torchfake._torch import backends, dispatcher
+from torchfake._torch.contexts import holding
 from torchfake.errors import ReplayError
 
 _lock = streams.lock

@@ -16,7 +16,6 @@ import torch
 from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Contents, Op, Read, dependencies
-from torchfake._guessed_calls import advised
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.distributed import local_tensor_of
 from torchfake.errors import NotDeferredError
@@ -156,7 +155,6 @@ def _max_bytes(contents: Contents) -> int:
     return 1 << 62 if grew else contents.cell.num_bytes
 
 
-@advised()
 def graph(tensor: torch.Tensor) -> Graph:
     """Return the recorded operations that compute a deferred tensor, as printable text.
 

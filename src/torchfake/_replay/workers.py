@@ -17,7 +17,6 @@ from queue import Empty, SimpleQueue
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._core import modes
 from torchfake._graph.operations import Cell
 from torchfake._random.generator_pool import GeneratorPool, KnownStates
@@ -27,6 +26,7 @@ from torchfake._replay.schedule import Schedule, SingleOp
 from torchfake._replay.tile_loop import BlockWriter, TileBuffers, TileLoop
 from torchfake._replay.work_queue import TakenRange, WorkQueue
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import holding
 
 DeliverCell = Callable[[Cell, torch.UntypedStorage], None]
 

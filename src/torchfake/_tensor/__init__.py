@@ -8,12 +8,14 @@ Its files, in reading order:
 
     fake_tensor      the class, and the functions that make and change fakes
     classes          how fakes, parameters and subclasses construct and copy
+    address          what data_ptr() gives: an identity, and no valid address
     storages         what untyped_storage() and storage() of a fake give
     conversions      the arguments of Tensor.to, Tensor.type and Tensor.new, and indices
     known_values     small host tensors whose values are kept: limits, reading, the error otherwise
     torch_function   __torch_function__ of fakes: off, but where C++ decides before any dispatch
     attention        which kernel of scaled_dot_product_attention the reported device runs
     cuda_attention  which of the fused kernels a GPU runs
+    copies           fake copies of tensors and modules, made together
     pickling         the names by which pickles refer to fakes
 
 The subpackage ``autocast`` makes the casts that C++ autocast makes on the reported device.

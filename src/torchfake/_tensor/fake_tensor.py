@@ -120,7 +120,7 @@ class FakeTensor(torch.Tensor):
         return self._fake_storage.untyped.typed(self.dtype)
 
     def data_ptr(self) -> Any:
-        """Identifies the storage; a real address only if there is memory: see ``_core/address``."""
+        """Identifies the storage; a real address only if there is memory (``_tensor/address``)."""
         if self.numel() == 0:
             return 0
         meta = self._fake_meta

@@ -48,12 +48,16 @@ def store_tensor_value(storage: Storage, real: torch.Tensor) -> None:
     """Give `storage` the value of the memory that `real` views. Faster if `real` is contiguous and
     covers all of it.
     """
-    covers = real.numel() * real.element_size() == storage.num_bytes
-    if not (covers and real.is_contiguous()) or real.is_conj() or real.is_neg():
-        store_value(storage, real.untyped_storage(), real.dtype)
-    elif keeps_value(storage.num_bytes, real.dtype):
-        with without_fake_mode():
+    num_bytes, dtype = storage.num_bytes, real.dtype
+    covers = real.nbytes == num_bytes and real.is_contiguous()
+    if not covers or real.is_conj() or real.is_neg():
+        store_value(storage, real.untyped_storage(), dtype)
+    elif keeps_value(num_bytes, dtype):
+        if dispatcher.current_fake_mode() is None:  # inside a dispatch: no context is needed
             storage.value = real.detach().clone().untyped_storage()
+        else:
+            with without_fake_mode():
+                storage.value = real.detach().clone().untyped_storage()
 
 
 def read_value(fake: Any, requested_by: str) -> torch.Tensor:

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from torchfake import _replay
-from torchfake._core.address import Address
 from torchfake._core.memory import flat_view
 from torchfake._core.metadata import intern
 from torchfake._core.storage import Storage
 from torchfake._tensor import known_values
+from torchfake._tensor.address import Address
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake
 from torchfake._torch import subclass
 from torchfake.errors import RecordError, UnknownValueError

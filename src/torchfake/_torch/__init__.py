@@ -7,6 +7,8 @@ fails there first. Verified on torch 2.12, 2.13 and 2.15.
 
 Its files, in reading order:
 
+    versions          which versions of torch this torchfake works with
+    contexts          contexts that restore the state of torch wherever an interrupt arrives
     subclass          wrappers without data, overrides, the identity of tensors and storages
     zero_tensors      tensors that are zero and have no memory
     dispatcher        dispatch keys, dispatch modes, contexts that switch interception off
@@ -19,6 +21,6 @@ Its files, in reading order:
     distributed_patches  the device of a DTensor of a fake; a check before DDP
 """
 
-from torchfake import _versions
+from torchfake._torch import versions
 
-_versions.refuse_old_torch()  # the files here ask for what an old one does not have
+versions.refuse_old_torch()  # the files here ask for what an old one does not have

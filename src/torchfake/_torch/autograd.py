@@ -18,7 +18,7 @@ import torch.autograd.forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointError
 
-from torchfake._contexts import Guards, Setting
+from torchfake._torch.contexts import Guards, Setting
 
 _normal_mode = partial(torch._C._InferenceMode, False)
 """Makes a guard that leaves inference mode, and has autograd record."""
@@ -232,9 +232,13 @@ def is_in_transform(tensor: torch.Tensor) -> bool:
     return is_transformed(tensor) and torch._C._functorch.maybe_get_level(tensor) != dead_level
 
 
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+"""The innermost transform of ``torch.func`` that runs, or None."""
+
+
 def are_transforms_running() -> bool:
     """Whether a transform of ``torch.func`` runs: ``requires_grad_()`` is refused inside of it."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return innermost_transform() is not None
 
 
 def count_writes(tensor: torch.Tensor, num_writes: int) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.utils._foreach_utils
 
-from torchfake._contexts import Restoring, Setting, Together, holding
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import Restoring, Setting, Together, holding
 
 bindings = torch._C
 nn_functions = torch._C._nn

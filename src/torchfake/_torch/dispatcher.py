@@ -19,7 +19,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
-from torchfake._contexts import (
+from torchfake._torch.contexts import (
     Guards,
     Restoring,
     Setting,

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._contexts import Restoring
 from torchfake._torch import autograd
+from torchfake._torch.contexts import Restoring
 
 
 def dtensor_class() -> Any:

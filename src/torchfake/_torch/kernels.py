@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._contexts import Guards, Together
 from torchfake._torch import dispatcher
 from torchfake._torch.autograd import enable_grad
+from torchfake._torch.contexts import Guards, Together
 from torchfake._torch.dispatcher import as_eager
 from torchfake._torch.python_functions import global_names_in, unwrap, with_globals
 

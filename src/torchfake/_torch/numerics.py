@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._contexts import Setting, Together
 from torchfake._torch import backends
+from torchfake._torch.contexts import Setting, Together
 
 _TINY, _ONE = 5e-324, 1.0
 _HALF_ULP, _QUARTER_ULP = 2.0**-53, 2.0**-54

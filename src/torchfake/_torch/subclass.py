@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Guards, uninterrupted
+from torchfake._torch.contexts import Guards, uninterrupted
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of ``Tensor`` subclasses that do not override torch functions."""

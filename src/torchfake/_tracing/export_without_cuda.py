@@ -20,10 +20,10 @@ import torch
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake._contexts import Together, holding
 from torchfake._core import devices
 from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import Together, holding
 from torchfake.errors import TraceError
 
 _DEVICE_OF = torch.ops.prim.device.default

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torchfake._fake_copies import FakeCopies, all_tensors
+from torchfake._tensor.copies import FakeCopies, all_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._tracing.captured_tensors import CapturedTensors
 from torchfake._tracing.torch_fakes import TorchFakes

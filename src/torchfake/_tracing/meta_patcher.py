@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._contexts import Restoring, holding, leave, watch
 from torchfake._core import modes
 from torchfake._core.devices import META
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch.contexts import Restoring, holding, leave, watch
 
 
 class _MethodPatch:

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torchfake._contexts import Restoring, Setting
 from torchfake._core import modes
-from torchfake._fake_copies import all_tensors
 from torchfake._tensor import torch_function
+from torchfake._tensor.copies import all_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import dispatcher, subclass
+from torchfake._torch.contexts import Restoring, Setting
 from torchfake.deferred import deferred_mode
 from torchfake.fake import fake_mode
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Restoring
 from torchfake._core import modes, source_location
 from torchfake._core.storage import UpperBound
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import Restoring
 from torchfake._unknown_values.answers import Answers
 from torchfake._unknown_values.question import Question, checked_count, checked_value
 from torchfake._unknown_values.typical import Typical

@@ -26,9 +26,6 @@ Files, in the order in which data flows:
     strategies          layouts that are found in a model, and TARGETs of the command line
 """
 
-from typing import TYPE_CHECKING
-
-from torchfake._guessed_names import answering_guesses
 from torchfake.distributed.plan import Plan as Plan
 from torchfake.distributed.plan import plan as plan
 from torchfake.distributed.rank_plan import RankPlan as RankPlan
@@ -60,6 +57,3 @@ register_on_first_use(plain_text, Search, "torchfake.distributed.search.text")
 register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.strategies.text")
 register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.sizes")
 register_on_first_use(peaks_of, TargetPlan, "torchfake.distributed.search.sizes")
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.plan(model_fn, mesh_shape=8, ...)")

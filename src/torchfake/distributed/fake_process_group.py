@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Restoring
 from torchfake._torch import distributed
+from torchfake._torch.contexts import Restoring
 from torchfake.errors import InputsError, MissingExtraError
 
 

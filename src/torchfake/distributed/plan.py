@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._arguments import is_whole_number
 from torchfake._core import gpu_profiles
+from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake._unknown_values.asking import Answerer, AnswerFunction
 from torchfake.distributed.fake_process_group import check_no_process_group
 from torchfake.distributed.joint_schedules import timed_together
@@ -33,12 +32,6 @@ from torchfake.inspect.run.workload import Workload
 from torchfake.inspect.timing.collectives import Links
 
 
-@advised(
-    gpus="write mesh_shape=8; of a TARGET: torchfake.distributed.plan_target(TARGET, gpus=8)",
-    mesh="write mesh_shape=(8, 2), mesh_dim_names=('dp', 'tp')",
-    world_size="write mesh_shape=8",
-    strategy="write **strategy.plan_options",
-)
 def plan(
     module_fn: Callable[[], nn.Module],
     *,

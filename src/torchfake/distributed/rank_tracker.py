@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torchfake._contexts import Restoring
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators.collectives import Message, message_of
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch.contexts import Restoring
 from torchfake._torch.distributed import peer_of, process_group_of
 from torchfake._unknown_values import routing
 from torchfake._unknown_values.choices import Choices

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchfake._contexts import interrupt_behind
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._fake_copies import FakeCopies
+from torchfake._tensor.copies import FakeCopies
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import distributed
+from torchfake._torch.contexts import interrupt_behind
 from torchfake._unknown_values.asking import Answerer, AnswerFunction
 from torchfake.distributed.fake_process_group import simulated_rank
 from torchfake.distributed.layout import Layout

@@ -33,9 +33,6 @@ for models of transformers). Above them, ``show``
 draws the records.
 """
 
-from typing import TYPE_CHECKING
-
-from torchfake._guessed_names import answering_guesses
 from torchfake.inspect.check import Checked as Checked
 from torchfake.inspect.check import check as check
 from torchfake.inspect.describe.tensor_specs import TensorSpec as TensorSpec
@@ -120,6 +117,3 @@ __all__ = [
     "summary",
     "weights",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = answering_guesses(__name__, "torchfake.summary(module)")

@@ -16,11 +16,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from torchfake import _arguments
+from torchfake._core import arguments
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import is_library_code
 from torchfake._dispatch import FakeDispatch, dispatch
-from torchfake._guessed_calls import advised
 from torchfake._torch import autograd
 from torchfake._unknown_values.answers import Answer
 from torchfake._unknown_values.asking import AnswerFunction
@@ -29,9 +28,7 @@ from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.tensor_specs import arguments_text, to_json, to_specs
 from torchfake.inspect.inputs.given import (
-    INPUTS_ADVICE,
     INPUTS_NEEDED,
-    SIZES_ADVICE,
     Shape,
     inputs_given,
     lacks_arguments,
@@ -61,7 +58,6 @@ class Checked(Record):
         }
 
 
-@advised(**SIZES_ADVICE, **INPUTS_ADVICE)
 def check(
     module: nn.Module,
     *inputs: Any,
@@ -99,7 +95,7 @@ def check(
     input 0  float32[2, 3] on cpu
     output   float32[2, 4] on cpu
     """
-    _arguments.check_flag(backward, "backward")
+    arguments.check_flag(backward, "backward")
     check_module(module)
     inputs = inputs_given(
         module, inputs, batch=batch, seq=seq, input_size=input_size, labels=backward

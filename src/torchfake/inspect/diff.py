@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _arguments
-from torchfake._guessed_calls import advised
+from torchfake._core import arguments
 from torchfake.errors import TargetError
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.changes import Change, Line, sections, totals
@@ -67,7 +66,6 @@ class Diff(Record):
         return str(self)
 
 
-@advised()
 def diff(
     a: Source,
     b: Source,
@@ -117,10 +115,10 @@ def diff(
                 f"{name} is of type {type(source).__name__}: give a module, a TARGET or the path "
                 "of a checkpoint"
             )
-    _arguments.check_strings(overrides_a, "overrides_a")
-    _arguments.check_strings(overrides_b, "overrides_b")
+    arguments.check_strings(overrides_a, "overrides_a")
+    arguments.check_strings(overrides_b, "overrides_b")
     build_dtype = dtype_named(dtype) if isinstance(dtype, str) else dtype
-    _arguments.check_dtype(build_dtype, "dtype")
+    arguments.check_dtype(build_dtype, "dtype")
     in_a = contents(a, overrides=overrides_a, dtype=build_dtype)
     in_b = contents(b, overrides=overrides_b, dtype=build_dtype)
     if in_a.is_checkpoint or in_b.is_checkpoint:

@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._arguments import is_whole_number
+from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_profiles
-from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.estimates import Estimate
-from torchfake.inspect.inputs.given import SIZES_ADVICE
 from torchfake.inspect.inputs.resizing import BATCH, SEQ
 from torchfake.inspect.memory import estimate as estimate_of
 from torchfake.inspect.search import MAX_SIZE, Peaks, Search, peaks_of, reserved_on
@@ -132,12 +130,6 @@ class Fits(Record, Sequence[Fit]):
         }
 
 
-@advised(
-    gpu="give its name after the first argument: fit(found, 'h100-80gb')",
-    gpus="give their names after the first argument: fit(found, 'a100-80gb', 'h100-80gb')",
-    inputs="give them to estimate: fit(estimate(model, inputs), 'h100-80gb')",
-    **SIZES_ADVICE,
-)
 def fit(
     estimate: Any,
     *gpus: str | CudaProfile,
@@ -177,6 +169,8 @@ def fit(
     >>> found.fits, found.largest > 100_000
     (True, True)
     """
+    if "gpu" in options:  # which estimate has
+        raise TypeError("fit takes GPUs after its first argument: fit(model, 'h100-80gb')")
     named = _named(estimate, gpus)
     if serve is not None:
         estimate = _served(estimate, serve, next(iter(named.values())), options)

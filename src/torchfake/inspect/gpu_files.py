@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from torchfake._core.gpu_profiles import CUDA, ROCM, CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake.errors import DeviceError, MissingExtraError
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-@advised()
 def read_profiles(path: str | Path) -> dict[str, CudaProfile]:
     """Read GPU profiles from a TOML file, with one table per profile, named by its key.
 

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_profiles
-from torchfake._guessed_calls import advised
 from torchfake.errors import (
     CheckError,
     CheckpointError,
@@ -143,7 +142,6 @@ class Question:
         return self.train or given or self.keep_gradients
 
 
-@advised()
 def inspect_target(
     text: str,
     *,

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfake._core.gpu_profiles import ROCM
-from torchfake._fake_copies import is_replicated
+from torchfake._tensor.copies import is_replicated
 from torchfake.inspect.copied.references import Reached, hooks_of
 from torchfake.inspect.describe.units import bytes_text
 from torchfake.inspect.run.step import Step

@@ -20,14 +20,11 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake._unknown_values.answers import Answer
 from torchfake._unknown_values.asking import Answerer, AnswerFunction
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate as Estimate
 from torchfake.inspect.inputs.given import (
-    INPUTS_ADVICE,
-    SIZES_ADVICE,
     Shape,
     inputs_explained,
     inputs_given,
@@ -52,25 +49,7 @@ from torchfake.inspect.serve import Serve, answers_of
 from torchfake.inspect.serving.passes import run_serving
 from torchfake.inspect.timing.commands import Command, recorder_for
 
-_CHECKPOINTING_ADVICE = (
-    "enable it on the model: model.activation_checkpointing_enable(), before transformers 5.23 "
-    "model.gradient_checkpointing_enable()"
-)
 
-
-@advised(
-    **SIZES_ADVICE,
-    **INPUTS_ADVICE,
-    dtype="build the model in it, module.to(torch.bfloat16), or write autocast='bf16'",
-    train='write mode="training", or optimizer="adamw"',
-    training_mode='write mode="training", or optimizer="adamw"',
-    precision="write autocast='bf16', or build the model in that dtype",
-    gradient_accumulation_steps="write accumulate=",
-    micro_batch="write batch=, of one micro-batch, and accumulate=, their number",
-    checkpointing=_CHECKPOINTING_ADVICE,
-    gradient_checkpointing=_CHECKPOINTING_ADVICE,
-    gpus="write gpu=, and give the estimate to fit(estimate, *gpus) for several",
-)
 def estimate(
     module: Any,
     *inputs: Any,

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._arguments import check_flag, is_whole_number
+from torchfake._core.arguments import check_flag, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake._unknown_values.answers import Answer
 from torchfake._unknown_values.asking import AnswerFunction
 from torchfake.errors import InputsError
@@ -29,8 +28,6 @@ from torchfake.inspect.describe.messages import answers_to_dict
 from torchfake.inspect.describe.module_names import fold_names
 from torchfake.inspect.describe.tensor_specs import TensorSpec
 from torchfake.inspect.inputs.given import (
-    INPUTS_ADVICE,
-    SIZES_ADVICE,
     Shape,
     inputs_explained,
     inputs_given,
@@ -119,12 +116,6 @@ def _dicts(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
     return [spec.to_dict() for spec in specs]
 
 
-@advised(
-    **SIZES_ADVICE,
-    **INPUTS_ADVICE,
-    filename="write the result: Path(...).write_text(graph.to_svg()), or graph.to_dot()",
-    expand_nested="depth=2 opens two levels of modules",
-)
 def graph_of(
     module: nn.Module,
     *inputs: Any,

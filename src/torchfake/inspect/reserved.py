@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from torchfake._arguments import check_path
+from torchfake._core.arguments import check_path
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake.errors import DeviceError

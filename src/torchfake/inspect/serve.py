@@ -12,12 +12,10 @@ from typing import Any
 
 import torch
 
-from torchfake._arguments import is_whole_number
-from torchfake._guessed_calls import advised
+from torchfake._core.arguments import is_whole_number
 from torchfake._unknown_values.asking import AnswerFunction
 from torchfake._unknown_values.question import Question
-from torchfake.errors import InputsError, TargetError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.errors import InputsError, TargetError, did_you_mean
 from torchfake.inspect.targets.options import dtype_named
 
 PAGED, QUANTIZED = "paged", "quantized"
@@ -31,13 +29,6 @@ FP8 = ("fp8", "float8_e4m3fn", "float8_e5m2")
 """Names of 8-bit floats of a cache."""
 
 
-@advised(
-    **dict.fromkeys(
-        ("tensor_parallel_size", "tensor_parallel", "tp", "gpus", "num_gpus"),
-        "a model is served on one GPU; for training on several: torchfake plan TARGET --gpus 8",
-    ),
-    gpu="write fit(model, 'h100-80gb', serve=Serve(8192))",
-)
 @dataclass(frozen=True)
 class Serve:
     """A serving workload: sequences that are in the cache at the same time.

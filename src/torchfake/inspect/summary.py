@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._arguments import is_whole_number
+from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake._unknown_values.answers import Answer
 from torchfake._unknown_values.asking import AnswerFunction
 from torchfake.errors import InputsError
@@ -27,8 +26,6 @@ from torchfake.inspect.describe.tensor_specs import to_json, to_specs
 from torchfake.inspect.experts import Active, active_and_inactive, active_to_dict
 from torchfake.inspect.flops import Flops, count_flops
 from torchfake.inspect.inputs.given import (
-    INPUTS_ADVICE,
-    SIZES_ADVICE,
     Shape,
     inputs_explained,
     inputs_given,
@@ -123,14 +120,6 @@ def _counts(by_name: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
     return {name: {"num_values": n, "bytes": size} for name, (n, size) in by_name.items()}
 
 
-@advised(
-    **SIZES_ADVICE,
-    **INPUTS_ADVICE,
-    verbose="the result is shown where it is printed: print(summary(...))",
-    col_names="its table has all columns that are not empty; to_pandas() has them all",
-    dtypes="give tensors of these dtypes in place of input_size=",
-    batch_dim="input_size has the batch as its first size",
-)
 def summary(
     module: nn.Module,
     *inputs: Any,

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchfake._guessed_calls import advised
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._torch.distributed import device_of
 from torchfake.inspect.describe.held_memory import held_bytes
@@ -153,7 +152,6 @@ class ModuleNode:
         }
 
 
-@advised()
 def read_module(module: nn.Module) -> ModuleNode:
     """Return the module as a tree: tied tensors are counted once, identical siblings are folded.
 

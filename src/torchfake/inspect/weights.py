@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles
-from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES
 from torchfake.inspect.base_record import Record
@@ -164,7 +163,6 @@ class Weights(Record):
         return {**self.__dict__, "fits": fits}
 
 
-@advised()
 def weights(module: nn.Module, scheme: str, *gpus: str | CudaProfile) -> Weights:
     """Return the size of the weights of `module` quantized by `scheme`, and the GPUs they fit on.
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tests.ecosystem.quantization.memory import bytes_of
 from torchfake import deferred_init, estimate, fake_mode, is_fake, materialize_module, summary
-from torchfake._fake_copies import held_tensors
+from torchfake._tensor.copies import held_tensors
 from torchfake.inspect import weights
 from torchfake.inspect.weights import scheme_of_config, weights_by
 

@@ -20,7 +20,7 @@ from torchfake import (
     materialize_module,
     summary,
 )
-from torchfake._fake_copies import held_tensors
+from torchfake._tensor.copies import held_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KINDS = ("nf4", "fp4", "int8")

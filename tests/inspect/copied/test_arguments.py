@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from torchfake import estimate, fake_mode, is_fake
-from torchfake._fake_copies import FakeCopies
+from torchfake._tensor.copies import FakeCopies
 from torchfake.errors import InputsError
 from torchfake.inspect.copied.arguments import ArgumentCopies, held_by_arguments
 

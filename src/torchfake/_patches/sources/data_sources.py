@@ -74,8 +74,8 @@ def _with_real_items(original: Any) -> Any:
         if modes.current() is not None:
             if args and isinstance(args[0], (list, tuple)):
                 args = (known_values.with_real_items(args[0]), *args[1:])
-            for name in {"data", "obj"} & kwargs.keys():
-                if not isinstance(kwargs[name], torch.Tensor):
+            for name in ("data", "obj"):
+                if name in kwargs and not isinstance(kwargs[name], torch.Tensor):
                     kwargs[name] = known_values.with_real_items(kwargs[name])
         return original(*args, **kwargs)
 

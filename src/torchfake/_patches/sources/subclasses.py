@@ -24,6 +24,7 @@ from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, dispatcher, subclass
 
 _Parameter = torch.nn.Parameter
+_innermost_transform = autograd.innermost_transform
 
 
 def _new_tensor(original: Any) -> Any:
@@ -78,7 +79,7 @@ def _new_parameter(original: Any) -> Any:
 
     @functools.wraps(function)
     def replacement(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if autograd.are_transforms_running():
+        if _innermost_transform() is not None:
             return _new_parameter_in_transform(function, cls, args, kwargs)
         data = args[0] if args else kwargs.get("data")
         try:

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import holding
 from torchfake._operators import composites as composites_of_fakes
 from torchfake._recording.eager import composites, derivatives, recurrent_layers
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import holding
 
 aten = torch.ops.aten
 _KEY = dispatcher.RECORDING_KEY

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdRef
 
-from torchfake._contexts import holding
 from torchfake._core import modes
 from torchfake._torch import autograd
+from torchfake._torch.contexts import holding
 
 _Casts = dict[WeakIdRef, torch.Tensor]
 

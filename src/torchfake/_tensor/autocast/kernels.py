@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Setting, holding
 from torchfake._tensor.autocast.lists import COMPOSED_OF_LISTED, OTHERS, POLICIES
 from torchfake._tensor.autocast.policies import (
     POLICY_NAMED,
@@ -39,6 +38,7 @@ from torchfake._tensor.autocast.policies import (
     tensors_in,
 )
 from torchfake._torch import dispatcher, subclass
+from torchfake._torch.contexts import Setting, holding
 from torchfake._torch.distributed import is_dtensor
 
 

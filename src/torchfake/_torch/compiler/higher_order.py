@@ -19,8 +19,8 @@ import torch
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_backward as _flex_backward
 
-from torchfake._contexts import Guards, Restoring, Together
 from torchfake._torch import dispatcher
+from torchfake._torch.contexts import Guards, Restoring, Together
 from torchfake._torch.python_functions import with_globals
 
 flex_attention: Any = _flex_attention

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.errors import InputsError, did_you_mean
 
 CHECKPOINTS = ("none", "selective", "full")
 """What is kept of a block, most first."""

@@ -10,9 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchfake._arguments import is_whole_number
-from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake._core.arguments import is_whole_number
+from torchfake.errors import InputsError, did_you_mean
 
 SHARD_NAMES = ("dp", "fsdp", "shard", "dp_shard")
 REPLICATE_NAMES = ("replicate", "dp_replicate", "ddp")
@@ -24,21 +23,6 @@ _JOBS = (
     *(SHARD_NAMES, REPLICATE_NAMES, TENSOR_NAMES, CONTEXT_NAMES, EXPERT_NAMES, PIPELINE_NAMES),
 )
 _KNOWN = tuple(name for names in _JOBS for name in names)
-
-AXES_ADVICE = dict.fromkeys(
-    (
-        *_KNOWN,
-        *("data_parallel", "data_parallel_size", "dp_size", "num_replicas", "replicas"),
-        *("tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size"),
-        *("pipeline_parallel", "pipeline_parallel_size", "pp_size", "pipeline_model_parallel_size"),
-        *("context_parallel", "context_parallel_size", "cp_size"),
-        *("expert_parallel", "expert_parallel_size", "ep_size"),
-        *("tensor_parallel_degree", "pipeline_parallel_degree", "data_parallel_shard_degree"),
-        *("context_parallel_degree", "expert_parallel_degree", "data_parallel_replicate_degree"),
-    ),
-    "it is an axis of the mesh: write mesh={'dp': 4, 'tp': 2}, of dp, replicate, tp, cp, ep and pp",
-)
-"""For callers of what takes a mesh: what to write for the names of other libraries' sizes."""
 
 
 @dataclass(frozen=True)

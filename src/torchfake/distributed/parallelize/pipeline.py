@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchfake._contexts import interrupt_behind
+from torchfake._torch.contexts import interrupt_behind
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.schedules import PipelineSchedule
 from torchfake.distributed.parallelize.writer import Code

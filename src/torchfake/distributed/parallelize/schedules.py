@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 from torch.distributed.pipelining import schedules
 
-from torchfake._arguments import is_whole_number
-from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake._core.arguments import is_whole_number
+from torchfake.errors import InputsError, did_you_mean
 
 _ONE, _LOOP, _V = "one", "loop", "v"
 

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.errors import InputsError, did_you_mean
 
 TORCH_STYLES = {
     "colwise": "ColwiseParallel()",

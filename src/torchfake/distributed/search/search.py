@@ -13,7 +13,6 @@ from typing import Any
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake.distributed.parallelize.choices import CHECKPOINTS
 from torchfake.distributed.parallelize.engines import STAGES
 from torchfake.distributed.search.candidates import Candidate, candidates
@@ -70,7 +69,6 @@ class Search(Record):
         }
 
 
-@advised()
 def search_layouts(
     text: str,
     *,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchfake._arguments import is_whole_number
+from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError
 
 

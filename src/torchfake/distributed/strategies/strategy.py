@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._guessed_calls import advised
 from torchfake._torch.distributed import zero_optimizer_class
 from torchfake.distributed.parallelize.choices import check_choices
 from torchfake.distributed.parallelize.code import (
@@ -27,24 +26,19 @@ from torchfake.distributed.parallelize.code import (
 )
 from torchfake.distributed.parallelize.context import context_usage, in_ring
 from torchfake.distributed.parallelize.engines import ENGINES, STAGES, check_engine
-from torchfake.distributed.parallelize.mesh_axes import AXES_ADVICE, MeshAxes, mesh_axes
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
 from torchfake.distributed.parallelize.schedules import (
     DEFAULT,
     check_micro_batches,
     schedule_named,
 )
 from torchfake.distributed.parallelize.tensor_rules import tensor_rules
-from torchfake.errors import InputsError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.errors import InputsError, did_you_mean
 
 PRECISIONS = ("mixed", "bf16", "fp32")
 _FILE = "<torchfake.distributed.Strategy>"
 
 
-@advised(
-    **AXES_ADVICE,
-    **dict.fromkeys(("fsdp1", "fsdp2"), "write engine='fsdp2', 'fsdp1' or 'ddp'"),
-)
 @dataclass(frozen=True)
 class Strategy:
     """A layout of a model over a mesh, derived from the model.

@@ -16,13 +16,12 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake._guessed_calls import advised
 from torchfake.distributed.parallelize.context import (
     check_length,
     is_of_transformers,
     whole_sequences,
 )
-from torchfake.distributed.parallelize.mesh_axes import AXES_ADVICE, MeshAxes, mesh_axes, parse_mesh
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.strategies.batch import Batch, batch_of
 from torchfake.distributed.strategies.pipelines import inputs_and_target, micro_batches
@@ -126,11 +125,6 @@ class TargetPlan(Record):
         }
 
 
-@advised(
-    **AXES_ADVICE,
-    nodes="write gpus=, of all nodes together",
-    strategy="give its options: mesh=, checkpoint=, ...",
-)
 def plan_target(
     text: str,
     *,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchfake._fake_copies import FakeCopies
+from torchfake._tensor.copies import FakeCopies
 from torchfake.errors import InputsError
 from torchfake.inspect.copied.functions import FunctionCopies
 from torchfake.inspect.copied.references import Reached

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._fake_copies import held_tensors
+from torchfake._tensor.copies import held_tensors
 from torchfake._torch import subclass
 from torchfake._torch.distributed import is_dtensor
 

@@ -6,16 +6,14 @@ Input: a number. Output: text of three digits and a unit. Invariant: 1 GB is 10^
 
 from __future__ import annotations
 
-from torchfake._contexts import Setting
 from torchfake._core import modes
-from torchfake._guessed_calls import advised
+from torchfake._torch.contexts import Setting
 from torchfake.errors import InputsError
 
 UNITS = ("GB", "GiB", "both")
 """What bytes may be shown in."""
 
 
-@advised()
 def set_units(units: str | None) -> None:
     """Set the units in which bytes are shown.
 

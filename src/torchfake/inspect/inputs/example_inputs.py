@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from torchfake._arguments import check_flag, is_whole_number
+from torchfake._core.arguments import check_flag, is_whole_number
 from torchfake._core.pickle_names import publish
 from torchfake._files.transformers_checkpoints import is_transformers_model
-from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode
 from torchfake.inspect.inputs.forward_arguments import make_arguments
@@ -64,15 +63,6 @@ class ExampleInputs(dict[str, Any]):
 publish(ExampleInputs, "torchfake.inspect.inputs")
 
 
-@advised(
-    batch_size="write batch=",
-    bs="write batch=",
-    seq_len="write seq=",
-    seq_length="write seq=",
-    sequence_length="write seq=",
-    max_length="write seq=",
-    train="write labels=True",
-)
 def example_inputs(
     model: torch.nn.Module,
     *,

@@ -13,23 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._arguments import is_whole_number
+from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.inputs.example_inputs import example_inputs
-
-SIZES_ADVICE = dict.fromkeys(
-    ("batch_size", "bs"), "write batch=, which generates inputs, or give the inputs"
-) | dict.fromkeys(
-    ("seq_len", "seq_length", "sequence_length", "max_length"),
-    "write seq=, which generates inputs, or give the inputs",
-)
-"""For functions that run a module: what to write for other libraries' names of the sizes."""
-
-INPUTS_ADVICE = dict.fromkeys(
-    ("input_ids", "attention_mask", "pixel_values", "labels", "input_data", "inputs", "kwargs"),
-    "give the inputs after the module, arguments by name as one mapping: (module, inputs)",
-)
 
 INPUTS_NEEDED = "give its inputs after the module, or input_size=(2, 64)"
 """What to write where a module is run without inputs."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchfake._fake_copies import FakeCopies
+from torchfake._tensor.copies import FakeCopies
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode

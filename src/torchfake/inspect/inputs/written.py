@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchfake.errors import InputsError
+from torchfake.errors import InputsError, did_you_mean
 from torchfake.fake import fake_mode
-from torchfake.inspect.describe.messages import did_you_mean
 from torchfake.inspect.describe.tensor_specs import dtype_name
 from torchfake.inspect.inputs.example_inputs import device_of
 from torchfake.inspect.targets.options import any_dtype_named, num_cuda_devices, parse_value

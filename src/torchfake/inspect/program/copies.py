@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfake._fake_copies import FakeCopies, replace_replicas
+from torchfake._tensor.copies import FakeCopies, replace_replicas
 from torchfake.errors import InputsError
 from torchfake.inspect.copied.functions import FunctionCopies
 from torchfake.inspect.copied.references import Reached, hooks_of

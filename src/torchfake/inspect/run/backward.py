@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchfake._fake_copies import is_or_holds_fake
+from torchfake._tensor.copies import is_or_holds_fake
 from torchfake.errors import InputsError
 from torchfake.inspect.run.workload import tensors_in
 

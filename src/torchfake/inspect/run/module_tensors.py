@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfake._fake_copies import tensors_held_by
+from torchfake._tensor.copies import tensors_held_by
 from torchfake.inspect.run.storage_tracker import StorageTracker
 from torchfake.inspect.run.workload import tensors_in
 

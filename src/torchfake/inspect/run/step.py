@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake._arguments import is_whole_number
+from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings, parse_settings
 from torchfake.inspect.run.training_arguments import check_training_arguments

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Restoring, Setting, Together
 from torchfake._core import modes
 from torchfake._core.storage import Storage
 from torchfake._dispatch import FakeDispatch, dispatch
-from torchfake._fake_copies import held_tensors
+from torchfake._tensor.copies import held_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch.contexts import Restoring, Setting, Together
 from torchfake.inspect.run.bounds_check import check_indices
 from torchfake.inspect.run.kernel_memory import MADE_LAST_FIRST, is_product, kernel_bytes
 from torchfake.inspect.run.lifetimes import Lifetime, Lifetimes, columns_of

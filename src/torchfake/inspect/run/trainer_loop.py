@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfake._contexts import Restoring, Together
 from torchfake._torch import backends
+from torchfake._torch.contexts import Restoring, Together
 from torchfake.errors import InputsError
 from torchfake.inspect.run.backward import check_loss, run_backward
 from torchfake.inspect.run.module_tensors import ModuleTensors, Named, tables_of

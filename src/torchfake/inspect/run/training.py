@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Restoring, Together
 from torchfake._torch import backends
+from torchfake._torch.contexts import Restoring, Together
 from torchfake.inspect.run.backward import check_loss, default_loss, run_backward
 from torchfake.inspect.run.module_tensors import ModuleTensors, tables_of
 from torchfake.inspect.run.optimizers import optimizer_of

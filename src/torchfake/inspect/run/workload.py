@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torchfake._contexts import Together
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._core.modes import FakeAccelerator
-from torchfake._fake_copies import FakeCopies, tensors_held_by
 from torchfake._patches.entry import Entered
+from torchfake._tensor.copies import FakeCopies, tensors_held_by
 from torchfake._torch import autograd, backends, dispatcher
+from torchfake._torch.contexts import Together
 from torchfake._torch.distributed import is_fsdp_module
 from torchfake._unknown_values.answers import Answer
 from torchfake._unknown_values.asking import Answerer, AnswerFunction, answering_by

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchfake._core.storage import Storage
-from torchfake._fake_copies import held_tensors
+from torchfake._tensor.copies import held_tensors
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake.inspect.run.workload import tensors_in
 

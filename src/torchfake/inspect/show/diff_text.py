@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchfake._escapes import printable
+from torchfake.errors import printable
 from torchfake.inspect.diff import Diff
 
 

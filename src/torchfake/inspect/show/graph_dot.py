@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchfake._escapes import printable
+from torchfake.errors import printable
 from torchfake.inspect.model_graph import DataflowGraph, GraphEdge, GraphNode
 from torchfake.inspect.show.graph_text import Labels, class_text, edge_text, notes, outputs_text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape as _escape_markup
 
-from torchfake._escapes import printable
+from torchfake.errors import printable
 from torchfake.inspect.base_record import Record, html_fragment
 from torchfake.inspect.check import Checked
 from torchfake.inspect.estimates import Estimate

@@ -14,7 +14,6 @@ from typing import Any
 from torch import nn
 
 from torchfake._files.disk.incomplete import write_whole
-from torchfake._guessed_calls import advised
 from torchfake.errors import InputsError
 from torchfake.inspect.estimates import Estimate
 from torchfake.inspect.fit import Fits
@@ -24,7 +23,6 @@ from torchfake.inspect.model_graph import DataflowGraph, graph_of
 from torchfake.inspect.summary import Summary, summary
 
 
-@advised()
 def report(*found: Any, **options: Any) -> Path:
     """Write results to one HTML page: module tree, memory, figures.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from torchfake._escapes import printable
+from torchfake.errors import printable
 from torchfake.inspect.describe.module_names import join_name
 from torchfake.inspect.describe.tensor_specs import TensorSpec
 from torchfake.inspect.describe.units import bytes_text, flops_text, operations_unit

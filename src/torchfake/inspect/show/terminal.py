@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchfake._escapes import printable
+from torchfake.errors import printable
 from torchfake.inspect.base_record import Record, renderables
 from torchfake.inspect.check import Checked
 from torchfake.inspect.describe.units import bytes_text, compared_bytes

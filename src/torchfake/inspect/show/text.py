@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from torchfake._escapes import printable
+from torchfake.errors import printable
 from torchfake.inspect.base_record import plain_text
 from torchfake.inspect.check import Checked
 from torchfake.inspect.describe.messages import answer_lines

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._guessed_calls import advised
 from torchfake._torch import backends
 from torchfake.deferred import deferred_mode
 from torchfake.errors import TargetError
@@ -36,7 +35,6 @@ class Built:
     peak_rss_increase_bytes: int | None  # by how much building raised it
 
 
-@advised()
 def build(
     target: Target,
     *,

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from torchfake.errors import MissingExtraError, TargetError
-from torchfake.inspect.describe.messages import did_you_mean, one_line
+from torchfake.errors import MissingExtraError, TargetError, did_you_mean
+from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.targets import transformers_models
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target

@@ -15,9 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core.devices import MAX_DEVICES
-from torchfake._guessed_calls import advised
-from torchfake.errors import DeviceError, TargetError
-from torchfake.inspect.describe.messages import did_you_mean
+from torchfake.errors import DeviceError, TargetError, did_you_mean
 
 _SHORT_DTYPES = {
     "bf16": torch.bfloat16,
@@ -64,7 +62,6 @@ def parse_value(text: str) -> Any:
         return text
 
 
-@advised()
 def dtype_named(name: str) -> torch.dtype:
     """A floating point dtype by its name in torch, or by a short one.
 
@@ -95,7 +92,6 @@ def any_dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-@advised()
 def device_named(name: str) -> torch.device:
     """A device that fakes can be on, by name.
 

@@ -23,11 +23,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._contexts import Restoring, uninterrupted
-from torchfake._fake_copies import FakeCopies
-from torchfake._guessed_calls import advised
-from torchfake.errors import TargetError
-from torchfake.inspect.describe.messages import did_you_mean, one_line
+from torchfake._tensor.copies import FakeCopies
+from torchfake._torch.contexts import Restoring, uninterrupted
+from torchfake.errors import TargetError, did_you_mean
+from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.targets import transformers_models
 from torchfake.inspect.targets.hub import hub_config, hub_tensors, is_hub_id
 from torchfake.inspect.targets.libraries import (
@@ -47,7 +46,6 @@ FORMS = (
 )
 
 
-@advised()
 def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
     """Resolve the text of a TARGET.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchfake.errors import TargetError
-from torchfake.inspect.describe.messages import did_you_mean, one_line
+from torchfake.errors import TargetError, did_you_mean
+from torchfake.inspect.describe.messages import one_line
 
 
 def config_from(

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from torchfake._contexts import Setting
-from torchfake.errors import MissingExtraError, TargetError
-from torchfake.inspect.describe.messages import did_you_mean, one_line
+from torchfake._torch.contexts import Setting
+from torchfake.errors import MissingExtraError, TargetError, did_you_mean
+from torchfake.inspect.describe.messages import one_line
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_configs import config_from

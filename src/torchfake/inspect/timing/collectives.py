@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchfake._guessed_calls import advised
 from torchfake._operators.collectives import RING_SHARES
 from torchfake.inspect.timing.commands import Message
 
@@ -25,7 +24,6 @@ _NETWORK_SHARE = 0.85
 _TO_ONE_RANK = ("permute", "send", "recv")
 
 
-@advised()
 class Links(NamedTuple):
     """The links between ranks, in bytes/s per GPU and direction."""
 

@@ -1,8 +1,8 @@
 """Which versions of torch this one works with, and what is said of others.
 
 Input: the version of torch that is installed. Output: an error at import, or a warning at the first
-mode. Invariant: nothing of torch but its version is read, so that an old torch gets here. Called
-by: ``_torch/__init__``, before any other file there, and ``_patches/entry``.
+mode. Invariant: nothing of torch but its version is read, so that an old torch gets here.
+
 """
 
 from __future__ import annotations

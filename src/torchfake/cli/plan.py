@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from torchfake._cli_options import (
+from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.cli.options import (
     Allocator,
     AnswerName,
     AsJson,
@@ -25,9 +26,9 @@ from torchfake._cli_options import (
     Units,
     complete_gpu,
 )
-from torchfake._cli_output import errors_on_one_line, import_answers, print_record
-from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile, named_profiles
-from torchfake._streams import chatter_on_stderr
+from torchfake.cli.output import errors_on_one_line, import_answers, print_record
+from torchfake.cli.stdout import chatter_on_stderr
+from torchfake.cli.values import parse_gpus
 from torchfake.errors import InputsError
 
 Gpus = Annotated[
@@ -154,13 +155,14 @@ def plan_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Check whether a model trains on a number of GPUs; show what each one holds and sends.
+    """Check whether a model trains on a number of GPUs.
 
-    The model's repeated blocks are sharded by FSDP2. With an axis tp in the mesh, tensors are split
-    by the tensor-parallel plan that ships with transformers models. Of ranks that do the same, one
-    is run on fakes. The exit status is 1 if the model does not fit.
+    Shows what each GPU holds and sends, and how long a step takes. The model's repeated blocks are
+    sharded by FSDP2. With an axis tp in the mesh, tensors are split by the tensor-parallel plan
+    that ships with transformers models. Of ranks that do the same, one is run on fakes. The exit
+    status is 1 if the model does not fit.
     """
-    import_answers()
+    import_answers([gpu] if gpu and not profiles_file else None)
     from torchfake.inspect.describe.units import shown_in
     from torchfake.inspect.show.report import report
 
@@ -234,24 +236,3 @@ def _gpu(name: str | None, file: Path | None) -> str | CudaProfile:
     if given and len(given) > 1:
         raise InputsError(f"the GPUs of a plan are of one kind: --gpu names {len(given)}")
     return given[0] if given else DEFAULT_PROFILE
-
-
-def _profiles_in(file: Path) -> dict[str, CudaProfile]:
-    from torchfake.inspect.gpu_files import read_profiles
-
-    return read_profiles(file)
-
-
-def parse_gpus(names: list[str] | None, file: Path | None) -> tuple[str | CudaProfile, ...] | None:
-    """The named GPUs, some of which may be in a file; all GPUs of the file if none is named.
-
-    Raises:
-        DeviceError: if a name means no GPU, or several.
-    """
-    own = {} if file is None else _profiles_in(file)
-    if names is None:
-        return tuple(own.values()) or None
-    single = [name.strip() for text in names for name in text.split(",")]
-    given = [own.get(n, n) for n in single]
-    found = named_profiles(given, "--gpu")
-    return tuple(gpu if gpu in given else key for key, gpu in found.items())

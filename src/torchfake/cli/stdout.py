@@ -1,8 +1,8 @@
-"""The streams of the command: closed ones, full ones, and those of other encodings.
+"""stdout and stderr of the command: closed, full, or of an encoding that lacks characters.
 
 Input: what the command prints. Output: text on stdout, or one line on stderr that says why not.
-Invariant: what is printed is written at the end, in one place, so a stream that fails is one error
-there; a file that is opened never gets the number of a closed stream.
+Invariant: what is printed is written at the end, in one place, so a stdout that fails is one error
+there; a file that is opened never gets the number of a closed descriptor.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from torchfake._escapes import printable
+from torchfake.errors import printable
 
 
-class StreamError(Exception):
-    """What was to be printed could not be."""
+class StdoutError(Exception):
+    """The answer could not be printed."""
 
 
 class Answer(io.StringIO):
-    """What is printed, until it is written; it looks like the stream that it is for."""
+    """The text that is printed, until it is written; it looks like the file that it is for."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, file: Any) -> None:
         super().__init__()
-        self._stream = stream
+        self._file = file
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream."""
-        return str(getattr(self._stream, "encoding", None) or "utf-8")
+        """The encoding of the file."""
+        return str(getattr(self._file, "encoding", None) or "utf-8")
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
+        """Whether the file is a terminal."""
         with contextlib.suppress(ValueError):  # it was closed
-            return bool(self._stream.isatty())
+            return bool(self._file.isatty())
         return False
 
 
@@ -48,45 +48,37 @@ def answer_on_stdout() -> Iterator[None]:
     """Context after which what was printed is written to stdout.
 
     Raises:
-        StreamError: if stdout is closed, at once; or if it cannot be written to.
+        StdoutError: if stdout is closed, at once; or if it cannot be written to.
     """
     _open_closed()
-    stream: Any = sys.stdout
-    if stream is None or getattr(stream, "closed", False):
-        raise StreamError("there is no stdout to print to: it is closed")
-    answer = Answer(stream)
+    file: Any = sys.stdout
+    if file is None or getattr(file, "closed", False):
+        raise StdoutError("there is no stdout to print to: it is closed")
+    answer = Answer(file)
     try:
         with contextlib.redirect_stdout(answer):
             yield
     finally:
-        _write(stream, answer.getvalue())
+        _write(file, answer.getvalue())
 
 
-def _write(stream: Any, text: str) -> None:
-    if not text:
+def _write(file: Any, text: str) -> None:
+    if file is None or not text:
         return
-    encoding = getattr(stream, "encoding", None) or "utf-8"
+    encoding = getattr(file, "encoding", None) or "utf-8"
     try:
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        stream.flush()
+        file.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        file.flush()
     except (OSError, ValueError) as error:  # ValueError: it was closed
-        _abandon(stream)
+        _abandon(file)
         reason = getattr(error, "strerror", None) or str(error)
-        raise StreamError(f"stdout could not be written to: {reason}") from error
+        raise StdoutError(f"stdout could not be written to: {reason}") from error
 
 
 def write_error(text: str) -> None:
     """Write to stderr, escaped; if that fails, there is nobody to tell."""
-    stream: Any = sys.stderr
-    if stream is None:
-        return
-    text = printable(text, keep="\n")
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        stream.flush()
-    except (OSError, ValueError):
-        _abandon(stream)
+    with contextlib.suppress(StdoutError):
+        _write(sys.stderr, printable(text, keep="\n"))
 
 
 @contextlib.contextmanager
@@ -109,16 +101,16 @@ def json_text(data: Any) -> str:
     return json.dumps(data, indent=2).replace("\x7f", "\\u007f")
 
 
-def _abandon(stream: Any) -> None:
-    """Have what a stream still holds go nowhere, so that the end of the process is no failure."""
+def _abandon(file: Any) -> None:
+    """Have what a file still holds go nowhere, so that the end of the process is no failure."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
+        os.dup2(nowhere, file.fileno())
         os.close(nowhere)
 
 
 def _open_closed() -> None:
-    """Open descriptors and streams that are closed, so that no file and no library meets them."""
+    """Open the descriptors 0 to 2 if they are closed, so that no other file gets their numbers."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from torchfake._cli_options import (
+from torchfake.cli.options import (
     AnswerName,
     AsJson,
     Batch,
@@ -23,8 +23,8 @@ from torchfake._cli_options import (
     Target,
     Units,
 )
-from torchfake._cli_output import errors_on_one_line, import_answers, print_record
-from torchfake._streams import chatter_on_stderr
+from torchfake.cli.output import errors_on_one_line, import_answers, print_record
+from torchfake.cli.stdout import chatter_on_stderr
 
 Depth = Annotated[
     int | None,
@@ -64,9 +64,10 @@ def graph_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Show what the modules of a model pass to each other: boxes, edges, shapes and bytes.
+    """Show what the modules of a model pass to each other.
 
-    The model is run once on fakes of generated inputs. Identical layers are folded into one box.
+    Prints boxes and edges, with shapes and bytes. The model is run once on fakes of generated
+    inputs. Identical layers are folded into one box.
     """
     import_answers()
     from torchfake._files.disk.incomplete import write_whole

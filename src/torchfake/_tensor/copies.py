@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import torch
 
 from torchfake._core import devices
 from torchfake._core.metadata import metadata_of
 from torchfake._core.storage import Storage
-from torchfake._patches import install
 from torchfake._tensor import known_values
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, user_attributes
@@ -33,9 +32,12 @@ class FakeCopies:
         known: copies of small tensors get their values, but those of parameters do not.
     """
 
+    expect_fakes: ClassVar[Callable[[], None]]
+    """Prepares torch for fakes, as entering a mode does: the copies may be the first ones. It is
+    set by ``_patches/install``."""
+
     def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
-        # As where a mode is entered: the copies may be the first fakes.
-        install.expect_fakes()
+        FakeCopies.expect_fakes()
         self.device = device
         self.known = known
         self.by_tensor: dict[int, Any] = {}

@@ -1,10 +1,9 @@
-"""The ``torchfake`` command: inspect, fit, graph, plan, diff, init. It and ``_cli_output`` print.
+"""The commands inspect, fit, diff and init, and the application of typer that has all six.
 
 Input: arguments of the command line. Output: text on stdout, one line on stderr for an error, and
 an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument, a model that
-cannot be built or run, or a file or stream that cannot be written, 130 interrupted. Invariant:
-stdout has the answer only; what other code prints while it runs goes to stderr; names from files
-and modules are escaped.
+cannot be built or run, or a file or stdout that cannot be written, 130 interrupted. Invariant:
+stdout has the answer only; what other code prints while it runs goes to stderr.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import torchfake
-from torchfake._cli_graph import graph_command
-from torchfake._cli_options import (
+from torchfake.cli.graph import graph_command
+from torchfake.cli.options import (
     Accumulate,
     Allocator,
     AnswerName,
@@ -42,11 +41,11 @@ from torchfake._cli_options import (
     Units,
     WeightsName,
 )
-from torchfake._cli_output import errors_on_one_line, import_answers, print_record
-from torchfake._cli_plan import parse_gpus, plan_command
-from torchfake._escapes import printable
-from torchfake._streams import chatter_on_stderr, json_text
-from torchfake.errors import InputsError
+from torchfake.cli.output import errors_on_one_line, import_answers, print_record
+from torchfake.cli.plan import plan_command
+from torchfake.cli.stdout import chatter_on_stderr, json_text
+from torchfake.cli.values import parse_decode, parse_gpus
+from torchfake.errors import InputsError, printable
 
 if TYPE_CHECKING:  # commands import what answers, and with it torch: their help needs neither
     from torchfake.inspect.memory import Estimate
@@ -118,7 +117,7 @@ def inspect_command(
     With --batch, --seq or any option after them the model is also run, on fakes of generated
     inputs, and outputs, operations and the memory of the step are shown.
     """
-    import_answers()
+    import_answers(None if profiles_file else gpu)
     from torchfake.inspect.describe.units import shown_as_macs, shown_in
     from torchfake.inspect.inspection import SIZES_OF_CONFIG, Question, inspect_target
     from torchfake.inspect.serve import parse_serve
@@ -136,7 +135,7 @@ def inspect_command(
                 train,
                 optimizer,
                 autocast,
-                _parse_decode(decode),
+                parse_decode(decode),
                 parse_gpus(gpu, profiles_file),
                 answer=answer,
                 allocator=allocator,
@@ -190,12 +189,12 @@ def fit_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Show on which GPUs a step of a model fits, and the largest batch on each.
+    """Show on which GPUs a step fits, and the largest batch on each.
 
     Without --gpu a selection of common GPUs is checked, with --gpu all every known one. The exit
     status is 1 if the step fits on none.
     """
-    import_answers()
+    import_answers(None if profiles_file else gpu)
     from torchfake.inspect.describe.units import shown_in
     from torchfake.inspect.inspection import Question, inspect_target
     from torchfake.inspect.serve import parse_serve
@@ -212,7 +211,7 @@ def fit_command(
                 train,
                 optimizer,
                 autocast,
-                _parse_decode(decode),
+                parse_decode(decode),
                 parse_gpus(gpu, profiles_file) or (),
                 None if vary == "none" or weights is not None else vary,
                 answer,
@@ -249,9 +248,10 @@ def diff_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Show the differences between two models or checkpoints: names, shapes, dtypes, bytes.
+    """Show the differences between two models or checkpoints.
 
-    Only the headers of checkpoints are read. The exit status is 1 if there are differences.
+    Names, shapes, dtypes and bytes are compared. Only the headers of checkpoints are read. The exit
+    status is 1 if there are differences.
     """
     import_answers()
     from torchfake.inspect.diff import diff
@@ -270,17 +270,6 @@ def _write_snapshot(estimate: Estimate | None, path: Path | None) -> None:
     if estimate is None or estimate.gpu is None:
         raise InputsError("--snapshot needs a GPU: name one with --gpu")
     estimate.write_snapshot(path)
-
-
-def _parse_decode(text: str | None) -> tuple[int, int] | None:
-    """The two numbers of ``PROMPT,NEW``."""
-    if text is None:
-        return None
-    prompt, _, new = text.partition(",")
-    try:
-        return int(prompt), int(new)
-    except ValueError as error:
-        raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256") from error
 
 
 @app.command("init")
@@ -302,7 +291,7 @@ def init_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Initialise a model as eager PyTorch would, and write it to safetensors files.
+    """Initialise a model as eager PyTorch would, to safetensors files.
 
     The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
     The whole model is never in memory; from_pretrained reads the result. After an interruption, the

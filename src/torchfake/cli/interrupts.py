@@ -1,7 +1,7 @@
-"""Ctrl-C while the ``torchfake`` command is still being imported.
+"""Ctrl-C while the ``torchfake`` command, and with it torch, is still being imported.
 
-Input: how this process was started. Output: handlers of the signal. Invariant: only where this
-process is the command is anything changed, and after the import Python's own handler is back.
+Input: whether this process is the command. Output: handlers of the signal. Invariant: only where
+this process is the command is anything changed, and after an import Python's own handler is back.
 
 Importing torch takes seconds, in which an interrupt would end in a traceback, or be taken for a
 package that is missing.
@@ -11,28 +11,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
+from types import FrameType
+from typing import Any
 
-TYPE_CHECKING = False  # what is imported here is imported before an interrupt is handled
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
+from torchfake import _IS_COMMAND
 
 INTERRUPTED = 130
 """The exit code of shells for a program that was interrupted."""
-
-
-def _is_command() -> bool:
-    module = ["-m", "torchfake"]
-    given = getattr(sys, "orig_argv", [])
-    name = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
-    if name == "-m":
-        return any(given[i : i + 2] == module for i in range(len(given)))
-    return name in ("torchfake", "torchfake.exe")
-
-
-IS_COMMAND = _is_command()
-"""Whether this process was started as the command."""
 
 _IS_HEARD = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 """Whether an interrupt is Python's to handle: a shell has background jobs ignore it."""
@@ -61,7 +46,7 @@ def ignore() -> None:
 
 
 def _handle_by(handler: Any) -> None:
-    if not (IS_COMMAND and _IS_HEARD):
+    if not (_IS_COMMAND and _IS_HEARD):
         return
     try:
         signal.signal(signal.SIGINT, handler)
@@ -69,4 +54,4 @@ def _handle_by(handler: Any) -> None:
         return
 
 
-end_at_once()
+end_at_once()  # until the commands have been imported

@@ -10,29 +10,34 @@ import contextlib
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rich  # noqa: F401  a missing one is told before a command runs; its console takes longer
 import typer
 
 import torchfake
-from torchfake import _interrupts
-from torchfake._escapes import printable
-from torchfake._streams import json_text, write_error
-from torchfake.errors import TorchFakeError
+from torchfake._core.gpu_profiles import named_profiles
+from torchfake.cli import interrupts
+from torchfake.cli.stdout import json_text, write_error
+from torchfake.errors import TorchFakeError, printable
 
 
-def import_answers() -> None:
+def import_answers(gpus: Sequence[str] | None = None) -> None:
     """Import what commands call, and with it torch: seconds, in which an interrupt ends the process
-    with one line.
+    with one line. A misspelt GPU is refused before.
+
+    Args:
+        gpus: names of GPUs, all of which have to be known.
     """
-    _interrupts.end_at_once()
+    with errors_on_one_line(False):
+        named_profiles(gpus or (), "--gpu")
+    interrupts.end_at_once()
     try:
         torchfake._import_core()
         importlib.import_module("torchfake.inspect")
     finally:
-        _interrupts.raise_as_usual()
+        interrupts.raise_as_usual()
 
 
 @contextlib.contextmanager
@@ -46,7 +51,7 @@ def errors_on_one_line(show_traceback: bool) -> Iterator[None]:
         if show_traceback:
             write_error("".join(traceback.format_exception(error)))
         if isinstance(error, KeyboardInterrupt):
-            raise typer.Exit(130) from error
+            raise typer.Exit(interrupts.INTERRUPTED) from error
         is_ours = isinstance(error, (TorchFakeError, OSError))
         write_error(f"error: {printable(str(error)) if is_ours else printable(_line_of(error))}\n")
         raise typer.Exit(2) from error

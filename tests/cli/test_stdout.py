@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from torchfake import _interrupts, _streams
 from torchfake.__main__ import main
+from torchfake.cli import interrupts, stdout
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # transformers warns on import
@@ -144,7 +144,7 @@ def test_an_interrupt_while_printing(monkeypatch: pytest.MonkeyPatch, run: Any) 
     for name in (
         "inspect.base_record.plain_text",
         "inspect.inspection.inspect_target",
-        "_cli_output.json_text",
+        "cli.output.json_text",
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"torchfake.{name}", interrupted)
@@ -169,7 +169,7 @@ def test_what_a_library_raises_is_one_line(monkeypatch: pytest.MonkeyPatch, run:
 
 def test_json_has_no_control_characters() -> None:
     name = "".join(map(chr, range(300))) + "\ud800"
-    text = _streams.json_text([name])
+    text = stdout.json_text([name])
     assert json.loads(text) == [name]
     assert text.replace("\n", "").isprintable()
     assert text.isascii()
@@ -198,6 +198,6 @@ def test_real_processes(folder: Any) -> None:
         time.sleep(0.01)
     interrupted.send_signal(signal.SIGINT)
     assert interrupted.communicate(timeout=60) == (b"", b"error: interrupted\n")
-    assert interrupted.returncode == _interrupts.INTERRUPTED
+    assert interrupted.returncode == interrupts.INTERRUPTED
     line = b"error: there is no stdout to print to: it is closed\n"
     assert (closed.communicate(timeout=60), closed.returncode) == ((b"", line), 2)

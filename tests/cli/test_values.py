@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchfake import _early_arguments
-from torchfake.errors import DeviceError
-
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -47,22 +44,11 @@ def test_in_a_background_job(without_torch: dict[str, str]) -> None:
     assert (code, err[:20]) == (2, "error: --gpu='nope':")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        (["fit", "x", "--gpu", "h100", "--gpu=t4"], ["h100", "t4"]),
-        (["fit", "x", "--gpu"], []),
-        (["fit", "x", "--gpu", "ours", "--profiles", "gpus.toml"], []),
-        (["fit", "x", "--gpu", "ours", "--profiles=gpus.toml"], []),
-        (["fit", "--gpu", "nothing", "--help"], []),
-        ([], []),
-    ],
-)
-def test_what_is_checked(arguments: list[str], names: list[str]) -> None:
-    assert _early_arguments.names_of_gpus(arguments) == names
-    _early_arguments.check(["fit", "x"])
+def test_a_file_of_profiles_has_names_of_its_own(without_torch: dict[str, str]) -> None:
+    _, err = run(without_torch, "fit", "x", "--gpu", "ours", "--profiles", "gpus.toml")
+    assert "torch was imported" in err
 
 
-def test_what_is_refused() -> None:
-    with pytest.raises(DeviceError, match="--gpu='nope': there is no such GPU"):
-        _early_arguments.check(["plan", "x", "--gpu", "h100,nope"])
+def test_the_gpu_of_a_plan(without_torch: dict[str, str]) -> None:
+    code, err = run(without_torch, "plan", "x", "--gpus", "8", "--gpu", "nope")
+    assert (code, err[:20]) == (2, "error: --gpu='nope':")

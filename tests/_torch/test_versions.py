@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchfake import _versions, fake_mode
+from torchfake import fake_mode
+from torchfake._torch import versions
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_floor_is_said_once() -> None:
     """In pyproject.toml; what else names it is compared."""
-    floor = ".".join(map(str, _versions.OLDEST))
+    floor = ".".join(map(str, versions.OLDEST))
     assert f'"torch>={floor}"' in (ROOT / "pyproject.toml").read_text()
     for page in ("README.md", "docs/versions.md"):
         named = re.findall(r"torch (\d+\.\d+) or newer", (ROOT / page).read_text())
@@ -38,7 +39,7 @@ def test_an_old_torch_is_refused_at_import() -> None:
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    _versions.warn_of_new_torch.cache_clear()
+    versions.warn_of_new_torch.cache_clear()
     monkeypatch.setattr(torch, "__version__", "9.16.0a0+git123")
 
 
@@ -51,7 +52,7 @@ def _enter_twice() -> None:
 @pytest.mark.usefixtures("newer")
 def test_a_newer_torch_is_warned_of_once() -> None:
     with pytest.warns(
-        _versions.UncheckedTorchWarning, match=r"TORCHFAKE_ACCEPT_TORCH=9\.16"
+        versions.UncheckedTorchWarning, match=r"TORCHFAKE_ACCEPT_TORCH=9\.16"
     ) as seen:
         _enter_twice()
     assert len(seen) == 1
@@ -60,17 +61,22 @@ def test_a_newer_torch_is_warned_of_once() -> None:
 
 @pytest.mark.usefixtures("newer")
 def test_a_newer_torch_that_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHFAKE_ACCEPT_TORCH", "9.16")
+    monkeypatch.setenv(versions.ACCEPT, "9.16")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _versions.warn_of_new_torch()
+        versions.warn_of_new_torch()
+
+
+def test_numbers_of_a_version() -> None:
+    assert versions.parsed("2.12.1+cu130") == (2, 12)
+    assert versions.parsed("unknown") == versions.NEWEST_RUN
 
 
 @pytest.mark.parametrize("version", ["2.12.1+cu130", "2.13.0", "2.15.3", "unknown"])
 def test_versions_that_were_run(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _versions.warn_of_new_torch.cache_clear()
+    versions.warn_of_new_torch.cache_clear()
     monkeypatch.setattr(torch, "__version__", version)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _versions.refuse_old_torch()
-        _versions.warn_of_new_torch()
+        versions.refuse_old_torch()
+        versions.warn_of_new_torch()

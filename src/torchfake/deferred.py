@@ -19,7 +19,6 @@ from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
-from torchfake._replay import replay
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._torch import dispatcher, distributed_patches
 from torchfake._torch.contexts import holding
@@ -131,7 +130,7 @@ def materialize_tensor(
             f"materialize_tensor takes a tensor, not {type(tensor).__name__}; for a module use "
             "materialize_module"
         )
-    arguments.check_dtype(dtype, "dtype")
+    arguments.check_arguments(dtype=dtype)
     request = pipeline.Request(_real_device(device), dtype)
     with holding(pipeline.lock):
         pipeline.run(Selection([("the tensor", tensor)]), request)
@@ -200,14 +199,16 @@ def materialize_module(
             f"materialize_module takes a module, not {type(module).__name__}; for a tensor use "
             "materialize_tensor"
         )
-    arguments.check_flag(buffers_only, "buffers_only")
-    arguments.check_predicate(check_fn, "check_fn")
-    arguments.check_dtype(dtype, "dtype")
-    arguments.check_checkpoint(checkpoint, "checkpoint")
-    arguments.check_flag(strict, "strict")
-    arguments.check_optional_flag(progress, "progress")
-    arguments.check_flag(exchange, "exchange")
-    replay.check_threads(threads)
+    arguments.check_arguments(
+        buffers_only=buffers_only,
+        check_fn=check_fn,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        strict=strict,
+        progress=progress,
+        exchange=exchange,
+        threads=threads,
+    )
     request = pipeline.Request(
         device=_real_device(device),
         dtype=dtype,
@@ -224,6 +225,8 @@ def materialize_module(
 
 
 def _real_device(device: torch.device | str | int | None) -> torch.device | None:
+    if device is None:
+        return None
     with dispatcher.as_eager():  # in a mode, too, it has to be there
         return arguments.real_device(device, "device")
 
@@ -248,7 +251,7 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"dematerialize_module takes a module, not {type(module).__name__}")
-    arguments.check_predicate(check_fn, "check_fn")
+    arguments.check_arguments(check_fn=check_fn)
     with holding(pipeline.lock):
         dematerialize(collect(module, check=check_fn).tensors)
     return module

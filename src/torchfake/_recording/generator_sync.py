@@ -22,6 +22,8 @@ from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import holding
 from torchfake.errors import ReplayError
 
+_lock = recorded_draws.lock
+
 
 def record_draws(
     op: Op, generator: torch.Generator | None, record: Metadata, num_words: int | None
@@ -74,16 +76,11 @@ def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> Non
     torch's generator: then this takes a third of the time.
     """
     if num_words is not None and record.device.type == "cpu":
-        op.draw = next_default_draw(num_words)
+        with _lock:
+            op.draw = recorded_draws.default.next_draw(num_words)
         if op.draw is not None:
             return
     record_draws(op, None, record, num_words)
-
-
-def next_default_draw(num_words: int) -> recorded_draws.Draw | None:
-    """The next draw of the default generator on the CPU; None if its state has to be read first."""
-    with recorded_draws.lock:
-        return recorded_draws.default.next_draw(num_words)
 
 
 def is_simulated(device: torch.device) -> bool:
@@ -101,12 +98,13 @@ def synchronize(generator: torch.Generator) -> None:
         draws = recorded_draws.draws_of(generator)
         if draws.is_synchronized:
             return
-        if draws.pending_draw is not None and not draws.is_cheap_to_resolve:
+        pending = draws.pending_draw
+        if pending is not None and not draws.is_cheap_to_resolve:
             draws.desynchronize(generator)
             return
         try:
-            if draws.pending_draw is not None:
-                run_draws(draws.pending_draw)
+            if pending is not None:
+                run_draws(pending)
             draws.synchronize(generator)
         except ReplayError as error:
             draws.reset()

@@ -241,9 +241,9 @@ set_only_lift_cpu = torch._C._set_only_lift_cpu_tensors
 """Sets :func:`only_lift_cpu`."""
 
 
-def as_eager() -> Together:
+def as_eager() -> Restoring:
     """Context: operators on real tensors run without interception, and record no gradients."""
     normal_mode = partial(torch._C._InferenceMode, False)  # which restores the grad mode too
     no_grad = partial(torch._C._set_grad_enabled, False)
     guards = Guards(*_INTERCEPTION_GUARDS, normal_mode, then=no_grad)
-    return Together(guards, _no_dispatch_modes())
+    return Together(guards, _no_dispatch_modes()) if _num_dispatch_modes() else guards

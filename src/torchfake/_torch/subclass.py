@@ -26,10 +26,8 @@ disabled_torch_dispatch = torch._C._disabled_torch_dispatch_impl
 _dict_of_tensors: Any = torch.Tensor.__dict__["__dict__"]  # in 2.11, 2.13, 2.15
 
 
-def all_attributes(tensor: torch.Tensor) -> dict[str, Any]:
-    """The dict that holds the attributes of `tensor`, whatever its class shows as ``__dict__``."""
-    return _dict_of_tensors.__get__(tensor)  # type: ignore[no-any-return]
-
+all_attributes: Callable[[torch.Tensor], dict[str, Any]] = _dict_of_tensors.__get__
+"""The dict that holds the attributes of a tensor, whatever its class shows as ``__dict__``."""
 
 set_all_attributes = _dict_of_tensors.__set__
 """``(tensor, attributes)``: make `attributes` the dict that holds the attributes of `tensor`. For
@@ -96,9 +94,9 @@ def set_conj_and_neg(tensor: torch.Tensor, conj: bool, neg: bool) -> None:
         torch._C._set_neg(tensor, True)
 
 
-def set_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """``tensor.data = source``, without Python overrides of ``data``."""
-    builtin_methods.data.__set__(tensor, source)  # type: ignore[attr-defined]
+set_data: Callable[[torch.Tensor, torch.Tensor], None]
+set_data = builtin_methods.data.__set__  # type: ignore[attr-defined]
+"""``tensor.data = source``, without Python overrides of ``data``."""
 
 
 def set_data_of_other_kind(wrapper: torch.Tensor, source: torch.Tensor) -> None:

@@ -14,7 +14,7 @@ TESTS = ROOT / "tests"
 PACKAGES = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
 PRIVATE = [package for package in PACKAGES if package.name.startswith("_")]
 
-MIN_FILES, MAX_FILES = 4, 10  # of a private package
+MIN_FILES, MAX_FILES = 4, 12  # of a private package, without its ``__init__``
 MAX_TEST_LINES = 400
 
 

@@ -24,7 +24,7 @@ import torch
 
 from torchfake._cache.keys import NAMES, Layout
 from torchfake._cache.recipes import Recipe
-from torchfake._core import source_location
+from torchfake._core import living, source_location
 from torchfake._core.storage import Storage
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._torch import dispatcher, subclass
@@ -159,7 +159,8 @@ record, wrapper, base, default_dtype, kind, value, make_value = fast
                 storage.location = known.get(instruction) or new_location(code, instruction)
             storage._kind = kind
             storage.value = value
-            storage._meta = storage.deferred = None
+            storage._meta = living.find() or begin_living()
+            storage.deferred = None
         elif in_inference_mode() or (inference.seen and args[base].is_inference()):
             return rest(owner, func, types, args, kwargs)
         else:
@@ -172,11 +173,13 @@ record, wrapper, base, default_dtype, kind, value, make_value = fast
 _NAMES: dict[str, Any] = {
     "NO_RECIPE": Recipe(outcome=None, op=None),
     "Storage": Storage,
+    "begin_living": living.begin,
     "caller_location": source_location.caller_location,
     "get_default_dtype": torch.get_default_dtype,
     "getframe": sys._getframe,
     "in_inference_mode": torch.is_inference_mode_enabled,
     "inference": inference,
+    "living": living.state,
     "locations_in": source_location.locations_in.cached,
     "make_wrapper": subclass.make_wrapper,
     "new": object.__new__,

@@ -17,6 +17,9 @@ from typing import Any
 import torch
 import torch.distributions
 
+Replacement = tuple[Any, str, Callable[[Any], Any]]
+"""An owner, the name of an attribute, and what makes a replacement of the original."""
+
 
 def without_override_check(function: types.FunctionType) -> types.FunctionType:
     """A copy of a Python function that does not look for overrides on its own arguments.

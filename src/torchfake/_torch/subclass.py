@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._contexts import Guards, uninterrupted
+from torchfake._torch.python_functions import Replacement
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of ``Tensor`` subclasses that do not override torch functions."""
@@ -163,20 +164,30 @@ def without_transforms(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def let_make_fx_trace(*classes: Any) -> None:
-    """Have ``make_fx`` trace operations on tensors of `classes` that are no inputs of the trace.
+def traced_by_make_fx(is_traced: Callable[[type], bool]) -> Replacement:
+    """``make_fx`` traces operations on tensors of these classes that are no inputs of the trace.
 
     It does not trace an operation on a tensor of a class that it does not know and has no node for:
     the operation runs, and what depends on the inputs is lost from the graph. With plain tensors,
     and with torch's own fakes, such a tensor becomes a constant of the graph.
     ``torch.func.linearize`` traces with ``make_fx``, in a mode and after it. What is traced that
-    holds no tensor of `classes` is traced as before.
+    holds no tensor of such classes is traced as before.
     """
     from torch.fx.experimental import proxy_tensor  # torch has imported it: in 2.11, 2.13, 2.15
 
-    new = [cls for cls in classes if cls not in proxy_tensor.HANDLED_TYPES]
-    if new:
-        proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, *new)
+    return proxy_tensor, "HANDLED_TYPES", lambda known: (*known, _Classes(is_traced))
+
+
+class _Classes:
+    """Equals each class that a function names: torch asks whether a class is in a tuple."""
+
+    def __init__(self, contains: Callable[[type], bool]) -> None:
+        self._contains = contains
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type) and self._contains(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -16,28 +16,28 @@ import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from torchfake._core import modes
 from torchfake._operators.higher_order import kernels
-from torchfake._patches.patch import Patch
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.compiler import frames, higher_order
+from torchfake._torch.python_functions import Replacement
 
 _MAX_DEPTH = 8  # of containers in containers
 _BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
-def patches_of_tracer() -> list[Patch]:
+def patches_of_tracer() -> list[Replacement]:
     """What is replaced in the tracer, which has been imported."""
     if not _state.is_skipping:
         kernels.register_kernels()  # the tracer has operators of its own
         frames.skip(_untraced_modules())
         _state.is_skipping = True
-    return [Patch(*each) for each in frames.run_as_they_are(_has_fake, _in_a_mode, modes.thread)]
+    return frames.run_as_they_are(_has_fake, _in_a_mode, modes.thread)
 
 
 class _State:
@@ -47,10 +47,13 @@ class _State:
 _state = _State()
 
 
-def patches_of_attention() -> list[Patch]:
+def patches_of_attention() -> list[Replacement]:
     """The module of ``flex_attention`` does not warn of scores that fakes do not have."""
-    is_fake: Callable[[Any], bool] = lambda query: isinstance(query, FakeTensor)  # noqa: E731
-    return [Patch(*higher_order.no_warning_of_unfused_attention(is_fake))]
+    if not higher_order.UNFUSED_ATTENTION.holds():
+        return []
+    return [
+        higher_order.no_warning_of_unfused_attention(lambda query: isinstance(query, FakeTensor))
+    ]
 
 
 _WITH_REPLACEMENTS = ("accelerators", "autocast", "device_arguments", "sources", "wrapper_devices")

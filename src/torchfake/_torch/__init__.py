@@ -17,6 +17,7 @@ Its files, in reading order:
     autograd          whether a tensor is in a live graph; sequence numbers of graph nodes
     distributed       DTensor, FSDP2, device meshes, process groups
     distributed_patches  the device of a DTensor of a fake; a check before DDP
+    private_facts     what is taken for granted of torch's insides, each with a check
 """
 
 from torchfake import _versions

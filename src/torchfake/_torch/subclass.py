@@ -8,6 +8,7 @@ operator, except the reads of ``inner_tensors`` by the subclass itself.
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from torchfake._contexts import Guards, uninterrupted
+from torchfake._torch.private_facts import PrivateFact
 from torchfake._torch.python_functions import Replacement
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
@@ -46,7 +48,22 @@ _swaps_attributes = {
     code for code in torch.utils.swap_tensors.__code__.co_consts if hasattr(code, "co_code")
 }
 """The code in ``torch.utils.swap_tensors`` that exchanges attributes, such as ``__dict__``, of two
-tensors: it exchanges all that is in C++ too. In 2.11, 2.13, 2.15."""
+tensors: it exchanges all that is in C++ too."""
+
+SWAP = PrivateFact(
+    "torch.utils.swap_tensors exchanges attributes in a function of its own",
+    used_in="_torch/subclass",
+    without="torch.utils.swap_tensors of fakes is refused",
+    is_shortcut=False,
+    check=lambda: [code.co_name for code in _swaps_attributes].count("swap_attr") == 1,
+)
+
+
+def _is_swapping(caller: types.CodeType) -> bool:
+    """Whether attributes are read or set by ``torch.utils.swap_tensors``."""
+    if caller.co_filename == torch.utils.__file__:
+        SWAP.require()
+    return caller in _swaps_attributes
 
 
 def no_subclass_functions() -> Guards:
@@ -314,11 +331,11 @@ def dict_property(hidden: frozenset[str]) -> Any:
 
     def show(tensor: torch.Tensor) -> dict[str, Any]:
         every = all_attributes(tensor)
-        is_swap = sys._getframe(1).f_code in _swaps_attributes
+        is_swap = _is_swapping(sys._getframe(1).f_code)
         return every if is_swap else ShownAttributes(every, hidden)
 
     def replace(tensor: torch.Tensor, new: dict[str, Any]) -> None:
-        if sys._getframe(1).f_code not in _swaps_attributes and isinstance(new, dict):
+        if not _is_swapping(sys._getframe(1).f_code) and isinstance(new, dict):
             every = all_attributes(tensor)
             new = {**new, **{name: every[name] for name in hidden if name in every}}
         set_all_attributes(tensor, new)  # raises what torch raises for what is no dict

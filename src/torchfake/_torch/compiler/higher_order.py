@@ -9,6 +9,7 @@ torch has registered for an operator stays. Checked on torch 2.13 and
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import types
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from torchfake._contexts import Guards, Restoring, Together
 from torchfake._torch import dispatcher
+from torchfake._torch.private_facts import PrivateFact
 from torchfake._torch.python_functions import Replacement, with_globals
 
 flex_attention: Any = _flex_attention
@@ -50,6 +52,19 @@ def no_warning_of_unfused_attention(is_exempt: Callable[[Any], bool]) -> Replace
         return warn_once
 
     return sys.modules[FLEX_ATTENTION_MODULE], "_warn_once", replace
+
+
+UNFUSED_ATTENTION = PrivateFact(
+    "flex_attention has a local variable query where it warns",
+    used_in="_torch/compiler/higher_order",
+    without="It warns of scores that are made, which are not for fakes",
+    is_shortcut=True,
+    check=lambda: "query" in _module_of_attention().flex_attention.__code__.co_varnames,
+)
+
+
+def _module_of_attention() -> Any:
+    return importlib.import_module(FLEX_ATTENTION_MODULE)
 
 
 def dispatched_operators() -> list[Any]:

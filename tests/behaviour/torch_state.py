@@ -73,6 +73,17 @@ def _inside(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     elif kind in (dict, list, set):
         seen.add(id(value))
         yield f"{path}[]", kind(value)
+    elif str(kind.__module__).partition(".")[0] in _OWNERS and not issubclass(kind, type):
+        seen.add(id(value))
+        yield from _in_namespace(path, _own_attributes(value), seen)
+
+
+def _own_attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an instance, though its class may make some as they are asked for."""
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except (AttributeError, TypeError):
+        return {}
 
 
 _OWNERS = {"torch", *(name.partition(".")[0] for name in OF_PYTHON)}
@@ -132,3 +143,24 @@ def _is_ours(value: Any) -> bool:
 
 def _is_of_torchfake(module: object) -> bool:
     return str(module).partition(".")[0] == "torchfake"
+
+
+def described(found: dict[str, Any]) -> dict[str, str]:
+    """The functions, classes and tuples of a snapshot, so that two processes can be compared."""
+    texts = {path: _described(value) for path, value in found.items()}
+    return {path: text for path, text in texts.items() if text}
+
+
+def _described(value: Any) -> str:
+    kind = type(value)
+    if kind in (staticmethod, classmethod):
+        return _described(value.__func__)
+    if kind is property:
+        return ", ".join(map(_described, (value.fget, value.fset, value.fdel)))
+    if kind is tuple:
+        return ", ".join(map(_described, value))
+    if kind is types.FunctionType:
+        return (
+            f"{value.__globals__.get('__name__')}:{value.__code__.co_firstlineno} {_named(value)}"
+        )
+    return _named(value) if issubclass(kind, type) else ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 from torchfake._operators.higher_order import kernels
@@ -42,6 +43,12 @@ makes a replacement of an original. ``deferred`` adds to it."""
 _sets: dict[str, PatchSet] = {}
 
 
+@cache
+def _patches_of(name: str) -> list[Patch]:
+    """What is replaced once the module is there."""
+    return [Patch(*each) for each in replacements[name]()]
+
+
 class Watch:
     """Python's import, watched for these modules of torch.
 
@@ -61,10 +68,10 @@ class Watch:
         if not is_needed:
             uninstall()
             return
-        for name, find in replacements.items():
-            patches = _sets.setdefault(name, PatchSet())
+        for name in replacements:
+            patches = _sets.get(name) or _sets.setdefault(name, PatchSet())
             if not patches.is_installed and self._finder.is_imported(name):
-                patches.install([Patch(*each) for each in find()])
+                patches.install(_patches_of(name))
 
 
 def uninstall() -> None:

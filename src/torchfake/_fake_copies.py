@@ -17,7 +17,6 @@ import torch
 from torchfake._core import devices
 from torchfake._core.metadata import metadata_of
 from torchfake._core.storage import Storage
-from torchfake._patches import install
 from torchfake._tensor import known_values
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, user_attributes
@@ -34,8 +33,6 @@ class FakeCopies:
     """
 
     def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
-        # As where a mode is entered: the copies may be the first fakes.
-        install.expect_fakes()
         self.device = device
         self.known = known
         self.by_tensor: dict[int, Any] = {}

@@ -20,6 +20,7 @@ from torchfake._torch import (
     distributed_training,
     kernels,
     numerics,
+    private_facts,
     subclass,
     zero_tensors,
 )
@@ -37,6 +38,7 @@ MODULES = (
     higher_order,
     kernels,
     numerics,
+    private_facts,
     python_functions,
     subclass,
     tracer_modes,

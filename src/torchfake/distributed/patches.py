@@ -21,7 +21,6 @@ from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.distributed import is_dtensor, local_tensor_of
-from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake.distributed.pipelines.exchanges import patches_of_exchanges
 from torchfake.distributed.rank_tracker import RankTracker
 from torchfake.distributed.replicas.replacements import replicas_of_fakes
@@ -91,5 +90,4 @@ def _patches() -> list[Patch]:
 def dtensors_of_fakes() -> Patched:
     """Context in which torch supports DTensors of fakes; these wrap the patches of a fake mode."""
     importlib.import_module("torch.distributed.tensor")
-    report_devices_of_shards()
     return Patched(_patches())

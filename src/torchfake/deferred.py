@@ -8,6 +8,7 @@ have given it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
+from torchfake._patches import while_fakes_live
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._torch import dispatcher, distributed_patches
 from torchfake._torch.contexts import holding
@@ -46,10 +48,10 @@ class deferred_mode(fake_mode):
 
     _mark = DEFERRED
 
-    def __enter__(self: _Mode) -> _Mode:
-        distributed_patches.check_before_ddp(check_before_ddp)
-        super().__enter__()
-        return self
+
+while_fakes_live.replacements[distributed_patches.PARALLEL] = partial(
+    distributed_patches.check_before_ddp, check_before_ddp
+)
 
 
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:

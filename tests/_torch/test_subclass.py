@@ -183,7 +183,11 @@ def test_make_fx_traces_fakes_that_are_no_inputs() -> None:
     class Other(FakeTensor):
         """A class of fakes of its own."""
 
-    subclass.let_make_fx_trace(Other)
+    owner, name, replace = subclass.traced_by_make_fx(lambda cls: cls is Other)
+    assert owner is torch.fx.experimental.proxy_tensor
+    assert Other in replace(())
+    assert torch.Tensor not in replace(())
+    assert torch.Tensor in replace(getattr(owner, name))
     with fake_mode():
         weight, x = torch.ones(3), torch.ones(3)
         traced = torch.fx.experimental.proxy_tensor.make_fx(lambda t: t * weight)(x)
@@ -191,20 +195,24 @@ def test_make_fx_traces_fakes_that_are_no_inputs() -> None:
     assert targets == [torch.ops.aten.mul.Tensor]
 
 
-def test_make_fx_is_told_of_fakes_when_there_are_some() -> None:
+def test_make_fx_knows_of_fakes_as_long_as_there_are_some() -> None:
     """Importing torchfake changes nothing in torch."""
     program = f"""
 import pickle, torch
 from torch.fx.experimental import proxy_tensor
 known = proxy_tensor.HANDLED_TYPES
-from torchfake import fake_like, fake_mode
+from torchfake import FakeTensor, fake_like, fake_mode
 assert proxy_tensor.HANDLED_TYPES is known
 pickled = {pickle.dumps(fake_like(torch.ones(2)))!r}
-makers = [fake_mode().__enter__, lambda: fake_like(torch.ones(2)), lambda: pickle.loads(pickled)]
-for make in makers * 2:
-    proxy_tensor.HANDLED_TYPES = known
-    make()
-    assert len(proxy_tensor.HANDLED_TYPES) == len(known) + 2  # tensors and parameters
+for make in [
+    lambda: fake_mode().__enter__(),
+    lambda: fake_like(torch.ones(2)),
+    lambda: pickle.loads(pickled),
+] * 2:
+    made = make()
+    assert FakeTensor in proxy_tensor.HANDLED_TYPES
+    del made  # a mode too ends with its object
+    assert proxy_tensor.HANDLED_TYPES is known
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
 

@@ -10,6 +10,7 @@ the original if it is not; when the last mode of the process is left, every orig
 Its files, in reading order:
 
     patch             one replacement of one attribute, and sets of them
+    while_fakes_live  torch's tracers, DTensor and DDP, as long as a fake lives
     install           which patches any mode needs, and which a mode with fake devices needs
     device_arguments  functions whose C++ reads device arguments before anything is dispatched
     wrapper_devices   wrapper subclasses of fakes on fake devices

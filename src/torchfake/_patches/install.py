@@ -12,13 +12,13 @@ import threading
 from functools import cache
 from typing import Any
 
-from torchfake._core import modes
+from torchfake._core import living, modes
 from torchfake._core.modes import DEFERRED_AS_META, ModeState
 from torchfake._patches import (
     autocast,
-    compiled,
     device_arguments,
     libraries,
+    while_fakes_live,
     wrapper_devices,
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
@@ -30,35 +30,13 @@ from torchfake._patches.sources import (
     files,
     subclasses,
 )
-from torchfake._tensor.classes import FakeParameter
-from torchfake._tensor.copies import FakeCopies
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import Restoring, holding
-from torchfake._torch.distributed_patches import report_devices_of_shards
-from torchfake._torch.subclass import let_make_fx_trace
 
 _lock = threading.RLock()
 
 _for_any_mode, _for_named_devices, _for_ordinals = PatchSet(), PatchSet(), PatchSet()
 _by_device_type: dict[str, PatchSet] = {}
-
-
-def update_patches() -> None:
-    """Install the patches that the modes need that are on, on any thread, and remove all others."""
-    report_devices_of_shards()
-    expect_fakes()
-    _update()
-
-
-def expect_fakes() -> None:
-    """Prepare torch's tracers and DTensors for fakes, which may be the first of this process."""
-    let_make_fx_trace(FakeTensor, FakeParameter)
-    report_devices_of_shards()
-    compiled.let_fakes_run_uncompiled(as_outside_modes)
-
-
-FakeCopies.expect_fakes = staticmethod(expect_fakes)
 
 
 class as_outside_modes(Restoring):
@@ -73,22 +51,60 @@ class as_outside_modes(Restoring):
         self._slot.change()
         for patched in reversed(entered):  # which wrap those of the modes
             patched.uninstall()
+        while_fakes_live.uninstall()
         _install_for(set())
 
     def restore(self) -> None:
         self._slot.restore()
         self._lock.restore()
-        _update()
+        update_patches()
         for patched in entered:
             patched.install()
 
 
-def _update() -> None:
+def update_patches() -> None:
+    """Install what the modes need that are on, on any thread, and the fakes that live; remove all
+    else.
+    """
     if _lock._is_owned():  # type: ignore[attr-defined]
-        return  # an abandoned mode was found in the middle of this: the next entry or exit does it
-    with holding(_lock):
-        _install_for(modes.on_any_thread.copy())
+        return  # found in the middle of this, which looks once more at its end
+    is_changed = True
+    while is_changed:  # the last fake has died meanwhile
+        with holding(_lock):
+            needed = _install_all()
+        is_changed = needed is not _are_there_fakes_or_modes()
 
+
+def _install_all() -> bool:
+    _install_for(modes.on_any_thread.copy())
+    needed = _are_there_fakes_or_modes()
+    _imports.update(needed)
+    return needed
+
+
+def _are_there_fakes_or_modes() -> bool:
+    return bool(modes.on_any_thread) or living.are_there_any()
+
+
+def _expect_fakes() -> None:
+    if not modes.on_any_thread:  # a mode has prepared torch
+        update_patches()
+
+
+def _forget_fakes() -> None:
+    """The last fake has died, at any place of the program: this waits for no lock. Who holds it
+    looks once more.
+    """
+    is_owned = _lock._is_owned()  # type: ignore[attr-defined]
+    if not modes.on_any_thread and not is_owned and _lock.acquire(blocking=False):
+        try:
+            _install_all()
+        finally:
+            _lock.release()
+
+
+_imports = while_fakes_live.Watch(as_outside_modes, update_patches)
+living.watch(_expect_fakes, _forget_fakes)
 
 _remembered = libraries.RememberedDevices()
 

@@ -143,7 +143,6 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
     kind = kind if base is FakeParameter else _equal_kind(kind)
     combined: type[FakeTensor] = kind(cls.__name__, (cls, base), namespace)
     only: Any = combined if base is FakeParameter else _Only(combined)
-    subclass.let_make_fx_trace(only)
     higher_order.share_kernels(FakeTensor, only)
     return combined
 

@@ -306,6 +306,15 @@ def test_nothing_is_told_after_the_context() -> None:
     assert log.lines == [*told, "freed 16"]
 
 
+def test_storages_are_not_told_of_who_does_not_want_to_know() -> None:
+    class Operators(Log):
+        sees_storages = False
+
+    with fake_mode(), observing(Operators()) as log:
+        torch.empty(4) + 1
+    assert log.lines == ["aten.empty.memory_format", "aten.add.Tensor"]
+
+
 def test_what_is_forgotten_is_not_told_of() -> None:
     with fake_mode(), observing(Log()) as log:
         x = torch.empty(4)

@@ -165,6 +165,8 @@ class _FunctionWatch(TorchFunctionMode):
 class _OperatorWatch(Observer):
     """Keeps the last operator that raised."""
 
+    sees_storages = False
+
     def __init__(self) -> None:
         super().__init__()
         self.failed: FailedCall | None = None

@@ -68,7 +68,7 @@ class _FlopCounter(Observer):
     """
 
     modules: RunningModules
-    sees_parts = True
+    sees_storages, sees_parts = False, True
 
     def __init__(self, modules: RunningModules) -> None:
         super().__init__()

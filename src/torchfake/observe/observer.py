@@ -65,6 +65,7 @@ class Observer:
         modules: while it observes, the modules that are running: `modules.name` is the innermost
             one, or in a backward pass that whose gradient is computed.
         gpu: while it observes, the GPU that the CUDA devices of the mode are, if it fakes them.
+        sees_storages: whether it is told of storages; if not, operators take less time.
         sees_parts: whether operators that C++ composes of others are seen as these in inference
             mode too, where torch hands them over in one piece.
         last_first: operators whose results are born from the last to the first.
@@ -72,6 +73,7 @@ class Observer:
 
     modules: RunningModules | None = None
     gpu: CudaProfile | None = None
+    sees_storages = True
     sees_parts = False
     last_first: frozenset[Any] = frozenset()
 
@@ -182,7 +184,9 @@ class Observer:
 
     def _run(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = run(func, types, args, kwargs)
-        if isinstance(result, FakeTensor):
+        if not self.sees_storages:
+            pass
+        elif isinstance(result, FakeTensor):
             self.look_at(result._fake_storage, func, (*args, *kwargs.values()))
         elif isinstance(result, (list, tuple)):
             for item in reversed(result) if func in self.last_first else result:

@@ -72,6 +72,8 @@ class _Recorder(Observer):
     return.
     """
 
+    sees_storages = False
+
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.calls: list[Call] = []

@@ -10,8 +10,9 @@ import torch
 
 from torchfake import _versions
 from torchfake._random import generator_memory
-from torchfake._torch import dispatch_keys, distributed, private_facts, subclass
+from torchfake._torch import dispatch_keys, private_facts, subclass
 from torchfake._torch.compiler import higher_order, python_functions
+from torchfake._torch.distributed import dtensors
 
 SHORTCUTS = [
     generator_memory.FACT,
@@ -24,7 +25,7 @@ OTHERS = [
     dispatch_keys.CUDA_WRAPPER_KEY.fact,
     dispatch_keys.ZERO_WRAPPER_KEY.fact,
     dispatch_keys.AUTOCAST_KEY.fact,
-    distributed.COLLECTIVES,
+    dtensors.COLLECTIVES,
     python_functions.ASSUMED_VALUES,
     python_functions.ATTENTION,
     python_functions.TO_EMPTY,

@@ -19,9 +19,10 @@ from torchfake._operators.higher_order import kernels
 from torchfake._patches import compiled
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import distributed_patches, subclass
+from torchfake._torch import subclass
 from torchfake._torch.compiler import frames, higher_order
 from torchfake._torch.compiler.python_functions import Replacement
+from torchfake._torch.distributed import patches as distributed_patches
 
 
 def _is_class_of_fakes(cls: type) -> bool:

@@ -286,3 +286,13 @@ def test_tensors_one_after_the_other() -> None:
     flat = training.flattened(tensors)
     assert flat.tolist() == [0, 1, 2, 3, 4, 5, 1, 1]
     assert all(map(torch.equal, training.unflattened(flat, tensors), tensors))
+
+
+def test_accumulators_are_called_once_and_the_end_of_the_pass_after_them() -> None:
+    leaf, calls = torch.nn.Parameter(torch.ones(2)), []
+    node = training.accumulator_of(leaf)
+    node.register_hook(lambda *_: calls.append("accumulated"))
+    leaf.register_hook(lambda _: training.after_backward(lambda: calls.append("ended")))
+    (leaf * leaf).sum().backward()
+    assert calls == ["accumulated", "ended"]
+    assert training.accumulator_of(leaf) is node

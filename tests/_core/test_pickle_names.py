@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from torchfake import profiles
+from torchfake.distributed import moved as plans_moved
 from torchfake.inspect import ExampleInputs, Size, TensorSpec
-from torchfake.inspect.records import moved
+from torchfake.inspect.records import moved as inspect_moved
 
 H100 = profiles()["h100-80gb"]
 OLD = {
@@ -50,10 +51,16 @@ def test_the_old_name_loads(name: str) -> None:
     assert pickle.loads(done.stdout) == record
 
 
-@pytest.mark.parametrize("old", moved._HOMES)
+MOVED = {
+    f"torchfake.{package}.{old}": f"torchfake.{package}.{new}"
+    for package, homes in (("inspect", inspect_moved.HOMES), ("distributed", plans_moved.HOMES))
+    for old, new in homes.items()
+}
+
+
+@pytest.mark.parametrize("old", MOVED)
 def test_a_module_that_has_moved_has_its_classes(old: str) -> None:
-    home = importlib.import_module(f"torchfake.inspect.{moved._HOMES[old]}")
-    then = sys.modules[f"torchfake.inspect.{old}"]
+    home, then = importlib.import_module(MOVED[old]), sys.modules[old]
     classes = [each for each in vars(home).values() if isinstance(each, type)]
     own = [each for each in classes if each.__module__ == home.__name__]
     assert own

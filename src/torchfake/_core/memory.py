@@ -1,9 +1,7 @@
 """Real storages, and real tensors on them, from records of metadata.
 
 Input: sizes in bytes, devices, :class:`Metadata`. Output: new storages; real tensors that view a
-storage as a record says. Invariant: allocated storages are new, and no values are written. Called
-by: ``_replay`` and ``_materialize`` for what they materialize, ``_operators`` for known values,
-``_files`` and ``_graph/digest`` for bytes.
+storage as a record says. Invariant: allocated storages are new, and no values are written.
 """
 
 from __future__ import annotations

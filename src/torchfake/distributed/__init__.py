@@ -12,6 +12,7 @@ Files, in reading order:
     plan_record      the record that ``plan`` returns
     text             a plan as text
     strategy         the public record of a layout: options -> code -> a function for ``plan``
+    moved            where classes of plans were, for pickles
 
 Packages:
 
@@ -22,6 +23,7 @@ Packages:
     search           which of many layouts is the fastest that fits
 """
 
+from torchfake.distributed import moved as _moved  # noqa: F401  names in pickles
 from torchfake.distributed.plan import Plan as Plan
 from torchfake.distributed.plan import plan as plan
 from torchfake.distributed.ranks.rank_plan import RankPlan as RankPlan

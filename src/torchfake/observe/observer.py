@@ -174,7 +174,7 @@ class Observer:
         ref = self._refs.get(id(storage))
         if ref is None or ref() is None:
             self._add(storage, op, EXISTING if _is_among(storage, given) else RESULT)
-        elif storage._meta is not None and ref.allocation.num_bytes != storage.num_bytes:
+        elif ref.allocation.num_bytes != storage.num_bytes:
             self._add(storage, op, RESIZED, ref.allocation.note)  # then the old memory is freed
             self._free(ref)
 

@@ -2,8 +2,7 @@
 
 Input: the originals. Output: classes that construct what the mode's fake machine has, and are the
 originals in all else; modules for devices of which torch has none. Invariant: outside a mode, and
-on other threads, a stand-in constructs what the original would; a module has no attributes. Called
-by: ``_patches/install``.
+on other threads, a stand-in constructs what the original would; a module has no attributes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records as plotly figures: icicles of a module's tree, and memory over time.
 
 Input: a Summary, an Estimate. Output: figures, which show themselves in a notebook, and as SVG
-where nothing runs. Invariant: what is drawn is that of ``show/drawing``; no markup from names,
+where nothing runs. Invariant: what is drawn is that of ``drawing``; no markup from names,
 which plotly would interpret.
 """
 

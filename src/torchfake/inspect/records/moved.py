@@ -6,7 +6,7 @@ pickle is a file format: a line here stays.
 
 from torchfake._core.pickle_names import publish_module
 
-_HOMES = {
+HOMES = {
     "describe.tensor_specs": "records.tensor_specs",
     "estimates": "memory.estimate_record",
     **{name: f"memory.{name}" for name in ("fit", "reserved", "search", "several_gpus")},
@@ -21,5 +21,5 @@ _HOMES = {
 }
 """By the module in ``torchfake.inspect`` in which a class was."""
 
-for _name, _home in _HOMES.items():
+for _name, _home in HOMES.items():
     publish_module(f"torchfake.inspect.{_home}", f"torchfake.inspect.{_name}")

@@ -2,8 +2,8 @@
 
 Input: a record: a dataclass of what was found. Output: its text, what rich prints, HTML, a figure.
 Invariant: a record knows its data only. How each kind of record looks is registered with the
-functions here from ``show`` (and from ``distributed/text``), which are imported when a record is
-first shown.
+functions here from ``show``, ``figures`` and ``distributed/text``, which are imported when a record
+is first shown.
 """
 
 from __future__ import annotations

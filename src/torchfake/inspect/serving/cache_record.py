@@ -1,8 +1,7 @@
 """What a cache holds, layer by layer.
 
 Input: a cache of transformers, or the layers of one that was computed. Output: a
-:class:`ServedCache`, plain data. Invariant: bytes are those of storages, each counted once. Called
-by: ``passes`` and ``blocks``; ``estimates`` and ``show`` read it.
+:class:`ServedCache`, plain data. Invariant: bytes are those of storages, each counted once.
 """
 
 from __future__ import annotations

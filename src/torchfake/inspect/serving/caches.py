@@ -1,8 +1,7 @@
 """The caches of transformers, by the names that ``generate`` has for them.
 
 Input: a model of transformers and a :class:`Serve`. Output: a cache object, empty. Invariant: it is
-of the classes and with the arguments that ``generate`` would use, so it is what really runs. Called
-by: ``passes`` and ``blocks``.
+of the classes and with the arguments that ``generate`` would use, so it is what really runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The passes of serving that can hold the most memory.
 
 Input: a fake copy of a model, a step with a :class:`Serve`, a storage tracker. Output: the tracker
-has recorded the passes; what was cached. Invariant: the cache of all users is held in each. Called
-by: ``memory``.
+has recorded the passes; what was cached. Invariant: the cache of all users is held in each.
 """
 
 from __future__ import annotations

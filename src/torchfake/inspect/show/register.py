@@ -1,6 +1,6 @@
 """Registers how records look; what draws them is imported when a record is first shown.
 
-Input: nothing. Output: loaders, registered with the functions of ``base_record`` for all records.
+Input: nothing. Output: loaders, registered with the functions of ``records/record`` for all kinds.
 Invariant: ``import torchfake`` imports neither rich nor plotly, nor any file of this package but
 this one and ``report``.
 """

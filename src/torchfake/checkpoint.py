@@ -17,7 +17,7 @@ from torchfake._core import arguments
 from torchfake._files import save
 from torchfake._files.state_dict import is_sharded, tensors_to_save
 from torchfake._materialize.progress import progress_bar
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError, NotDeferredError
 
 
@@ -70,7 +70,7 @@ def save_materialized(
     arguments.check_arguments(threads=threads, directory=directory, progress=progress)
     max_file_bytes = _num_bytes_of(max_shard_size)
     state = tensors_to_save(module)
-    if is_sharded(state) and distributed.rank_and_world_size()[0] != 0:
+    if is_sharded(state) and dtensors.rank_and_world_size()[0] != 0:
         progress = False
     with progress_bar(save.num_bytes_of(state), progress, "Writing") as advance:
         options = save.Options(max_file_bytes, threads, advance or (lambda _: None))

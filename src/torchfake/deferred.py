@@ -22,8 +22,9 @@ from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
 from torchfake._patches import while_fakes_live
 from torchfake._sharding.local_tensors import is_or_holds_deferred
-from torchfake._torch import dispatcher, distributed_patches
+from torchfake._torch import dispatcher
 from torchfake._torch.contexts import holding
+from torchfake._torch.distributed import patches
 from torchfake.errors import NotDeferredError
 from torchfake.fake import fake_mode, parameters_and_buffers
 
@@ -49,8 +50,8 @@ class deferred_mode(fake_mode):
     _mark = DEFERRED
 
 
-while_fakes_live.replacements[distributed_patches.PARALLEL] = partial(
-    distributed_patches.check_before_ddp, check_before_ddp
+while_fakes_live.replacements[patches.PARALLEL] = partial(
+    patches.check_before_ddp, check_before_ddp
 )
 
 

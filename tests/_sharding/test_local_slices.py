@@ -18,8 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests._sharding import models
 from torchfake import deferred_init, errors, materialize_module
 from torchfake._sharding.local_slices import LocalSlices, _ranges, local_slices_of
-from torchfake._torch import distributed
-from torchfake._torch.distributed import AxisSplit
+from torchfake._torch.distributed.dtensors import AxisSplit, dtensors
 
 
 @contextmanager
@@ -134,7 +133,7 @@ def test_uneven_on_two_axes() -> None:
     with simulated_rank(8, 7):  # by DTensor's reading it has no word
         mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
         module = materialize_module(both(deferred_init(small), mesh), checkpoint=state)
-        shards = {key: distributed.local_tensor_of(t) for key, t in module.state_dict().items()}
+        shards = {key: dtensors.local_tensor_of(t) for key, t in module.state_dict().items()}
     columns = state["layers.0.down.weight"].chunk(2, 1)[1]
     expected = {
         "embed.weight": chunk(chunk(state["embed.weight"], 2, 1), 4, 3),
@@ -161,4 +160,4 @@ def test_slices_that_cannot_be_determined() -> None:
             local_slices_of("w", other)
         replicated = DTensor.from_local(torch.ones(3), mesh, [Replicate()])
         assert local_slices_of("w", replicated).is_whole
-        assert not distributed.is_first_replica(replicated)
+        assert not dtensors.is_first_replica(replicated)

@@ -234,6 +234,22 @@ def test_what_the_running_node_has_saved_while_it_computes() -> None:
     assert autograd.saved_by_running_node_of("NativeGroupNormBackward0", "input") == []
 
 
+def test_what_the_engine_holds_of_a_tensor() -> None:
+    leaf = torch.nn.Parameter(torch.ones(2))
+    with autograd.examining():
+        assert autograd.standing_of(leaf) == autograd.Standing()
+    loss = (leaf * leaf).sum()
+    with autograd.examining():
+        assert autograd.standing_of(leaf).is_in_live_graph
+        assert autograd.standing_of(loss).history is loss.grad_fn
+    loss.backward()
+    del loss
+    with autograd.examining():
+        history, gradient, is_in_live_graph = autograd.standing_of(leaf)
+    assert (history, is_in_live_graph) == (None, False)
+    assert gradient is leaf.grad
+
+
 def test_is_in_transform() -> None:
     seen = []
 
@@ -257,16 +273,6 @@ def test_whether_transforms_are_running() -> None:
     torch.func.grad(function)(torch.ones(2))
     assert seen == [True]
     assert not autograd.are_transforms_running()
-
-
-def test_accumulators_are_called_once_and_the_end_of_the_pass_after_them() -> None:
-    leaf, calls = torch.nn.Parameter(torch.ones(2)), []
-    node = autograd.accumulator_of(leaf)
-    node.register_hook(lambda *_: calls.append("accumulated"))
-    leaf.register_hook(lambda _: autograd.after_backward(lambda: calls.append("ended")))
-    (leaf * leaf).sum().backward()
-    assert calls == ["accumulated", "ended"]
-    assert autograd.accumulator_of(leaf) is node
 
 
 def test_writes_are_counted() -> None:

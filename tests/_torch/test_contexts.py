@@ -118,3 +118,19 @@ def test_interrupt_behind_an_error() -> None:
     error.__cause__ = interrupt  # as ``raise ... from`` does
     assert contexts.interrupt_behind(error) is None
     assert contexts.interrupt_behind(interrupt) is interrupt
+
+
+def test_calls_that_are_made_in_c() -> None:
+    """Functions added meanwhile are called too; each once, and one only if its flag is true."""
+    made: list[str] = []
+    functions = [partial(made.append, "first")]
+    calls = contexts.calls_in_c(functions)
+    functions.append(
+        contexts.call_if(contexts.results([lambda: True]), partial(made.append, "yes"))
+    )
+    functions.append(
+        contexts.call_if(contexts.results([lambda: False]), partial(made.append, "no"))
+    )
+    assert next(calls, "done") == "done"
+    functions[1]()
+    assert made == ["first", "yes"]

@@ -16,9 +16,6 @@ from torchfake._torch import (
     contexts,
     dispatch_keys,
     dispatcher,
-    distributed,
-    distributed_patches,
-    distributed_training,
     kernels,
     numerics,
     private_facts,
@@ -27,6 +24,7 @@ from torchfake._torch import (
     zero_tensors,
 )
 from torchfake._torch.compiler import frames, higher_order, python_functions, tracer_modes
+from torchfake._torch.distributed import dtensors, patches, training
 
 MODULES = (
     autograd,
@@ -34,9 +32,9 @@ MODULES = (
     contexts,
     dispatch_keys,
     dispatcher,
-    distributed,
-    distributed_patches,
-    distributed_training,
+    dtensors,
+    patches,
+    training,
     frames,
     higher_order,
     kernels,

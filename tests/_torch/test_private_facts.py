@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 
-from torchfake import _versions
 from torchfake._random import generator_memory
-from torchfake._torch import dispatch_keys, distributed, private_facts, subclass
+from torchfake._torch import dispatch_keys, private_facts, subclass, versions
 from torchfake._torch.compiler import higher_order, python_functions
+from torchfake._torch.distributed import dtensors
 
 SHORTCUTS = [
     generator_memory.FACT,
@@ -24,7 +24,7 @@ OTHERS = [
     dispatch_keys.CUDA_WRAPPER_KEY.fact,
     dispatch_keys.ZERO_WRAPPER_KEY.fact,
     dispatch_keys.AUTOCAST_KEY.fact,
-    distributed.COLLECTIVES,
+    dtensors.COLLECTIVES,
     python_functions.ASSUMED_VALUES,
     python_functions.ATTENTION,
     python_functions.TO_EMPTY,
@@ -70,7 +70,7 @@ def test_a_torch_that_was_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not made(is_shortcut=True, holds=True, asked=asked).holds()
     assert not asked
     assert made(is_shortcut=False, holds=True, asked=asked).holds()
-    monkeypatch.setenv(_versions.ACCEPT, "9.16")
+    monkeypatch.setenv(versions.ACCEPT, "9.16")
     assert made(is_shortcut=True, holds=True, asked=asked).holds()
     assert len(asked) == 2
 
@@ -80,7 +80,7 @@ def test_a_failed_check(is_shortcut: bool, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(private_facts, "ALL", [])
     asked: list[str] = []
     fact = made(is_shortcut=is_shortcut, holds=False, asked=asked)
-    with pytest.warns(_versions.UncheckedTorchWarning, match=r"in tests: a test\. It is slower"):
+    with pytest.warns(versions.UncheckedTorchWarning, match=r"in tests: a test\. It is slower"):
         assert not fact.holds()
     with pytest.raises(RuntimeError, match="a test"):
         fact.require()

@@ -55,6 +55,7 @@ def test_a_newer_torch_is_warned_of_once() -> None:
         versions.UncheckedTorchWarning, match=r"TORCHFAKE_ACCEPT_TORCH=9\.16"
     ) as seen:
         _enter_twice()
+    assert not versions.is_tried()
     assert len(seen) == 1
     assert seen[0].filename == __file__
 
@@ -80,3 +81,4 @@ def test_versions_that_were_run(version: str, monkeypatch: pytest.MonkeyPatch) -
         warnings.simplefilter("error")
         versions.refuse_old_torch()
         versions.warn_of_new_torch()
+    assert versions.is_tried()

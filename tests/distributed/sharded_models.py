@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from torchfake._torch.distributed_training import zero_optimizer_class
+from torchfake._torch.distributed.training import zero_optimizer_class
 
 
 class Attention(nn.Module):

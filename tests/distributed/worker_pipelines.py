@@ -24,7 +24,7 @@ from tests.distributed.worker_counted import (
     state_of,
     sum_bytes,
 )
-from torchfake._torch.distributed_training import pipeline_stages_of
+from torchfake._torch.distributed.training import pipeline_stages_of
 
 
 def counted(case: PipelineCase) -> dict[str, Any]:

@@ -1,25 +1,30 @@
-"""Whether any fake lives in this process, on whatever thread.
+"""Whether a mode is on or a fake lives in this process, on whatever thread.
 
-Input: storages of fakes, each of which holds the sign, in a slot that it has for something else.
-Output: a call when the first storage is made, and one after the last has died. Invariant: as long
-as a storage lives, so does the sign, and nothing else keeps the sign alive.
+Input: storages of fakes and entries of modes, each of which holds the sign; what is to be undone.
+Output: a call when the first takes the sign; what is to be undone is, after the last has died.
+Invariant: as long as a storage or an entry lives, so does the sign, and nothing else keeps the sign
+alive.
 
-What torch has to be told of fakes outside of all modes (``_patches/while_fakes_live``) is told from
-the one call to the other.
+The last fake may die anywhere in a program, and Python drops an interrupt that arrives in Python
+code of a weak reference's callback. So the callback is made of functions implemented in C, and
+calls such functions: no interrupt and no other thread comes in between.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torchfake._torch.contexts import calls_in_c
 
 _lock = threading.RLock()
 
 
 class Sign:
-    """Lives as long as a storage holds it."""
+    """Lives as long as a storage or a mode holds it."""
 
     __slots__ = ("__weakref__",)
 
@@ -32,37 +37,26 @@ class _State:
     def __init__(self) -> None:
         self.find: Callable[[], Sign | None] = _nothing  # a weak reference
         self.on_first: Callable[[], None] = _nothing
-        self.on_last: Callable[[], None] = _nothing
+        self.to_undo: list[Callable[[], Any]] = []  # implemented in C, for this sign
 
 
 state = _State()
-"""``state.find()`` is the sign, or None if no fake lives."""
-
-
-def watch(on_first: Callable[[], None], on_last: Callable[[], None]) -> None:
-    """Call the one function as the first fake is made, and the other after the last has died: at
-    any place of the program, where the garbage collector frees that fake.
-    """
-    state.on_first, state.on_last = on_first, on_last
-
-
-def are_there_any() -> bool:
-    """Whether a fake lives."""
-    return state.find() is not None
+"""``state.find()`` is the sign, or None if no fake lives and no mode is on."""
 
 
 def begin() -> Sign:
-    """The sign where there was none: to be held by the first storage."""
+    """The sign where there was none: to be held by the first storage or mode."""
     with _lock:
         known = state.find()
         if known is not None:  # another thread was faster
             return known
         sign = Sign()
-        state.find = weakref.ref(sign, _end)
+        state.to_undo = []
+        state.find = weakref.ref(sign, partial(next, calls_in_c(state.to_undo)))
     state.on_first()
     return sign
 
 
-def _end(_: weakref.ref[Sign]) -> None:
-    if not sys.is_finalizing():
-        state.on_last()
+def take() -> Sign:
+    """The sign, to be held."""
+    return state.find() or begin()

@@ -57,6 +57,7 @@ class ModeState:
     slot_before: Any = None  # what torch had in its FAKE slot
     lift_before: bool = False  # whether torch.tensor() dispatched copies only
     dispatch: Any = None  # what torch's FAKE slot has while this mode is the innermost
+    sign: Any = None  # that a mode is on: see torchfake._core.living
     # What _patches/threads needs to have it followed into other threads:
     daemons: list[ModeState] = field(default_factory=list)  # in daemon threads: they end with it
     is_over: bool = False  # of such a state: its thread has still to leave it

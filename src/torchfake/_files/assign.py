@@ -35,7 +35,8 @@ from torchfake._sharding.local_slices import local_slices_of
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._sharding.shared_errors import raised_on_all_ranks
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import autograd, dispatcher, distributed
+from torchfake._torch import autograd, dispatcher
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError, printable
 
 
@@ -78,7 +79,7 @@ def values_for(
 
 
 def _storage_of(tensor: Any) -> Any:
-    return getattr(distributed.local_tensor_of(tensor), "_fake_storage", tensor)
+    return getattr(dtensors.local_tensor_of(tensor), "_fake_storage", tensor)
 
 
 # Entries, matched to tensors by name.
@@ -135,7 +136,7 @@ def _problem(match: Value) -> str | None:
         return f"is complex in the checkpoint and {target.dtype} in the module"
     if entry.dtensor is not None:
         return _sharding_problem(entry.dtensor, target)
-    local = distributed.local_tensor_of(target)
+    local = dtensors.local_tensor_of(target)
     if not isinstance(local, FakeTensor) and is_or_holds_deferred(local):
         return (
             f"is a {type(local).__name__} in the module: materialize it, then call load_state_dict"
@@ -149,7 +150,7 @@ def _problem(match: Value) -> str | None:
 
 def _sharding_problem(dtensor: Any, target: Any) -> str | None:
     """Why a DTensor of a state dict cannot be copied to its target."""
-    if not distributed.is_dtensor(target):
+    if not dtensors.is_dtensor(target):
         return "is sharded in the checkpoint and not in the module: give its full_tensor()"
     if dtensor.device_mesh != target.device_mesh:
         return (
@@ -201,7 +202,7 @@ def _with_values(match: Value, checkpoint: Source) -> Value:
 def _read(match: Value) -> torch.Tensor:
     name, target, entry, *_ = match
     if entry.dtensor is not None:
-        return distributed.resharded_as(entry.dtensor, target)
+        return dtensors.resharded_as(entry.dtensor, target)
     slices = local_slices_of(name, target)
     with dispatcher.as_eager():
         if entry.read_slices is not None:
@@ -218,7 +219,7 @@ def copy(values: list[Value], device: torch.device | None = None) -> None:
     """
     with autograd.no_grad():
         for value in {id(value.target): value for value in values}.values():
-            local = distributed.local_tensor_of(value.target)
+            local = dtensors.local_tensor_of(value.target)
             assert value.values is not None
             if not local.numel():
                 continue

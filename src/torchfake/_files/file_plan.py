@@ -20,7 +20,8 @@ from torchfake._files.directory import INDEX
 from torchfake._files.state_dict import State
 from torchfake._files.transformers_checkpoints import pretrained_files
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import distributed, subclass
+from torchfake._torch import subclass
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError, MissingExtraError
 from torchfake.fake import fake_mode
 
@@ -99,7 +100,7 @@ def full_fakes(state: State) -> dict[str, FakeTensor]:
     fakes = {}
     with fake_mode():
         for name, tensor in state.items():
-            local = distributed.local_tensor_of(tensor)
+            local = dtensors.local_tensor_of(tensor)
             place = (
                 subclass.storage_key(local.untyped_storage()), local.storage_offset(), local.shape,
                 local.stride(), tensor.shape, tensor.dtype,

@@ -19,7 +19,7 @@ from torchfake._files.disk import INCOMPLETE
 from torchfake._files.safetensors import DTYPES
 from torchfake._sharding.local_slices import LocalSlices, local_slices_of
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError, MissingExtraError
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
@@ -181,12 +181,12 @@ def _entries_of(origin: str, state: Mapping[str, Any]) -> dict[str, Entry]:
 
 def _entry_of_tensor(value: torch.Tensor) -> Entry:
     problem = None
-    if isinstance(distributed.local_tensor_of(value), FakeTensor) or value.is_meta:
+    if isinstance(dtensors.local_tensor_of(value), FakeTensor) or value.is_meta:
         problem = "has no values: it is fake, or on the meta device"
     elif value.layout != torch.strided or value.is_nested or value.is_quantized:
         problem = "is sparse, nested or quantized: convert it to a plain tensor"
     shape = () if problem else tuple(value.shape)
-    dtensor = value if distributed.is_dtensor(value) else None
+    dtensor = value if dtensors.is_dtensor(value) else None
     return Entry(shape, lambda: value, value.is_complex(), problem, dtensor=dtensor)
 
 

@@ -27,7 +27,7 @@ from torchfake._sharding.provenance import shard_source, source_metadata
 from torchfake._sharding.rank_agreement import check_agreement
 from torchfake._sharding.shared_errors import on_all_ranks
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError, RankMismatchError
 
 State = dict[str, torch.Tensor]
@@ -47,7 +47,7 @@ def tensors_to_save(module: torch.nn.Module) -> State:
                 f"{name} is a {type(tensor).__name__}, and safetensors files hold only tensors: "
                 "save it in another file beside them"
             )
-        local = distributed.local_tensor_of(tensor)
+        local = dtensors.local_tensor_of(tensor)
         if isinstance(local, FakeTensor):
             check_recorded(name, local)
     check_can_be_saved(state)
@@ -56,7 +56,7 @@ def tensors_to_save(module: torch.nn.Module) -> State:
 
 def is_sharded(state: State) -> bool:
     """Whether a tensor of it is a DTensor."""
-    return any(map(distributed.is_dtensor, state.values()))
+    return any(map(dtensors.is_dtensor, state.values()))
 
 
 def check_ranks(state: State) -> None:
@@ -67,21 +67,21 @@ def check_ranks(state: State) -> None:
         CheckpointError: if it is not known which elements a shard has, or if the other ranks are
             simulated.
     """
-    if distributed.has_simulated_ranks():
+    if dtensors.has_simulated_ranks():
         raise CheckpointError(
             "the process group is fake, so the shards of the other ranks would not be written: run "
             "this on real ranks, or save the module before it is sharded"
         )
     on_all_ranks(lambda: [local_slices_of(name, tensor) for name, tensor in state.items()])
     signatures = hash_parts(
-        [(n, str(t.dtype), tuple(t.shape), distributed.is_dtensor(t)) for n, t in state.items()]
+        [(n, str(t.dtype), tuple(t.shape), dtensors.is_dtensor(t)) for n, t in state.items()]
     )
-    gathered = distributed.gather_from_ranks(signatures)
+    gathered = dtensors.gather_from_ranks(signatures)
     others = [rank for rank, each in enumerate(gathered) if each != signatures]
     if others:
         raise RankMismatchError(
             f"ranks {', '.join(map(str, others[:8]))} would write other tensors than rank "
-            f"{distributed.rank_and_world_size()[0]}: all ranks have to save the same module, "
+            f"{dtensors.rank_and_world_size()[0]}: all ranks have to save the same module, "
             "sharded in the same way. Nothing was written"
         )
     check_agreement(deferred_shards(state.items()))
@@ -120,20 +120,20 @@ def digest_on_all_ranks(state: State) -> str:
     full: list[tuple[str, bytes]] = []
     of_shards: list[tuple[str, bytes]] = []
     for name, tensor in state.items():
-        if not distributed.is_dtensor(tensor):
+        if not dtensors.is_dtensor(tensor):
             full.append((name, _digest_of_tensor(tensor)))
             continue
         source_digest = _digest_of_source(tensor)
         full.append((name, source_digest or b""))
-        shard = distributed.shard_of(tensor)
+        shard = dtensors.shard_of(tensor)
         if source_digest is None and shard.numel():
             of_shards.append((name, _digest_of_tensor(shard)))
-    gathered = distributed.gather_from_ranks(hash_parts(of_shards))
+    gathered = dtensors.gather_from_ranks(hash_parts(of_shards))
     digest = hash_parts(full)
     if any(each != hash_parts([]) for each in gathered):
         digest = hash_parts(digest, gathered)
     # That of rank 0 counts: other ranks may have empty shards, whose source is not known.
-    return str(distributed.broadcast_from_first(digest.hex()))
+    return str(dtensors.broadcast_from_first(digest.hex()))
 
 
 def _digest_of_source(dtensor: Any) -> bytes | None:

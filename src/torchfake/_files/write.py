@@ -27,7 +27,8 @@ from torchfake._replay import replay
 from torchfake._replay.tile_loop import BlockWriter
 from torchfake._sharding.local_slices import LocalSlices, local_slices_of
 from torchfake._sharding.shared_errors import on_all_ranks, on_first_rank
-from torchfake._torch import autograd, dispatcher, distributed
+from torchfake._torch import autograd, dispatcher
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError
 
 Advance = Callable[[int], None]
@@ -236,14 +237,14 @@ def num_bytes_to_write(tensors: Iterable[torch.Tensor]) -> int:
 
 def shard_to_write(tensor: torch.Tensor) -> torch.Tensor | None:
     """What this rank writes of a tensor: it is the first of the ranks that have the same."""
-    if not distributed.is_dtensor(tensor):
+    if not dtensors.is_dtensor(tensor):
         return tensor if _is_first_rank() and tensor.numel() else None
-    shard = distributed.shard_of(tensor)
-    return shard if shard.numel() and distributed.is_first_replica(tensor) else None
+    shard = dtensors.shard_of(tensor)
+    return shard if shard.numel() and dtensors.is_first_replica(tensor) else None
 
 
 def _is_first_rank() -> bool:
-    return distributed.rank_and_world_size()[0] == 0
+    return dtensors.rank_and_world_size()[0] == 0
 
 
 def _with_own_memory(shard: torch.Tensor) -> torch.Tensor:

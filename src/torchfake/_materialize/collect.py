@@ -16,7 +16,8 @@ from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.copies import attribute_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import distributed, subclass
+from torchfake._torch import subclass
+from torchfake._torch.distributed import dtensors
 
 Check = Callable[[torch.nn.Module], bool]
 """``check_fn(submodule)``: whether the tensors that belong to that submodule itself are chosen."""
@@ -59,7 +60,7 @@ def collect(
     scripted: list[str] = []
     fsdp_modules: list[torch.nn.Module] = []
     for path, submodule in module.named_modules():
-        if distributed.is_fsdp_module(submodule):  # chosen or not: it may manage inner tensors
+        if dtensors.is_fsdp_module(submodule):  # chosen or not: it may manage inner tensors
             fsdp_modules.append(submodule)
         if check is not None and not check(submodule):
             continue
@@ -83,7 +84,7 @@ def collect(
 def meshes_of(module: torch.nn.Module) -> list[Any]:
     """The meshes of all DTensors of a module, each once, in the order of the module."""
     everything = [*module.parameters(), *module.buffers()]
-    sharded: list[Any] = [t for t in everything if distributed.is_dtensor(t)]
+    sharded: list[Any] = [t for t in everything if dtensors.is_dtensor(t)]
     return list({t.device_mesh: None for t in sharded})
 
 

@@ -22,7 +22,8 @@ from torchfake._replay import replay
 from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake
-from torchfake._torch import autograd, distributed, subclass
+from torchfake._torch import autograd, subclass
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import ChangedValueError, MaterializeError
 
 
@@ -50,7 +51,7 @@ def dematerialize(tensors: NamedTensors) -> None:
 
 def _parts(name: str, tensor: torch.Tensor) -> NamedTensors:
     """What a wrapper holds, which is deferred in its place; any other tensor itself."""
-    if distributed.is_dtensor(tensor):
+    if dtensors.is_dtensor(tensor):
         return [(name, tensor)]
     return list(subclass.named_leaves(name, tensor))
 
@@ -106,7 +107,7 @@ def _equals_source(real: torch.Tensor, source: Source) -> bool:
 
 
 def _check_not_sharded(name: str, tensor: torch.Tensor) -> None:
-    if distributed.is_dtensor(tensor):
+    if dtensors.is_dtensor(tensor):
         raise MaterializeError(
             f"{name} is sharded, and a shard cannot be deferred again: leave it out with check_fn, "
             "or build and shard the module anew"

@@ -26,7 +26,7 @@ from torchfake._sharding import row_exchange
 from torchfake._sharding.exchange_batches import materialize_exchanged
 from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._sharding.rank_agreement import check_agreement
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 
 lock = threading.RLock()
 """Held by the public functions while they collect and run: two materializations of one module must
@@ -85,7 +85,7 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
     else:
         _materialize(fakes, values, request)
     for managed in selection.fsdp_modules:
-        distributed.refresh_fsdp_shards(managed)
+        dtensors.refresh_fsdp_shards(managed)
 
 
 def _agreed_exchanges(
@@ -151,5 +151,5 @@ def _install(
     batch: list[row_exchange.Exchange],
 ) -> None:
     """Materialize the shards of a batch, whose rows are there."""
-    shards = {id(distributed.shard_of(each.dtensor)) for each in batch}
+    shards = {id(dtensors.shard_of(each.dtensor)) for each in batch}
     materialize_some([pair for pair in fakes if id(pair[1]) in shards])

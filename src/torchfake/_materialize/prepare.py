@@ -19,7 +19,8 @@ from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize.collect import Attribute
 from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake, rebind
-from torchfake._torch import autograd, distributed, subclass
+from torchfake._torch import autograd, subclass
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import printable
 
 
@@ -98,7 +99,7 @@ def give_own_memory(shards: NamedTensors) -> None:
     copies: dict[tuple[DeferredState, Metadata], torch.Tensor] = {}
     with autograd.no_grad():
         for _, dtensor in shards:
-            fake: Any = distributed.shard_of(dtensor)
+            fake: Any = dtensors.shard_of(dtensor)
             recorded, record = fake._fake_storage.deferred, fake._fake_meta
             if recorded.real is None and 2 * record.num_bytes <= recorded.contents.cell.num_bytes:
                 if (recorded, record) not in copies:

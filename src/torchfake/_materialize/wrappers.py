@@ -15,8 +15,9 @@ import torch
 from torchfake._materialize.checks import check_no_graph
 from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.copies import FakeCopies, is_or_holds_fake
-from torchfake._torch import distributed, subclass
+from torchfake._torch import subclass
 from torchfake._torch.contexts import Restoring
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import MaterializeError
 
 
@@ -107,9 +108,9 @@ def _check_can_be_moved(name: str, wrapper: torch.Tensor, device: torch.device) 
 
 def _update(wrapper: torch.Tensor) -> None:
     """Give a wrapper the device of what is inside, in place; a DTensor the dtype too."""
-    is_dtensor = distributed.is_dtensor(wrapper)
+    is_dtensor = dtensors.is_dtensor(wrapper)
     if is_dtensor:
-        made = distributed.rewrapped(wrapper)
+        made = dtensors.rewrapped(wrapper)
     elif all(wrapper.device == inner.device for inner in subclass.inner_tensors(wrapper)):
         return
     else:
@@ -121,4 +122,4 @@ def _update(wrapper: torch.Tensor) -> None:
     subclass.move_hooks(wrapper, made)
     subclass.swap_tensors(wrapper, made)
     if is_dtensor:
-        distributed.set_spec_from(wrapper, made)
+        dtensors.set_spec_from(wrapper, made)

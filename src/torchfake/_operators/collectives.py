@@ -20,7 +20,7 @@ from torchfake._core.schemas import traits_of
 from torchfake._operators.interpreter import run_on_meta, wrap
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_arguments, output_device
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import RealTensorWriteError
 
 
@@ -178,7 +178,7 @@ def _forget_values(written: list[torch.Tensor]) -> None:
 
 def _c10d_result(call: Call, spec: Collective) -> Any:
     """What was written, if the schema returns it, and work that is done."""
-    work = distributed.completed_work()
+    work = dtensors.completed_work()
     if len(call.func._schema.returns) == 1 or spec.written is None:
         return work
     return call.args[spec.written], work

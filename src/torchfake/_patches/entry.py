@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torchfake._core import modes
+from torchfake._core import living, modes
 from torchfake._core.modes import ModeState
 from torchfake._patches import missing_devices
 from torchfake._patches.install import update_patches
@@ -58,6 +58,7 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
     try:
         modes.thread.modes.append(state)
         modes.on_any_thread.add(state)
+        state.sign = living.take()
         update_patches()
         dispatcher.set_only_lift_cpu(True)
         dispatcher.set_fake_mode(dispatch)
@@ -180,11 +181,12 @@ def end(state: ModeState) -> None:
         frames.swap_frame_callback(state.frame_callback_before)
         del entries[entries.index(state) :]
         for other in ended[1:]:
-            other.owner = None
+            other.owner = other.sign = None
     modes.thread.initialiser_frame = None
     torch_function.update_override()
     modes.on_any_thread.discard(state)
     update_patches()
+    state.sign = None
 
 
 def _end_abandoned() -> None:

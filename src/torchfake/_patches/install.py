@@ -64,47 +64,23 @@ class as_outside_modes(Restoring):
 
 def update_patches() -> None:
     """Install what the modes need that are on, on any thread, and the fakes that live; remove all
-    else.
+    else, but what is removed when the last of these dies.
     """
     if _lock._is_owned():  # type: ignore[attr-defined]
-        return  # found in the middle of this, which looks once more at its end
-    is_changed = True
-    while is_changed:  # the last fake has died meanwhile
-        with holding(_lock):
-            needed = _install_all()
-        is_changed = needed is not _are_there_fakes_or_modes()
-
-
-def _install_all() -> bool:
-    _install_for(modes.on_any_thread.copy())
-    needed = _are_there_fakes_or_modes()
-    _imports.update(needed)
-    return needed
-
-
-def _are_there_fakes_or_modes() -> bool:
-    return bool(modes.on_any_thread) or living.are_there_any()
+        return  # an abandoned mode was found in the middle of this: the next entry or exit does it
+    with holding(_lock):
+        _install_for(modes.on_any_thread.copy())
+        if living.state.find() is not None:
+            _for_fakes.install()
 
 
 def _expect_fakes() -> None:
-    if not modes.on_any_thread:  # a mode has prepared torch
+    if not modes.on_any_thread:  # a mode installs them after itself
         update_patches()
 
 
-def _forget_fakes() -> None:
-    """The last fake has died, at any place of the program: this waits for no lock. Who holds it
-    looks once more.
-    """
-    is_owned = _lock._is_owned()  # type: ignore[attr-defined]
-    if not modes.on_any_thread and not is_owned and _lock.acquire(blocking=False):
-        try:
-            _install_all()
-        finally:
-            _lock.release()
-
-
-_imports = while_fakes_live.Watch(as_outside_modes, update_patches)
-living.watch(_expect_fakes, _forget_fakes)
+_for_fakes = while_fakes_live.Watched(as_outside_modes, update_patches)
+living.state.on_first = _expect_fakes
 
 _remembered = libraries.RememberedDevices()
 

@@ -8,11 +8,13 @@ a set, the original of all that is replaced is known, and is restored when the s
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from torchfake._torch import kernels
-from torchfake._torch.contexts import Restoring
+from torchfake._torch.contexts import Restoring, call_if, results
 
 
 class Patch(NamedTuple):
@@ -36,6 +38,14 @@ def _inherited(owner: Any, name: Any) -> Any:
     return None
 
 
+def _restoring(owner: Any, name: str, original: Any, replacement: Any) -> Callable[[], None]:
+    """What restores an original unless somebody has replaced the replacement; in C."""
+    is_there = map(operator.is_, results([partial(vars(owner).get, name)]), [replacement])
+    if original is _INHERITED:
+        return call_if(is_there, partial(delattr, owner, name))
+    return call_if(is_there, partial(setattr, owner, name, original))
+
+
 class PatchSet:
     """Patches that are installed and removed together. An interrupted call is made again."""
 
@@ -45,11 +55,15 @@ class PatchSet:
         self.originals: list[tuple[Any, Any, Any, Any]] = []
         self._made: dict[tuple[int, Any], tuple[Any, Any]] = {}  # originals and replacements
 
-    def install(self, patches: list[Patch]) -> None:
-        """Install `patches`, if they are not installed."""
+    def install(self, patches: list[Patch], to_undo: list[Callable[[], Any]] | None = None) -> None:
+        """Install `patches`, if they are not installed. What removes them is added to `to_undo`,
+        as functions that are implemented in C: see :mod:`torchfake._core.living`.
+        """
         if self.is_installed:
             return
         self.uninstall()  # what was begun
+        if to_undo is not None:
+            to_undo += [self.originals.clear, partial(setattr, self, "is_installed", False)]
         for owner, name, make_replacement in patches:
             own = (owner if type(owner) is dict else vars(owner)).get(name, _INHERITED)
             original = _inherited(owner, name) if own is _INHERITED else own
@@ -59,6 +73,8 @@ class PatchSet:
                 kernels.name_in_scripts(known[1], original)
             replacement = known[1]
             self.originals.append((owner, name, own, replacement))
+            if to_undo is not None:
+                to_undo.append(_restoring(*self.originals[-1]))
             if type(owner) is dict:
                 owner[name] = replacement
             else:

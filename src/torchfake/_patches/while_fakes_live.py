@@ -1,8 +1,8 @@
 """What is replaced in torch as long as a mode is on or a fake lives, with a mode on or not.
 
-Input: whether there is a mode or a fake; modules of torch, as they are imported. Output: torch's
-tracers, its DTensor and DDP know of fakes, or are as torch has them. Invariant: once there is
-neither a mode nor a fake, every original is back.
+Input: the sign that there is a mode or a fake; modules of torch, as they are imported. Output:
+torch's tracers, its DTensor and DDP know of fakes, or are as torch has them. Invariant: once there
+is neither a mode nor a fake, every original is back.
 
 Fakes outlive their modes. What C++ or a tracer does with them then is dispatched to nobody: which
 device a DTensor of one reports, whether a compiled function is compiled for it.
@@ -15,13 +15,15 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+from torchfake._core import living
 from torchfake._operators.higher_order import kernels
 from torchfake._patches import compiled
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import distributed_patches, subclass
+from torchfake._torch import subclass
 from torchfake._torch.compiler import frames, higher_order
 from torchfake._torch.compiler.python_functions import Replacement
+from torchfake._torch.distributed import patches as distributed_patches
 
 
 def _is_class_of_fakes(cls: type) -> bool:
@@ -49,8 +51,8 @@ def _patches_of(name: str) -> list[Patch]:
     return [Patch(*each) for each in replacements[name]()]
 
 
-class Watch:
-    """Python's import, watched for these modules of torch.
+class Watched:
+    """The replacements, and Python's import, by which they follow the modules that they are for.
 
     Args:
         as_outside: makes the context in which a tracer is imported, which reads torch's functions.
@@ -62,19 +64,17 @@ class Watch:
     ) -> None:
         self._finder = frames.ImportWatch(as_outside, replacements, update)
 
-    def update(self, is_needed: bool) -> None:
-        """Have the patches installed that are needed and can be, and all others removed."""
-        self._finder.set_on(is_needed)
-        if not is_needed:
-            uninstall()
-            return
+    def install(self) -> None:
+        """Have the patches installed that can be, until the sign of the fakes dies."""
+        to_undo = living.state.to_undo
+        self._finder.set_on(to_undo)
         for name in replacements:
             patches = _sets.get(name) or _sets.setdefault(name, PatchSet())
             if not patches.is_installed and self._finder.is_imported(name):
-                patches.install(_patches_of(name))
+                patches.install(_patches_of(name), to_undo)
 
 
 def uninstall() -> None:
-    """Restore every original. What was installed last is removed first."""
+    """Restore every original, for a while. What was installed last is removed first."""
     for patches in reversed(_sets.values()):
         patches.uninstall()

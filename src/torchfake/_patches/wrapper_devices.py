@@ -23,7 +23,7 @@ from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.conversions import encode_target
 from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, subclass
-from torchfake._torch.distributed import is_dtensor, local_tensor_of
+from torchfake._torch.distributed.dtensors import is_dtensor, local_tensor_of
 
 _builtin: Any = subclass.builtin_methods
 _DEVICE_POSITION = 7  # of `device` among the arguments of _make_wrapper_subclass

@@ -17,7 +17,7 @@ from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Contents, Op, Read, dependencies
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch.distributed import local_tensor_of
+from torchfake._torch.distributed.dtensors import local_tensor_of
 from torchfake.errors import NotDeferredError
 
 _DTYPE_NAMES = {

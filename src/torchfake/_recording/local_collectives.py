@@ -19,7 +19,8 @@ from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._recording.arguments import deferred_fakes, is_materialized, with_real_tensors
 from torchfake._recording.value_reads import materialize_storages
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import dispatcher, distributed, subclass
+from torchfake._torch import dispatcher, subclass
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import RecordError
 
 
@@ -31,7 +32,7 @@ def run_on_real_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """
     fakes = deferred_fakes(_flattened([*args, *kwargs.values()]))
     is_broadcast = traits_of(func).packet == "c10d::broadcast_"
-    if is_broadcast and not distributed.is_broadcast_to_mesh():
+    if is_broadcast and not dtensors.is_broadcast_to_mesh():
         materialize_storages(fakes)
     if not all(map(is_materialized, fakes)):
         return None
@@ -69,9 +70,9 @@ def local_copies(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor
         return []  # all ranks have what the sender has
     if name == "c10d::scatter_":
         outputs, inputs, group = args[:3]
-        slices = inputs[0] if inputs else distributed.mesh_scatter_list()
+        slices = inputs[0] if inputs else dtensors.mesh_scatter_list()
         if slices is not None:
-            own = slices[distributed.rank_in(group)]
+            own = slices[dtensors.rank_in(group)]
             is_split = own.is_complex() and not outputs[0].is_complex()
             return [(outputs[0], torch.view_as_real(own) if is_split else own)]
         raise RecordError(
@@ -87,4 +88,4 @@ def local_copies(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor
 
 def result_of_collective(args: Args) -> Any:
     """What the operator returns to C++: its outputs, and completed work."""
-    return args[0], distributed.completed_work()
+    return args[0], dtensors.completed_work()

@@ -14,7 +14,7 @@ import torch
 from torchfake._graph.operations import Op
 from torchfake._sharding import row_exchange
 from torchfake._sharding.row_exchange import Exchange
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import ReplayError
 
 Place = tuple[Op, int]
@@ -34,7 +34,7 @@ def materialize_exchanged(
             _tell(pending, f"{type(error).__name__}: {error}")
             raise
         group = pending[0][0].group
-        messages = distributed.gather_in_group(None, group)
+        messages = dtensors.gather_in_group(None, group)
         failed = [text for text in messages if text is not None]
         if failed:
             _tell([b for b in pending if b[0].group is not group], failed[0])
@@ -51,7 +51,7 @@ def materialize_exchanged(
 def _tell(pending: list[list[Exchange]], message: str) -> None:
     """Tell the ranks of each group that waits for this one."""
     for group in {id(batch[0].group): batch[0].group for batch in pending}.values():
-        distributed.gather_in_group(message, group)
+        dtensors.gather_in_group(message, group)
 
 
 def _install(

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._torch import distributed
-from torchfake._torch.distributed import AxisSplit
+from torchfake._torch.distributed import dtensors
+from torchfake._torch.distributed.dtensors import AxisSplit
 from torchfake.errors import CheckpointError
 
 Ranges = tuple[tuple[int, int], ...]
@@ -123,14 +123,14 @@ def local_slices_of(name: str, tensor: Any) -> LocalSlices:
         CheckpointError: if they cannot be determined, by name.
     """
     global_shape = tuple(tensor.shape)
-    if not distributed.is_dtensor(tensor):
+    if not dtensors.is_dtensor(tensor):
         return LocalSlices(global_shape, tuple(((0, size),) for size in global_shape))
-    if distributed.is_partial_sum(tensor):
+    if dtensors.is_partial_sum(tensor):
         raise CheckpointError(
             f"{name} is a DTensor with a pending sum over the ranks: redistribute() it first"
         )
-    splits = distributed.axis_splits_of(tensor)
-    local_shape = tuple(distributed.shard_of(tensor).shape)
+    splits = dtensors.axis_splits_of(tensor)
+    local_shape = tuple(dtensors.shard_of(tensor).shape)
     if splits is None:
         return LocalSlices(global_shape, tuple(() for _ in global_shape))
     found = [

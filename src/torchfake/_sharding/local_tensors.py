@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import distributed, subclass
+from torchfake._torch import subclass
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import NotDeferredError
 
 NamedTensors = list[tuple[str, torch.Tensor]]
@@ -64,8 +65,8 @@ _REAL_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def _add_wrapper(found: LocalTensors, name: str, tensor: torch.Tensor) -> None:
-    is_dtensor = distributed.is_dtensor(tensor)
-    local = distributed.shard_of(tensor) if is_dtensor else tensor
+    is_dtensor = dtensors.is_dtensor(tensor)
+    local = dtensors.shard_of(tensor) if is_dtensor else tensor
     if isinstance(local, FakeTensor):
         check_recorded(name, local)
         found.fakes.append((name, local))
@@ -88,5 +89,5 @@ def deferred_shards(named: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
     return [
         (name, tensor)
         for name, tensor in named
-        if distributed.is_dtensor(tensor) and is_deferred_fake(distributed.shard_of(tensor))
+        if dtensors.is_dtensor(tensor) and is_deferred_fake(dtensors.shard_of(tensor))
     ]

@@ -19,7 +19,7 @@ from torchfake._replay.demand_analysis import copy_operands
 from torchfake._replay.tiling import is_factory
 from torchfake._sharding.local_slices import LocalSlices, local_slices_of
 from torchfake._tensor.fake_tensor import is_deferred_fake
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError
 
 
@@ -34,7 +34,7 @@ def shard_source(dtensor: Any) -> ShardSource | None:
     """What this rank's shard of a deferred `dtensor` was sliced from; None if it is not known: the
     shard is empty on this rank, it is real, or it was changed after it was sliced.
     """
-    shard: Any = distributed.shard_of(dtensor)
+    shard: Any = dtensors.shard_of(dtensor)
     if not is_deferred_fake(shard) or not shard.numel():
         return None
     deferred: DeferredState = shard._fake_storage.deferred
@@ -58,7 +58,7 @@ def source_metadata(dtensor: Any, source: ShardSource) -> Metadata | None:
         offset = 0
     if offset is None:
         return None
-    device = distributed.shard_of(dtensor)._fake_meta.device  # type: ignore[attr-defined]
+    device = dtensors.shard_of(dtensor)._fake_meta.device  # type: ignore[attr-defined]
     return intern(size, stride, offset, dtensor.dtype, device)
 
 
@@ -95,7 +95,7 @@ _COPY_FIRST_ARGUMENT = frozenset({"aten::constant_pad_nd", "aten::_pin_memory"})
 
 def _source_offset(dtensor: Any, sliced: Metadata) -> int | None:
     """Where the full tensor starts in its storage, computed from the slice that was read of it."""
-    splits = [s for s in distributed.axis_splits_of(dtensor) or () if s.num_shards > 1]
+    splits = [s for s in dtensors.axis_splits_of(dtensor) or () if s.num_shards > 1]
     if not splits or math.prod(sliced.size) == dtensor.numel():  # cut later, of a copy of all
         return sliced.offset
     slices = _local_slices(dtensor)

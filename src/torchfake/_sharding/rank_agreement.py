@@ -19,7 +19,7 @@ import torch
 
 from torchfake._graph.digest import digest_of_contents, hash_parts
 from torchfake._sharding.provenance import shard_source
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import RankMismatchError
 
 
@@ -51,15 +51,15 @@ def check_agreement(
         RankMismatchError: on all ranks alike, naming those that differ from the majority, and the
             first parameter.
     """
-    by_mesh: dict[Any, Parameters] = {m: {} for m in meshes if distributed.can_communicate(m)}
+    by_mesh: dict[Any, Parameters] = {m: {} for m in meshes if dtensors.can_communicate(m)}
     for name, dtensor in shards:
         mesh: Any = dtensor.device_mesh  # type: ignore[attr-defined]
-        if distributed.can_communicate(mesh):
+        if dtensors.can_communicate(mesh):
             by_mesh.setdefault(mesh, {})[name] = _described(dtensor, name in exchanged)
     for mesh, parameters in by_mesh.items():
-        digests = distributed.gather_over_mesh(mesh, hash_parts(sorted(parameters.items())))
+        digests = dtensors.gather_over_mesh(mesh, hash_parts(sorted(parameters.items())))
         if len(set(digests.values())) > 1:
-            _check_equal(distributed.gather_over_mesh(mesh, parameters))
+            _check_equal(dtensors.gather_over_mesh(mesh, parameters))
 
 
 def _described(dtensor: Any, is_exchanged: bool) -> _Parameter:

@@ -26,7 +26,8 @@ from torchfake._replay.tiling import as_tileable
 from torchfake._sharding.local_slices import local_slices_of
 from torchfake._sharding.provenance import ShardSource, shard_source, source_metadata
 from torchfake._sharding.row_packing import PackedRows
-from torchfake._torch import dispatcher, distributed
+from torchfake._torch import dispatcher
+from torchfake._torch.distributed import dtensors
 
 BATCH_BYTES = 64 * 1024 * 1024
 """Bytes of shards that are exchanged at a time."""
@@ -65,21 +66,21 @@ class Exchange(NamedTuple):
 
 
 def _sharded_dims(dtensor: Any) -> list[int]:
-    splits = distributed.axis_splits_of(dtensor) or []
+    splits = dtensors.axis_splits_of(dtensor) or []
     return [s.dim % dtensor.dim() for s in splits if s.num_shards > 1]
 
 
 def exchange_of(name: str, dtensor: Any) -> Exchange | None:
     """How `dtensor` is exchanged; None if each rank has to draw its own shard."""
     mesh = dtensor.device_mesh
-    if dtensor.dim() < 2 or not distributed.can_communicate(mesh):
+    if dtensor.dim() < 2 or not dtensors.can_communicate(mesh):
         return None
     dims = _sharded_dims(dtensor)
     dim = max(dims, default=0)
     if dim == 0 or dims.count(dim) > 1 or any(d not in (0, dim) for d in dims):
         return None
     size = tuple(dtensor.shape)
-    axis, num_shards = distributed.axis_that_shards(dtensor, dim)
+    axis, num_shards = dtensors.axis_that_shards(dtensor, dim)
     part = -(-size[dim] // num_shards)
     is_large = dtensor.numel() * dtensor.dtype.itemsize > demand_analysis.MIN_SLICED_BYTES
     if axis is None or part * (num_shards - 1) >= size[dim] or not is_large:
@@ -143,7 +144,7 @@ class Scratch:
 
 def draw_rows(batch: list[Exchange], scratch: Scratch) -> list[PackedRows]:
     """For each exchange, the rows of this rank's turn, packed as they are drawn."""
-    index = distributed.rank_in(batch[0].group)
+    index = dtensors.rank_in(batch[0].group)
     wanted = [_rows(each, *each.rows_of(index)) for each in batch]
     with dispatcher.as_eager():
         packed = scratch.packed(batch, index)
@@ -182,8 +183,8 @@ def exchange(batch: list[Exchange], packed: list[PackedRows]) -> list[torch.Tens
 
 
 def _exchanged(each: Exchange, rows: PackedRows) -> torch.Tensor:
-    index, num_ranks = distributed.rank_in(each.group), len(each.columns)
-    received = distributed.all_to_all_bytes(
+    index, num_ranks = dtensors.rank_in(each.group), len(each.columns)
+    received = dtensors.all_to_all_bytes(
         rows.memory.view(torch.uint8),
         [size * rows.memory.itemsize for size in rows.sizes],
         [_received(each, index, of) for of in range(num_ranks)],
@@ -205,7 +206,7 @@ def first_copy(each: Exchange) -> tuple[Op, int] | None:
     """The operation that copied this rank's shard out of the full tensor, and which of its
     arguments that is; None if it is not seen to be exactly this slice.
     """
-    shard: Any = distributed.shard_of(each.dtensor)
+    shard: Any = dtensors.shard_of(each.dtensor)
     read = Read(shard._fake_storage.deferred.contents, shard._fake_meta)
     while read.contents != each.source.contents:
         op = read.contents.op

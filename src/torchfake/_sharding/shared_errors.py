@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError
 
 _T = TypeVar("_T")
@@ -20,13 +20,13 @@ _T = TypeVar("_T")
 def on_first_rank(do: Callable[[], _T]) -> _T:
     """The result of `do` on rank 0, on all ranks; its error is raised on all of them."""
     outcome: tuple[Any, str | None] = None, None
-    if distributed.rank_and_world_size()[0] == 0:
+    if dtensors.rank_and_world_size()[0] == 0:
         try:
             outcome = do(), None
         except Exception as error:
-            distributed.broadcast_from_first((None, _message(error)))
+            dtensors.broadcast_from_first((None, _message(error)))
             raise
-    value, message = distributed.broadcast_from_first(outcome)
+    value, message = dtensors.broadcast_from_first(outcome)
     if message is not None:
         raise CheckpointError(f"rank 0 failed: {message}")
     found: _T = value
@@ -40,7 +40,7 @@ def on_all_ranks(do: Callable[[], _T]) -> _T:
         result = do()
     except Exception as error:
         failure = error
-    messages = distributed.gather_from_ranks(None if failure is None else _message(failure))
+    messages = dtensors.gather_from_ranks(None if failure is None else _message(failure))
     if failure is not None:
         raise failure
     for rank, message in enumerate(messages):
@@ -67,11 +67,11 @@ def raised_on_all_ranks(tensors: Iterable[Any]) -> Iterator[None]:
 
 def _exchange(tensors: Iterable[Any], error: Exception | None) -> None:
     """Send the error to the ranks that have shards of these tensors, and raise theirs."""
-    kind = distributed.dtensor_class()
+    kind = dtensors.dtensor_class()
     meshes = {tensor.device_mesh: None for tensor in tensors if isinstance(tensor, kind)}
-    for mesh in filter(distributed.can_communicate, meshes):
+    for mesh in filter(dtensors.can_communicate, meshes):
         message = None if error is None else _message(error)
-        others = distributed.gather_over_mesh(mesh, message).items()
+        others = dtensors.gather_over_mesh(mesh, message).items()
         failures = [f"rank {rank} failed: {text}" for rank, text in others if text is not None]
         if failures and error is None:
             raise CheckpointError(failures[0])

@@ -7,20 +7,19 @@ fails there first. Verified on torch 2.12, 2.13 and 2.15.
 
 Its files, in reading order:
 
-    versions              which versions of torch this torchfake works with
-    contexts              contexts that restore the state of torch wherever an interrupt arrives
-    subclass              wrappers without data, overrides, the identity of tensors and storages
-    zero_tensors          tensors that are zero and have no memory
-    dispatch_keys         dispatch keys that no backend uses, lent to torchfake
-    dispatcher            dispatch modes, contexts that switch interception off
-    kernels               decompositions and meta kernels of operators
-    backends              devices, default dtype, default generators, modules of C++ functions
-    numerics              settings of thread and process that change values
-    autograd              whether a tensor is in a live graph; sequence numbers of graph nodes
-    distributed           DTensor, FSDP2, device meshes, process groups
-    distributed_training  pipeline schedules, the buckets of DDP, ZeroRedundancyOptimizer
-    distributed_patches   the device of a DTensor of a fake; a check before DDP
-    private_facts         what is taken for granted of torch's insides, each with a check
+    versions       which versions of torch this torchfake works with
+    private_facts  what is taken for granted of torch's insides, each with a check
+    contexts       contexts that restore the state of torch wherever an interrupt arrives
+    subclass       wrappers without data, overrides, the identity of tensors and storages
+    zero_tensors   tensors that are zero and have no memory
+    dispatch_keys  dispatch keys that no backend uses, lent to torchfake
+    dispatcher     dispatch modes, contexts that switch interception off
+    kernels        decompositions and meta kernels of operators
+    backends       devices, default dtype, default generators, modules of C++ functions
+    numerics       settings of thread and process that change values
+    autograd       whether a tensor is in a live graph; sequence numbers of graph nodes
+
+and the subpackages `compiler`, torch's tracers and compilers, and `distributed`.
 """
 
 from torchfake._torch import versions

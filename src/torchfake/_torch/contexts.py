@@ -17,8 +17,9 @@ from __future__ import annotations
 import operator
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import compress
 from typing import Any
 
 _call = operator.methodcaller("__call__")
@@ -31,6 +32,25 @@ def uninterrupted(calls: Iterable[Callable[[], Any]]) -> None:
     between: none of Python's bytecodes run here, and only between these are signals handled.
     """
     deque(map(_call, calls), maxlen=0)
+
+
+def calls_in_c(functions: Iterable[Callable[[], Any]]) -> Iterator[Any]:
+    """An iterator whose ``next(iterator, None)`` calls functions that are implemented in C and
+    return None, one after the other, in C.
+    """
+    return filter(None, map(_call, functions))
+
+
+def call_if(flags: Iterable[Any], function: Callable[[], Any]) -> Callable[[], Any]:
+    """What calls `function` if the one element of `flags`, an iterator implemented in C, is true:
+    in C, and once.
+    """
+    return partial(next, calls_in_c(compress([function], flags)), None)
+
+
+def results(functions: Iterable[Callable[[], Any]]) -> Iterator[Any]:
+    """The results of functions, each called when its result is asked for: in C."""
+    return map(_call, functions)
 
 
 def watch(exit_or_owner: Any, restore: Callable[[], None]) -> weakref.ref[Any]:

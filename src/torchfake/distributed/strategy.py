@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._torch.distributed_training import zero_optimizer_class
+from torchfake._torch.distributed.training import zero_optimizer_class
 from torchfake.distributed.parallelize.checkpoints import check_choices
 from torchfake.distributed.parallelize.code import (
     MESH_IMPORT,

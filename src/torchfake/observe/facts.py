@@ -19,7 +19,7 @@ from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, backends, dispatcher, subclass
 from torchfake._torch.compiler import tracer_modes
 from torchfake._torch.contexts import Restoring, Together
-from torchfake._torch.distributed import is_dtensor
+from torchfake._torch.distributed.dtensors import is_dtensor
 from torchfake._unknown_values import answerers
 from torchfake._unknown_values.answerers import Answerer, answering_by
 from torchfake.fake import fake_mode

@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,18 +60,23 @@ def test_imports_are_watched_as_long_as_that_is_on() -> None:
     sys.modules.pop(name, None)
     watch = frames.ImportWatch(contextlib.nullcontext, [name], lambda: seen.append("there"))
     assert watch.is_imported(frames.TRACER)
-    for on in (True, True, False, False):
-        watch.set_on(on)
-        assert sys.meta_path.count(watch) == on
+    to_undo: list[Callable[[], Any]] = []
+    for _ in range(2):
+        watch.set_on(to_undo)
+        assert sys.meta_path.count(watch) == len(to_undo) == 1
+    for _ in range(2):
+        to_undo[0]()  # once is enough
+    assert watch not in sys.meta_path
     importlib.import_module(name)
     assert not seen
     del sys.modules[name]
-    watch.set_on(True)
+    to_undo.clear()
+    watch.set_on(to_undo)
     assert not watch.is_imported(name)
     importlib.import_module(name)
     assert watch.is_imported(name)
     assert seen == ["there"]
-    watch.set_on(False)
+    to_undo[0]()
 
 
 def test_modules_are_skipped() -> None:

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from tests.distributed.sharded_models import Case, Model
-from torchfake._torch.distributed_training import zero_optimizer_class
+from torchfake._torch.distributed.training import zero_optimizer_class
 from torchfake.distributed import Strategy
 
 SIZES = {

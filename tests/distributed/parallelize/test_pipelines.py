@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from torchfake import fake_mode
-from torchfake._torch.distributed_training import pipeline_stages_of
+from torchfake._torch.distributed.training import pipeline_stages_of
 from torchfake.distributed import Strategy, plan, plan_target
 from torchfake.errors import InputsError
 

@@ -39,7 +39,7 @@ from torchfake._tensor.autocast.policies import (
 )
 from torchfake._torch import dispatch_keys, dispatcher, subclass
 from torchfake._torch.contexts import Setting, holding
-from torchfake._torch.distributed import is_dtensor
+from torchfake._torch.distributed.dtensors import is_dtensor
 
 
 def run_with_autocast(func: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from torchfake._torch.compiler.python_functions import Replacement
+from torchfake._torch.contexts import call_if
 
 TRACER = "torch._dynamo"
 _PACKAGES = (TRACER, "torch._inductor", "torch.distributed.optim")
@@ -48,15 +49,12 @@ class ImportWatch:
         self._context, self._names, self._then = context, names, then
         self._executed: set[str] = set()
 
-    def set_on(self, on: bool) -> None:
-        """Put the finder among Python's, or take it away."""
+    def set_on(self, to_undo: list[Callable[[], Any]]) -> None:
+        """Put the finder among Python's, and add to `to_undo` what takes it away."""
         finders = sys.meta_path
-        if finders is None or on is (self in finders):  # None: Python is ending
-            return
-        if on:
+        if finders is not None and self not in finders:  # None: Python is ending
+            to_undo.append(call_if(map(finders.count, [self]), partial(finders.remove, self)))
             finders.insert(0, self)
-        else:
-            finders.remove(self)
 
     def is_imported(self, name: str) -> bool:
         """Whether a module is there, and not just about to be."""

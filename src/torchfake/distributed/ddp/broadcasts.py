@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake._torch.distributed_training import bucket_assignment, flattened, unflattened
+from torchfake._torch.distributed.training import bucket_assignment, flattened, unflattened
 
 _MOST_AT_ONCE = 2
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._torch.distributed_training import accumulator_of, after_backward, bucket_assignment
+from torchfake._torch.distributed.training import accumulator_of, after_backward, bucket_assignment
 from torchfake.distributed.ddp.broadcasts import broadcast_numbers
 from torchfake.distributed.ddp.buckets import AllReduce, Bucket, communication_stream
 from torchfake.distributed.ddp.used_parameters import UsedMap, without_gradient

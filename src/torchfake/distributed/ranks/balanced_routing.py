@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchfake._torch.distributed import process_group_of
+from torchfake._torch.distributed.dtensors import process_group_of
 from torchfake.observe import (
     FakeTensor,
     OpTraits,

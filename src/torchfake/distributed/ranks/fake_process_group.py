@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake._torch import distributed
+from torchfake._torch.distributed import dtensors
 from torchfake.errors import InputsError, MissingExtraError
 from torchfake.observe import Restoring
 
@@ -44,7 +44,7 @@ class simulated_rank(Restoring):
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank, self._world_size = rank, world_size
-        self._dtensor_state = distributed.isolated_dtensor_state()
+        self._dtensor_state = dtensors.isolated_dtensor_state()
 
     def change(self) -> None:
         self._hook = sys.excepthook  # init_process_group replaces it, and does not restore it

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake._torch.distributed import is_dtensor, is_partial_sum, local_tensor_of
+from torchfake._torch.distributed.dtensors import is_dtensor, is_partial_sum, local_tensor_of
 from torchfake.observe import FakeTensor, traits_of
 
 _NAMES = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from torchfake._torch import distributed_training as training
+from torchfake._torch.distributed import training
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.arguments import held_by_arguments
 from torchfake.inspect.copies.workload import FakeCopy

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torchfake._torch.distributed import peer_of, process_group_of
+from torchfake._torch.distributed.dtensors import peer_of, process_group_of
 from torchfake.distributed.ranks.balanced_routing import BalancedRouting
 from torchfake.distributed.ranks.foreach_ops import run_on_shards
 from torchfake.distributed.ranks.mailboxes import Mailbox

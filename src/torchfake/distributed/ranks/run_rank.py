@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._torch.distributed import process_group_of
+from torchfake._torch.distributed.dtensors import process_group_of
 from torchfake.distributed.ddp.reducer import held_by_reducers
 from torchfake.distributed.ddp.replacements import patches_of_ddp
 from torchfake.distributed.layout import Layout

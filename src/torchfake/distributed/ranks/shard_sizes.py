@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from torchfake._torch.distributed import is_dtensor
-from torchfake._torch.distributed_training import parts_of_optimizer
+from torchfake._torch.distributed.dtensors import is_dtensor
+from torchfake._torch.distributed.training import parts_of_optimizer
 from torchfake.distributed.layout import Layout
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchfake._torch.distributed import device_of
+from torchfake._torch.distributed.dtensors import device_of
 from torchfake.inspect.records.module_names import index_ranges, join_name
 from torchfake.inspect.records.tensor_specs import dtype_name
 from torchfake.observe import FAKE_TYPES, held_bytes, metadata_of

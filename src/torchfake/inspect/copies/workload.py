@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch.contexts import Together
-from torchfake._torch.distributed import is_fsdp_module
+from torchfake._torch.distributed.dtensors import is_fsdp_module
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parameters_and_buffers, parse_known_device
 from torchfake.inspect.copies.arguments import ArgumentCopies, held_by_arguments

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torchfake import fake_like, fake_mode
-from torchfake._torch import distributed, distributed_training
+from torchfake._torch.distributed import dtensors, training
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_asking_for_dtensors_does_not_import_them() -> None:
     program = (
         "import sys, torch, torchfake; torchfake.deferred_init(torch.nn.Linear, 2, 2);"
         "assert 'torch.distributed.tensor' not in sys.modules;"
-        "assert torchfake._torch.distributed.dtensor_class() == ()"
+        "assert torchfake._torch.distributed.dtensors.dtensor_class() == ()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -42,21 +42,21 @@ def test_asking_for_dtensors_does_not_import_them() -> None:
 def test_shards(mesh: DeviceMesh) -> None:
     whole = torch.arange(8.0)
     dtensor = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
-    assert distributed.dtensor_class() is DTensor
-    assert torch.equal(distributed.shard_of(dtensor), whole[4:6])
-    assert distributed.shard_of(dtensor) is distributed.shard_of(dtensor)
+    assert dtensors.dtensor_class() is DTensor
+    assert torch.equal(dtensors.shard_of(dtensor), whole[4:6])
+    assert dtensors.shard_of(dtensor) is dtensors.shard_of(dtensor)
 
 
 def test_wrappers(mesh: DeviceMesh) -> None:
     dtensor: Any = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)], src_data_rank=None)
-    dtensor._local_tensor = distributed.shard_of(dtensor).to(torch.float64)
-    wrapper: Any = distributed.rewrapped(dtensor)
+    dtensor._local_tensor = dtensors.shard_of(dtensor).to(torch.float64)
+    wrapper: Any = dtensors.rewrapped(dtensor)
     assert (wrapper.dtype, wrapper.shape, wrapper.placements) == (
         torch.float64,
         (8,),
         dtensor.placements,
     )
-    distributed.set_spec_from(dtensor, wrapper)
+    dtensors.set_spec_from(dtensor, wrapper)
     assert dtensor._spec.tensor_meta.dtype == torch.float64
 
 
@@ -64,21 +64,21 @@ def test_fsdp_reads_the_shards_again(mesh: DeviceMesh) -> None:
     module: Any = fully_shard(nn.Linear(8, 8), mesh=mesh)
     shard = torch.full((2, 8), 7.0)
     module.weight._local_tensor = shard
-    distributed.refresh_fsdp_shards(module)
-    found = [p._sharded_param_data for p in distributed._fsdp_params(module._get_fsdp_state())]
+    dtensors.refresh_fsdp_shards(module)
+    found = [p._sharded_param_data for p in dtensors._fsdp_params(module._get_fsdp_state())]
     assert shard.data_ptr() in [flat.data_ptr() for flat in found]
-    distributed.refresh_fsdp_shards(nn.Linear(2, 2))  # not sharded: nothing is done
+    dtensors.refresh_fsdp_shards(nn.Linear(2, 2))  # not sharded: nothing is done
 
 
 def test_collectives(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.distributed.Work.wait
-    work = distributed.completed_work()
+    work = dtensors.completed_work()
     assert "Work" in str(work)
-    assert distributed.mesh_scatter_list() is None
+    assert dtensors.mesh_scatter_list() is None
     seen: list[Any] = []
 
     def scatter(output: Any, scatter_list: Any = None, **_: Any) -> None:
-        seen.append((scatter_list, distributed.mesh_scatter_list()))
+        seen.append((scatter_list, dtensors.mesh_scatter_list()))
 
     monkeypatch.setattr("torch.distributed.tensor._collective_utils.scatter", scatter)
     distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
@@ -92,7 +92,7 @@ def test_collectives(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if func.namespace == "c10d":
-                ranks.append(distributed.rank_in(args[1]))
+                ranks.append(dtensors.rank_in(args[1]))
             return func(*args, **(kwargs or {}))
 
     with Watch():
@@ -106,16 +106,16 @@ def test_a_broadcast_to_a_mesh_is_recognised(
     seen: list[bool] = []
 
     def broadcast(*args: Any, **kwargs: Any) -> None:
-        seen.append(distributed.is_broadcast_to_mesh())
+        seen.append(dtensors.is_broadcast_to_mesh())
 
     monkeypatch.setattr("torch.distributed.tensor._collective_utils.broadcast", broadcast)
     distribute_tensor(torch.arange(8.0), mesh, [Replicate()])
     assert seen == [True]
-    assert not distributed.is_broadcast_to_mesh()
+    assert not dtensors.is_broadcast_to_mesh()
 
 
 def test_the_fake_group_cannot_communicate(mesh: DeviceMesh) -> None:
-    assert not distributed.can_communicate(mesh)
+    assert not dtensors.can_communicate(mesh)
 
 
 def test_names_of_placements() -> None:
@@ -126,32 +126,32 @@ def test_names_of_placements() -> None:
 def test_local_tensors(mesh: DeviceMesh) -> None:
     whole = torch.arange(8.0)
     dtensor = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
-    assert distributed.is_dtensor(dtensor)
-    assert not distributed.is_dtensor(whole)
-    assert distributed.local_tensor_of(dtensor) is distributed.shard_of(dtensor)
-    assert distributed.local_tensor_of(whole) is whole
-    assert distributed.device_of(dtensor) == torch.device("cpu")
+    assert dtensors.is_dtensor(dtensor)
+    assert not dtensors.is_dtensor(whole)
+    assert dtensors.local_tensor_of(dtensor) is dtensors.shard_of(dtensor)
+    assert dtensors.local_tensor_of(whole) is whole
+    assert dtensors.device_of(dtensor) == torch.device("cpu")
 
 
 def test_device_of_a_sharded_fake(mesh: DeviceMesh) -> None:
     dtensor = DTensor.from_local(fake_like(torch.ones(2)), mesh, [Shard(0)], run_check=False)
-    assert distributed.device_of(dtensor) == dtensor.device == torch.device("cpu")
+    assert dtensors.device_of(dtensor) == dtensor.device == torch.device("cpu")
 
 
 def test_fsdp_modules(mesh: DeviceMesh) -> None:
     module = nn.Linear(8, 8)
-    assert not distributed.is_fsdp_module(module)
-    assert distributed.is_fsdp_module(fully_shard(module, mesh=mesh))
+    assert not dtensors.is_fsdp_module(module)
+    assert dtensors.is_fsdp_module(fully_shard(module, mesh=mesh))
 
 
 def test_how_axes_split_a_tensor(mesh: DeviceMesh) -> None:
     sharded = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)], src_data_rank=None)
-    (split,) = distributed.axis_splits_of(sharded) or ()
-    assert split == distributed.AxisSplit(dim=0, num_shards=4, coordinate=2, split_factor=1)
+    (split,) = dtensors.axis_splits_of(sharded) or ()
+    assert split == dtensors.AxisSplit(dim=0, num_shards=4, coordinate=2, split_factor=1)
     replicated = distribute_tensor(torch.arange(8.0), mesh, [Replicate()], src_data_rank=None)
-    assert distributed.axis_splits_of(replicated) == []
-    assert distributed.is_first_replica(sharded)
-    assert not distributed.is_first_replica(replicated)  # this is rank 2
+    assert dtensors.axis_splits_of(replicated) == []
+    assert dtensors.is_first_replica(sharded)
+    assert not dtensors.is_first_replica(replicated)  # this is rank 2
 
 
 def test_fsdp_after_tensor_parallelism() -> None:
@@ -162,35 +162,35 @@ def test_fsdp_after_tensor_parallelism() -> None:
         module: Any = nn.Linear(8, 8)
         parallelize_module(module, mesh["tp"], ColwiseParallel())
         fully_shard(module, mesh=mesh["dp"])
-        assert distributed.axis_splits_of(module.weight) == [(0, 2, 1, 2), (0, 2, 0, 1)]
+        assert dtensors.axis_splits_of(module.weight) == [(0, 2, 1, 2), (0, 2, 0, 1)]
     finally:
         dist.destroy_process_group()
 
 
 def test_partial_sums(mesh: DeviceMesh) -> None:
     partial = DTensor.from_local(torch.ones(2), mesh, [Partial()], run_check=False)
-    assert distributed.is_partial_sum(partial)
-    assert not distributed.is_partial_sum(DTensor.from_local(torch.ones(2), mesh, [Shard(0)]))
+    assert dtensors.is_partial_sum(partial)
+    assert not dtensors.is_partial_sum(DTensor.from_local(torch.ones(2), mesh, [Shard(0)]))
 
 
 def test_resharded_as(mesh: DeviceMesh) -> None:
     whole = torch.arange(8.0)
     replicated = distribute_tensor(whole, mesh, [Replicate()], src_data_rank=None)
     sharded = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
-    assert torch.equal(distributed.resharded_as(replicated, sharded), whole[4:6])
-    assert torch.equal(distributed.resharded_as(sharded, sharded), whole[4:6])
+    assert torch.equal(dtensors.resharded_as(replicated, sharded), whole[4:6])
+    assert torch.equal(dtensors.resharded_as(sharded, sharded), whole[4:6])
 
 
 def test_ranks_of_the_fake_group(mesh: DeviceMesh) -> None:
-    assert distributed.rank_and_world_size() == (2, 4)
-    assert distributed.has_simulated_ranks()
+    assert dtensors.rank_and_world_size() == (2, 4)
+    assert dtensors.has_simulated_ranks()
 
 
 def test_without_a_process_group() -> None:
-    assert distributed.rank_and_world_size() == (0, 1)
-    assert not distributed.has_simulated_ranks()
-    assert distributed.broadcast_from_first("value") == "value"
-    assert distributed.gather_from_ranks("value") == ["value"]
+    assert dtensors.rank_and_world_size() == (0, 1)
+    assert not dtensors.has_simulated_ranks()
+    assert dtensors.broadcast_from_first("value") == "value"
+    assert dtensors.gather_from_ranks("value") == ["value"]
 
 
 def test_values_of_ranks() -> None:
@@ -198,12 +198,12 @@ def test_values_of_ranks() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))
-        assert distributed.gather_over_mesh(mesh, "value") == {0: "value"}
-        assert not distributed.can_communicate(mesh)
+        assert dtensors.gather_over_mesh(mesh, "value") == {0: "value"}
+        assert not dtensors.can_communicate(mesh)
         group = dist.group.WORLD
-        assert distributed.process_group_of(group) is group
-        assert distributed.process_group_of(group.group_name) is group  # type: ignore[union-attr]
-        assert distributed.process_group_of(group.boxed()).rank() == 0  # type: ignore[union-attr]
+        assert dtensors.process_group_of(group) is group
+        assert dtensors.process_group_of(group.group_name) is group  # type: ignore[union-attr]
+        assert dtensors.process_group_of(group.boxed()).rank() == 0  # type: ignore[union-attr]
     finally:
         dist.destroy_process_group()
 
@@ -212,7 +212,7 @@ def test_isolated_dtensor_state(mesh: DeviceMesh) -> None:
     from torch.distributed.tensor import _random
 
     before = _random._rng_tracker
-    with distributed.isolated_dtensor_state():
+    with dtensors.isolated_dtensor_state():
         assert _random._rng_tracker is None
         _random._rng_tracker = "of this rank"  # type: ignore[assignment]
     assert _random._rng_tracker is before
@@ -221,11 +221,11 @@ def test_isolated_dtensor_state(mesh: DeviceMesh) -> None:
 def test_the_axis_that_shards(mesh: DeviceMesh) -> None:
     whole = torch.arange(32.0).view(4, 8)
     columns = distribute_tensor(whole, mesh, [Shard(1)], src_data_rank=None)
-    assert distributed.axis_that_shards(columns, 1) == (0, 4)
-    assert distributed.axis_that_shards(columns, 0) == (None, 1)
+    assert dtensors.axis_that_shards(columns, 1) == (0, 4)
+    assert dtensors.axis_that_shards(columns, 0) == (None, 1)
     reverse = DeviceMesh("cpu", [3, 2, 1, 0])
     other = DTensor.from_local(torch.zeros(4, 2), reverse, [Shard(1)], run_check=False)
-    assert distributed.axis_that_shards(other, 1) == (None, 4)
+    assert dtensors.axis_that_shards(other, 1) == (None, 4)
 
 
 def test_messages_of_one_rank(tmp_path: Path) -> None:
@@ -233,9 +233,9 @@ def test_messages_of_one_rank(tmp_path: Path) -> None:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         sent = torch.arange(5, dtype=torch.uint8)
-        received = distributed.all_to_all_bytes(sent, [5], [5], dist.group.WORLD, "cpu")
+        received = dtensors.all_to_all_bytes(sent, [5], [5], dist.group.WORLD, "cpu")
         assert torch.equal(received, sent)
-        assert distributed.gather_in_group({"a": 1}, dist.group.WORLD) == [{"a": 1}]
+        assert dtensors.gather_in_group({"a": 1}, dist.group.WORLD) == [{"a": 1}]
     finally:
         dist.destroy_process_group()
 
@@ -243,29 +243,29 @@ def test_messages_of_one_rank(tmp_path: Path) -> None:
 def test_a_schedule_has_its_stages(mesh: DeviceMesh) -> None:
     device = torch.device("cpu")
     stages = [pipelining.PipelineStage(nn.Linear(2, 2), i, 8, device) for i in (2, 6)]
-    assert distributed_training.pipeline_stages_of(nn.Linear(2, 2)) is None
+    assert training.pipeline_stages_of(nn.Linear(2, 2)) is None
     looped = pipelining.ScheduleInterleaved1F1B(stages, 4, loss_fn=nn.functional.mse_loss)  # type: ignore[arg-type]
-    assert distributed_training.pipeline_stages_of(looped) == stages
-    assert distributed_training.pipeline_makes_losses(looped)
+    assert training.pipeline_stages_of(looped) == stages
+    assert training.pipeline_makes_losses(looped)
     single = pipelining.ScheduleGPipe(stages[0], 2)
-    assert distributed_training.pipeline_stages_of(single) == stages[:1]
-    assert not distributed_training.pipeline_makes_losses(single)
+    assert training.pipeline_stages_of(single) == stages[:1]
+    assert not training.pipeline_makes_losses(single)
 
 
 def test_the_rank_that_a_message_is_for(mesh: DeviceMesh) -> None:
     group: Any = dist.group.WORLD
     args = [torch.zeros(2)], group.boxed(), 3, 7
-    assert distributed.peer_of(torch.ops.c10d.send.default, args) == 3
-    assert distributed.peer_of(torch.ops.c10d.recv_.default, args) == 3
-    assert distributed.peer_of(torch.ops.c10d.recv_any_source_.default, args[:3]) is None
+    assert dtensors.peer_of(torch.ops.c10d.send.default, args) == 3
+    assert dtensors.peer_of(torch.ops.c10d.recv_.default, args) == 3
+    assert dtensors.peer_of(torch.ops.c10d.recv_any_source_.default, args[:3]) is None
 
 
 def test_buckets_have_so_many_bytes() -> None:
     """Those of given indices are in the order given; fakes have the sizes that they stand for."""
     with fake_mode():
         tensors = [torch.empty(n, dtype=torch.uint8) for n in (5, 1, 9, 3, 3)]
-    assert distributed_training.bucket_assignment(tensors, [4, 10], None) == [[0], [1, 2], [3, 4]]
-    assert distributed_training.bucket_assignment(tensors[::-1], [4, 10], [4, 3, 2, 1, 0]) == [
+    assert training.bucket_assignment(tensors, [4, 10], None) == [[0], [1, 2], [3, 4]]
+    assert training.bucket_assignment(tensors[::-1], [4, 10], [4, 3, 2, 1, 0]) == [
         [4, 3],
         [2, 1],
         [0],
@@ -274,15 +274,25 @@ def test_buckets_have_so_many_bytes() -> None:
 
 def test_the_parts_of_an_optimizer(mesh: DeviceMesh) -> None:
     params = [nn.Parameter(torch.ones(n)) for n in (3, 5, 4, 1, 1)]
-    made = distributed_training.zero_optimizer_class()(params, optimizer_class=torch.optim.SGD)
-    assert distributed_training.parts_of_optimizer(torch.optim.SGD(params)) is None
-    parts, ranks = distributed_training.parts_of_optimizer(made) or ([], [])
+    made = training.zero_optimizer_class()(params, optimizer_class=torch.optim.SGD)
+    assert training.parts_of_optimizer(torch.optim.SGD(params)) is None
+    parts, ranks = training.parts_of_optimizer(made) or ([], [])
     assert ranks == [0, 1, 2, 3]
     assert [[param.numel() for param in part] for part in parts] == [[5], [4], [3], [1, 1]]
 
 
 def test_tensors_one_after_the_other() -> None:
     tensors = [torch.arange(6.0).view(2, 3), torch.ones(2)]
-    flat = distributed_training.flattened(tensors)
+    flat = training.flattened(tensors)
     assert flat.tolist() == [0, 1, 2, 3, 4, 5, 1, 1]
-    assert all(map(torch.equal, distributed_training.unflattened(flat, tensors), tensors))
+    assert all(map(torch.equal, training.unflattened(flat, tensors), tensors))
+
+
+def test_accumulators_are_called_once_and_the_end_of_the_pass_after_them() -> None:
+    leaf, calls = torch.nn.Parameter(torch.ones(2)), []
+    node = training.accumulator_of(leaf)
+    node.register_hook(lambda *_: calls.append("accumulated"))
+    leaf.register_hook(lambda _: training.after_backward(lambda: calls.append("ended")))
+    (leaf * leaf).sum().backward()
+    assert calls == ["accumulated", "ended"]
+    assert training.accumulator_of(leaf) is node

@@ -113,7 +113,7 @@ def _have_their_names() -> bool:
 
 COLLECTIVES = PrivateFact(
     "distribute_tensor calls mesh_scatter, with a local variable scatter_list, and mesh_broadcast",
-    used_in="_torch/distributed",
+    used_in="_torch/distributed/dtensors",
     without="Sharding a deferred tensor raises RecordError: materialize it first",
     is_shortcut=False,
     check=_have_their_names,

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torchfake import deferred_init, deferred_mode, fake_mode, materialize_module
-from torchfake._torch import distributed_patches
+from torchfake._torch.distributed import patches, training
 from torchfake.errors import MaterializeError
 
 
@@ -134,13 +134,13 @@ def test_a_dtensor_of_a_plain_tensor_answers_as_before() -> None:
 
 def test_what_is_replaced() -> None:
     """Of DTensor, what it inherits; of DDP, a method that takes nothing but the instance."""
-    assert sys.modules[distributed_patches.DTENSORS].DTensor is DTensor
-    replaced = distributed_patches.devices_of_shards()
+    assert sys.modules[patches.DTENSORS].DTensor is DTensor
+    replaced = patches.devices_of_shards()
     assert {owner for owner, _, _ in replaced} == {DTensor}
     assert all(callable(replace(None)) or replace(None).fget for _, _, replace in replaced)
     seen: list[Any] = []
-    [(owner, name, replace)] = distributed_patches.check_before_ddp(seen.append)
-    assert owner is sys.modules[distributed_patches.PARALLEL].DistributedDataParallel
+    [(owner, name, replace)] = patches.check_before_ddp(seen.append)
+    assert owner is sys.modules[patches.PARALLEL].DistributedDataParallel
     assert callable(getattr(owner, name))
     replace(lambda ddp: None)(SimpleNamespace(module="module"))
     assert seen == ["module"]
@@ -172,7 +172,7 @@ def test_ddp_asks_for_values(mesh: DeviceMesh) -> None:
 
 
 def test_where_the_ranks_of_a_pipeline_vote() -> None:
-    start = distributed_patches.pipeline_start()
+    start = training.pipeline_start()
     if start is None:
         assert torch.__version__ < "2.15"
         return
@@ -187,16 +187,16 @@ def test_where_the_ranks_of_a_pipeline_vote() -> None:
     InferenceMode = importlib.import_module("torch.distributed.pipelining.stage").InferenceMode
     before = vars(InferenceMode)["needs_dynamic"]
     assert callable(getattr(owner, name))
-    vote = distributed_patches.voting_alone(original)
+    vote = training.voting_alone(original)
     with pytest.raises(AttributeError):
         vote(None, [Stage()], True, True)
     assert vars(InferenceMode)["needs_dynamic"] is before
 
 
 def test_outputs_that_a_stage_may_let_go_of() -> None:
-    outputs = distributed_patches.pipeline_outputs()
+    outputs = training.pipeline_outputs()
     assert (outputs is None) == (torch.__version__ < "2.15")
-    replacement = distributed_patches.taking_fakes_for_plain(lambda stage, output: type(output))
+    replacement = training.taking_fakes_for_plain(lambda stage, output: type(output))
     with fake_mode():
         fake = torch.ones(2)
     assert replacement(None, fake) is torch.Tensor

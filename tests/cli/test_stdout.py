@@ -142,7 +142,7 @@ def test_an_interrupt_while_printing(monkeypatch: pytest.MonkeyPatch, run: Any) 
         raise KeyboardInterrupt
 
     for name in (
-        "inspect.base_record.plain_text",
+        "inspect.records.record.plain_text",
         "inspect.inspection.inspect_target",
         "cli.output.json_text",
     ):

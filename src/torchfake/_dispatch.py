@@ -3,9 +3,7 @@
 Input: what torch hands to ``__torch_dispatch__``, from a mode or from a fake: an operator, the
 classes of its arguments, the arguments. Output: the result: made from a recipe if the cache has
 one, else by a special operator's handler or the interpreter, or recorded if it is deferred.
-Invariant: tensors of classes that are not ours run their own ``__torch_dispatch__`` first. Called
-by: torch, for ``FakeTensor`` and for the modes that :mod:`torchfake.fake` puts into torch's FAKE
-slot.
+Invariant: tensors of classes that are not ours run their own ``__torch_dispatch__`` first.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import OpOverload
@@ -31,14 +29,14 @@ from torchfake._eager_checks.dtypes import check_dtypes
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._eager_checks.strings import check_strings
 from torchfake._operators import composites as _composites  # noqa: F401  registers its kernels
-from torchfake._operators.cuda import COMPOSED_ELSEWHERE
+from torchfake._operators.cuda.first_use import COMPOSED_ELSEWHERE
 from torchfake._operators.higher_order.kernels import run as run_higher_order
 from torchfake._operators.interpreter import interpret
-from torchfake._operators.meta_kernels import has_replacement
+from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._operators.special_operators import LIFTS, handler_of, lift
-from torchfake._recording import eager as _eager  # noqa: F401  registers its kernels
 from torchfake._recording.arguments import has_deferred_arguments
+from torchfake._recording.eager import first_use as _first_use  # noqa: F401  registers its kernels
 from torchfake._recording.hits import NOT_RECORDED, record_hit
 from torchfake._recording.record import record
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, with_version_counter
@@ -78,12 +76,16 @@ def dispatch(
     fast = recipe.fast
     if fast is None:
         returned, write = recipe.returned_argument, recipe.write
-        if returned is None or (write is not None and not write(args[returned])):
+        if returned is None or (write is not None and not write(args)):
             return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
         return args[returned]
-    record, wrapper, base, default_dtype, kind, value = fast
+    record, wrapper, base, default_dtype, kind, value, make_value = fast
     if default_dtype is not None and default_dtype is not _default_dtype():
         return _miss(func, types, args, kwargs or {}, owner)
+    if make_value is not None:
+        value = make_value(args, kwargs)
+        if value is None:
+            return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
     if base is None:
         if _in_inference_mode():
             inference.seen = True
@@ -296,8 +298,9 @@ class FakeDispatch(TorchDispatchMode):
     shape_env = None  # make_fx asks whatever is in the slot for symbolic sizes
     __torch_dispatch__ = dispatch
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
 
     @classmethod
     def is_infra_mode(cls) -> bool:

@@ -17,7 +17,6 @@ from torchfake._core import arguments
 from torchfake._files import save
 from torchfake._files.state_dict import is_sharded, tensors_to_save
 from torchfake._materialize.progress import progress_bar
-from torchfake._replay import replay
 from torchfake._torch import distributed
 from torchfake.errors import CheckpointError, NotDeferredError
 
@@ -68,9 +67,7 @@ def save_materialized(
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"save_materialized takes a module, not {type(module).__name__}")
-    replay.check_threads(threads)
-    arguments.check_path(directory, "directory")
-    arguments.check_optional_flag(progress, "progress")
+    arguments.check_arguments(threads=threads, directory=directory, progress=progress)
     max_file_bytes = _num_bytes_of(max_shard_size)
     state = tensors_to_save(module)
     if is_sharded(state) and distributed.rank_and_world_size()[0] != 0:

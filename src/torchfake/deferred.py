@@ -8,6 +8,7 @@ have given it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +20,8 @@ from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
-from torchfake._replay import replay
+from torchfake._patches import while_fakes_live
 from torchfake._sharding.local_tensors import is_or_holds_deferred
-from torchfake._tensor import classes
 from torchfake._torch import dispatcher, distributed_patches
 from torchfake._torch.contexts import holding
 from torchfake.errors import NotDeferredError
@@ -48,13 +48,10 @@ class deferred_mode(fake_mode):
 
     _mark = DEFERRED
 
-    def __enter__(self: _Mode) -> _Mode:
-        distributed_patches.check_before_ddp(check_before_ddp)
-        super().__enter__()
-        return self
 
-
-classes.modes_by_kind[True] = deferred_mode
+while_fakes_live.replacements[distributed_patches.PARALLEL] = partial(
+    distributed_patches.check_before_ddp, check_before_ddp
+)
 
 
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
@@ -135,7 +132,7 @@ def materialize_tensor(
             f"materialize_tensor takes a tensor, not {type(tensor).__name__}; for a module use "
             "materialize_module"
         )
-    arguments.check_dtype(dtype, "dtype")
+    arguments.check_arguments(dtype=dtype)
     request = pipeline.Request(_real_device(device), dtype)
     with holding(pipeline.lock):
         pipeline.run(Selection([("the tensor", tensor)]), request)
@@ -204,14 +201,16 @@ def materialize_module(
             f"materialize_module takes a module, not {type(module).__name__}; for a tensor use "
             "materialize_tensor"
         )
-    arguments.check_flag(buffers_only, "buffers_only")
-    arguments.check_predicate(check_fn, "check_fn")
-    arguments.check_dtype(dtype, "dtype")
-    arguments.check_checkpoint(checkpoint, "checkpoint")
-    arguments.check_flag(strict, "strict")
-    arguments.check_optional_flag(progress, "progress")
-    arguments.check_flag(exchange, "exchange")
-    replay.check_threads(threads)
+    arguments.check_arguments(
+        buffers_only=buffers_only,
+        check_fn=check_fn,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        strict=strict,
+        progress=progress,
+        exchange=exchange,
+        threads=threads,
+    )
     request = pipeline.Request(
         device=_real_device(device),
         dtype=dtype,
@@ -228,6 +227,8 @@ def materialize_module(
 
 
 def _real_device(device: torch.device | str | int | None) -> torch.device | None:
+    if device is None:
+        return None
     with dispatcher.as_eager():  # in a mode, too, it has to be there
         return arguments.real_device(device, "device")
 
@@ -252,7 +253,7 @@ def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Mod
     """
     if not isinstance(module, torch.nn.Module):
         raise NotDeferredError(f"dematerialize_module takes a module, not {type(module).__name__}")
-    arguments.check_predicate(check_fn, "check_fn")
+    arguments.check_arguments(check_fn=check_fn)
     with holding(pipeline.lock):
         dematerialize(collect(module, check=check_fn).tensors)
     return module

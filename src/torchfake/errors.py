@@ -44,9 +44,7 @@ class NotFakeError(TorchFakeError, ValueError):
 
         meta_like(torch.ones(3))             # NotFakeError: a real tensor has no fake metadata
 
-    Check with :func:`torchfake.is_fake` first, or make a fake copy::
-
-        meta_like(fake_like(torch.ones(3)))
+    Check with :func:`torchfake.is_fake` first, or make a fake copy: ``fake_like(tensor)``.
     """
 
     page = "api.md#meta_like"
@@ -152,9 +150,8 @@ class MissingExtraError(TorchFakeError, ImportError):
 class TargetError(TorchFakeError, ValueError):
     """The command line cannot build a model from its TARGET.
 
-    TARGET is ``transformers:ClassName``, ``timm:NAME``, ``torchvision:NAME``, ``diffusers:CLASS``,
-    the path of a ``config.json`` or of its folder, an id of the Hub, ``package.module:callable`` or
-    ``path/to/file.py:callable``.
+    The message has the forms of a TARGET: ``transformers:ClassName``, the path of a
+    ``config.json``, an id of the Hub, ``package.module:callable`` and others.
     """
 
     page = "api.md#command-line"
@@ -317,8 +314,7 @@ class TraceError(TorchFakeError, RuntimeError):
 def printable(text: str, *, keep: str = "") -> str:
     r"""The text with an escape for each character that is not printable, and not one to `keep`.
 
-    Names in files and modules may hold anything. An escaped one cannot move the cursor, imitate
-    another line, or fail to be encoded.
+    An escaped name cannot move the cursor, imitate another line, or fail to be encoded.
 
     >>> printable("a\x1b[31m\u202e\n")
     'a\\x1b[31m\\u202e\\n'

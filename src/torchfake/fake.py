@@ -17,7 +17,7 @@ import torch
 from torchfake import _dispatch
 from torchfake._core import arguments, devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._core.metadata import PLAIN
+from torchfake._core.metadata import DEFERRED, PLAIN
 from torchfake._core.modes import FakeAccelerator, ModeState
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
@@ -84,7 +84,8 @@ class fake_mode:
     ) -> None:
         # made here too, so that a wrong argument is refused here and not on entry
         self._answerer = Answerer(answer)
-        self._machine = _fake_machine(fake_cuda, fake_device, num_devices)
+        is_any = fake_cuda is not False or fake_device is not None or num_devices != 1
+        self._machine = _fake_machine(fake_cuda, fake_device, num_devices) if is_any else None
 
     def __enter__(self: _Mode) -> _Mode:
         machine = None if self._machine is None else self._machine.unused()
@@ -121,7 +122,13 @@ class fake_mode:
         return decorated  # type: ignore[return-value]
 
 
-classes.modes_by_kind[False] = fake_mode
+class _RecordingMode(fake_mode):
+    """The mode in which a class of deferred fakes is called outside all modes."""
+
+    _mark = DEFERRED
+
+
+classes.modes_by_kind.update({False: fake_mode, True: _RecordingMode})
 
 
 def answering(answer: str | AnswerFunction) -> Restoring:

@@ -9,6 +9,7 @@ import torch
 from tests._graph.conftest import contents_of, op_of
 from torchfake import deferred_mode, materialize_tensor
 from torchfake._core.source_location import SourceLocation
+from torchfake._graph.externals import External
 from torchfake._graph.operations import Contents, Op, dependencies
 
 aten = torch.ops.aten
@@ -26,7 +27,7 @@ def test_arguments() -> None:
         joined = torch.cat([one, real, other])
     op = op_of(joined)
     assert [read.contents for read in op.reads()] == [contents_of(one), contents_of(other)]
-    (external,) = op.externals()
+    (external,) = op.arguments_of(External)
     assert external.tensor.data_ptr() == real.data_ptr()
 
 

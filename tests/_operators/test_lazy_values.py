@@ -14,8 +14,8 @@ import torch
 
 from torchfake import fake_mode
 from torchfake._operators import lazy_values
+from torchfake._operators.lazy_draws import LazyDraw
 from torchfake._operators.lazy_values import LazyValue
-from torchfake._operators.random_values import LazyDraw
 
 MOVED: dict[str, Callable[[Any], Any]] = {
     "aten::tril": torch.tril,

@@ -12,7 +12,7 @@ import torch
 
 from torchfake import deferred_mode, fake_mode, is_fake, meta_init
 from torchfake._core import modes
-from torchfake._patches import patch
+from torchfake._patches import install, patch
 from torchfake._patches.install import as_outside_modes
 from torchfake._torch import backends
 
@@ -157,9 +157,7 @@ def test_interrupted_while_entering(monkeypatch):
         raise KeyboardInterrupt
 
     patches = patch.Patch(torch, "save", interrupted)
-    from torchfake._patches import device_arguments
-
-    monkeypatch.setattr(device_arguments, "PATCHES", [patches])
+    monkeypatch.setattr(install, "PATCHES_FOR_ANY_MODE", [*install.PATCHES_FOR_ANY_MODE, patches])
     with pytest.raises(KeyboardInterrupt):
         fake_mode().__enter__()
     assert torch.load is load

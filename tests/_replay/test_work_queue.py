@@ -15,11 +15,11 @@ from tests import hypothesis_profiles as hypothesis_profiles  # how many example
 from tests._replay.conftest import before_each_tile, eager_and_materialized
 from tests.oracle import assert_same
 from tests.tiny_tiles import tiny_tiles
-from torchfake._replay import execute
+from torchfake._replay import execute, work_queue
 from torchfake._replay.tiling import TileableOp
 
 
-class CountedStorages(dict[Any, torch.UntypedStorage]):
+class CountedStorages(execute.Storages):
     """The storages of a replay; the most bytes that existed at a time."""
 
     peak_bytes = 0
@@ -32,10 +32,7 @@ class CountedStorages(dict[Any, torch.UntypedStorage]):
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[CountedStorages]:
-    def init(self: Any) -> None:
-        self._by_cell = CountedStorages()
-
-    monkeypatch.setattr(execute.Storages, "__init__", init)
+    monkeypatch.setattr(work_queue, "Storages", CountedStorages)
     monkeypatch.setattr(CountedStorages, "peak_bytes", 0)
     return CountedStorages
 

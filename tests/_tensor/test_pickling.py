@@ -82,8 +82,10 @@ def test_deferred_tensors_of_a_class_in_a_process_that_has_deferred_nothing() ->
     script = (
         "import sys, torch, torchfake\n"
         "from torchfake._tensor import classes\n"
-        "assert True not in classes.modes_by_kind\n"
-        "assert isinstance(classes._mode_for(is_deferred=True), torchfake.deferred_mode)\n"
-        "assert type(classes._mode_for(is_deferred=False)) is torchfake.fake_mode"
+        "assert 'torchfake.deferred' not in sys.modules\n"
+        "for is_deferred in (True, False):\n"
+        "    with classes.modes_by_kind[is_deferred]():\n"
+        "        made = torch.ones(2)\n"
+        "    assert torchfake.is_fake(made) and torchfake.is_deferred(made) is is_deferred"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake import fake_mode
 from torchfake._torch import autograd
 
 
@@ -273,44 +269,19 @@ def test_accumulators_are_called_once_and_the_end_of_the_pass_after_them() -> No
     assert autograd.accumulator_of(leaf) is node
 
 
-class _Operators(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    "observer",
-    [
-        BaseTorchFunctionMode,
-        _Operators,
-        torch.inference_mode,
-        torch.autograd.profiler.profile,
-        torch.autograd.forward_ad.dual_level,
-    ],
-)
-def test_observers_are_seen(observer: Any) -> None:
-    assert not autograd.is_unobserved()  # no mode is in the slot
-    with fake_mode():
-        assert autograd.is_unobserved()
-        with observer():
-            assert not autograd.is_unobserved()
-        assert autograd.is_unobserved()
-
-
-def test_transforms_and_tracers_are_seen() -> None:
-    seen = []
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        seen.append((autograd.is_unobserved(), autograd.innermost_transform() is None))
-        return x.sin()
-
-    with fake_mode():
-        torch.func.vmap(function)(torch.ones(3))
-        torch.func.grad(lambda x: function(x).sum())(torch.ones(3))
-    assert seen == [(False, False)] * 2
-
-
 def test_writes_are_counted() -> None:
     base = torch.zeros(3)
     autograd.count_writes(base[1:], 2)
     assert base._version == 2
+
+
+def test_the_innermost_transform_is_seen() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(autograd.innermost_transform() is None)
+        return x.sin()
+
+    torch.func.vmap(function)(torch.ones(3))
+    assert seen == [False]
+    assert autograd.innermost_transform() is None

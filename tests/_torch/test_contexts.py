@@ -113,6 +113,7 @@ def test_interrupt_behind_an_error() -> None:
     """An error of a context that was left half-way gives way; one raised on purpose does not."""
     interrupt, error = KeyboardInterrupt(), KeyError()
     error.__context__ = interrupt
+    assert contexts.handled_errors(error) == [error, interrupt]
     assert contexts.interrupt_behind(error) is interrupt
     error.__cause__ = interrupt  # as ``raise ... from`` does
     assert contexts.interrupt_behind(error) is None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import BaseTorchFunctionMode
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -204,17 +205,24 @@ def test_a_rule_is_called_in_the_place_of_torch_dispatch() -> None:
         assert x.sinh() is not x
 
 
-def test_whether_operators_come_to_a_mode() -> None:
-    mode = FakeDispatch()
-    assert not dispatcher.is_dispatched_to(mode)
-    with mode.active():
-        assert dispatcher.is_dispatched_to(mode)
-        assert not dispatcher.is_dispatched_to(FakeDispatch())
-        with dispatcher.no_interception():
-            assert not dispatcher.is_dispatched_to(mode)
-        with torch._C._DisableTorchDispatch():
-            assert not dispatcher.is_dispatched_to(mode)
-            assert type(torch.empty(3)) is torch.Tensor
-        with FakeDispatch().active():
-            assert not dispatcher.is_dispatched_to(mode)
-    assert not dispatcher.is_dispatched_to(mode)
+class _Noting(TorchDispatchMode):
+    def __init__(self, seen: list[Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_program_are_seen_and_hidden_from() -> None:
+    seen: list[Any] = []
+    with fake_mode():
+        assert not dispatcher.is_seen_by_modes()
+        with _Noting(seen):
+            assert dispatcher.is_seen_by_modes()
+            with dispatcher.hidden_from_modes():
+                torch.ones(2)
+            assert not seen
+        with BaseTorchFunctionMode():
+            assert dispatcher.is_seen_by_modes()

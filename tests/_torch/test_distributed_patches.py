@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,12 +114,16 @@ tensors = [DTensor.from_local(t, mesh, [Shard(0)], run_check=False) for t in loc
 ask = lambda tensors: [
     [getattr(t, n) for n in names] + [t.get_device(), t.type()] for t in tensors
 ]
-before = ask(tensors)
-assert not {*names, "get_device", "type"} & vars(DTensor).keys()
+among_fakes = ask(tensors)
 deferred = DTensor.from_local(weight, mesh, [Shard(0)], run_check=False)
 assert ask([deferred]) == ask([torch.ones(2)])
-assert ask(tensors) == before
+assert ask(tensors) == among_fakes
 assert tensors[0].type("torch.DoubleTensor").dtype == torch.float64
+del weight
+assert "device" in vars(DTensor)
+del deferred
+assert not {*names, "get_device", "type"} & vars(DTensor).keys()
+assert ask(tensors) == among_fakes
 """
 
 
@@ -127,16 +132,18 @@ def test_a_dtensor_of_a_plain_tensor_answers_as_before() -> None:
     subprocess.run([sys.executable, "-c", BEFORE_AND_AFTER], check=True)
 
 
-def test_a_second_installation_changes_nothing() -> None:
-    distributed_patches.report_devices_of_shards()
-    before = dict(vars(DTensor))
-    distributed_patches.report_devices_of_shards()
-    assert dict(vars(DTensor)) == before
-    build = DistributedDataParallel._build_params_for_reducer
-    deferred_init(nn.Linear, 2, 2)
-    distributed_patches.check_before_ddp(lambda module: None)
-    if hasattr(build, "__wrapped__"):
-        assert DistributedDataParallel._build_params_for_reducer is build
+def test_what_is_replaced() -> None:
+    """Of DTensor, what it inherits; of DDP, a method that takes nothing but the instance."""
+    assert sys.modules[distributed_patches.DTENSORS].DTensor is DTensor
+    replaced = distributed_patches.devices_of_shards()
+    assert {owner for owner, _, _ in replaced} == {DTensor}
+    assert all(callable(replace(None)) or replace(None).fget for _, _, replace in replaced)
+    seen: list[Any] = []
+    [(owner, name, replace)] = distributed_patches.check_before_ddp(seen.append)
+    assert owner is sys.modules[distributed_patches.PARALLEL].DistributedDataParallel
+    assert callable(getattr(owner, name))
+    replace(lambda ddp: None)(SimpleNamespace(module="module"))
+    assert seen == ["module"]
 
 
 class Buffered(nn.Module):

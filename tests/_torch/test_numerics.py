@@ -48,14 +48,14 @@ def test_products(kind: str) -> None:
     try:
         reduced = _effective(kind)
         assert numerics.current_for_products(kind) != kept
-        with numerics.applied_to_products(kept):
+        with numerics.applied(numerics.current(), kept):
             assert _effective(kind) == before
         assert _effective(kind) == reduced
-        with numerics.applied_to_products(None):
+        with numerics.applied(numerics.current(), None):
             assert _effective(kind) == reduced
     finally:
         owner.fp32_precision = previous
-    with numerics.applied_to_products(kept):
+    with numerics.applied(numerics.current(), kept):
         assert _effective(kind) == before
 
 
@@ -77,6 +77,6 @@ def test_recurrent_layers_know_the_grad_mode() -> None:
     with torch.no_grad():
         without = numerics.current_for_products("rnn")
     assert without != numerics.current_for_products("rnn")
-    with numerics.applied_to_products(without):
+    with numerics.applied(numerics.current(), without):
         assert not torch.is_grad_enabled()
     assert torch.is_grad_enabled()

@@ -13,6 +13,7 @@ import torchfake
 from torchfake._torch import (
     autograd,
     backends,
+    contexts,
     dispatch_keys,
     dispatcher,
     distributed,
@@ -20,7 +21,9 @@ from torchfake._torch import (
     distributed_training,
     kernels,
     numerics,
+    private_facts,
     subclass,
+    versions,
     zero_tensors,
 )
 from torchfake._torch.compiler import frames, higher_order, python_functions, tracer_modes
@@ -28,6 +31,7 @@ from torchfake._torch.compiler import frames, higher_order, python_functions, tr
 MODULES = (
     autograd,
     backends,
+    contexts,
     dispatch_keys,
     dispatcher,
     distributed,
@@ -37,9 +41,11 @@ MODULES = (
     higher_order,
     kernels,
     numerics,
+    private_facts,
     python_functions,
     subclass,
     tracer_modes,
+    versions,
     zero_tensors,
 )
 SOURCE = Path(inspect.getfile(torchfake)).parent

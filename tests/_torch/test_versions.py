@@ -61,10 +61,15 @@ def test_a_newer_torch_is_warned_of_once() -> None:
 
 @pytest.mark.usefixtures("newer")
 def test_a_newer_torch_that_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHFAKE_ACCEPT_TORCH", "9.16")
+    monkeypatch.setenv(versions.ACCEPT, "9.16")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         versions.warn_of_new_torch()
+
+
+def test_numbers_of_a_version() -> None:
+    assert versions.parsed("2.12.1+cu130") == (2, 12)
+    assert versions.parsed("unknown") == versions.NEWEST_RUN
 
 
 @pytest.mark.parametrize("version", ["2.12.1+cu130", "2.13.0", "2.15.3", "unknown"])

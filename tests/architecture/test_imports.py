@@ -102,6 +102,58 @@ def test_only_one_file_holds_ambient_state(file: str) -> None:
     assert not names & {"threading.local", "ContextVar", "contextvars.ContextVar"}
 
 
+def is_for_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def module_of(file: str) -> str:
+    return ".".join(["torchfake", *Path(file).with_suffix("").parts]).removesuffix(".__init__")
+
+
+MODULES = {module_of(file): file for file in FILES}
+
+
+def imported_at_any_time(file: str) -> set[str]:
+    """The files that a file imports, when it is imported itself or in a function of its own."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [tree_of(file)]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.orelse if is_for_checkers(node) else ast.iter_child_nodes(node)
+        names.update(imported_names(node))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names.update(arg.value for arg in node.args if isinstance(arg, ast.Constant))
+    return {name if name in MODULES else name.rpartition(".")[0] for name in names} & {*MODULES}
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """Imports in functions count. A file that imports one of its own package imports that package
+    first; as this holds for every file, it is left out here.
+    """
+    above = {module: imported_at_any_time(file) - {module} for module, file in MODULES.items()}
+    while leaves := [module for module, others in above.items() if not others]:
+        for module in leaves:
+            del above[module]
+        for others in above.values():
+            others.difference_update(leaves)
+    while roots := above.keys() - set().union(*above.values()):
+        for module in roots:
+            del above[module]
+    assert not above, f"in a circle, or between two: {sorted(above)}"
+
+
+HAVE_CODE = {
+    "_torch/__init__.py",  # refuses an old torch, before its files ask for what that lacks
+    "_operators/meta_kernels/__init__.py",  # docs/adding_an_op.md imports a name from there
+}
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if re.search(r"(^|/)_\w+/.*__init__.py$", f)])
+def test_the_page_of_a_private_package_has_no_code(file: str) -> None:
+    """So who imports one file of it imports no other one by that."""
+    assert (len(tree_of(file).body) == 1) is (file not in HAVE_CODE)
+
+
 def test_importing_torchfake_is_cheap() -> None:
     """What it adds to ``import torch`` is itself; the time is in tests/bench."""
     script = (

@@ -55,7 +55,7 @@ pytestmark = [
         ),
         (
             "models_here:Net --batch 1 --gpu 8xh100",
-            "for several: torchfake plan TARGET --gpus 8 --gpu h",
+            "--gpu='8xh100': there is no such GPU; did you mean h100-80gb?",
         ),
         ("a/b/c", "'a/b/c' is not a target: no such folder or file; give the path of a config.js"),
         (

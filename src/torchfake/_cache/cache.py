@@ -26,7 +26,7 @@ from torchfake._cache.learn import ArgumentSnapshot, learn_recipe, snapshot_argu
 from torchfake._cache.recipes import Recipe, guards_hold
 from torchfake._cache.verify import disagreements
 from torchfake._core.schemas import ACCEPTS_MASKS, traits_of
-from torchfake._operators.meta_kernels import has_replacement
+from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._torch import backends
 from torchfake.errors import CacheError
@@ -238,25 +238,11 @@ def _refuse(recipe: Recipe, func: Any, key: Any, wrong: list[str]) -> None:
         )
 
 
-initialisers: dict[Any, Any] = {}
-"""What calls of initialisers do, by their arguments: see ``_patches/sources/initializers``."""
-
-families: dict[Any, Any] = {}
-"""What they have in common on tensors of other sizes: see ``_patches/sources/effects``."""
-
-learned: list[dict[Any, Any]] = []
-"""What else is known of calls without a dispatch: see ``_patches/sources/factories``."""
-
-
 def clear() -> None:
     """Drop all tables."""
     rules.clear()
     tables.clear()
     other_sizes.clear()
-    initialisers.clear()
-    families.clear()
-    for known in learned:
-        known.clear()
     _operators.clear()
     _size.num_recipes = 0
 

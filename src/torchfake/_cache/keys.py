@@ -227,7 +227,7 @@ def _generic_key(value: Any) -> Any:
     Where all values are known, what is in them does not: they are not looked at, which would
     compute those that are computed when they are read.
     """
-    return _key_of(value, _known_mark if _are_known(value) else _mark_if_known)
+    return _key_of(value, _known_mark if are_known(value) else _mark_if_known)
 
 
 def _key_of(value: Any, mark: Callable[[FakeTensor], Any]) -> Any:
@@ -242,13 +242,13 @@ def _key_of(value: Any, mark: Callable[[FakeTensor], Any]) -> Any:
     raise NoKeyError(f"a {type(value).__name__} cannot be part of a key")
 
 
-def _are_known(value: Any) -> bool:
-    """Whether all fakes in `value` have known values."""
+def are_known(value: Any) -> bool:
+    """Whether all fakes in `value`, and in what it contains, have known values."""
     if isinstance(value, FakeTensor):
         return value._fake_storage.is_known
     if isinstance(value, dict):
-        return all(map(_are_known, value.values()))
-    return not isinstance(value, (list, tuple)) or all(map(_are_known, value))
+        return all(map(are_known, value.values()))
+    return not isinstance(value, (list, tuple)) or all(map(are_known, value))
 
 
 def _known_mark(_: FakeTensor) -> str:

@@ -27,7 +27,8 @@ from torchfake._cache.recipes import (
 from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
-from torchfake._operators import random_values
+from torchfake._operators import lazy_draws, random_values
+from torchfake._operators.lazy_values import LazyValue
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._random.lazy_generators import Words
 from torchfake._tensor import known_values
@@ -82,7 +83,8 @@ def learn_recipe(
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
     call = Call(func, args, kwargs)
     assumed = _assumed_fill(call, before, outcome, new_bytes)
-    is_promoted = _promotes_from_floats(traits, before)
+    # An argument that is returned keeps its dtype.
+    has_dtype = isinstance(outcome, ArgumentResult) or _promotes_from_floats(traits, before)
     draws = traits.is_random and not any(b.record.mark for b in before)
     has_values = propagates or draws or assumed is not None or _leaves_mark(call, before, outcome)
     return Recipe(
@@ -92,14 +94,29 @@ def learn_recipe(
         metadata_changes=metadata_changes,
         propagates_values=has_values,
         increments_versions=traits.is_foreach and bool(traits.mutated_names),
-        guard_default_dtype=None if is_promoted else torch.get_default_dtype(),
+        guard_default_dtype=None if has_dtype else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
         is_recorded=_is_recorded(traits, before, new_bytes),
         words_to_pass=_words_to_pass(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),
         fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
+        is_lazy=_is_lazy(call, before, outcome, result),
         recordable=traits if all(b.path.is_position for b in before) else None,
     )
+
+
+def _is_lazy(call: Call, before: list[ArgumentSnapshot], outcome: Any, result: Any) -> bool:
+    """Whether the value of the result, or of what a draw has filled, is computed when it is read,
+    and that of each such call where those of all fakes among the arguments are known.
+    """
+    if isinstance(outcome, NewResult):
+        is_followed = all(b.fake._fake_storage.is_known for b in before)
+        return is_followed and isinstance(result._fake_storage.value, LazyValue)
+    if not isinstance(outcome, ArgumentResult) or call.kwargs or not call.traits.is_random:
+        return False
+    storage, record = result._fake_storage, result._fake_meta
+    is_whole = record.num_bytes == storage.num_bytes and record.device.type == "cpu"
+    return is_whole and isinstance(storage.value, lazy_draws.LazyDraw)
 
 
 def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> Words | None:

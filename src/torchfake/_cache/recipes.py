@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._cache.keys import are_known
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED_AS_META, MARKS, Metadata, with_mark
 from torchfake._core.schemas import OpTraits
 from torchfake._core.storage import ConstantFill, StorageKind
-from torchfake._operators import random_values
+from torchfake._operators import constant_propagation, lazy_draws, random_values
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._random.lazy_generators import Words
 from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
@@ -88,6 +89,7 @@ class Recipe:
     metadata_changes: tuple[tuple[ArgumentPath, Metadata], ...] = ()  # arguments it changes
     propagates_values: bool = False  # values may be known: see _operators/constant_propagation
     fill: ConstantFill | None = None  # value of the one new or wholly written storage
+    is_lazy: bool = False  # where all values are known, that of the result is computed when read
     increments_versions: bool = False  # a foreach, whose kernel counts the writes for autograd
     guard_default_dtype: torch.dtype | None = None  # holds only while this is torch's default
     guard_devices: Any = None  # holds only while current_devices() is this
@@ -99,8 +101,8 @@ class Recipe:
     # The fields of a FastRecipe for the hot path: that takes three times as long to unpack
     fast: tuple[Any, ...] | None = field(default=None, compare=False)
     returned_argument: int | None = field(default=None, compare=False)  # position of the result
-    # What it does to that argument; False if it cannot:
-    write: Callable[[FakeTensor], bool] | None = field(default=None, compare=False)
+    # What it does to that argument, the first; False if it cannot:
+    write: Callable[[Args], bool] | None = field(default=None, compare=False)
     # The same where it is recorded, for which values do not matter:
     unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
 
@@ -114,14 +116,17 @@ class Recipe:
         fast = self._derive_fast_path()
         self.unrecorded = fast, self.returned_argument
         passes_over = self.words_to_pass is not None
-        if fast is not None and not (self.is_recorded or passes_over or self.computes_values):
+        is_computed_now = self.computes_values and not self.is_lazy
+        if fast is not None and not (self.is_recorded or passes_over or is_computed_now):
             self.fast = (*fast,)  # of the others, the hot path does nothing
-        if self.is_recorded or (self.computes_values and not passes_over):
+        if self.is_recorded or (is_computed_now and not passes_over):
             self.returned_argument = None
         if self.words_to_pass is not None:
             self.write = partial(_draw, self.words_to_pass)
         elif self.fill is not None:
-            self.write = partial(apply_fill, self.fill)
+            self.write = partial(_fill, self.fill)
+        elif self.is_lazy:
+            self.write = partial(lazy_draws.draw_whole_lazily, self.op)
 
     def __getattr__(self, name: str) -> Any:
         if name != "recording":
@@ -164,10 +169,23 @@ def apply_fill(fill: ConstantFill, fake: FakeTensor) -> bool:
     return True
 
 
-def _draw(words: Words, fake: FakeTensor) -> bool:
+def _fill(fill: ConstantFill, args: Args) -> bool:
+    return apply_fill(fill, args[0])
+
+
+def _draw(words: Words, args: Args) -> bool:
     random_values.pass_words(words)
-    fake._fake_storage.value = None
+    args[0]._fake_storage.value = None
     return True
+
+
+def _lazy_value(recipe: Recipe, args: Args, kwargs: Kwargs | None) -> Any:
+    """The value of the new storage of a call; None if it does not follow from those known."""
+    named = kwargs or {}
+    if modes.is_recording() or not are_known((args, named)):
+        return None
+    record, num_bytes = recipe.outcome.record, recipe.new_storage_bytes[0]
+    return constant_propagation.lazy_value(recipe.op, args, named, record, num_bytes)
 
 
 class FastRecipe(NamedTuple):
@@ -179,6 +197,7 @@ class FastRecipe(NamedTuple):
     guard_default_dtype: torch.dtype | None
     kind: Any  # the StorageKind of the new storage, if it has one
     value: ConstantFill | None
+    make_value: Callable[[Args, Kwargs | None], Any] | None  # of one that depends on arguments
 
 
 def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | None:
@@ -186,7 +205,9 @@ def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | No
         return None
     kind = recipe.new_kinds[0] if recipe.new_kinds else None
     wrapper = wrapper_arguments(record)
-    return FastRecipe(record, wrapper, base, recipe.guard_default_dtype, kind, recipe.fill)
+    make_value = partial(_lazy_value, recipe) if recipe.is_lazy and kind is not None else None
+    guard = recipe.guard_default_dtype
+    return FastRecipe(record, wrapper, base, guard, kind, recipe.fill, make_value)
 
 
 class RecordingRecipe(NamedTuple):

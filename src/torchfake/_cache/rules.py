@@ -25,7 +25,7 @@ import torch
 from torchfake._cache.keys import NAMES, Layout
 from torchfake._cache.recipes import Recipe
 from torchfake._core import source_location
-from torchfake._core.storage import Storage
+from torchfake._core.storage import storage_of_kind
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._torch import dispatcher, subclass
 
@@ -134,28 +134,29 @@ def make(recipes, rest):
 
 _RETURNS_ARGUMENT = """\
 returned, write = recipe.returned_argument, recipe.write
-            if returned is not None and (write is None or write(args[returned])):
+            if returned is not None and (write is None or write(args)):
                 return args[returned]"""
 
 _MAKES_WRAPPER = """\
-record, wrapper, base, default_dtype, kind, value = fast
+record, wrapper, base, default_dtype, kind, value, make_value = fast
         if default_dtype is not None and default_dtype is not get_default_dtype():
             return rest(owner, func, types, args, kwargs)
+        if make_value is not None:
+            value = make_value(args, kwargs)
+            if value is None:
+                return rest(owner, func, types, args, kwargs)
         if base is None:
             if in_inference_mode():
                 inference.seen = True
             frame = getframe(1)
             code = frame.f_code
             known = locations_in.get(id(code))
-            storage = new(Storage)
             if known is None:  # of a library, or new
-                storage.location = caller_location(2)
+                location = caller_location(2)
             else:
                 instruction = frame.f_lasti
-                storage.location = known.get(instruction) or new_location(code, instruction)
-            storage._kind = kind
-            storage.value = value
-            storage._meta = storage.deferred = None
+                location = known.get(instruction) or new_location(code, instruction)
+            storage = storage_of_kind(kind, location, value)
         elif in_inference_mode() or (inference.seen and args[base].is_inference()):
             return rest(owner, func, types, args, kwargs)
         else:
@@ -163,11 +164,9 @@ record, wrapper, base, default_dtype, kind, value = fast
         fake = make_wrapper(*wrapper)
         fake._fake_attributes = {"_fake_meta": record, "_fake_storage": storage}
         return fake"""
-"""The storage is made without its ``__init__``, which is a Python call."""
 
 _NAMES: dict[str, Any] = {
     "NO_RECIPE": Recipe(outcome=None, op=None),
-    "Storage": Storage,
     "caller_location": source_location.caller_location,
     "get_default_dtype": torch.get_default_dtype,
     "getframe": sys._getframe,
@@ -175,6 +174,6 @@ _NAMES: dict[str, Any] = {
     "inference": inference,
     "locations_in": source_location.locations_in.cached,
     "make_wrapper": subclass.make_wrapper,
-    "new": object.__new__,
     "new_location": source_location.new_location,
+    "storage_of_kind": storage_of_kind,
 }

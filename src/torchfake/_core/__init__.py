@@ -12,7 +12,7 @@ Its files, in reading order:
     devices          a fake's device, and the carrier device of its wrapper in C++
     metadata         interned records of shape, strides, dtype and device
     source_location  lines of user code, cheap to take and formatted when printed
-    address          what data_ptr() gives: an identity, and no valid address
+    living           whether any fake lives in the process
     storage          storages without memory, and known values of small ones
     memory           real storages, and real tensors on them, from records
     schemas          how an operator treats its arguments, read from its schema once

@@ -26,16 +26,6 @@ def check_flag(value: object, name: str) -> None:
         raise TypeError(f"{name} is {_shown(value)}: give True or False")
 
 
-def check_optional_flag(value: object, name: str) -> None:
-    """Refuse what is not True, False or None.
-
-    Raises:
-        TypeError: naming the argument.
-    """
-    if value is not None and not isinstance(value, bool):
-        raise TypeError(f"{name} is {_shown(value)}: give True, False, or None to leave it open")
-
-
 def is_whole_number(value: object, least: int) -> bool:
     """Whether it is an integer, and not True or False, of `least` or more that torch can count."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -151,6 +141,16 @@ def check_checkpoint(value: Any, name: str) -> None:
         )
 
 
+def check_threads(value: object, name: str) -> None:
+    """Refuse what is not a number of threads.
+
+    Raises:
+        ValueError: with the values that are allowed.
+    """
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is {value!r}: give a number of threads, 1 or more, or None")
+
+
 def check_strings(value: Any, name: str) -> None:
     """Refuse what is no list or tuple of strings.
 
@@ -170,6 +170,31 @@ def check_path(value: object, name: str) -> None:
     """
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise TypeError(f"{name} is {_shown(value)}: give a path, as a string or a Path")
+
+
+_CHECKS = {
+    "buffers_only": check_flag,
+    "check_fn": check_predicate,
+    "checkpoint": check_checkpoint,
+    "directory": check_path,
+    "dtype": check_dtype,
+    "exchange": check_flag,
+    "progress": check_flag,
+    "strict": check_flag,
+    "threads": check_threads,
+}
+_MAY_BE_NONE = {"check_fn", "checkpoint", "dtype", "progress", "threads"}
+
+
+def check_arguments(**arguments: object) -> None:
+    """Refuse arguments of the wrong type: a parameter of one name takes the same everywhere.
+
+    Raises:
+        TypeError, ValueError: naming the first.
+    """
+    for name, value in arguments.items():
+        if value is not None or name not in _MAY_BE_NONE:
+            _CHECKS[name](value, name)
 
 
 def _shown(value: object) -> str:

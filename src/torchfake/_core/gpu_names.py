@@ -2,7 +2,7 @@
 
 Input: what a user wrote, and the names there are: keys of profiles, and drivers' names. Output:
 the keys that may be meant, or text for an error. Invariant: a name means one GPU or an error says
-which; nothing is imported but the standard library.
+which; torch is not imported.
 """
 
 from __future__ import annotations
@@ -62,37 +62,3 @@ def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
     """``; did you mean A or B?`` or "": the keys closest to a name that means none."""
     by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
     return did_you_mean(_plain(name), by_spelling, by_spelling.__getitem__)
-
-
-_OTHERS = {
-    r"apple.*|m[1-5](pro|max|ultra)?(\d+gb)?": (
-        "Apple GPUs have no profile: their allocator and kernels are not modelled. Metal advises "
-        "to use at most 2/3 of a machine's memory up to 36 GB, and 3/4 above: 21.3 of 32 GiB "
-        "(https://github.com/ollama/ollama/issues/434), 72 of 96 GiB "
-        "(https://github.com/ggml-org/llama.cpp/issues/3213). "
-        "Compare an estimate for the CPU with these figures"
-    ),
-    r"intel.*|arc.*|xpu|(datacenter)?(gpu)?max1[15]50|a770.*|b5[78]0.*|gaudi.*": (
-        "Intel GPUs have no profile: their allocator and kernels are not modelled. torch.xpu "
-        "reports 15473 MiB for an Arc A770, 11605 MiB for an Arc B580, 65536 MiB for one tile of a "
-        "Max 1550. "
-        "Compare an estimate for the CPU with these figures"
-    ),
-}
-"""What is said of GPUs that torch does not call cuda."""
-
-
-_SEVERAL = r"(?P<n>\d+)\s*[x*]\s*(?P<a>[a-z]\w[\w -]*)|(?P<b>[a-z]\w[\w-]*?)\s*[x*:]\s*(?P<m>\d+)"
-
-
-def other_device(name: str) -> str:
-    """What to do instead, if a name is that of several GPUs, or of one of Apple or Intel."""
-    if re.fullmatch(r"(cuda|gpu|cpu|mps|xpu)(:\d+)?", name.strip().lower()):
-        return f"{name} is a device, not a GPU: give the name of one, such as h100-80gb"
-    if re.fullmatch(r"\d{1,3}|[\d.e+]+\s*[gm]i?b?|[\d.]+e\+?\d+", name.strip().lower()):
-        return f"{name} is a size: name a GPU, or describe one of that size in a file of profiles"
-    if several := re.fullmatch(_SEVERAL, name.strip(), re.I):
-        number, gpu = several["n"] or several["m"], several["a"] or several["b"]
-        return f"give one GPU here; for several: torchfake plan TARGET --gpus {number} --gpu {gpu}"
-    plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next((text for form, text in _OTHERS.items() if re.fullmatch(form, plain)), "")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from torchfake._core.gpu_names import did_you_mean_gpu, keys_named, other_device
+from torchfake._core.gpu_names import did_you_mean_gpu, keys_named
 from torchfake._core.pickle_names import publish
 from torchfake.errors import DeviceError, listed
 
@@ -279,8 +279,6 @@ def named_profile(name: str | CudaProfile, argument: str = "gpu") -> tuple[str, 
         return found[0], PROFILES[found[0]]
     if found:
         raise DeviceError(f"{argument}={name!r} may mean {listed(found)}: give one of these names")
-    if other := other_device(text):
-        raise DeviceError(f"{argument}={name!r}: {other}")
     hint = did_you_mean_gpu(text, names) or f"; there are: {', '.join(PROFILES)}."
     raise DeviceError(
         f"{argument}={name!r}: there is no such GPU{hint} Others are described by "

@@ -45,7 +45,8 @@ def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:
         return zero_tensors.zero_tensor(*place)
     view = torch.empty(0, dtype=record.dtype, device=storage.device)
     view.set_(storage, record.offset, record.size, record.stride)
-    subclass.set_conj_and_neg(view, record.conj, record.neg)
+    if record.conj or record.neg:
+        subclass.set_conj_and_neg(view, record.conj, record.neg)
     return view
 
 

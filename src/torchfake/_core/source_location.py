@@ -17,8 +17,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
-from torchfake._torch.distributed_patches import report_devices_of_shards
-
 _LIBRARY_ROOTS = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     str(Path(__file__).absolute().parents[1]) + os.sep,  # of all of torchfake
@@ -60,10 +58,7 @@ _SHARDING_ROOTS = tuple(
 
 
 def _is_sharding_code(code: types.CodeType) -> bool:
-    is_sharding = code.co_filename.startswith(_SHARDING_ROOTS)
-    if is_sharding:
-        report_devices_of_shards()
-    return is_sharding
+    return code.co_filename.startswith(_SHARDING_ROOTS)
 
 
 is_sharding_code = CodePredicate(_is_sharding_code)

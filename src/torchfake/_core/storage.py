@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
+from torchfake._core import living
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake._torch import subclass
 
@@ -23,6 +24,7 @@ class MetaStorage(torch.UntypedStorage):
     """
 
     handle: weakref.ref[torch.UntypedStorage] | None = None
+    sign: living.Sign
 
 
 def new_meta_storage(num_bytes: int) -> MetaStorage:
@@ -156,7 +158,10 @@ def kind_of(num_bytes: int, device: torch.device, op: Any) -> StorageKind:
 
 
 class Storage:
-    """A storage without memory: its size and device, the operator that made it, its known value."""
+    """A storage without memory: its size and device, the operator that made it, its known value.
+
+    As long as there is no storage object of torch, its slot holds the sign that a fake lives.
+    """
 
     make_handle: ClassVar[Callable[[Storage], torch.UntypedStorage]]
     """Makes what programs get for ``untyped_storage()``: set by ``_tensor/storages``."""
@@ -170,19 +175,21 @@ class Storage:
         "value",
     )
 
-    def __init__(
-        self,
+    _kind: StorageKind
+    _meta: MetaStorage | living.Sign
+    location: RawLocation | None  # in user code, where the operator was called
+    value: KnownValue | None  # on the CPU, of small tensors; None if unknown
+    deferred: DeferredProtocol | None  # if operations on the storage are recorded
+
+    def __new__(
+        cls,
         num_bytes: int,
         device: torch.device,
         op: Any = None,
         location: RawLocation | None = None,
         value: KnownValue | None = None,
-    ) -> None:
-        self._kind = kind_of(num_bytes, device, op)
-        self._meta: MetaStorage | None = None
-        self.location = location  # in user code, where it was called
-        self.value = value  # on the CPU, of small tensors; None if unknown
-        self.deferred: DeferredProtocol | None = None  # if operations on it are recorded
+    ) -> Storage:
+        return storage_of_kind(kind_of(num_bytes, device, op), location, value)
 
     @property
     def pinned(self) -> PinnedMemory | None:
@@ -195,7 +202,8 @@ class Storage:
 
     @property
     def num_bytes(self) -> int:
-        return self._kind.num_bytes if self._meta is None else self._meta.nbytes()
+        meta = self._meta
+        return meta.nbytes() if isinstance(meta, MetaStorage) else self._kind.num_bytes
 
     @property
     def device(self) -> torch.device:
@@ -260,9 +268,11 @@ class Storage:
     @property
     def meta(self) -> MetaStorage:
         """Torch's storage object, made on first request and kept as long as this."""
-        if self._meta is None:
-            self._meta = new_meta_storage(self._kind.num_bytes)
-            _by_key[subclass.storage_key(self._meta)] = self
+        if not isinstance(self._meta, MetaStorage):
+            made = new_meta_storage(self._kind.num_bytes)
+            made.sign = self._meta
+            self._meta = made
+            _by_key[subclass.storage_key(made)] = self
         return self._meta
 
     @property
@@ -294,15 +304,17 @@ class Storage:
 
 
 _new = object.__new__
+_living = living.state
 
 
 def storage_of_kind(
     kind: StorageKind, location: RawLocation | None, value: KnownValue | None = None
 ) -> Storage:
-    """A new storage of a kind that is known: in half the time."""
+    """A new storage: all are made here, those of a kind that is known in half the time."""
     storage: Storage = _new(Storage)
     storage._kind = kind
-    storage._meta = storage.deferred = None
+    storage._meta = _living.find() or living.begin()
+    storage.deferred = None
     storage.location = location
     storage.value = value
     return storage

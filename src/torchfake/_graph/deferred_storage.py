@@ -21,10 +21,8 @@ from torchfake._graph.operations import (
     Contents,
     Op,
     Output,
-    Overwrite,
     Read,
     Written,
-    recording_lock,
 )
 from torchfake._graph.rare_fields import RareField
 from torchfake._torch import dispatcher
@@ -37,7 +35,7 @@ that the real tensors of these share."""
 class DeferredState:
     """What a deferred storage has besides size and device: recorded contents, or real memory."""
 
-    __slots__ = ("_op", "_rare", "cell", "mark", "real")
+    __slots__ = ("_rare", "cell", "mark", "op", "real")
 
     num_bytes = RareField[int | None](None)  # of the storage, if that is smaller than its cell
     version_counters = RareField[VersionCounters](())  # of its tensors that are materialized
@@ -45,25 +43,10 @@ class DeferredState:
 
     def __init__(self, cell: Cell, op: Op | None, mark: int) -> None:
         self.cell = cell
-        self._op: Op | Overwrite | None = op
+        self.op = op  # the operation that has written it last; None: it is uninitialised memory
         self.mark = mark
         self.real: torch.UntypedStorage | None = None  # once it is materialized
         self._rare: dict[str, Any] | None = None
-
-    @property
-    def op(self) -> Op | None:
-        """The operation that has written it last; None: it is uninitialised memory."""
-        op = self._op
-        if type(op) is not Overwrite:
-            return op  # type: ignore[return-value]
-        with recording_lock:
-            if self._op is op:  # no other thread was faster
-                self._op = op.as_op(self.cell)
-        return self.op
-
-    @op.setter
-    def op(self, op: Op | Overwrite | None) -> None:
-        self._op = op
 
     @property
     def contents(self) -> Contents:

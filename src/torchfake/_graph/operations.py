@@ -11,18 +11,20 @@ A storage is a :class:`Cell` in the graph. Each operation that writes it gives i
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 
 from torchfake._core.metadata import Metadata
 from torchfake._core.source_location import RawLocation, SourceLocation
-from torchfake._graph.externals import External
 from torchfake._graph.rare_fields import RareField
 from torchfake._torch import numerics
+
+_Kind = TypeVar("_Kind")
 
 _numbers = itertools.count()
 
@@ -143,20 +145,20 @@ class Op:
     def source_location(self) -> SourceLocation | None:
         return None if self.location is None else SourceLocation(*self.location)
 
-    def reads(self) -> Iterator[Read]:
+    def reads(self) -> list[Read]:
         """The reads among the arguments and in lists of arguments."""
-        return self._arguments(Read)
+        return self.arguments_of(Read)
 
-    def externals(self) -> Iterator[External]:
-        """The real tensors among the arguments and in lists of arguments."""
-        return self._arguments(External)
-
-    def _arguments(self, kind: type) -> Iterator[Any]:
+    def arguments_of(self, kind: type[_Kind]) -> list[_Kind]:
+        """The arguments of a kind, :class:`Read` or ``External`` (a real tensor), and those in
+        lists of arguments.
+        """
+        found = []
         for value in (*self.args, *self.kwargs.values()):
-            if type(value) is kind:
-                yield value
-            elif type(value) in (list, tuple):
-                yield from (item for item in value if type(item) is kind)
+            for item in value if type(value) in (list, tuple) else (value,):
+                if type(item) is kind:
+                    found.append(item)
+        return found
 
     def modified_cells(self) -> Iterator[Cell]:
         """The cells that have new contents after this operation."""
@@ -169,30 +171,6 @@ class Op:
 
     def __str__(self) -> str:
         return self.name if self.location is None else f"{self.name} at {self.source_location}"
-
-
-class Overwrite(NamedTuple):
-    """A recorded operation that overwrites a whole cell with numbers. Most are overwritten in turn:
-    the :class:`Op` is made once somebody reads it.
-    """
-
-    func: Any
-    numbers: tuple[Any, ...]  # its arguments, but for the tensor
-    record: Metadata  # of the tensor
-    location: RawLocation | None
-    is_sharding: bool
-    number: int
-    numerics: numerics.Numerics
-    draw: Any
-
-    def as_op(self, cell: Cell) -> Op:
-        args = (Read(cell, self.record), *self.numbers)
-        op = Op(self.func, args, NO_KWARGS, self.location, self.number, self.numerics)
-        op.draw = self.draw
-        if self.is_sharding:
-            op.is_sharding = True
-        op.add_written(cell)
-        return op
 
 
 def dependencies(requested: Iterable[Op | None], *, ignore_cached: bool = False) -> list[Op]:
@@ -213,8 +191,9 @@ def dependencies(requested: Iterable[Op | None], *, ignore_cached: bool = False)
             continue
         found[op.number] = op
         if (op.digest if ignore_cached else op.cached) is None:
-            pending.extend(read.contents.op for read in op.reads())
+            for read in op.reads():
+                pending.append(read.contents.op)
             draw = op.draw
-            if draw is not None:
+            if draw is not None and type(draw.anchor) is Op:
                 pending.append(draw.previous if ignore_cached else draw.pending_draw)
-    return [found[number] for number in sorted(found)]
+    return sorted(found.values(), key=operator.attrgetter("number"))

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._sharding.local_tensors import deferred_shards, deferred_wrappers
+from torchfake._sharding.local_tensors import NamedTensors
+from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.copies import attribute_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import distributed, subclass
 
 Check = Callable[[torch.nn.Module], bool]
 """``check_fn(submodule)``: whether the tensors that belong to that submodule itself are chosen."""
-
-NamedTensors = list[tuple[str, torch.Tensor]]
 
 
 class Attribute(NamedTuple):
@@ -38,16 +37,6 @@ class Selection(NamedTuple):
     attributes: Sequence[Attribute] = ()
     scripted: Sequence[str] = ()  # paths of chosen modules whose tensors C++ holds
     fsdp_modules: Sequence[torch.nn.Module] = ()  # which keep what they know of their shards
-
-    @property
-    def sharded(self) -> NamedTensors:
-        """The DTensors whose shards are deferred."""
-        return deferred_shards(self.tensors)
-
-    @property
-    def wrapped(self) -> NamedTensors:
-        """The wrappers of deferred tensors that are no DTensors, as quantized tensors are."""
-        return deferred_wrappers(self.tensors)
 
     @property
     def ids(self) -> set[int]:
@@ -75,12 +64,17 @@ def collect(
         if check is not None and not check(submodule):
             continue
         prefix = f"{path}." if path else ""
-        own = list(_own_tensors(submodule, buffers_only))
+        own = [] if buffers_only else [*submodule.named_parameters(recurse=False)]
+        own += submodule.named_buffers(recurse=False)
         for name, tensor in own:
             tensors.setdefault(id(tensor), (prefix + name, tensor))
         if not buffers_only:
-            attributes += _attributes(prefix, submodule)
-            attributes += _of_tensors(prefix, submodule, own)
+            for name, value in vars(submodule).items():
+                if name not in _OF_EVERY_MODULE and isinstance(value, _MAY_HOLD_TENSORS):
+                    attributes += _attributes(prefix + name, value, submodule)
+            for name, tensor in own:
+                if type(tensor) not in _WITHOUT_INNER_TENSORS:
+                    attributes += _of_tensor(prefix + name, tensor, submodule)
             if isinstance(submodule, torch.jit.ScriptModule):
                 scripted.append(path)
     return Selection(list(tensors.values()), attributes, scripted, fsdp_modules)
@@ -93,29 +87,22 @@ def meshes_of(module: torch.nn.Module) -> list[Any]:
     return list({t.device_mesh: None for t in sharded})
 
 
-def _own_tensors(module: torch.nn.Module, buffers_only: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    if not buffers_only:
-        yield from module.named_parameters(recurse=False)
-    yield from module.named_buffers(recurse=False)
-
-
-def _attributes(prefix: str, module: torch.nn.Module) -> Iterator[Attribute]:
-    """Tables of positions, and what ``weight_norm`` and pruning compute of their parameters."""
-    for name, value in vars(module).items():
-        if name not in _OF_EVERY_MODULE:
-            for fake in _deferred_inside(value):
-                yield Attribute(prefix + name, fake, module)
-
-
-def _of_tensors(prefix: str, module: torch.nn.Module, own: NamedTensors) -> Iterator[Attribute]:
-    """What its parameters have in attributes of their own, such as the scales of their values."""
-    for name, tensor in own:
-        for held in attribute_tensors(tensor):
-            if is_deferred_fake(held):
-                yield Attribute(prefix + name, held, module)  # type: ignore[arg-type]
-
-
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+_MAY_HOLD_TENSORS = (torch.Tensor, dict, list, tuple)
+_WITHOUT_INNER_TENSORS = {torch.Tensor, torch.nn.Parameter, *FAKE_TYPES}
+
+
+def _attributes(name: str, value: Any, module: torch.nn.Module) -> Iterator[Attribute]:
+    """Tables of positions, and what ``weight_norm`` and pruning compute of their parameters."""
+    for fake in _deferred_inside(value):
+        yield Attribute(name, fake, module)
+
+
+def _of_tensor(name: str, tensor: torch.Tensor, module: torch.nn.Module) -> Iterator[Attribute]:
+    """What a parameter has in attributes of its own, such as the scales of its values."""
+    for held in attribute_tensors(tensor):
+        if is_deferred_fake(held):
+            yield Attribute(name, held, module)  # type: ignore[arg-type]
 
 
 def _deferred_inside(value: Any) -> Iterator[FakeTensor]:

@@ -83,6 +83,5 @@ def _with_version_counter(fake: FakeTensor) -> torch.Tensor:
         if autograd.share_version_counter(of_fakes, fake):
             return subclass.make_subclass(torch.Tensor, of_real)
     autograd.set_version(made, version)
-    pair = autograd.version_counter_of(fake), autograd.version_counter_of(made)
-    recorded.version_counters += (pair,)
+    recorded.version_counters += ((autograd.version_counter_of(fake), made.detach()),)
     return made

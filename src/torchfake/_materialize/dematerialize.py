@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,10 +16,10 @@ from torchfake._core import memory
 from torchfake._core.metadata import metadata_of
 from torchfake._core.storage import Storage
 from torchfake._graph.deferred_storage import DeferredState
-from torchfake._graph.externals import MAX_EXTERNAL_BYTES
+from torchfake._graph.externals import MAX_EXTERNAL_BYTES, External
 from torchfake._graph.operations import Cell, Contents, dependencies
-from torchfake._materialize.collect import NamedTensors
 from torchfake._replay import replay
+from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake
 from torchfake._torch import autograd, distributed, subclass
@@ -58,15 +58,12 @@ def _parts(name: str, tensor: torch.Tensor) -> NamedTensors:
 # What a real storage was made from.
 
 
-class Source:
+class Source(NamedTuple):
     """What a real storage was made from."""
 
-    __slots__ = ("contents", "mark", "storage")
-
-    def __init__(self, storage: Any, contents: Contents, mark: int) -> None:
-        self.storage = storage
-        self.contents = contents
-        self.mark = mark
+    storage: weakref.ref[torch.UntypedStorage]
+    contents: Contents
+    mark: int
 
 
 _sources: dict[int, Source] = {}
@@ -75,8 +72,11 @@ _sources: dict[int, Source] = {}
 
 def remember_source(storage: torch.UntypedStorage, contents: Contents, mark: int) -> None:
     """Keep what `storage` was made from, as long as it lives, unless that is large itself."""
-    ops = dependencies([contents.op])
-    if sum(external.num_bytes for op in ops for external in op.externals()) > MAX_EXTERNAL_BYTES:
+    num_bytes = 0
+    for op in dependencies([contents.op]):
+        for external in op.arguments_of(External):
+            num_bytes += external.num_bytes
+    if num_bytes > MAX_EXTERNAL_BYTES:
         return
     key = subclass.storage_key(storage)
     gone = weakref.ref(storage, partial(_sources.pop, key))  # in C: nothing interrupts it

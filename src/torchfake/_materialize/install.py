@@ -6,19 +6,23 @@ and attributes that it had. Invariant: every reference to it is real with it.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize import counterparts
 from torchfake._tensor.fake_tensor import FakeTensor, user_attributes
-from torchfake._torch import autograd, dispatcher, subclass
+from torchfake._torch import autograd, subclass
 
 
 def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None) -> None:
-    """Make `fake` the real tensor that it stands for, on the real storage of `recorded`."""
+    """Make `fake` the real tensor that it stands for, on the real storage of `recorded`. To be
+    called in :func:`~torchfake._torch.dispatcher.as_eager`.
+    """
     assert recorded.real is not None
     requires_grad = fake.requires_grad
-    with dispatcher.as_eager(), autograd.inference_mode(fake.is_inference()):
+    with autograd.inference_mode(True) if fake.is_inference() else contextlib.nullcontext():
         real = _of_class(counterparts.real_tensor(fake), fake)
         if requires_grad != real.requires_grad:
             real.requires_grad_(requires_grad)

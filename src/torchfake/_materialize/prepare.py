@@ -16,7 +16,8 @@ import torch
 from torchfake._core import source_location
 from torchfake._core.metadata import Metadata
 from torchfake._graph.deferred_storage import DeferredState
-from torchfake._materialize.collect import Attribute, NamedTensors
+from torchfake._materialize.collect import Attribute
+from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake, rebind
 from torchfake._torch import autograd, distributed, subclass
 from torchfake.errors import printable

@@ -19,25 +19,23 @@ _SECONDS_OF_SILENCE = 2.0
 @contextlib.contextmanager
 def progress_bar(
     num_bytes: int, wanted: bool | None, what: str = "Materializing"
-) -> Iterator[Callable[[int], None] | None]:
+) -> Iterator[Callable[[int], Any] | None]:
     """A bar of `num_bytes`, shown at once, never, or after two seconds."""
-    bar_class = None if wanted is False else _bar_class(required=wanted is True)
+    bar_class: Any = None
+    if wanted is not False:
+        try:
+            from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
+
+            bar_class = tqdm
+        except ImportError:
+            if wanted:
+                raise MissingExtraError(
+                    'progress=True needs tqdm: pip install "torchfake[progress]"'
+                ) from None
     if bar_class is None:
         yield None
         return
     delay = 0.0 if wanted else _SECONDS_OF_SILENCE
     options = {"unit": "B", "unit_scale": True, "desc": what, "delay": delay}
     with bar_class(total=num_bytes, leave=bool(wanted), **options) as bar:
-        yield lambda num_bytes: bar.update(num_bytes) and None
-
-
-def _bar_class(*, required: bool) -> Any:
-    try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        if not required:
-            return None
-        raise MissingExtraError(
-            'progress=True needs tqdm: pip install "torchfake[progress]"'
-        ) from None
-    return tqdm
+        yield bar.update

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchfake._materialize.checks import check_no_graph
-from torchfake._materialize.collect import NamedTensors
+from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._tensor.copies import FakeCopies, is_or_holds_fake
 from torchfake._torch import distributed, subclass
 from torchfake._torch.contexts import Restoring

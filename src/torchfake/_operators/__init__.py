@@ -15,9 +15,11 @@ Its files, in reading order:
     result_strides        gives results the strides of eager, where meta kernels give others
     argument_checks       refuses what eager refuses and meta kernels let pass
     special_operators     handlers of the operators that the general procedure does not fit
+    set_storage           the handler of set_: a fake views another storage
     collectives           the operators of torch.distributed: their metadata, and what they send
     composites            kernels above autograd, for operators that C++ would decompose wrongly
     constant_propagation  computes the values of results from known values of arguments
     lazy_values           leaves such a computation until its value is read
-    random_values         draws: their metadata, the values that are kept and the generator of these
+    random_values         draws: which values are kept, and the generator that moves for all of them
+    lazy_draws            draws of a few floats, done when their values are read
 """

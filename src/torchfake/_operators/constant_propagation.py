@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from torchfake._core import devices, memory, modes, source_location
+from torchfake._core.metadata import Metadata
 from torchfake._core.storage import ConstantFill, SharedBytes
-from torchfake._operators import lazy_values, random_values
-from torchfake._operators.operator_call import Call, mutated_tensors
+from torchfake._operators import lazy_draws, lazy_values, random_values
+from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
 from torchfake._torch import backends
@@ -144,7 +145,7 @@ def propagate_values(call: Call, result: Any) -> None:
     if call.traits.returns_uninitialized and not written:
         _start_uninitialized(new)
         return
-    if call.traits.is_random and random_values.draw_lazily(call, result):
+    if call.traits.is_random and lazy_draws.draw_lazily(call, result):
         return
     if _can_compute_values(call, written, new) and not any(map(_has_grown, written)):
         if _compute_values(call, result, new):
@@ -287,14 +288,24 @@ def _set_lazy_value(call: Call, fake: FakeTensor) -> None:
     if call.traits.overwrites_first and _covers_storage(fake):
         storage = fake._fake_storage  # whose value nobody will read
         storage.value = ConstantFill(0, torch.uint8, storage.num_bytes)
-    args = [_lazy_argument(arg) for arg in call.args]
-    kwargs = {name: _lazy_argument(arg) for name, arg in call.kwargs.items()}
-    kwargs.pop("pin_memory", None)
     storage = fake._fake_storage
-    lazy = lazy_values.LazyValue(call.func, args, kwargs, fake._fake_meta, storage.num_bytes)
+    storage.value = lazy_value(
+        call.func, call.args, call.kwargs, fake._fake_meta, storage.num_bytes
+    )
+
+
+def lazy_value(
+    func: Any, args: Args, kwargs: Kwargs, record: Metadata, num_bytes: int
+) -> lazy_values.LazyValue:
+    """The value of a storage of so many bytes, which is computed when it is first read: that of a
+    result with metadata `record`, of a call in which all fakes have known values.
+    """
+    kept = [_lazy_argument(arg) for arg in args]
+    named = {name: _lazy_argument(arg) for name, arg in kwargs.items() if name != "pin_memory"}
+    lazy = lazy_values.LazyValue(func, kept, named, record, num_bytes)
     if lazy.depth > lazy_values.MAX_DEPTH:
         lazy.bytes()
-    storage.value = lazy
+    return lazy
 
 
 def _lazy_argument(value: Any) -> Any:

@@ -28,8 +28,8 @@ from torchfake._operators.constant_propagation import (
     propagate_values,
     run_on_known_values,
 )
-from torchfake._operators.meta_kernels import replacement_for
 from torchfake._operators.meta_kernels.counted import COUNTED
+from torchfake._operators.meta_kernels.first_use import replacement_for
 from torchfake._operators.operator_call import (
     Args,
     Call,

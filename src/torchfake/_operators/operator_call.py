@@ -1,9 +1,7 @@
 """One operation that is being run: its arguments, the tensors among them, and its result's device.
 
 Input: an operator and its arguments. Output: a :class:`Call`, and what follows from the arguments
-before the operator runs. Invariant: nothing here runs the operator or changes an argument. Called
-by: the other files of this package; ``_cache/apply``; ``_recording/record``, which looks for
-tensors among arguments.
+before the operator runs. Invariant: nothing here runs the operator or changes an argument.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
 """Random draws: the metadata of their results, and values that are kept for programs to read.
 
 Input: a random operator, and its results or keyword arguments. Output: whether the values of the
-draw are kept, the operator with a private generator, or a :class:`LazyDraw`. Invariant: the global
-generators never move; a lazy generator (``_random/lazy_generators``) moves in their place, by every
-draw, as they do in eager mode. A ``generator=`` that the caller has given moves itself.
+draw are kept, or the operator with a generator that stands for the global one. Invariant: the
+global generators never move; a lazy generator (``_random/lazy_generators``) moves in their place,
+by every draw, as they do in eager mode. A ``generator=`` that the caller has given moves itself.
 
 Draws of integers, of single numbers and of a few floats decide what a program does next (samplers,
 seeds, LayerDrop, ``torch.rand(1) < p``) and keep their values; larger draws of floats are weights
-and noise and do not: they are passed over. What is not read is not drawn, until a later draw is.
+and noise and do not: they are passed over.
 """
 
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,15 +20,13 @@ from typing import Any
 import torch
 
 from torchfake._core import modes, schemas
-from torchfake._core.memory import view_of
-from torchfake._core.metadata import Metadata, bytes_spanned
-from torchfake._core.storage import SharedBytes
+from torchfake._core.metadata import Metadata
 from torchfake._operators import lazy_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._random import fake_generators, lazy_generators, word_counts
-from torchfake._random.lazy_generators import Fill, LazyGenerator, Run, Words
+from torchfake._random.lazy_generators import LazyGenerator, Run, Words
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import backends, dispatcher
+from torchfake._torch import backends
 from torchfake._torch.contexts import Setting
 
 aten = torch.ops.aten
@@ -40,27 +37,9 @@ MAX_KNOWN_FLOATS = 64
 MAX_RUN_ELEMENTS = 20_000_000
 """The largest draw that is done only to know how far it moves the generator."""
 
-_FILLS = {
-    "aten::rand": aten.uniform_.default,
-    "aten::rand_like": aten.uniform_.default,
-    "aten::randn": aten.normal_.default,
-    "aten::randn_like": aten.normal_.default,
-    "aten::uniform_": aten.uniform_.default,
-    "aten::normal_": aten.normal_.default,
-    "aten::normal": aten.normal_.default,
-    "aten::exponential_": aten.exponential_.default,
-    "aten::cauchy_": aten.cauchy_.default,
-    "aten::log_normal_": aten.log_normal_.default,
-    "aten::geometric_": aten.geometric_.default,
-    "aten::bernoulli_": aten.bernoulli_.float,
-}
-"""Draws that may be done later, as fills of memory: none reads the value of a tensor."""
 
 LIKE_ITS_ARGUMENT = frozenset({"aten::rand_like", "aten::randn_like"})
 """Draws that read nothing of their argument but its metadata."""
-
-_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
-"""Dtypes for which the CPU has kernels of all these fills."""
 
 
 def keeps_draw(dtype: torch.dtype, num_elements: int) -> bool:
@@ -85,13 +64,13 @@ def with_private_generator(
     """The call so changed that running it does not move the global generator."""
     overload = schemas.overload_with_generator(func)
     assert overload is not None, f"{func} draws, and takes no generator"
-    lazy, _ = _lazy_generator_of(_given_generator(args, kwargs), device)
+    lazy, _ = lazy_generator_of(given_generator(args, kwargs), device)
     lazy.settle()
     others = [arg for arg in args if not isinstance(arg, torch.Generator)]
     return overload, others, {**kwargs, "generator": lazy.generator}
 
 
-def _given_generator(args: Sequence[Any], kwargs: Kwargs) -> torch.Generator | None:
+def given_generator(args: Sequence[Any], kwargs: Kwargs) -> torch.Generator | None:
     """The generator that the caller has given, if it is not the global one."""
     found = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Generator)]
     if not found or backends.canonical_generator(found[0]) is torch.default_generator:
@@ -99,7 +78,7 @@ def _given_generator(args: Sequence[Any], kwargs: Kwargs) -> torch.Generator | N
     return found[0]
 
 
-def _lazy_generator_of(
+def lazy_generator_of(
     given: torch.Generator | None, device: torch.device
 ) -> tuple[LazyGenerator, bool]:
     """What a call draws from, and whether nothing may wait there: the program has methods of a real
@@ -143,11 +122,11 @@ def pass_over(call: Call, record: Metadata) -> None:
     if taken is None:
         taken = _run_later(call, record)
     if taken is not None:
-        _add(taken, _given_generator(call.args, call.kwargs), call.device)
+        _add(taken, given_generator(call.args, call.kwargs), call.device)
 
 
 def _add(taken: Any, given: torch.Generator | None, device: torch.device) -> None:
-    lazy, is_real = _lazy_generator_of(given, device)
+    lazy, is_real = lazy_generator_of(given, device)
     lazy.add(taken)
     if is_real:
         lazy.settle()
@@ -162,7 +141,7 @@ def passing_over_together(
     is_refused = fake.is_inference() and not torch.is_inference_mode_enabled()
     if math.prod(fake.shape) <= MAX_RUN_ELEMENTS and not is_refused:
         filled = [fake._fake_meta, *args]
-        given = None if generator is None else _given_generator((generator,), {})
+        given = None if generator is None else given_generator((generator,), {})
         _add(Run.again(partial(_run, function, filled, {})), given, fake.device)
     return Setting(
         lambda: modes.thread.passes_over_together,
@@ -209,113 +188,13 @@ def draw_for_real(call: Call) -> Any:
     eager has it then.
     """
     overload = schemas.overload_with_generator(call.func)
-    if overload is None or _given_generator(call.args, call.kwargs) is not None:
+    if overload is None or given_generator(call.args, call.kwargs) is not None:
         return call.func(*call.args, **call.kwargs)
     if modes.is_recording():
         return call.func(*call.args, **call.kwargs)
     position = lazy_generators.position()
     position.move_global()
     return call.func(*call.args, **call.kwargs)
-
-
-# Draws that are done when they are read.
-
-
-class LazyDraw(SharedBytes):
-    """The value of a draw, which is done when it is read, after those before it in the sequence."""
-
-    __slots__ = ("__weakref__", "_lazy", "_num_bytes")
-
-    is_draw = True
-
-    def __init__(self, lazy: LazyGenerator, num_bytes: int) -> None:
-        super().__init__(None)
-        self._lazy = lazy
-        self._num_bytes = num_bytes
-
-    def bytes(self) -> torch.UntypedStorage:
-        if self.value is None:
-            self._lazy.settle()
-        assert self.value is not None
-        return self.value
-
-    @property
-    def num_bytes(self) -> int:
-        return self._num_bytes
-
-
-def _filled(
-    num_bytes: int, record: Metadata, fill: Any, args: Args, kwargs: Kwargs, generator: Any
-) -> torch.UntypedStorage:
-    with dispatcher.no_interception():
-        made = torch.UntypedStorage(num_bytes, device="cpu")
-        fill(view_of(made, record), *args, **kwargs, generator=generator)
-    return made
-
-
-def _numbers_drawn_with(call: Call) -> tuple[Any, ...] | None:
-    """The positional arguments of the fill that does the draw; None if some are tensors."""
-    if call.traits.mutated_names:
-        return tuple(call.args[1:])
-    if call.traits.packet != "aten::normal":
-        return ()
-    numbers = tuple(call.args[:2])  # mean and standard deviation; then the size
-    return numbers if call.func is aten.normal.float_float else None
-
-
-def draw_lazily(call: Call, fake: Any) -> bool:
-    """Let the value of `fake`, a few floats that `call` has drawn, be drawn when it is read.
-
-    Whether that is possible. A draw into a part of a storage whose value is unknown takes its place
-    in the sequence and is lost.
-    """
-    fill = _FILLS.get(call.traits.packet)
-    if fill is None or not isinstance(fake, FakeTensor) or not _is_small_draw(fake, call):
-        return False
-    is_in_place = bool(call.traits.mutated_names)
-    storage, record = fake._fake_storage, fake._fake_meta
-    is_whole = record.num_bytes == storage.num_bytes
-    if is_in_place and not is_whole and storage.value is not None:
-        return False  # done at once, in the bytes that are there
-    numbers = _numbers_drawn_with(call)
-    if numbers is None:
-        return False
-    options = {n: v for n, v in call.kwargs.items() if is_in_place and n != "generator"}
-    size = storage.num_bytes if is_whole else _bytes_up_to_end(record)
-    lazy, is_real = _lazy_generator_of(_given_generator((), call.kwargs), call.device)
-    item = Fill(
-        partial(_filled, size, record, fill, numbers, options),
-        partial(word_counts.taken_by, fill, (None, *numbers), options, record),
-    )
-    storage.value = _draw_into(lazy, item, size) if is_whole else None
-    if not is_whole:
-        lazy.add(item)
-    if is_real:
-        lazy.settle()
-    return True
-
-
-def _draw_into(lazy: LazyGenerator, item: Fill, num_bytes: int) -> LazyDraw:
-    """Have a draw take its place in the sequence: the value of who gets its bytes."""
-    drawn = LazyDraw(lazy, num_bytes)
-    item.reader = weakref.ref(drawn)
-    lazy.add(item)
-    return drawn
-
-
-def draw_again(item: Fill, num_bytes: int) -> LazyDraw:
-    """A value that is drawn as that of another storage was, from the global generator."""
-    return _draw_into(lazy_generators.position().lazy_generator(), item.again(), num_bytes)
-
-
-def _is_small_draw(fake: FakeTensor, call: Call) -> bool:
-    is_plain = fake.dtype in _DTYPES and not fake._fake_meta.zero
-    overload_is_plain = not (call.traits.mutated_names and len(call.tensors) != 1)
-    return is_plain and overload_is_plain and fake.numel() <= MAX_KNOWN_FLOATS
-
-
-def _bytes_up_to_end(record: Metadata) -> int:
-    return bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
 
 
 # Draws with ``out=``.

@@ -17,7 +17,6 @@ from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
-from torchfake._graph import deferred_storage, operations
 from torchfake._operators import collectives, random_values
 from torchfake._operators.argument_checks import (
     check_index_devices,
@@ -31,13 +30,14 @@ from torchfake._operators.constant_propagation import (
 )
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Call, Kwargs
+from torchfake._operators.set_storage import set_storage
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends
 from torchfake._torch.compiler import python_functions
 from torchfake._unknown_values import answerers
-from torchfake.errors import RealTensorWriteError, UnsupportedOpError
+from torchfake.errors import UnsupportedOpError
 
 aten = torch.ops.aten
 
@@ -196,84 +196,13 @@ def is_left_aligned(func: Any, args: Args, kwargs: Kwargs) -> bool:
 
 
 register_handler(aten._nested_tensor_from_mask.default)(refuse_nested)
-
-
-@register_handler(
+register_handler(
     aten.set_.source_Storage,
     aten.set_.source_Storage_storage_offset,
     aten.set_.source_Tensor,
     aten.set_.source_Tensor_storage_offset,
     aten.set_.default,
-)
-def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``set_``: the fake views another storage from now on. torch.load and safetensors pass real
-    storages, which become fake ones here, with their value if they are small.
-    """
-    fake, source = args[0], (args[1] if len(args) > 1 else None)
-    if not isinstance(fake, FakeTensor):
-        if isinstance(source, FakeTensor):
-            raise RealTensorWriteError("a real tensor cannot view the storage of a fake (set_)")
-        return func(*args, **kwargs)
-    storage = _storage_to_set(fake, source)
-    mark = fake._fake_meta.mark
-    if mark and storage.deferred is None:
-        storage.deferred = _deferred_state_of(source, storage, mark)
-    size, stride, offset = _view_to_set(fake, source, args[2:], storage)
-    needed = bytes_spanned(size, stride, offset, fake.dtype.itemsize)
-    if needed > storage.num_bytes and not isinstance(source, torch.Tensor):
-        storage.resize(needed)
-    record = intern(size, stride, offset, fake.dtype, storage.device)
-    rebind(fake, record, storage)
-    return fake
-
-
-def _storage_to_set(fake: FakeTensor, source: Any) -> Storage:
-    if source is None:
-        return Storage(0, fake.device)
-    if isinstance(source, FakeTensor):
-        return source._fake_storage
-    if isinstance(source, FakeUntypedStorage):
-        return source._fake_storage
-    if isinstance(source, torch.Tensor):
-        return fake_copy(source, known=True)._fake_storage
-    device = source.device if source.device.type != "meta" else fake.device
-    storage = Storage(source.nbytes(), device, location=source_location.caller_location(3))
-    state = modes.current()
-    loading = state is not None and state.is_loading
-    if source.device.type == "cpu" and not loading:
-        known_values.store_value(storage, source, fake.dtype)
-    return storage
-
-
-def _deferred_state_of(source: Any, storage: Storage, mark: int) -> deferred_storage.DeferredState:
-    """The deferred state of a storage that had none: its real memory, a copy of its known value, or
-    uninitialized memory.
-    """
-    untyped = source.untyped_storage() if isinstance(source, torch.Tensor) else source
-    if isinstance(untyped, torch.UntypedStorage) and untyped.device.type != "meta":
-        if not isinstance(untyped, FakeUntypedStorage):
-            return deferred_storage.deferred_from_real(untyped, mark)
-        if storage.is_known:
-            return deferred_storage.deferred_from_copy(storage.known_bytes(), mark)
-    cell = operations.Cell(storage.num_bytes, storage.device)
-    deferred = deferred_storage.DeferredState(cell, None, mark)
-    if isinstance(untyped, FakeUntypedStorage):
-        deferred.refuse(
-            "a deferred tensor was given the storage of a plain fake tensor (set_), which has no "
-            "values: make that one in torchfake.deferred_mode too"
-        )
-    return deferred
-
-
-def _view_to_set(fake: FakeTensor, source: Any, place: Args, storage: Storage) -> Any:
-    """The size, stride and offset that ``set_`` gives: those passed, else those of the source."""
-    if place:
-        offset, size = place[0], tuple(place[1])
-        stride = tuple(place[2]) if len(place) > 2 and place[2] else contiguous_stride(size)
-        return size, stride, offset
-    if isinstance(source, torch.Tensor):
-        return tuple(source.shape), source.stride(), int(source.storage_offset())
-    return (storage.num_bytes // fake.dtype.itemsize,), (1,), 0
+)(set_storage)
 
 
 @register_handler(aten._linalg_check_errors.default)

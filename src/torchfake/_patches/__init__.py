@@ -10,6 +10,7 @@ the original if it is not; when the last mode of the process is left, every orig
 Its files, in reading order:
 
     patch             one replacement of one attribute, and sets of them
+    while_fakes_live  torch's tracers, DTensor and DDP, as long as a fake lives
     install           which patches any mode needs, and which a mode with fake devices needs
     device_arguments  functions whose C++ reads device arguments before anything is dispatched
     wrapper_devices   wrapper subclasses of fakes on fake devices
@@ -20,6 +21,6 @@ Its files, in reading order:
     libraries         exact classes that libraries compare, and devices that they remember
     compiled          torch.compile: compiled functions run uncompiled in a mode and on fakes
 
-and the subpackages `data`: memory, files and copies of real tensors, of which fakes are made; and
-`accelerators`: torch.cuda, torch.accelerator and their kin, which describe the fake machine.
+The subpackage ``sources`` has memory, files and copies of real tensors, of which fakes are made;
+``accelerators`` has torch.cuda, torch.accelerator and their kin, which describe the fake machine.
 """

@@ -16,8 +16,7 @@ import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,45 +25,38 @@ from torchfake._core import modes
 from torchfake._operators.higher_order import kernels
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.compiler import frames, higher_order
+from torchfake._torch.compiler.python_functions import Replacement
 
 _MAX_DEPTH = 8  # of containers in containers
 _BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
+def patches_of_tracer() -> list[Replacement]:
+    """What is replaced in the tracer, which has been imported."""
+    if not _state.is_skipping:
+        kernels.register_kernels()  # the tracer has operators of its own
+        frames.skip(_untraced_modules())
+        _state.is_skipping = True
+    return frames.run_as_they_are(_has_fake, _in_a_mode, modes.thread)
+
+
 class _State:
-    is_watching = False  # for the import of the tracer, or it has been seen
+    is_skipping = False  # the tracer has been told of modules of torchfake
 
 
 _state = _State()
 
 
-def let_fakes_run_uncompiled(
-    as_outside_modes: Callable[[], AbstractContextManager[Any]],
-    imported: Mapping[str, Callable[[], None]],
-) -> None:
-    """From the first fake on. An import of the tracer reads the functions of torch: it gets the
-    originals in a context of the given kind. The functions `imported` are called when the modules
-    of their names are.
-    """
-    if not _state.is_watching:
-        _state.is_watching = True
-        of_torch = {
-            frames.TRACER: _run_uncompiled,
-            higher_order.FLEX_ATTENTION_MODULE: _expect_no_scores,
-        }
-        frames.watch_imports(as_outside_modes, {**of_torch, **imported})
+def patches_of_attention() -> list[Replacement]:
+    """The module of ``flex_attention`` does not warn of scores that fakes do not have."""
+    if not higher_order.UNFUSED_ATTENTION.holds():
+        return []
+    return [
+        higher_order.no_warning_of_unfused_attention(lambda query: isinstance(query, FakeTensor))
+    ]
 
 
-def _run_uncompiled() -> None:
-    kernels.register_kernels()  # the tracer has operators of its own
-    frames.run_as_they_are(_has_fake, _in_a_mode, modes.thread, list(_untraced_modules()))
-
-
-def _expect_no_scores() -> None:
-    higher_order.never_warn_of_unfused_attention(lambda query: isinstance(query, FakeTensor))
-
-
-_WITH_REPLACEMENTS = ("accelerators", "autocast", "data", "device_arguments", "wrapper_devices")
+_WITH_REPLACEMENTS = ("accelerators", "autocast", "device_arguments", "sources", "wrapper_devices")
 _TRACED = (
     "_core.modes",
     *(f"_patches.{name}" for name in _WITH_REPLACEMENTS),

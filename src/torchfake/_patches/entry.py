@@ -24,7 +24,7 @@ from torchfake._core.modes import ModeState
 from torchfake._patches import missing_devices
 from torchfake._patches.install import update_patches
 from torchfake._random import lazy_generators
-from torchfake._recording import generator_sync, initializers
+from torchfake._recording import generator_sync
 from torchfake._tensor import torch_function
 from torchfake._torch import contexts, dispatcher, versions
 from torchfake._torch.compiler import frames
@@ -79,7 +79,11 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
     state = None
     try:
         _end_abandoned()
-        state, refusal = _entry_to_leave(mode, has_error=error is not None)
+        entries = modes.thread.modes
+        if entries and entries[-1].mode() is mode:
+            state, refusal = entries[-1], ""
+        else:
+            state, refusal = _entry_to_leave(mode, has_error=error is not None)
         if state is not None:
             end(state)
             if not modes.is_recording():
@@ -136,7 +140,9 @@ def _entries_of(mode: Any) -> list[ModeState]:
 
 
 def _entry_to_leave(mode: Any, *, has_error: bool) -> tuple[ModeState | None, str]:
-    """The entry of `mode` that is to be left, or None, and why that is an error, if it is one."""
+    """The entry of `mode`, not the innermost one, that is to be left, or None, and why that is an
+    error, if it is one.
+    """
     entries, own = modes.thread.modes, _entries_of(mode)
     name = type(mode).__name__
     if not own:
@@ -167,14 +173,15 @@ def end(state: ModeState) -> None:
         ended = entries[entries.index(state) :]
         modes.on_any_thread.difference_update(ended)
         for each in ended:
-            modes.end_in_daemons(each)
+            if each.daemons:
+                modes.end_in_daemons(each)
         dispatcher.set_fake_mode(state.slot_before)
         dispatcher.set_only_lift_cpu(state.lift_before)
         frames.swap_frame_callback(state.frame_callback_before)
         del entries[entries.index(state) :]
         for other in ended[1:]:
             other.owner = None
-    initializers.release_frame()
+    modes.thread.initialiser_frame = None
     torch_function.update_override()
     modes.on_any_thread.discard(state)
     update_patches()

@@ -12,64 +12,31 @@ import threading
 from functools import cache
 from typing import Any
 
-from torchfake._core import modes
+from torchfake._core import living, modes
 from torchfake._core.modes import DEFERRED_AS_META, ModeState
 from torchfake._patches import (
     autocast,
-    compiled,
     device_arguments,
     libraries,
+    while_fakes_live,
     wrapper_devices,
 )
 from torchfake._patches.accelerators import cuda, others, stand_ins, tables
 from torchfake._patches.patch import Patch, PatchSet, entered
 from torchfake._patches.sources import (
-    constructors,
     copies,
     data_sources,
     draws,
-    factories,
     files,
-    initializers,
-    offloading,
-    position_tables,
-    resets,
-    safetensors_files,
     subclasses,
 )
-from torchfake._tensor.classes import FakeParameter
-from torchfake._tensor.copies import FakeCopies
-from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import Restoring, holding
-from torchfake._torch.distributed_patches import report_devices_of_shards
-from torchfake._torch.subclass import let_make_fx_trace
 
 _lock = threading.RLock()
 
 _for_any_mode, _for_named_devices, _for_ordinals = PatchSet(), PatchSet(), PatchSet()
 _by_device_type: dict[str, PatchSet] = {}
-_by_module = {name: PatchSet() for name in position_tables.MODULES}
-
-added_for_any_mode: list[Patch] = []
-"""By files that enter modes themselves, as ``_patches/threads`` does."""
-
-
-def update_patches() -> None:
-    """Install the patches that the modes need that are on, on any thread, and remove all others."""
-    report_devices_of_shards()
-    expect_fakes()
-    _update()
-
-
-def expect_fakes() -> None:
-    """Prepare torch's tracers and DTensors for fakes, which may be the first of this process."""
-    let_make_fx_trace(FakeTensor, FakeParameter)
-    report_devices_of_shards()
-    compiled.let_fakes_run_uncompiled(as_outside_modes, _after_imports)
-
-
-FakeCopies.expect_fakes = staticmethod(expect_fakes)
 
 
 class as_outside_modes(Restoring):
@@ -84,66 +51,82 @@ class as_outside_modes(Restoring):
         self._slot.change()
         for patched in reversed(entered):  # which wrap those of the modes
             patched.uninstall()
+        while_fakes_live.uninstall()
         _install_for(set())
 
     def restore(self) -> None:
         self._slot.restore()
         self._lock.restore()
-        _update()
+        update_patches()
         for patched in entered:
             patched.install()
 
 
-def _update() -> None:
+def update_patches() -> None:
+    """Install what the modes need that are on, on any thread, and the fakes that live; remove all
+    else.
+    """
     if _lock._is_owned():  # type: ignore[attr-defined]
-        return  # an abandoned mode was found in the middle of this: the next entry or exit does it
-    with holding(_lock):
-        _install_for(modes.on_any_thread.copy())
+        return  # found in the middle of this, which looks once more at its end
+    is_changed = True
+    while is_changed:  # the last fake has died meanwhile
+        with holding(_lock):
+            needed = _install_all()
+        is_changed = needed is not _are_there_fakes_or_modes()
 
 
-_after_imports = dict.fromkeys(position_tables.MODULES, _update)
+def _install_all() -> bool:
+    _install_for(modes.on_any_thread.copy())
+    needed = _are_there_fakes_or_modes()
+    _imports.update(needed)
+    return needed
+
+
+def _are_there_fakes_or_modes() -> bool:
+    return bool(modes.on_any_thread) or living.are_there_any()
+
+
+def _expect_fakes() -> None:
+    if not modes.on_any_thread:  # a mode has prepared torch
+        update_patches()
+
+
+def _forget_fakes() -> None:
+    """The last fake has died, at any place of the program: this waits for no lock. Who holds it
+    looks once more.
+    """
+    is_owned = _lock._is_owned()  # type: ignore[attr-defined]
+    if not modes.on_any_thread and not is_owned and _lock.acquire(blocking=False):
+        try:
+            _install_all()
+        finally:
+            _lock.release()
+
+
+_imports = while_fakes_live.Watch(as_outside_modes, update_patches)
+living.watch(_expect_fakes, _forget_fakes)
+
 _remembered = libraries.RememberedDevices()
 
 
 def _install_for(on: set[ModeState]) -> None:
     """Install the patches that the modes `on` need, and remove all others."""
-    types = {state.accelerator.device_type for state in on if state.accelerator is not None}
-    any_named = bool(types) or any(state.mark == DEFERRED_AS_META for state in on)
+    types, any_named = set(), False
+    for state in on:
+        any_named = any_named or state.mark == DEFERRED_AS_META
+        if state.accelerator is not None:
+            types.add(state.accelerator.device_type)
+    any_named = any_named or bool(types)
     misread = any_named and (types or {"cuda"}) != {backends.own_accelerator_type()}
     _remove_unneeded(types, any_named, misread)
     _remembered.update(types)
-    if not on:
+    if on and not _for_any_mode.is_installed:
+        _lists_of_functions.note()
+        _for_any_mode.install([*PATCHES_FOR_ANY_MODE, *libraries.patches_of_imported()])
+    elif not on:
         if _for_any_mode.is_installed:
-            _forget_lists_of_functions()
-        for patches in _by_module.values():
-            patches.uninstall()
-        _for_any_mode.uninstall()
-        return
-    if not _for_any_mode.is_installed:
-        _note_lists_of_functions()
-    _for_any_mode.install(
-        [
-            *autocast.PATCHES,
-            *constructors.PATCHES,
-            *copies.PATCHES,
-            *data_sources.PATCHES,
-            *device_arguments.PATCHES,
-            *draws.PATCHES,
-            *factories.PATCHES,
-            *files.PATCHES,
-            *initializers.PATCHES,
-            *resets.PATCHES,
-            *subclasses.PATCHES,
-            *safetensors_files.safetensors_patches(),
-            *libraries.PATCHES,
-            *offloading.accelerate_patches(),
-            *added_for_any_mode,
-        ]
-    )
-    for name, patches in _by_module.items():
-        of_module = [] if patches.is_installed else position_tables.patches_of(name)
-        if of_module:
-            patches.install(of_module)
+            _lists_of_functions.forget_new()
+        _for_any_mode.uninstall()  # what was begun, too
     if any_named:
         _for_named_devices.install(_patches_for_named_devices())
     if misread:
@@ -154,20 +137,28 @@ def _install_for(on: set[ModeState]) -> None:
             patches.install(_patches_for(device_type))
 
 
-_misses_before: dict[Any, int] = {}
+class _ListsOfFunctions:
+    """What torch caches of its own functions: replacements, and devices that are not there, would
+    stay there after the last mode.
+    """
+
+    def __init__(self) -> None:
+        self._misses: dict[Any, int] = {}
+
+    def note(self) -> None:
+        """Note what is cached before functions are replaced."""
+        self._misses.clear()
+        for cached in backends.caches_of_functions():
+            self._misses[cached] = cached.cache_info().misses
+
+    def forget_new(self) -> None:
+        """Have torch forget what it has cached since."""
+        for cached in backends.caches_of_functions():
+            if cached.cache_info().misses != self._misses.get(cached, 0):
+                cached.cache_clear()
 
 
-def _note_lists_of_functions() -> None:
-    """Note what torch has cached of its functions before they are replaced."""
-    _misses_before.clear()
-    _misses_before.update({c: c.cache_info().misses for c in backends.caches_of_functions()})
-
-
-def _forget_lists_of_functions() -> None:
-    """Have torch forget what it has cached since: replacements, and devices that are not there."""
-    for cached in backends.caches_of_functions():
-        if cached.cache_info().misses != _misses_before.get(cached, 0):
-            cached.cache_clear()
+_lists_of_functions = _ListsOfFunctions()
 
 
 def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
@@ -179,6 +170,19 @@ def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
         _for_ordinals.uninstall()
     if not any_named:
         _for_named_devices.uninstall()
+
+
+PATCHES_FOR_ANY_MODE = [
+    *autocast.PATCHES,
+    *copies.PATCHES,
+    *data_sources.PATCHES,
+    *device_arguments.PATCHES,
+    *draws.PATCHES,
+    *files.PATCHES,
+    *subclasses.PATCHES,
+    *libraries.PATCHES,
+]
+"""Files that enter modes themselves, as ``_patches/threads`` does, add theirs."""
 
 
 @cache

@@ -19,6 +19,7 @@ import torch
 
 from torchfake._core import modes
 from torchfake._patches.patch import Patch
+from torchfake._patches.sources import offloading, safetensors_files
 from torchfake._tensor.fake_tensor import FakeTensor
 
 _PACKAGE = "optimum.quanto.tensor."
@@ -116,6 +117,22 @@ PATCHES = [
     Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass),
     Patch(_Packet, "__call__", _call_packet),
 ]
+
+
+def patches_of_imported() -> list[Patch]:
+    """The patches of functions that libraries have, of those that are imported."""
+    found = []
+    for module, path, make_replacement in (
+        *offloading.OF_LIBRARIES,
+        *safetensors_files.OF_LIBRARIES,
+    ):
+        owner: Any = sys.modules.get(module)
+        *classes, name = path.split(".")
+        for each in classes:
+            owner = getattr(owner, each, None)
+        if owner is not None and hasattr(owner, name):
+            found.append(Patch(owner, name, make_replacement))
+    return found
 
 
 _REMEMBER_DEVICES = ("accelerate.utils.imports", "transformers.utils.import_utils")

@@ -8,8 +8,6 @@ a set, the original of all that is replaced is known, and is restored when the s
 from __future__ import annotations
 
 import inspect
-import sys
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,33 +16,24 @@ from torchfake._torch.contexts import Restoring
 
 
 class Patch(NamedTuple):
-    """One attribute to replace."""
+    """One attribute to replace, or one entry of a table."""
 
-    owner: Any
-    name: str
+    owner: Any  # a module, a class, an object, or a dict
+    name: Any  # a string; the key, if the owner is a dict
     make_replacement: Callable[[Any], Any]  # from the original to its replacement
 
 
 _INHERITED = object()  # the owner only inherits the attribute
 
 
-def is_torchs(function: Any, owner: Any, name: str) -> bool:
-    """Whether a function of a module or class of torch is the one that is defined there, and none
-    by which somebody has replaced it.
-    """
-    module = owner if isinstance(owner, types.ModuleType) else sys.modules[owner.__module__]
-    defined = getattr(function, "__code__", None)
-    if defined is None or defined.co_filename != module.__file__:
-        return False
-    qualified = name if owner is module else f"{owner.__qualname__}.{name}"
-    return bool(function.__qualname__ == qualified)
-
-
-def _inherited(owner: Any, name: str) -> Any:
+def _inherited(owner: Any, name: Any) -> Any:
     """What the owner inherits under this name, as it is in its class; None if there is nothing."""
     if not isinstance(owner, type):
-        return inspect.getattr_static(owner, name, None)
-    return next((vars(cls)[name] for cls in owner.__mro__ if name in vars(cls)), None)
+        return None if type(owner) is dict else inspect.getattr_static(owner, name, None)
+    for cls in owner.__mro__:
+        if name in vars(cls):
+            return vars(cls)[name]
+    return None
 
 
 class PatchSet:
@@ -53,8 +42,8 @@ class PatchSet:
     def __init__(self) -> None:
         self.is_installed = False
         # of what is replaced, or about to be, and the replacement
-        self.originals: list[tuple[Any, str, Any, Any]] = []
-        self._made: dict[tuple[int, str], tuple[Any, Any]] = {}  # originals and replacements
+        self.originals: list[tuple[Any, Any, Any, Any]] = []
+        self._made: dict[tuple[int, Any], tuple[Any, Any]] = {}  # originals and replacements
 
     def install(self, patches: list[Patch]) -> None:
         """Install `patches`, if they are not installed."""
@@ -62,7 +51,7 @@ class PatchSet:
             return
         self.uninstall()  # what was begun
         for owner, name, make_replacement in patches:
-            own = vars(owner).get(name, _INHERITED)
+            own = (owner if type(owner) is dict else vars(owner)).get(name, _INHERITED)
             original = _inherited(owner, name) if own is _INHERITED else own
             known = self._made.get((id(owner), name))
             if known is None or known[0] is not original:  # to make one takes longer than the rest
@@ -70,7 +59,10 @@ class PatchSet:
                 kernels.name_in_scripts(known[1], original)
             replacement = known[1]
             self.originals.append((owner, name, own, replacement))
-            setattr(owner, name, replacement)
+            if type(owner) is dict:
+                owner[name] = replacement
+            else:
+                setattr(owner, name, replacement)
         self.is_installed = True
 
     def uninstall(self) -> None:
@@ -78,11 +70,16 @@ class PatchSet:
         self.is_installed = False
         while self.originals:
             owner, name, original, replacement = self.originals[-1]
-            now = vars(owner).get(name, _INHERITED)
+            is_table = type(owner) is dict
+            now = (owner if is_table else vars(owner)).get(name, _INHERITED)
             if now is not replacement and (now is not _INHERITED or isinstance(original, tuple)):
                 pass  # it is what somebody has set meanwhile: CUDA was started on another thread
+            elif original is not _INHERITED and is_table:
+                owner[name] = original
             elif original is not _INHERITED:
                 setattr(owner, name, original)
+            elif is_table:
+                owner.pop(name, None)
             elif name in vars(owner):
                 delattr(owner, name)
             self.originals.pop()

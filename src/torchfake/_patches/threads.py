@@ -188,7 +188,7 @@ def _plainly(original: Any) -> Any:
     return replacement
 
 
-install.added_for_any_mode += [
+install.PATCHES_FOR_ANY_MODE += [
     Patch(threading.Thread, "start", _following_start),
     Patch(ThreadPoolExecutor, "submit", _following_work),
     Patch(ThreadPool, "__init__", _plainly),

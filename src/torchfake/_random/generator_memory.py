@@ -6,8 +6,7 @@ of the generator is read, and nothing is written.
 ``Generator.get_state()`` makes a tensor of 5,056 bytes, which takes as long as the rest of such a
 draw. The fields of ``at::mt19937`` and the normal numbers that are kept lie together in the
 generator (aten/src/ATen/CPUGeneratorImpl.h). Where, is found by the words of a generator whose
-state is known; if they are not found, `state_memory` reads the state by ``get_state()``. Checked
-on torch 2.13 and 2.15.
+state is known; if that is not to be relied on, `state_memory` reads the state by ``get_state()``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Protocol
 import torch
 
 from torchfake._random import mt19937
-from torchfake._torch import backends
+from torchfake._torch import backends, dispatcher, private_facts
 
 _WORDS_BYTES = 4 * 624
 _LARGEST_OFFSET = 512  # within which the words are sought: less than the words themselves take
@@ -47,9 +46,14 @@ class _CopiedState:
 
 def state_memory(generator: torch.Generator) -> StateMemory:
     """The memory of `generator`, which has to outlive it."""
-    offset = words_offset()
-    if offset is None:
+    if not FACT.holds():
         return _CopiedState(generator)
+    offset = words_offset()
+    assert offset is not None
+    return _memory_at(generator, offset)
+
+
+def _memory_at(generator: torch.Generator, offset: int) -> StateMemory:
     start = backends.generator_address(generator) + offset - _HEAD_BYTES
     num_bytes = _HEAD_BYTES + _WORDS_BYTES + _TAIL_BYTES
     return (ctypes.c_char * num_bytes).from_address(start)
@@ -71,3 +75,27 @@ def words_offset() -> int | None:
     if offset < _HEAD_BYTES or ctypes.string_at(start + offset, len(words)) != words:
         return None
     return offset
+
+
+def _shows_each_draw() -> bool:
+    """Whether the words are found, and each kind of draw changes bytes around them."""
+    offset = words_offset()
+    if offset is None:
+        return False
+    generator = torch.Generator("cpu")
+    memory = _memory_at(generator, offset)
+    before = memory.raw
+    with dispatcher.as_eager():
+        torch.empty(1, device="cpu").uniform_(generator=generator)
+        moved = memory.raw
+        torch.empty(1, dtype=torch.float64, device="cpu").normal_(generator=generator)
+    return len({before, moved, memory.raw}) == 3
+
+
+FACT = private_facts.PrivateFact(
+    "the state of a CPU generator lies at a fixed place of the generator",
+    used_in="_random/generator_memory",
+    without="The state is copied at each draw whose values are kept, which is slower",
+    is_shortcut=True,
+    check=_shows_each_draw,
+)

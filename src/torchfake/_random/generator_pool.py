@@ -108,30 +108,26 @@ class GeneratorPool:
     def _near(self, anchor: torch.Tensor, target: int) -> _PositionedGenerator | None:
         """The generator nearest before a position, if it is near enough to draw up to there."""
         limit = MAX_SKIPPED_WORDS if is_uniform_counted() else 0
-        near = [
-            positioned
-            for positioned in self._generators
-            if positioned.anchor is anchor and 0 <= target - positioned.offset_words <= limit
-        ]
-        return max(near, key=lambda positioned: positioned.offset_words, default=None)
+        nearest = None
+        for positioned in self._generators:
+            if positioned.anchor is anchor and 0 <= target - positioned.offset_words <= limit:
+                nearest, limit = positioned, target - positioned.offset_words
+        return nearest
 
     def _jump(
         self, device: torch.device, anchor: torch.Tensor, target: int
     ) -> _PositionedGenerator:
-        positioned = self._free(device)
-        positioned.generator.set_state(self._known.state(anchor, target))
-        positioned.anchor, positioned.offset_words = anchor, target
-        return positioned
-
-    def _free(self, device: torch.device) -> _PositionedGenerator:
-        """A new generator, or the one unused for longest. Several are kept for fused groups with
-        two draws, which continue both in turn.
+        """Move a new generator, or the one unused for longest. Several are kept for fused groups
+        with two draws, which continue both in turn.
         """
         same = [g for g in self._generators if g.generator.device == device]
         if len(same) < _MAX_GENERATORS:
-            self._generators.append(_PositionedGenerator(device))
-            return self._generators[-1]
-        return same[0]
+            same.insert(0, _PositionedGenerator(device))
+            self._generators.append(same[0])
+        positioned = same[0]
+        positioned.generator.set_state(self._known.state(anchor, target))
+        positioned.anchor, positioned.offset_words = anchor, target
+        return positioned
 
     def _skip(self, positioned: _PositionedGenerator, num_words: int) -> None:
         """Move a generator forward by drawing: an element of ``uniform_`` is a word."""

@@ -115,10 +115,6 @@ class Fill:
         self._count = count  # gives Words, if these can be counted
         self.reader: Callable[[], Any] = lambda: None  # a weak reference to who gets the bytes
 
-    def again(self) -> Fill:
-        """The same draw at another place, for another reader."""
-        return Fill(self._fill, self._count)
-
     def without_reader(self) -> Any:
         """What is left of it when nobody can read it any more."""
         counted = self._count() if self.reader() is None else None
@@ -149,17 +145,6 @@ class LazyGenerator:
         pending.append(item)
         if len(pending) > self._limit:
             self._forget_unread()
-
-    def waiting(self) -> list[Any]:
-        """What waits now."""
-        return list(self._pending)
-
-    def added_to(self, waiting: list[Any]) -> tuple[Any, ...] | None:
-        """What waits since then; None if some of what did has been done or merged."""
-        now = self.waiting()
-        if any(a is not b for a, b in zip(waiting, now, strict=False)) or len(now) < len(waiting):
-            return None
-        return tuple(now[len(waiting) :])
 
     def _forget_unread(self) -> None:
         """Merge what nobody can read any more."""
@@ -216,10 +201,6 @@ def _merged(items: Iterable[Any]) -> list[Any]:
     return [*merged, Words(num_words)] if num_words else merged
 
 
-def _lazy_from(state: torch.Tensor) -> LazyGenerator:
-    return LazyGenerator(_Generator("cpu").set_state(state))
-
-
 # The lazy generator of a thread.
 
 
@@ -262,7 +243,8 @@ class Position:
         # Its memory is read first, so that a move of another thread in between is noticed.
         memory, global_state = _default_memory.raw, _Generator.get_state(_default)
         with dispatcher.in_fake_slot(None):
-            self._lazy = lazy = _lazy_from(global_state if state is None else state)
+            own = _Generator("cpu").set_state(global_state if state is None else state)
+        self._lazy = lazy = LazyGenerator(own)
         self._global_memory, self._global_state = memory, global_state
         return lazy
 

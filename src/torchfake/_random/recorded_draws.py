@@ -64,7 +64,8 @@ class Draw:
     @property
     def pending_draw(self) -> Op | None:
         """The draw that has to be replayed before the position of this one is known."""
-        return _pending(self.anchor)
+        draw = self.previous
+        return draw if draw is not None and draw.draw.end_state is None else None
 
     def resolve_anchor(self) -> torch.Tensor:
         """The anchor as a state; a draw that was the anchor is released. No draw may be pending."""
@@ -74,16 +75,6 @@ class Draw:
             self.anchor = anchor = anchor.draw.end_state
         assert isinstance(anchor, torch.Tensor)
         return anchor
-
-
-def _pending(anchor: torch.Tensor | Op | None) -> Op | None:
-    return anchor if isinstance(anchor, Op) and anchor.draw.end_state is None else None
-
-
-def _state_at(anchor: torch.Tensor | Op, offset_words: int) -> torch.Tensor:
-    state = anchor.draw.end_state if isinstance(anchor, Op) else anchor
-    assert isinstance(state, torch.Tensor)
-    return mt19937.jump_ahead(state, offset_words) if offset_words else state
 
 
 class RecordedDraws:
@@ -134,7 +125,7 @@ class RecordedDraws:
 
     def restart_at(self, generator_state: torch.Tensor) -> None:
         """Continue from the generator's own state."""
-        self._set_anchor(generator_state)
+        self.anchor, self.offset_words, self._num_unresolved_elements = generator_state, 0, 0
         self._seen, self.is_synchronized = state_bytes(generator_state), True
 
     def move_to(
@@ -151,7 +142,8 @@ class RecordedDraws:
     @property
     def pending_draw(self) -> Op | None:
         """The draw that has to be replayed before the end of the draws is known."""
-        return _pending(self.anchor)
+        draw = self.anchor if isinstance(self.anchor, Op) else None
+        return draw if draw is not None and draw.draw.end_state is None else None
 
     @property
     def is_cheap_to_resolve(self) -> bool:
@@ -160,21 +152,18 @@ class RecordedDraws:
 
     def synchronize(self, generator: torch.Generator) -> None:
         """Move `generator` to the end of the draws. No draw may be pending."""
-        assert self.anchor is not None
-        state = _state_at(self.anchor, self.offset_words)
-        self._set_anchor(state)
-        self._move(generator, state)
+        state = self.anchor.draw.end_state if isinstance(self.anchor, Op) else self.anchor
+        assert isinstance(state, torch.Tensor)
+        if self.offset_words:
+            state = mt19937.jump_ahead(state, self.offset_words)
+        generator.set_state(state)
+        self.restart_at(state)
 
     def desynchronize(self, generator: torch.Generator) -> None:
         """Move `generator` elsewhere, so that it is noticed when the program restores its state or
         another generator takes its address: no program gets so far by drawing.
         """
-        self._move(generator, _far_ahead(generator.get_state(), next(_given_up)))
-
-    def _set_anchor(self, state: torch.Tensor) -> None:
-        self.anchor, self.offset_words, self._num_unresolved_elements = state, 0, 0
-
-    def _move(self, generator: torch.Generator, state: torch.Tensor) -> None:
+        state = _far_ahead(generator.get_state(), next(_given_up))
         generator.set_state(state)
         self._seen, self.is_synchronized = state_bytes(state), True
 

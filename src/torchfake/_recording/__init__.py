@@ -11,7 +11,6 @@ Files in reading order:
     arguments          which kinds of tensors are among the arguments of a call
     graph_builder      new operations of the graph, and the contents that they leave in storages
     initializers       functions of torch.nn.init that are recorded as one operation
-    fills              calls that fill a tensor as earlier ones did, recorded without a dispatch
     value_reads        operations whose outcome depends on values: executed while recording
     generator_sync     positions of draws, and generators moved as eager mode moves them
     local_collectives  collectives as copies on this rank

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from torchfake import _replay
 from torchfake._core.metadata import DEFERRED, metadata_of
 from torchfake._core.storage import Storage
 from torchfake._graph.deferred_storage import deferred_alias
 from torchfake._graph.externals import MAX_COPIED_BYTES
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
+from torchfake._replay.first_use import value_of
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake
 from torchfake._torch import autograd, dispatcher
@@ -132,7 +132,7 @@ def with_real_tensors(arg: Any, *, copied: bool = False) -> Any:
         return [with_real_tensors(item, copied=copied) for item in arg]
     if not is_materialized(arg):
         return arg
-    real = _replay.value_of(arg._fake_storage.deferred, arg._fake_meta)
+    real = value_of(arg._fake_storage.deferred, arg._fake_meta)
     is_small = real.numel() * real.element_size() <= MAX_COPIED_BYTES
     if not (copied and is_small):
         return real

@@ -13,14 +13,16 @@ import warnings
 
 import torch
 
-from torchfake import _replay
 from torchfake._core import memory, modes
 from torchfake._core.metadata import Metadata
 from torchfake._graph.operations import Op
 from torchfake._random import fake_generators, recorded_draws
+from torchfake._replay.first_use import run_draws
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.contexts import holding
 from torchfake.errors import ReplayError
+
+_lock = recorded_draws.lock
 
 
 def record_draws(
@@ -74,16 +76,11 @@ def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> Non
     torch's generator: then this takes a third of the time.
     """
     if num_words is not None and record.device.type == "cpu":
-        op.draw = next_default_draw(num_words)
+        with _lock:
+            op.draw = recorded_draws.default.next_draw(num_words)
         if op.draw is not None:
             return
     record_draws(op, None, record, num_words)
-
-
-def next_default_draw(num_words: int) -> recorded_draws.Draw | None:
-    """The next draw of the default generator on the CPU; None if its state has to be read first."""
-    with recorded_draws.lock:
-        return recorded_draws.default.next_draw(num_words)
 
 
 def is_simulated(device: torch.device) -> bool:
@@ -101,12 +98,13 @@ def synchronize(generator: torch.Generator) -> None:
         draws = recorded_draws.draws_of(generator)
         if draws.is_synchronized:
             return
-        if draws.pending_draw is not None and not draws.is_cheap_to_resolve:
+        pending = draws.pending_draw
+        if pending is not None and not draws.is_cheap_to_resolve:
             draws.desynchronize(generator)
             return
         try:
-            if draws.pending_draw is not None:
-                _replay.run_draws(draws.pending_draw)
+            if pending is not None:
+                run_draws(pending)
             draws.synchronize(generator)
         except ReplayError as error:
             draws.reset()

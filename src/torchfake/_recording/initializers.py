@@ -147,8 +147,3 @@ def _record_call(frame: types.FrameType) -> None:
 
 def _contiguous(meta: Metadata, size: tuple[int, ...]) -> Metadata:
     return intern(size, contiguous_stride(size), 0, meta.dtype, meta.device)
-
-
-def release_frame() -> None:
-    """Drop the reference to the frame of the last initialiser."""
-    modes.thread.initialiser_frame = None

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from torchfake import _replay
 from torchfake._core import modes
 from torchfake._core.schemas import (
     ACCEPTS_MASKS,
@@ -25,7 +24,7 @@ from torchfake._core.source_location import RawLocation
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Op, Read
-from torchfake._operators.meta_kernels import has_replacement
+from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
 from torchfake._recording import generator_sync
 from torchfake._recording.arguments import (
@@ -41,6 +40,7 @@ from torchfake._recording.graph_builder import (
     contents_before_write,
     new_op,
 )
+from torchfake._replay.first_use import make_real
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._torch import backends, dispatcher
@@ -152,7 +152,7 @@ def materialize_storages(tensors: Sequence[torch.Tensor]) -> None:
     """
     for fake in deferred_fakes(tensors):
         deferred: Any = fake._fake_storage.deferred
-        _replay.make_real(deferred)
+        make_real(deferred)
 
 
 def _fake_copies(result: Any) -> Any:

@@ -8,6 +8,7 @@ The pipeline: the operations that the contents depend on are restricted to the e
 demanded, fused into groups that can be computed tile by tile, and run by threads as their
 dependencies allow. Files in reading order:
 
+    first_use        requests of what every program imports: the first one imports the other files
     replay           the entry: requests contents, delivers storages; small replays run sequentially
     demand_analysis  which elements of each cell have to be computed
     slicing          operations rewritten to the demanded elements
@@ -18,39 +19,4 @@ dependencies allow. Files in reading order:
     workers          the threads that run them
     tile_loop        a range of a fused group, computed tile by tile
     execute          a single operation, executed on real tensors
-
-The functions of this file are for those that each program imports, of which few replay anything:
-the first call imports the rest, which takes as long as a tenth of importing torchfake.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
-    from torchfake._core.metadata import Metadata
-    from torchfake._graph.deferred_storage import DeferredState
-    from torchfake._graph.operations import Op
-
-
-def value_of(deferred: DeferredState, record: Metadata) -> torch.Tensor:
-    """The real tensor that a fake of `record` on that storage stands for; not to be written."""
-    from torchfake._replay import replay
-
-    return replay.value_of(deferred, record)
-
-
-def make_real(deferred: DeferredState) -> torch.UntypedStorage:
-    """The memory of a deferred storage, which is computed if there is none yet."""
-    from torchfake._replay import replay
-
-    return replay.make_real(deferred)
-
-
-def run_draws(op: Op) -> None:
-    """Execute `op`, whose draws cannot be counted, so that it is known where they end."""
-    from torchfake._replay import replay
-
-    replay.run_draws(op)

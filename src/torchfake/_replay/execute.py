@@ -27,27 +27,15 @@ from torchfake._torch import backends, numerics
 from torchfake.errors import ReplayError
 
 
-class Storages:
-    """The real storages of cells: each is allocated on first use, and freed once it is popped."""
+class Storages(dict[Cell, torch.UntypedStorage]):
+    """The real storages of cells: each is allocated, uninitialised, when it is first looked up."""
 
-    def __init__(self) -> None:
-        self._by_cell: dict[Cell, torch.UntypedStorage] = {}
-
-    def get(self, cell: Cell) -> torch.UntypedStorage:
-        """The storage of `cell`; a new uninitialised one if it has none."""
-        storage = self._by_cell.get(cell)
-        if storage is None:
-            try:
-                storage = self._by_cell[cell] = allocate_storage(cell.num_bytes, cell.device)
-            except RuntimeError as error:
-                raise no_memory_error(cell, error) from error
+    def __missing__(self, cell: Cell) -> torch.UntypedStorage:
+        try:
+            storage = self[cell] = allocate_storage(cell.num_bytes, cell.device)
+        except RuntimeError as error:
+            raise no_memory_error(cell, error) from error
         return storage
-
-    def put(self, cell: Cell, storage: torch.UntypedStorage) -> None:
-        self._by_cell[cell] = storage
-
-    def pop(self, cell: Cell) -> torch.UntypedStorage | None:
-        return self._by_cell.pop(cell, None)
 
 
 def no_memory_error(cell: Cell, error: Exception) -> ReplayError:
@@ -66,19 +54,21 @@ def execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
     """
     if op.cached is not None:
         for cell, storage in op.cached.items():
-            storages.put(cell, storage if op.gives_up_cached else storage.clone())
+            storages[cell] = storage if op.gives_up_cached else storage.clone()
         return
     check_replayable(op)
     try:
-        _execute(op, storages, generators)
+        with numerics.applied(op.numerics, op.product_settings):
+            result = _call(op, storages, generators)
+        if op.outputs:
+            _store_results(op, result, storages)
     except ReplayError:
         raise
     except Exception as error:
         raise replay_error(op, error) from error
 
 
-def _execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
-    result = _call(op, storages, generators)
+def _store_results(op: Op, result: Any, storages: Storages) -> None:
     for output in op.outputs:
         value = result if output.position is None else result[output.position]
         if value is None or output.position == _WORKSPACES.get(op.func, -1):
@@ -97,16 +87,11 @@ _WORKSPACES = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
 
 
 def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
-    args = [_real_argument(arg, storages) for arg in op.args]
-    args = with_repeats(op.func, op.args, args)
-    kwargs = {name: _real_argument(arg, storages) for name, arg in op.kwargs.items()}
-    with (
-        numerics.applied(op.numerics),
-        numerics.applied_to_products(op.product_settings),
-    ):
-        if op.draw is None:
-            return op.func(*args, **kwargs)
-        return _call_with_draws(op, args, kwargs, generators)
+    args = with_repeats(op.func, op.args, _real_argument(op.args, storages))
+    kwargs = dict(zip(op.kwargs, _real_argument([*op.kwargs.values()], storages), strict=True))
+    if op.draw is None:
+        return op.func(*args, **kwargs)
+    return _call_with_draws(op, args, kwargs, generators)
 
 
 def check_replayable(op: Op) -> None:
@@ -118,7 +103,7 @@ def check_replayable(op: Op) -> None:
             f"{op} was recorded while C's rounding mode (fesetround) was not to nearest, which is "
             "not replayed: restore it before, or do this after materialize_module"
         )
-    for external in op.externals():
+    for external in op.arguments_of(External):
         if external.is_changed:
             raise ReplayError(
                 f"{op} was recorded with a real tensor of shape {list(external.tensor.shape)}, "
@@ -134,7 +119,7 @@ def replay_error(op: Op, error: Exception) -> ReplayError:
 
 def _real_argument(arg: Any, storages: Storages) -> Any:
     if type(arg) is Read:
-        return view_of(storages.get(arg.contents.cell), arg.record)
+        return view_of(storages[arg.contents.cell], arg.record)
     if type(arg) is External:
         return arg.tensor
     if type(arg) in (list, tuple):
@@ -150,14 +135,14 @@ def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> N
     """
     record, cell = output.record, output.cell
     if record.zero:  # what views and copies of it read
-        flat_view(storages.get(cell), torch.uint8).zero_()
+        flat_view(storages[cell], torch.uint8).zero_()
         return
     same = result.stride() == record.stride and result.storage_offset() == record.offset
     same = same and result.is_conj() == record.conj and result.is_neg() == record.neg
     if same and result.untyped_storage().nbytes() == cell.num_bytes:
-        storages.put(cell, result.untyped_storage())
+        storages[cell] = result.untyped_storage()
     else:
-        view_of(storages.get(cell), record).copy_(result)
+        view_of(storages[cell], record).copy_(result)
 
 
 def _call_with_draws(

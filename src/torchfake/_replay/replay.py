@@ -65,31 +65,28 @@ def replay(
         ReplayError: naming the operation that cannot be replayed, or failed.
     """
     computed: list[Contents] = []
-    for contents in list(requested):  # `deliver` may change what it came from
-        if contents.op is not None:
-            computed.append(contents)
-            continue
-        with dispatcher.as_eager():
-            deliver(contents, Storages().get(contents.cell))  # uninitialised memory
-    with numerics.denormals_flushed(False):  # on this thread, and on those that it starts
-        _run(computed, deliver, cache_all, cache_small, num_threads, block_writers)
+    # Denormals: on this thread, and on those that it starts.
+    with dispatcher.as_eager(), numerics.denormals_flushed(False):
+        for contents in list(requested):  # `deliver` may change what it came from
+            if contents.op is not None:
+                computed.append(contents)
+            else:
+                deliver(contents, Storages()[contents.cell])  # uninitialised memory
+        ops = dependencies([contents.op for contents in computed])
+        num_uses = _count_uses(ops)
+        is_small = all(cell.num_bytes <= MAX_SEQUENTIAL_BYTES for cell in num_uses)
+        if cache_all or cache_small or (is_small and block_writers is None):
+            _SequentialReplay(ops, num_uses, cache_all, cache_small).run(computed, deliver)
+        else:
+            _run_scheduled(ops, computed, deliver, num_threads, block_writers)
 
 
-def _run(
-    computed: list[Contents],
-    deliver: Deliver,
-    cache_all: bool,
-    cache_small: bool,
-    num_threads: int | None,
-    block_writers: Mapping[Contents, BlockWriter] | None,
-) -> None:
-    ops = dependencies(contents.op for contents in computed)
-    is_small = all(cell.num_bytes <= MAX_SEQUENTIAL_BYTES for op in ops for cell in cells_of(op))
-    if cache_all or cache_small or (is_small and block_writers is None):
-        with dispatcher.as_eager():
-            _SequentialReplay(ops, cache_all, cache_small).run(computed, deliver)
-    else:
-        _run_scheduled(ops, computed, deliver, num_threads, block_writers)
+def _count_uses(ops: list[Op]) -> Counter[Cell]:
+    """How often each cell is read or made by `ops`."""
+    num_uses = Counter[Cell]()
+    for op in ops:
+        num_uses.update(cells_of(op))
+    return num_uses
 
 
 def _run_scheduled(
@@ -101,26 +98,14 @@ def _run_scheduled(
 ) -> None:
     """Run the pipeline: restrict `ops` to what is demanded, schedule them, run threads."""
     by_cell = {contents.cell: contents for contents in requested}
-    with dispatcher.as_eager():
-        schedule = build_schedule(slice_to_demand(ops, by_cell))
     Workers(
-        schedule,
+        build_schedule(slice_to_demand(ops, by_cell)),
         set(by_cell),
         lambda cell, storage: deliver(by_cell[cell], storage),
         num_threads=num_threads or torch.get_num_threads(),
         block_writers={c.cell: writer for c, writer in (block_writers or {}).items()},
         counts_requested=block_writers is not None,
     ).run()
-
-
-def check_threads(threads: int | None) -> None:
-    """Refuse what is not a number of threads.
-
-    Raises:
-        ValueError: with the values that are allowed.
-    """
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise ValueError(f"threads is {threads!r}: give a number of threads, 1 or more, or None")
 
 
 def value_of(deferred: DeferredState, record: Metadata) -> torch.Tensor:
@@ -160,16 +145,23 @@ def clear_cached_results() -> None:
 def run_draws(op: Op) -> None:
     """Execute `op`, whose draws cannot be counted, so that it is known where they end."""
     with dispatcher.as_eager():
-        _SequentialReplay(dependencies([op])).run([], lambda *_: None)
+        ops = dependencies([op])
+        _SequentialReplay(ops, _count_uses(ops)).run([], lambda *_: None)
 
 
 class _SequentialReplay:
     """One replay in the recorded order: the storages that exist, and the remaining uses of each."""
 
-    def __init__(self, ops: list[Op], cache_all: bool = False, cache_small: bool = False) -> None:
+    def __init__(
+        self,
+        ops: list[Op],
+        num_uses: Counter[Cell],
+        cache_all: bool = False,
+        cache_small: bool = False,
+    ) -> None:
         self._ops = ops
         self._storages = Storages()
-        self._num_uses = Counter(cell for op in ops for cell in cells_of(op))
+        self._num_uses = num_uses
         self._cache_all = cache_all
         self._last_writers = (
             {cell: op for op in ops for cell in op.modified_cells()} if cache_small else {}
@@ -181,29 +173,28 @@ class _SequentialReplay:
         for contents in requested:
             requested_of.setdefault(contents.op, []).append(contents)
         for op in self._ops:
-            self._execute(op)
+            is_to_cache = self._cache_all and op.cached is None
+            execute(op, self._storages, self._generators)
+            if is_to_cache:
+                op.cached = {cell: self._storages[cell].clone() for cell in op.modified_cells()}
+                _cached.add(op)
             for contents in requested_of.get(op, ()):
-                deliver(contents, self._storages.get(contents.cell))
+                deliver(contents, self._storages[contents.cell])
             self._release(op)
-
-    def _execute(self, op: Op) -> None:
-        was_cached = op.cached is not None
-        execute(op, self._storages, self._generators)
-        if self._cache_all and not was_cached:
-            op.cached = {cell: self._storages.get(cell).clone() for cell in op.modified_cells()}
-            _cached.add(op)
 
     def _release(self, op: Op) -> None:
         """Free the cells that no operation after `op` uses."""
         for cell in cells_of(op):
             self._num_uses[cell] -= 1
             if not self._num_uses[cell]:
-                self._cache_last(cell, self._storages.pop(cell))
+                storage = self._storages.pop(cell, None)
+                if storage is not None and cell in self._last_writers:
+                    self._cache_last(cell, storage)
 
-    def _cache_last(self, cell: Cell, storage: torch.UntypedStorage | None) -> None:
+    def _cache_last(self, cell: Cell, storage: torch.UntypedStorage) -> None:
         """Cache the last contents of `cell`, if it is small, in place of its contents before."""
-        op = self._last_writers.get(cell)
-        if op is None or storage is None or storage.nbytes() > MAX_CACHED_BYTES:
+        op = self._last_writers[cell]
+        if storage.nbytes() > MAX_CACHED_BYTES:
             return
         if [*op.modified_cells()] == [cell] and op.cached is None:
             for read in op.reads():

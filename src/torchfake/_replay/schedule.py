@@ -61,10 +61,14 @@ class FusedGroup(Task):
         self.cells |= other.cells
 
 
-def cells_of(op: Op) -> Iterator[Cell]:
+def cells_of(op: Op) -> list[Cell]:
     """The cells that an operation reads or makes."""
-    yield from (read.contents.cell for read in op.reads())
-    yield from (output.cell for output in op.outputs)
+    cells = []
+    for read in op.reads():
+        cells.append(read.contents.cell)
+    for output in op.outputs:
+        cells.append(output.cell)
+    return cells
 
 
 class Schedule(NamedTuple):

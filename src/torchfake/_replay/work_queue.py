@@ -189,7 +189,7 @@ class WorkQueue:
         tiled_only = group.cells & self._tiled_only
         writers = self._block_writers
         return BufferAssignment(
-            {cell: self.storages.get(cell) for cell in group.cells - tiled_only},
+            {cell: self.storages[cell] for cell in group.cells - tiled_only},
             {cell: writers[cell] for cell in tiled_only if cell in writers},
             tile_loop.block_elements(self._num_threads),
         )
@@ -251,7 +251,7 @@ class WorkQueue:
         """Count one use of `cell` less; free its memory after the last."""
         self._num_uses[cell] -= 1
         if not self._num_uses[cell]:
-            self.storages.pop(cell)
+            self.storages.pop(cell, None)
             self._num_bytes -= self._counted_bytes(cell)
 
 

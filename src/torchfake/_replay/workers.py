@@ -131,7 +131,7 @@ class Workers:
             if work is None:
                 _wait(self._wakeups[0])
             elif isinstance(work, Cell):
-                self._deliver(work, self._queue.storages.get(work))
+                self._deliver(work, self._queue.storages[work])
                 with holding(self._lock):
                     self._queue.release(work)
                 self._wake_all()

@@ -7,7 +7,8 @@ Invariant: a fake that was not recorded is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 
@@ -15,10 +16,20 @@ from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import distributed, subclass
 from torchfake.errors import NotDeferredError
 
+NamedTensors = list[tuple[str, torch.Tensor]]
+
+
+class LocalTensors(NamedTuple):
+    """The deferred tensors of this rank among others, by name."""
+
+    fakes: list[tuple[str, FakeTensor]]  # all of them; of wrappers, what they consist of
+    shards: NamedTensors  # the DTensors of deferred shards
+    wrapped: NamedTensors  # the wrappers of deferred tensors that are no DTensors
+
 
 def check_recorded(name: str, fake: FakeTensor) -> None:
     """Refuse a fake that has no record, by name."""
-    if not is_deferred_fake(fake):
+    if fake._fake_storage.deferred is None:
         raise NotDeferredError(
             f"{name} is fake and was not recorded: it was made in fake_mode(), or computed from a "
             "fake that was. Make it inside deferred_init() or deferred_mode()"
@@ -32,40 +43,47 @@ def is_or_holds_deferred(tensor: torch.Tensor) -> bool:
     return any(is_or_holds_deferred(inner) for inner in subclass.inner_tensors(tensor))
 
 
-def deferred_fakes(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, FakeTensor]]:
-    """Names and deferred tensors among these; of DTensors, their shards; of other wrappers, what
-    they consist of, and of their gradients.
+def local_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> LocalTensors:
+    """The deferred tensors of this rank: of DTensors, their shards; of other wrappers, what they
+    consist of, and of their gradients.
+
+    Raises:
+        NotDeferredError: for a fake that was not recorded.
     """
+    found = LocalTensors([], [], [])
     for name, tensor in named:
-        local = distributed.local_tensor_of(tensor)
-        if isinstance(local, FakeTensor):
-            check_recorded(name, local)
-            yield name, local
-        elif is_or_holds_deferred(local):
-            yield from _deferred_leaves(name, local)
-            if local.grad is not None:
-                yield from deferred_fakes([(f"{name}.grad", local.grad)])
+        if isinstance(tensor, FakeTensor):
+            check_recorded(name, tensor)
+            found.fakes.append((name, tensor))
+        elif type(tensor) not in _REAL_TYPES:
+            _add_wrapper(found, name, tensor)
+    return found
 
 
-def _deferred_leaves(name: str, wrapper: torch.Tensor) -> Iterator[tuple[str, FakeTensor]]:
-    for inner, leaf in subclass.named_leaves(name, wrapper):
+_REAL_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _add_wrapper(found: LocalTensors, name: str, tensor: torch.Tensor) -> None:
+    is_dtensor = distributed.is_dtensor(tensor)
+    local = distributed.shard_of(tensor) if is_dtensor else tensor
+    if isinstance(local, FakeTensor):
+        check_recorded(name, local)
+        found.fakes.append((name, local))
+        found.shards.append((name, tensor))
+        return
+    if not is_or_holds_deferred(local):
+        return
+    for inner, leaf in subclass.named_leaves(name, local):
         if isinstance(leaf, FakeTensor):  # others were real when they were wrapped
             check_recorded(inner, leaf)
-            yield inner, leaf
+            found.fakes.append((inner, leaf))
+    if local.grad is not None:
+        found.fakes.extend(local_tensors([(f"{name}.grad", local.grad)]).fakes)
+    if not is_dtensor:
+        found.wrapped.append((name, tensor))
 
 
-def deferred_wrappers(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
-    """Names and wrappers of deferred tensors among these, other than DTensors."""
-    return [
-        (name, tensor)
-        for name, tensor in named
-        if not isinstance(tensor, FakeTensor)
-        and not distributed.is_dtensor(tensor)
-        and is_or_holds_deferred(tensor)
-    ]
-
-
-def deferred_shards(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+def deferred_shards(named: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
     """Names and DTensors of deferred shards among these."""
     return [
         (name, tensor)

@@ -8,6 +8,7 @@ Its files, in reading order:
 
     fake_tensor     the class, and the functions that make and change fakes
     classes         how fakes, parameters and subclasses construct and copy
+    address         what data_ptr() gives: an identity, and no valid address
     storages        what untyped_storage() and storage() of a fake give
     conversions     the arguments of Tensor.to, Tensor.type and Tensor.new, and indices
     known_values    small host tensors whose values are kept: limits, reading, the error otherwise

@@ -9,7 +9,6 @@ mode, and else a real tensor.
 from __future__ import annotations
 
 import copy
-import importlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -36,8 +35,8 @@ _Constructor = Callable[..., torch.Tensor]
 _Mode = Callable[[], AbstractContextManager[Any]]
 
 modes_by_kind: dict[bool, _Mode] = {}
-"""Whether tensors are deferred, and the mode for such: :mod:`torchfake.fake` and
-:mod:`torchfake.deferred`, which are above this file, put them here.
+"""Whether tensors are deferred, and the mode for such tensors: :mod:`torchfake.fake`, which is
+above this file, puts both here.
 """
 
 
@@ -49,7 +48,6 @@ class FakeParameter(FakeTensor, torch.nn.Parameter):
     """
 
     _fake_of = torch.nn.Parameter
-    _is_param = property(lambda _fake: True, lambda _fake, _value: None)
 
     def __new__(cls, data: Any = None, requires_grad: bool = True, **kwargs: Any) -> Any:
         data = torch.empty(0) if data is None else data
@@ -102,9 +100,9 @@ def _as_subclass(fake: FakeTensor, cls: Any) -> Any:
     return as_class(view, cls)
 
 
-def refuse_integers(data: FakeTensor) -> None:
+def refuse_integers(data: Any) -> None:
     """Raise what torch's C++ raises for a parameter that cannot require a gradient."""
-    dtype = data._fake_meta.dtype
+    dtype = data._fake_meta.dtype if isinstance(data, FakeTensor) else torch.float32
     if not dtype.is_floating_point and not dtype.is_complex:
         with known_values.without_fake_mode():
             subclass.make_subclass(torch.nn.Parameter, torch.empty(0, dtype=dtype), True)
@@ -145,7 +143,6 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
     kind = kind if base is FakeParameter else _equal_kind(kind)
     combined: type[FakeTensor] = kind(cls.__name__, (cls, base), namespace)
     only: Any = combined if base is FakeParameter else _Only(combined)
-    subclass.let_make_fx_trace(only)
     higher_order.share_kernels(FakeTensor, only)
     return combined
 
@@ -185,14 +182,8 @@ def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
     new: _Constructor = super(combined, combined).__new__
     if modes.current() is not None:
         return new(combined, *args, **kwargs)
-    with _mode_for(is_deferred=any(map(is_deferred_fake, tensors))):
+    with modes_by_kind[any(map(is_deferred_fake, tensors))]():
         return new(combined, *args, **kwargs)
-
-
-def _mode_for(*, is_deferred: bool) -> AbstractContextManager[Any]:
-    if is_deferred and True not in modes_by_kind:  # the tensor is from a pickle
-        importlib.import_module("torchfake.deferred")
-    return modes_by_kind[is_deferred]()
 
 
 def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -225,13 +216,14 @@ def _with_same_bytes(fake: FakeTensor) -> torch.Tensor:
 
 
 def _is_parameter(fake: FakeTensor) -> bool:
-    return bool(subclass.all_attributes(fake).get("_is_param", False))
+    is_parameter = issubclass(type(fake), FakeParameter)
+    return is_parameter or bool(subclass.all_attributes(fake).get("_is_param", False))
 
 
 def _mark_parameter(fake: FakeTensor, is_parameter: bool) -> None:
     if type(fake) is FakeTensor and is_parameter:
         fake.__class__ = FakeParameter
-    else:
+    elif not issubclass(type(fake), FakeParameter):
         subclass.all_attributes(fake)["_is_param"] = is_parameter
 
 

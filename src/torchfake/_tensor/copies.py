@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -32,12 +32,7 @@ class FakeCopies:
         known: copies of small tensors get their values, but those of parameters do not.
     """
 
-    expect_fakes: ClassVar[Callable[[], None]]
-    """Prepares torch for fakes, as entering a mode does: the copies may be the first ones. It is
-    set by ``_patches/install``."""
-
     def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
-        FakeCopies.expect_fakes()
         self.device = device
         self.known = known
         self.by_tensor: dict[int, Any] = {}

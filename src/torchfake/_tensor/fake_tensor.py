@@ -98,20 +98,13 @@ class FakeTensor(torch.Tensor):
         fake = source if isinstance(source, FakeTensor) else _fake_of_real(source, mark)
         rebind(self, fake._fake_meta, fake._fake_storage, is_inference=source.is_inference())
 
-    @property
-    def grad(self) -> torch.Tensor | None:
-        return _Super.grad.__get__(self)  # type: ignore[union-attr, no-any-return]
-
-    @grad.setter
-    def grad(self, value: torch.Tensor | None) -> None:
+    def _set_grad(self, value: torch.Tensor | None) -> None:
         mark = self._fake_meta.mark
         if mark and value is not None and type(value) in _PLAIN_TENSORS and not value.is_meta:
             value = _fake_of_real(value, mark)  # C++ compares devices: that of a fake is a carrier
         _Super.grad.__set__(self, value)  # type: ignore[union-attr]
 
-    @grad.deleter
-    def grad(self) -> None:
-        _Super.grad.__delete__(self)  # type: ignore[union-attr]
+    grad = property(_Super.grad.__get__, _set_grad, _Super.grad.__delete__)  # type: ignore[union-attr]
 
     @property
     def _wrapped_number(self) -> bool | int | float | complex:
@@ -127,7 +120,7 @@ class FakeTensor(torch.Tensor):
         return self._fake_storage.untyped.typed(self.dtype)
 
     def data_ptr(self) -> Any:
-        """Identifies the storage; a real address only if there is memory: see ``_core/address``."""
+        """Identifies the storage; a real address only if there is memory (``_tensor/address``)."""
         if self.numel() == 0:
             return 0
         meta = self._fake_meta
@@ -307,8 +300,10 @@ def fake_copy(
 
 def user_attributes(fake: torch.Tensor) -> dict[str, Any]:
     """What the program has set on a fake: it is in one dict with the parts of the fake."""
-    every = subclass.all_attributes(fake)
-    return {name: value for name, value in every.items() if name not in OWN_ATTRIBUTES}
+    attributes = dict(subclass.all_attributes(fake))
+    for name in OWN_ATTRIBUTES:
+        attributes.pop(name, None)
+    return attributes
 
 
 def fake_repr(fake: Any) -> str:

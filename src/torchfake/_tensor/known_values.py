@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torchfake import _replay
 from torchfake._core import memory
 from torchfake._core.storage import AssumedFill, Storage
+from torchfake._replay import first_use as replay
 from torchfake._torch import dispatcher, subclass
 from torchfake._unknown_values import answerers
 from torchfake.errors import UnknownValueError
@@ -48,12 +48,16 @@ def store_tensor_value(storage: Storage, real: torch.Tensor) -> None:
     """Give `storage` the value of the memory that `real` views. Faster if `real` is contiguous and
     covers all of it.
     """
-    covers = real.numel() * real.element_size() == storage.num_bytes
-    if not (covers and real.is_contiguous()) or real.is_conj() or real.is_neg():
-        store_value(storage, real.untyped_storage(), real.dtype)
-    elif keeps_value(storage.num_bytes, real.dtype):
-        with without_fake_mode():
+    num_bytes, dtype = storage.num_bytes, real.dtype
+    covers = real.nbytes == num_bytes and real.is_contiguous()
+    if not covers or real.is_conj() or real.is_neg():
+        store_value(storage, real.untyped_storage(), dtype)
+    elif keeps_value(num_bytes, dtype):
+        if dispatcher.current_fake_mode() is None:  # inside a dispatch: no context is needed
             storage.value = real.detach().clone().untyped_storage()
+        else:
+            with without_fake_mode():
+                storage.value = real.detach().clone().untyped_storage()
 
 
 def read_value(fake: Any, requested_by: str) -> torch.Tensor:
@@ -64,7 +68,7 @@ def read_value(fake: Any, requested_by: str) -> torch.Tensor:
     """
     storage = fake._fake_storage
     if storage.deferred is not None:
-        return _replay.value_of(storage.deferred, fake._fake_meta)
+        return replay.value_of(storage.deferred, fake._fake_meta)
     if storage.is_unknown:
         answered = answerers.value_of(fake, requested_by)
         if answered is None:
@@ -85,7 +89,7 @@ def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
     """
     if fake._fake_storage.deferred is None:
         return read_value(fake, requested_by).clone()
-    _replay.make_real(fake._fake_storage.deferred)
+    replay.make_real(fake._fake_storage.deferred)
     return read_value(fake, requested_by)
 
 

@@ -62,7 +62,6 @@ def load_fake(
     )
     is_parameter = stands_for is None and attributes.get("_is_param", False)
     cls = FakeParameter if is_parameter else fake_class(stands_for or torch.Tensor)
-    subclass.let_make_fx_trace(FakeTensor, FakeParameter)  # it may be the first fake of the process
     fake = new_fake(meta, storage, cls)
     with subclass.no_subclass_functions():  # a lazy parameter's own function raises
         fake.requires_grad_(requires_grad)

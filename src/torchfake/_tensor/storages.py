@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from torchfake import _replay
-from torchfake._core.address import Address
 from torchfake._core.memory import flat_view
 from torchfake._core.metadata import intern
 from torchfake._core.storage import Storage
+from torchfake._replay.first_use import make_real
 from torchfake._tensor import known_values
+from torchfake._tensor.address import Address
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake
 from torchfake._torch import dispatcher, subclass
 from torchfake.errors import RecordError, UnknownValueError
@@ -301,7 +301,7 @@ def real_storage(storage: Storage, requested_by: str) -> torch.UntypedStorage:
     """
     deferred: Any = storage.deferred
     if deferred is not None:
-        return _replay.make_real(deferred)
+        return make_real(deferred)
     made_by = "" if storage.op is None else f", made by {storage.op}"
     at = "" if storage.source_location is None else f" at {storage.source_location}"
     raise UnknownValueError(

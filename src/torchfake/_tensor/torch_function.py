@@ -21,7 +21,6 @@ from torchfake._core.source_location import CodePredicate
 from torchfake._tensor.autocast import kernels as autocast
 from torchfake._torch import dispatcher, subclass
 from torchfake._torch.compiler import python_functions
-from torchfake._torch.distributed_patches import report_devices_of_shards
 
 _FACTORIES = frozenset(
     [getattr(torch, name) for name in dir(torch) if name.endswith("_like") and name[0] != "_"]
@@ -87,7 +86,6 @@ def _watched(call: Any, *args: Any) -> Any:
     in_a_mode = modes.current() is not None or dispatcher.current_fake_mode() is not None
     if in_a_mode or not modes.recording.is_used:
         return call(*args)
-    report_devices_of_shards()  # DTensor may have been imported since the last mode
     # Factories that C++ calls are dispatched: a number that is written, or selected by `where`, is
     # made a tensor in C++ first, which would not be dispatched otherwise.
     factory_mode = modes.recording.factory_mode

@@ -20,6 +20,7 @@ Its files, in reading order:
     distributed           DTensor, FSDP2, device meshes, process groups
     distributed_training  pipeline schedules, the buckets of DDP, ZeroRedundancyOptimizer
     distributed_patches   the device of a DTensor of a fake; a check before DDP
+    private_facts         what is taken for granted of torch's insides, each with a check
 """
 
 from torchfake._torch import versions

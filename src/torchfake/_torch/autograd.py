@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.autograd.forward_ad
@@ -125,12 +125,51 @@ def share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def version_counter_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the version counter of `tensor`, and no memory."""
-    with Guards(torch._C._DisableTorchDispatch), no_grad():
-        made = tensor.detach()
-        if not made.is_meta:
-            made.data = torch.empty(0, dtype=made.dtype, device=made.device)
+    """A tensor with the version counter of `tensor`, and no memory. To be called in a context in
+    which nothing is dispatched to the class of `tensor`.
+    """
+    made = torch._C.TensorBase.detach(tensor)
+    if not made.is_meta:
+        made.data = torch.empty(0, dtype=made.dtype, device=made.device)
     return made
+
+
+def examining() -> Guards:
+    """Context in which :func:`standing_of` may be called.
+
+    Nothing is dispatched to the class of a tensor, which would test for DTensor and import it
+    (0.5 s), and the function of no class is asked: that of a lazy parameter refuses nearly all.
+    """
+    return Guards(
+        torch._C.DisableTorchFunctionSubclass, torch._C._DisableTorchDispatch, _normal_mode
+    )
+
+
+class Standing(NamedTuple):
+    """What the autograd engine holds of a tensor."""
+
+    history: Any = None  # the node that made it; None of a leaf
+    gradient: torch.Tensor | None = None  # of a leaf
+    is_in_live_graph: bool = False  # see the function of that name
+
+
+def standing_of(tensor: torch.Tensor) -> Standing:
+    """What the autograd engine holds of `tensor`, in :func:`examining`. Of a view whose history is
+    forbidden, as in :func:`history_of`, that is nothing.
+    """
+    try:
+        history = tensor.grad_fn
+    except RuntimeError:
+        return Standing()
+    gradient = None if history is not None else tensor.grad
+    if not tensor.requires_grad or tensor.is_inference():
+        return Standing(history, gradient)
+    holder: Any = tensor
+    num_uses = holder._use_count()
+    view: Any = tensor.view_as(tensor)
+    node = view.grad_fn.next_functions[0][0]  # holds the leaf: counted if just created
+    del view
+    return Standing(history, gradient, node is not None and holder._use_count() == num_uses)
 
 
 def is_in_live_graph(leaf: torch.Tensor) -> bool:
@@ -139,16 +178,8 @@ def is_in_live_graph(leaf: torch.Tensor) -> bool:
     A live graph that contains the leaf holds its AccumulateGrad node, which holds the leaf. If
     there is none, using the leaf creates the node, and the use count of the leaf goes up.
     """
-    if not leaf.requires_grad or leaf.is_inference() or is_forbidden_view(leaf):
-        return False
-    holder: Any = leaf
-    # Without dispatch to the subclass, which would test for DTensor and import it (0.5 s).
-    with Guards(torch._C._DisableTorchDispatch, _normal_mode):
-        num_uses = holder._use_count()
-        view: Any = leaf.view_as(leaf)
-        node = view.grad_fn.next_functions[0][0]  # holds the leaf: counted if just created
-        del view
-        return bool(node is not None and holder._use_count() == num_uses)
+    with examining():
+        return standing_of(leaf).is_in_live_graph
 
 
 def needs_gradient(tensor: torch.Tensor) -> bool:
@@ -201,36 +232,13 @@ def is_in_transform(tensor: torch.Tensor) -> bool:
     return is_transformed(tensor) and torch._C._functorch.maybe_get_level(tensor) != dead_level
 
 
-def are_transforms_running() -> bool:
-    """Whether a transform of ``torch.func`` runs: ``requires_grad_()`` is refused inside of it."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-_num_function_modes = torch._C._len_torch_function_stack
-_num_dispatch_modes = torch._C._len_torch_dispatch_stack
 innermost_transform = torch._C._functorch.peek_interpreter_stack
 """The innermost transform of ``torch.func`` that runs, or None."""
 
-_tracing_state = torch._C._get_tracing_state
-_forward_ad = torch.autograd.forward_ad
-_is_profiling = torch._C._autograd._profiler_enabled
-_in_inference_mode = torch.is_inference_mode_enabled
 
-
-def is_unobserved() -> bool:
-    """Whether nobody but the mode in torch's FAKE slot sees the operations of this thread: no other
-    mode, transform, tracer or profiler; and whether there are no tangents and no inference mode, so
-    that a write without gradients does nothing to a tensor but count. A tenth of a dispatch.
-    """
-    return not (
-        _num_function_modes()
-        or _num_dispatch_modes() != 1
-        or innermost_transform() is not None
-        or _tracing_state() is not None
-        or _is_profiling()
-        or _in_inference_mode()
-        or _forward_ad._current_level >= 0
-    )
+def are_transforms_running() -> bool:
+    """Whether a transform of ``torch.func`` runs: ``requires_grad_()`` is refused inside of it."""
+    return innermost_transform() is not None
 
 
 def count_writes(tensor: torch.Tensor, num_writes: int) -> None:

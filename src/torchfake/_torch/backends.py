@@ -292,13 +292,16 @@ def caches_of_functions() -> list[Any]:
     """What torch lists once of its own functions, and of whether there is a device: functions with
     a cache, of the modules that are imported.
     """
-    own = [vars(torch.overrides).get(name) for name in _LISTS_OF_FUNCTIONS]
-    found = [function for function in own if hasattr(function, "cache_clear")]
+    found = []
+    for function in map(vars(torch.overrides).get, _LISTS_OF_FUNCTIONS):
+        if hasattr(function, "cache_clear"):
+            found.append(function)
     for name in ("torch.utils._triton", "torch._dynamo.trace_rules"):
         module: Any = sys.modules.get(name)
         if module is not None:
-            names = _names_with_a_cache(module, len(vars(module)))
-            found += [vars(module)[each] for each in names if each in vars(module)]
+            there = vars(module)
+            names = filter(there.__contains__, _names_with_a_cache(module, len(there)))
+            found += map(there.__getitem__, names)
     return found
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 _call = operator.methodcaller("__call__")
 _enter = operator.methodcaller("__enter__")
+_leave = operator.methodcaller("__exit__", None, None, None)
 
 
 def uninterrupted(calls: Iterable[Callable[[], Any]]) -> None:
@@ -113,13 +114,19 @@ class Guards(Restoring):
 
     Args:
         *makers: of a guard each, implemented in C: some guards are on as soon as they are made.
+        made: contexts implemented in C that are entered too, such as locks.
         then: implemented in C too: called when all have been entered.
     """
 
-    def __init__(self, *makers: Callable[[], Any], then: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        *makers: Callable[[], Any],
+        made: Iterable[Any] = (),
+        then: Callable[[], Any] | None = None,
+    ) -> None:
         self._makers = makers
         self._then = [] if then is None else [then]
-        self._guards: list[Any] = []
+        self._guards: list[Any] = [*made]
         self._state: list[str] = []
 
     def change(self) -> None:
@@ -129,23 +136,13 @@ class Guards(Restoring):
 
     def restore(self) -> None:
         if self._state:
-            leave = [partial(guard.__exit__, None, None, None) for guard in self._guards[::-1]]
-            uninterrupted([self._state.clear, *leave, self._guards.clear])
+            leave: Any = partial(deque, map(_leave, self._guards[::-1]), 0)
+            uninterrupted([self._state.clear, leave, self._guards.clear])
 
 
-class holding(Restoring):
+def holding(lock: Any) -> Guards:
     """Context: this thread holds `lock`. ``with lock`` can be interrupted before it is released."""
-
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-        self._state: list[str] = []
-
-    def change(self) -> None:
-        uninterrupted([self._lock.acquire, partial(self._state.append, "held")])
-
-    def restore(self) -> None:
-        if self._state:
-            uninterrupted([self._state.clear, self._lock.release])
+    return Guards(made=[lock])
 
 
 _NOT_CHANGED: Any = object()

@@ -10,13 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from torchfake._torch.contexts import Guards, holding
+from torchfake._torch.private_facts import PrivateFact
 
 _registering = threading.RLock()
+
+
+_PLAIN_KEYS: Any = torch._C._dispatch_keys(torch.Tensor())  # asked here, where no mode is on
 
 
 class UnusedDispatchKey:
@@ -25,11 +29,20 @@ class UnusedDispatchKey:
     Operators without a kernel for it fall through to the next key, at no cost.
     """
 
+    _own: ClassVar[set[tuple[str, str]]] = set()  # keys and operators with a kernel of ours
+
     def __init__(self, name: str) -> None:
         key: Any = torch._C._parse_dispatch_key(name)
         self.key = key
+        self.fact = PrivateFact(
+            f"the dispatch key {name} is above autograd or autocast, and nothing of torch uses it",
+            used_in="_torch/dispatch_keys",
+            without="torchfake cannot be used: its kernels would run for torch's tensors too",
+            is_shortcut=False,
+            check=self._is_unused,
+        )
         self._keys = torch._C.DispatchKeySet(key)
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Callable[[], None]] = [self.fact.require]
         self._name = name
         self._lower_keys = torch._C._dispatch_keyset_full_after(key)
         self._libraries: list[torch.library.Library] = []  # own the registrations
@@ -46,6 +59,14 @@ class UnusedDispatchKey:
         it is interrupted, it is called again.
         """
         self._waiting.append(register)
+
+    def _is_unused(self) -> bool:
+        """Whether no tensor carries the key, all kernels for it are ours, and autograd is below."""
+        c: Any = torch._C
+        registered = c._dispatch_get_registrations_for_dispatch_key(self._name)
+        is_above = self._lower_keys.has(c.DispatchKey.AutogradCPU)
+        is_ours = self._own.issuperset((self._name, op) for op in registered)
+        return is_above and is_ours and not _PLAIN_KEYS.has(self.key)
 
     def prepare(self) -> None:
         """Register the kernels that wait for it."""
@@ -102,6 +123,7 @@ class UnusedDispatchKey:
             self.fall_through_in_higher_order_operators()
             self._libraries = libraries
         if not self.has_kernel(op):  # of an interrupted call
+            self._own.add((self._name, op.name()))
             self._libraries[0].impl(op, with_keyset, with_keyset=True)
 
     def fall_through_in_higher_order_operators(self) -> None:

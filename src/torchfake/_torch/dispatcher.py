@@ -83,6 +83,20 @@ class _no_dispatch_modes(Restoring):
             uninterrupted([self._state.clear, *pushes])
 
 
+def is_seen_by_modes() -> bool:
+    """Whether a function mode is on, or a dispatch mode besides the one in the FAKE slot."""
+    return _num_function_modes() > 0 or _num_dispatch_modes() > 1
+
+
+_num_function_modes = torch._C._len_torch_function_stack
+_num_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
+def hidden_from_modes() -> Together:
+    """Context: no function mode and no dispatch mode sees what runs; the classes of tensors do."""
+    return Together(Guards(torch._C.DisableTorchFunction), _no_dispatch_modes())
+
+
 def views_noted(on: bool) -> Setting:
     """Context: views made here have their base, though an operation is being dispatched to Python,
     where torch does not note it any more. Or, if not `on`, as it is.
@@ -115,15 +129,6 @@ _get_mode = torch._C._get_dispatch_mode
 def current_fake_mode() -> Any:
     """The FAKE mode of this thread, or None."""
     return _get_mode(FAKE_SLOT)
-
-
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-_PYTHON = torch._C.DispatchKey.Python
-
-
-def is_dispatched_to(mode: Any) -> bool:
-    """Whether this thread's FAKE mode is `mode`, and C++ dispatches to it."""
-    return _get_mode(FAKE_SLOT) is mode and not _is_excluded(_PYTHON)
 
 
 def set_fake_mode(mode: Any) -> None:
@@ -228,23 +233,17 @@ class in_fake_slot(Restoring):
             set_fake_mode(self._before)
 
 
-def only_lift_cpu() -> bool:
-    """Whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on this
-    thread.
+only_lift_cpu = torch._C._only_lift_cpu_tensors
+"""Whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on this
+thread. If it does not, the copy to ``cuda`` happens inside C++, where no mode can intercept it."""
 
-    If it does not, the copy to ``cuda`` happens inside C++, where no mode can intercept it.
-    """
-    return torch._C._only_lift_cpu_tensors()
-
-
-def set_only_lift_cpu(value: bool) -> None:
-    """Set :func:`only_lift_cpu`."""
-    torch._C._set_only_lift_cpu_tensors(value)
+set_only_lift_cpu = torch._C._set_only_lift_cpu_tensors
+"""Sets :func:`only_lift_cpu`."""
 
 
-def as_eager() -> Together:
+def as_eager() -> Restoring:
     """Context: operators on real tensors run without interception, and record no gradients."""
     normal_mode = partial(torch._C._InferenceMode, False)  # which restores the grad mode too
     no_grad = partial(torch._C._set_grad_enabled, False)
     guards = Guards(*_INTERCEPTION_GUARDS, normal_mode, then=no_grad)
-    return Together(guards, _no_dispatch_modes())
+    return Together(guards, _no_dispatch_modes()) if _num_dispatch_modes() else guards

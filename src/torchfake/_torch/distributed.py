@@ -17,6 +17,7 @@ import torch
 
 from torchfake._torch import autograd
 from torchfake._torch.contexts import Restoring
+from torchfake._torch.private_facts import PrivateFact
 
 
 def dtensor_class() -> Any:
@@ -93,13 +94,30 @@ def mesh_scatter_list() -> list[torch.Tensor] | None:
     Every rank splits its own tensor; all but one discard the parts for those that they receive.
     Of a deferred tensor there are no values to receive, and the parts of all ranks are equal.
     """
-    frame = _running("mesh_scatter")
+    frame = _running("mesh_scatter") if COLLECTIVES.holds() else None
     return None if frame is None else frame.f_locals["scatter_list"]
 
 
 def is_broadcast_to_mesh() -> bool:
     """Whether ``distribute_tensor`` is replicating a tensor now."""
-    return _running("mesh_broadcast") is not None
+    return COLLECTIVES.holds() and _running("mesh_broadcast") is not None
+
+
+def _have_their_names() -> bool:
+    from torch.distributed.tensor import _collective_utils as utils
+
+    return (
+        callable(utils.mesh_broadcast) and "scatter_list" in utils.mesh_scatter.__code__.co_varnames
+    )
+
+
+COLLECTIVES = PrivateFact(
+    "distribute_tensor calls mesh_scatter, with a local variable scatter_list, and mesh_broadcast",
+    used_in="_torch/distributed",
+    without="Sharding a deferred tensor raises RecordError: materialize it first",
+    is_shortcut=False,
+    check=_have_their_names,
+)
 
 
 def _running(name: str) -> types.FrameType | None:

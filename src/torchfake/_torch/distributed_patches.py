@@ -1,14 +1,14 @@
-"""What torch.distributed cannot know of fakes, corrected in its own classes.
+"""What torch.distributed cannot know of fakes: replacements in its own classes.
 
-Input: the classes ``DTensor`` and ``DistributedDataParallel``. Output: a DTensor of a fake reports
-the device of its shard; a check is called before DDP wraps a module. Invariant: a DTensor of a
-plain tensor answers as before, from C++; nothing is replaced in a process that makes no fakes, or
-none for torch.distributed.
+Input: the classes ``DTensor`` and ``DistributedDataParallel``. Output: replacements, as an owner, a
+name and what makes one of the original: a DTensor of a fake reports the device of its shard; a
+check is called before DDP wraps a module. Invariant: a DTensor of a plain tensor answers as before,
+from C++; nothing is replaced here.
 
 C++ makes a DTensor, whoever asks for it, and gives it the device that C++ knows of the shard: of a
 fake, the carrier device (``meta:1``). DDP passes parameters to C++, which reads their memory. In
 neither case is an operator dispatched that could be answered instead, and both happen outside of
-all modes; so the classes are changed, once, and stay so. Checked on torch 2.13 and 2.15.
+all modes too; so the classes are changed as long as fakes live. Checked on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from typing import Any
 
 import torch
 
+from torchfake._torch.compiler.python_functions import Replacement
+
 _builtin = torch._C.TensorBase
 _ATTRIBUTES = ("device", "is_meta", "is_cpu", "is_cuda", "is_mps", "is_xpu", "is_mtia")
 _METHODS = ("get_device", "type")
 
 
-def report_devices_of_shards() -> None:
-    """Have DTensors of fakes report the devices of their shards, once there is such a class."""
-    tensor = sys.modules.get("torch.distributed.tensor")
-    dtensor_class = getattr(tensor, "DTensor", None)  # None: it is being imported
-    if dtensor_class is None or "device" in dtensor_class.__dict__:
-        return
-    for name in _METHODS:
-        setattr(dtensor_class, name, _reported_method(name))
-    for name in reversed(_ATTRIBUTES):  # the device last: it tells that all are there
-        setattr(dtensor_class, name, _reported_attribute(name))
+DTENSORS = "torch.distributed.tensor"
+PARALLEL = "torch.nn.parallel.distributed"
+
+
+def devices_of_shards() -> list[Replacement]:
+    """DTensors of fakes report the devices of their shards. :data:`DTENSORS` has been imported."""
+    cls = sys.modules[DTENSORS].DTensor
+    methods = [(cls, name, functools.partial(_reported_method, name)) for name in _METHODS]
+    attributes = [(cls, name, functools.partial(_reported_attribute, name)) for name in _ATTRIBUTES]
+    return [*methods, *attributes]
 
 
 def _has_own_device(shard: Any) -> bool:
@@ -42,7 +44,7 @@ def _has_own_device(shard: Any) -> bool:
     return type(shard).device is not _builtin.device
 
 
-def _reported_attribute(name: str) -> property:
+def _reported_attribute(name: str, _: Any) -> property:
     builtin = getattr(_builtin, name).__get__
 
     def reported(dtensor: Any) -> Any:
@@ -52,7 +54,7 @@ def _reported_attribute(name: str) -> property:
     return property(reported, doc=getattr(_builtin, name).__doc__)
 
 
-def _reported_method(name: str) -> Any:
+def _reported_method(name: str, _: Any) -> Any:
     builtin = getattr(_builtin, name)
 
     @functools.wraps(builtin)
@@ -65,18 +67,16 @@ def _reported_method(name: str) -> Any:
     return reported
 
 
-def check_before_ddp(check: Callable[[torch.nn.Module], None]) -> None:
-    """Call `check` with each module that DDP is about to wrap. A second call changes nothing."""
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    if parallel is None:  # a torch without torch.distributed
-        return
-    original = parallel.DistributedDataParallel._build_params_for_reducer
-    if hasattr(original, "__wrapped__"):
-        return
+def check_before_ddp(check: Callable[[torch.nn.Module], None]) -> list[Replacement]:
+    """`check` is called with each module that DDP is about to wrap."""
 
-    @functools.wraps(original)
-    def checked(ddp: Any) -> Any:
-        check(ddp.module)
-        return original(ddp)
+    def checked(original: Any) -> Any:
+        @functools.wraps(original)
+        def replacement(ddp: Any) -> Any:
+            check(ddp.module)
+            return original(ddp)
 
-    parallel.DistributedDataParallel._build_params_for_reducer = checked
+        return replacement
+
+    owner = sys.modules[PARALLEL].DistributedDataParallel
+    return [(owner, "_build_params_for_reducer", checked)]

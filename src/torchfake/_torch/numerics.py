@@ -10,7 +10,9 @@ which are made before an operator is dispatched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -55,19 +57,24 @@ def current() -> Numerics:
     return _interned.setdefault(settings, Numerics(*settings)) if known is None else known
 
 
-def applied(settings: Numerics) -> Together:
-    """Context: `settings` are current on this thread, but for the rounding mode."""
+def applied(
+    settings: Numerics, for_products: ProductSettings | None = None
+) -> AbstractContextManager[Any]:
+    """Context: `settings` are current on this thread, but for the rounding mode; and those for
+    products of matrices, if any are given.
+    """
     now = current()
-    if now is settings:
-        return Together()
+    if now is settings and for_products is None:
+        return contextlib.nullcontext()
     return Together(
         backends.default_dtype(settings.default_dtype),
-        denormals_flushed(settings.flushes_denormals),
+        _denormals_flushed(settings.flushes_denormals),
         backends.deterministic(settings.deterministic),
         *(
             Setting(partial(getattr, now, name), setter, getattr(settings, name))
             for name, setter in _SETTERS.items()
         ),
+        *_applied_to_products(for_products or ()),
     )
 
 
@@ -77,8 +84,14 @@ _SETTERS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def denormals_flushed(value: bool) -> Setting:
+def denormals_flushed(value: bool) -> AbstractContextManager[Any]:
     """Context: whether this thread, and those that it starts, take denormal numbers for zeros."""
+    if flushes_denormals() == value:
+        return contextlib.nullcontext()
+    return _denormals_flushed(value)
+
+
+def _denormals_flushed(value: bool) -> Setting:
     return Setting(flushes_denormals, torch.set_flush_denormal, value)
 
 
@@ -142,9 +155,6 @@ def current_for_products(kind: str) -> ProductSettings:
     return settings
 
 
-def applied_to_products(settings: ProductSettings | None) -> Together:
-    """Context: `settings` are current for products of matrices; None: whatever is."""
-    if settings is None:
-        return Together()
+def _applied_to_products(settings: ProductSettings) -> Iterator[Setting]:
     pairs = zip(_SWITCHES, settings, strict=False)  # the grad mode for recurrent layers only
-    return Together(*(Setting(switch.get, switch.set, value) for switch, value in pairs))
+    return (Setting(switch.get, switch.set, value) for switch, value in pairs)

@@ -8,13 +8,16 @@ operator, except the reads of ``inner_tensors`` by the subclass itself.
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
+from torchfake._torch.compiler.python_functions import Replacement
 from torchfake._torch.contexts import Guards, uninterrupted
+from torchfake._torch.private_facts import PrivateFact
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of ``Tensor`` subclasses that do not override torch functions."""
@@ -26,10 +29,8 @@ disabled_torch_dispatch = torch._C._disabled_torch_dispatch_impl
 _dict_of_tensors: Any = torch.Tensor.__dict__["__dict__"]  # in 2.11, 2.13, 2.15
 
 
-def all_attributes(tensor: torch.Tensor) -> dict[str, Any]:
-    """The dict that holds the attributes of `tensor`, whatever its class shows as ``__dict__``."""
-    return _dict_of_tensors.__get__(tensor)  # type: ignore[no-any-return]
-
+all_attributes: Callable[[torch.Tensor], dict[str, Any]] = _dict_of_tensors.__get__
+"""The dict that holds the attributes of a tensor, whatever its class shows as ``__dict__``."""
 
 set_all_attributes = _dict_of_tensors.__set__
 """``(tensor, attributes)``: make `attributes` the dict that holds the attributes of `tensor`. For
@@ -45,7 +46,22 @@ _swaps_attributes = {
     code for code in torch.utils.swap_tensors.__code__.co_consts if hasattr(code, "co_code")
 }
 """The code in ``torch.utils.swap_tensors`` that exchanges attributes, such as ``__dict__``, of two
-tensors: it exchanges all that is in C++ too. In 2.11, 2.13, 2.15."""
+tensors: it exchanges all that is in C++ too."""
+
+SWAP = PrivateFact(
+    "torch.utils.swap_tensors exchanges attributes in a function of its own",
+    used_in="_torch/subclass",
+    without="torch.utils.swap_tensors of fakes is refused",
+    is_shortcut=False,
+    check=lambda: [code.co_name for code in _swaps_attributes].count("swap_attr") == 1,
+)
+
+
+def _is_swapping(caller: types.CodeType) -> bool:
+    """Whether attributes are read or set by ``torch.utils.swap_tensors``."""
+    if caller.co_filename == torch.utils.__file__:
+        SWAP.require()
+    return caller in _swaps_attributes
 
 
 def no_subclass_functions() -> Guards:
@@ -96,9 +112,9 @@ def set_conj_and_neg(tensor: torch.Tensor, conj: bool, neg: bool) -> None:
         torch._C._set_neg(tensor, True)
 
 
-def set_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """``tensor.data = source``, without Python overrides of ``data``."""
-    builtin_methods.data.__set__(tensor, source)  # type: ignore[attr-defined]
+set_data: Callable[[torch.Tensor, torch.Tensor], None]
+set_data = builtin_methods.data.__set__  # type: ignore[attr-defined]
+"""``tensor.data = source``, without Python overrides of ``data``."""
 
 
 def set_data_of_other_kind(wrapper: torch.Tensor, source: torch.Tensor) -> None:
@@ -134,27 +150,6 @@ _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _PYTHON, _PYTHON_TLS = torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot
 
 
-def detached_wrapper(cls: Any, wrapper: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """A wrapper of class `cls` with the metadata and the version counter of another: what
-    ``nn.Parameter(data)`` makes of a plain tensor. C++ detaches it without asking the class.
-
-    Raises:
-        RuntimeError: if it is to require a gradient and is not of a floating point dtype.
-    """
-    was_excluded = _is_excluded(_PYTHON)
-    try:
-        _set_excluded(_PYTHON, True)
-        _set_excluded(_PYTHON_TLS, True)
-        made: torch.Tensor = _make_from(cls, wrapper, requires_grad)
-        _set_excluded(_PYTHON, was_excluded)
-        _set_excluded(_PYTHON_TLS, was_excluded)
-        return made
-    except BaseException:  # Ctrl-C in the last lines too
-        _set_excluded(_PYTHON, was_excluded)
-        _set_excluded(_PYTHON_TLS, was_excluded)
-        raise
-
-
 def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
     """Swap the classes, attributes and C++ tensors of two tensor objects.
 
@@ -184,20 +179,30 @@ def without_transforms(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def let_make_fx_trace(*classes: Any) -> None:
-    """Have ``make_fx`` trace operations on tensors of `classes` that are no inputs of the trace.
+def traced_by_make_fx(is_traced: Callable[[type], bool]) -> Replacement:
+    """``make_fx`` traces operations on tensors of these classes that are no inputs of the trace.
 
     It does not trace an operation on a tensor of a class that it does not know and has no node for:
     the operation runs, and what depends on the inputs is lost from the graph. With plain tensors,
     and with torch's own fakes, such a tensor becomes a constant of the graph.
     ``torch.func.linearize`` traces with ``make_fx``, in a mode and after it. What is traced that
-    holds no tensor of `classes` is traced as before.
+    holds no tensor of such classes is traced as before.
     """
     from torch.fx.experimental import proxy_tensor  # torch has imported it: in 2.11, 2.13, 2.15
 
-    new = [cls for cls in classes if cls not in proxy_tensor.HANDLED_TYPES]
-    if new:
-        proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, *new)
+    return proxy_tensor, "HANDLED_TYPES", lambda known: (*known, _Classes(is_traced))
+
+
+class _Classes:
+    """Equals each class that a function names: torch asks whether a class is in a tuple."""
+
+    def __init__(self, contains: Callable[[type], bool]) -> None:
+        self._contains = contains
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type) and self._contains(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -324,11 +329,11 @@ def dict_property(hidden: frozenset[str]) -> Any:
 
     def show(tensor: torch.Tensor) -> dict[str, Any]:
         every = all_attributes(tensor)
-        is_swap = sys._getframe(1).f_code in _swaps_attributes
+        is_swap = _is_swapping(sys._getframe(1).f_code)
         return every if is_swap else ShownAttributes(every, hidden)
 
     def replace(tensor: torch.Tensor, new: dict[str, Any]) -> None:
-        if sys._getframe(1).f_code not in _swaps_attributes and isinstance(new, dict):
+        if not _is_swapping(sys._getframe(1).f_code) and isinstance(new, dict):
             every = all_attributes(tensor)
             new = {**new, **{name: every[name] for name in hidden if name in every}}
         set_all_attributes(tensor, new)  # raises what torch raises for what is no dict

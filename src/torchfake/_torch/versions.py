@@ -2,7 +2,6 @@
 
 Input: the version of torch that is installed. Output: an error at import, or a warning at the first
 mode. Invariant: nothing of torch but its version is read, so that an old torch gets here.
-
 """
 
 from __future__ import annotations
@@ -49,18 +48,24 @@ def refuse_old_torch() -> None:
         )
 
 
+def is_tried() -> bool:
+    """Whether the suite has been run on the installed torch, or the user accepts that version."""
+    installed = parsed(torch.__version__)
+    return installed <= NEWEST_RUN or parsed(os.environ.get(ACCEPT) or "0.0") == installed
+
+
 @cache
 def warn_of_new_torch() -> None:
     """Warn, once in a process, of a torch that is newer than those that were run."""
-    installed = parsed(torch.__version__)
-    if installed <= NEWEST_RUN or parsed(os.environ.get(ACCEPT) or "0.0") == installed:
+    if is_tried():
         return
-    newest, name = (".".join(map(str, version)) for version in (NEWEST_RUN, installed))
+    versions = NEWEST_RUN, parsed(torch.__version__)
+    newest, name = (".".join(map(str, version)) for version in versions)
     warnings.warn(
         f"torch {torch.__version__} is newer than {newest}, the newest that this torchfake has "
-        "been run on: what torch changed in private is unknown to it, and errors or wrong results "
-        f"may follow. Look for a newer torchfake, or set {ACCEPT}={name} to go on without this "
-        "warning",
+        "been run on: what torch changed in private is unknown to it. It does without what only "
+        "saves time, and errors or wrong results may follow. Look for a newer torchfake, or set "
+        f"{ACCEPT}={name} to go on at full speed and without this warning",
         UncheckedTorchWarning,
         stacklevel=4,
     )

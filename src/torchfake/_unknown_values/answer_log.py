@@ -56,15 +56,6 @@ class Answers(Sequence[Answer]):
         key = Answer(*asked, *tensor, *made, short, answered_by)
         self._times[key] = self._times.get(key, 0) + 1
 
-    def times(self) -> dict[Answer, int]:
-        """How often each was given so far."""
-        return self._times.copy()
-
-    def add_again(self, answer: Answer, asked_at: str) -> None:
-        """Note that what was answered once was asked on another line, which made the tensor too."""
-        key = answer._replace(asked_at=asked_at, made_at=asked_at)
-        self._times[key] = self._times.get(key, 0) + 1
-
     @overload
     def __getitem__(self, index: int) -> Answer: ...
 

@@ -31,7 +31,7 @@ class Answerer:
     def __init__(self, answer: str | AnswerFunction | None) -> None:
         self.answers = Answers()
         self.name = answer if isinstance(answer, str) else getattr(answer, "__name__", str(answer))
-        self._function = _function_of(answer)
+        self._function = None if answer is None else _function_of(answer)
         self._is_asked = False  # by what it asks itself, it is not asked again
 
     def ask(self, question: Question) -> Any:
@@ -46,9 +46,7 @@ class Answerer:
             self._is_asked = False
 
 
-def _function_of(answer: Any) -> AnswerFunction | None:
-    if answer is None:
-        return None
+def _function_of(answer: Any) -> AnswerFunction:
     if isinstance(answer, str):
         if answer not in _NAMED:
             names = ", ".join(map(repr, _NAMED))

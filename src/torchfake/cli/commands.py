@@ -252,7 +252,8 @@ def diff_command(
 ) -> None:
     """Show the differences between two models or checkpoints.
 
-    Names, shapes, dtypes and bytes are compared. Only the headers of checkpoints are read. The exit status is 1 if there are differences.
+    Names, shapes, dtypes and bytes are compared. Only the headers of checkpoints are read. The exit
+    status is 1 if there are differences.
     """
     import_answers()
     from torchfake.inspect.contents.diff import diff
@@ -292,9 +293,9 @@ def init_command(
     as_json: AsJson = False,
     show_traceback: ShowTraceback = False,
 ) -> None:
-    """Initialise a model as eager PyTorch would, into files.
+    """Initialise a model as eager PyTorch would, to safetensors files.
 
-    The files are safetensors. The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
+    The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
     The whole model is never in memory; from_pretrained reads the result. After an interruption, the
     same command continues after the last complete file.
     """

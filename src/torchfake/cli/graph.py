@@ -66,7 +66,8 @@ def graph_command(
 ) -> None:
     """Show what the modules of a model pass to each other.
 
-    Prints boxes and edges, with shapes and bytes. The model is run once on fakes of generated inputs. Identical layers are folded into one box.
+    Prints boxes and edges, with shapes and bytes. The model is run once on fakes of generated
+    inputs. Identical layers are folded into one box.
     """
     import_answers()
     from torchfake._files.disk import write_whole

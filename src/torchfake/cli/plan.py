@@ -157,9 +157,10 @@ def plan_command(
 ) -> None:
     """Check whether a model trains on a number of GPUs.
 
-    Shows what each GPU holds and sends, and how long a step takes. The model's repeated blocks are sharded by FSDP2. With an axis tp in the mesh, tensors are split
-    by the tensor-parallel plan that ships with transformers models. Of ranks that do the same, one
-    is run on fakes. The exit status is 1 if the model does not fit.
+    Shows what each GPU holds and sends, and how long a step takes. The model's repeated blocks are
+    sharded by FSDP2. With an axis tp in the mesh, tensors are split by the tensor-parallel plan
+    that ships with transformers models. Of ranks that do the same, one is run on fakes. The exit
+    status is 1 if the model does not fit.
     """
     import_answers([gpu] if gpu and not profiles_file else None)
     from torchfake.inspect.figures.report import report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import subprocess
 import sys
 import types
@@ -29,14 +30,16 @@ def test_the_callback_of_a_thread_is_swapped_and_put_back() -> None:
 
 def test_the_tracer_is_replaced_where_it_asks() -> None:
     """A torch that moved one of these has torch.compile trace fakes."""
-    with fake_mode():
-        pass
     assert frames.TRACER in sys.modules
-    assert frames.run_as_they_are.__name__ in Tracer.__call__.__qualname__ or hasattr(
-        Tracer.__call__, "__wrapped__"
-    )
-    assert hasattr(torch._dynamo.eval_frame._callback_from_stance, "__wrapped__")
-    assert hasattr(torch._dynamo.compiled_autograd._enable, "__wrapped__")
+    replaced = frames.run_as_they_are(lambda variables: False, lambda: False, None)
+    asked = [(owner.__name__, name) for owner, name, _ in replaced]
+    assert asked == [
+        ("CatchErrorsWrapper", "__call__"),
+        ("torch._dynamo.eval_frame", "_callback_from_stance"),
+        ("torch._dynamo.compiled_autograd", "_enable"),
+    ]
+    with fake_mode():
+        assert all(hasattr(getattr(owner, name), "__wrapped__") for owner, name, _ in replaced)
 
 
 def test_all_that_is_skipped_is_in_the_pattern() -> None:
@@ -50,10 +53,38 @@ def test_all_that_is_skipped_is_in_the_pattern() -> None:
     assert all(rules.SKIP_DIRS_RE.match(path) for path in own)
 
 
-def test_a_module_that_is_there_is_seen_at_once() -> None:
+def test_imports_are_watched_as_long_as_that_is_on() -> None:
     seen: list[str] = []
-    frames.watch_imports(contextlib.nullcontext, {frames.TRACER: lambda: seen.append("there")})
+    name = "torch.utils.model_zoo"
+    sys.modules.pop(name, None)
+    watch = frames.ImportWatch(contextlib.nullcontext, [name], lambda: seen.append("there"))
+    assert watch.is_imported(frames.TRACER)
+    for on in (True, True, False, False):
+        watch.set_on(on)
+        assert sys.meta_path.count(watch) == on
+    importlib.import_module(name)
+    assert not seen
+    del sys.modules[name]
+    watch.set_on(True)
+    assert not watch.is_imported(name)
+    importlib.import_module(name)
+    assert watch.is_imported(name)
     assert seen == ["there"]
+    watch.set_on(False)
+
+
+def test_modules_are_skipped() -> None:
+    """The pattern of all that is skipped has them; each is given to ``frames.skip`` by its name."""
+    assert callable(frames.skip)
+    program = (
+        "import torch._dynamo\n"
+        "from torchfake._torch.compiler import frames\n"
+        "rules = torch._dynamo.trace_rules\n"
+        "frames.skip(['quopri', 'turtle'])\n"
+        "assert all(rules.SKIP_DIRS_RE.match(path) for path in rules.SKIP_DIRS[-2:])\n"
+        "assert 'quopri' in rules.SKIP_DIRS[-2] and 'turtle' in rules.SKIP_DIRS[-1]\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_tracer_asks_each_tensor_for_an_attribute() -> None:
@@ -144,25 +175,29 @@ def test_attention_and_its_warning(recwarn: Any) -> None:
     assert higher_order.flex_attention.name() == "flex_attention"
     assert higher_order.flex_attention_backward.name() == "flex_attention_backward"
     assert attention_module.__name__ == higher_order.FLEX_ATTENTION_MODULE
-    kept = attention_module._warn_once
+    owner, name, replace = higher_order.no_warning_of_unfused_attention(lambda q: q == "fake")
+    assert owner is attention_module
+    warn_once = replace(getattr(owner, name))
     try:
-        higher_order.never_warn_of_unfused_attention(lambda query: query == "fake")
         query = "fake"
-        attention_module._warn_once("flex_attention_performance", query)
+        warn_once("flex_attention_performance", query)
         assert not recwarn.list
-        attention_module._warn_once("test_of_another_warning", "message")
+        warn_once("test_of_another_warning", "message")
         assert len(recwarn.list) == 1
     finally:
-        attention_module._warn_once = kept
         attention_module._WARNINGS_SHOWN.discard("test_of_another_warning")
 
 
 def test_operands_of_cond_in_containers() -> None:
     """Flattened where that is asked for; with real tensors, torch's own operator refuses them."""
-    higher_order.add_trees_to_cond(lambda args: False)  # nothing more: it has been called
     cond = torch.ops.higher_order.cond
-    assert hasattr(type(cond).__call__, "__wrapped__")
+    owner, name, replace = higher_order.trees_in_cond(lambda args: True)
+    assert (owner, name) == (type(cond), "__call__")
+    seen: list[Any] = []
     x = torch.ones(2)
+    replace(lambda *args: seen.append(args))(cond, True, lambda d: d["a"], torch.cos, ({"a": x},))
+    _, _, on_leaves, _, leaves = seen[0]
+    assert on_leaves(*leaves) is x
     assert cond(True, torch.sin, torch.cos, (x,)).equal(x.sin())
     with pytest.raises(Exception, match=r"Tensor|tensor"):
         cond(True, lambda d: d["a"], lambda d: d["a"], ({"a": x},))

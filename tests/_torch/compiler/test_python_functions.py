@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -88,3 +88,7 @@ def test_lines_that_ask_for_overrides() -> None:
         asking = {start + i for i, line in enumerate(lines) if "has_torch_function(" in line}
         assert python_functions.lines_that_ask(code) == asking
     assert not python_functions.asks_for_overrides(torch.nn.functional.relu.__code__)
+
+
+def test_a_replacement_has_an_owner_a_name_and_what_makes_it() -> None:
+    assert len(get_args(python_functions.Replacement)) == 3

@@ -10,34 +10,9 @@ devices, deferred fakes and real tensors are the only tensors, nothing of this r
 
 In reading order:
 
+    first_use         registers them before the first fake on CUDA is made
     register          which operators, and the kernel of each
     composites        composites that take another way on CUDA
     ctc_loss          CTC loss
     recurrent_layers  LSTM, GRU and RNN, and their cells
 """
-
-from __future__ import annotations
-
-import torch
-
-from torchfake._torch import dispatch_keys, kernels
-
-_aten = torch.ops.aten
-
-COMPOSED_ELSEWHERE = (_aten._fused_rms_norm.default, _aten.mish_backward.default)
-"""Operators that CUDA has a kernel for, and that are composed where there is none. A wrapper would
-be taken for a tensor of such a device."""
-
-
-def _register_kernels() -> None:
-    """Register the kernels, which are imported then: most programs have no fakes on CUDA."""
-    from torchfake._operators.cuda import register
-
-    register.register_kernels()
-    for op in COMPOSED_ELSEWHERE:
-        kernels.run_whole_on_cuda(op)
-
-
-dispatch_keys.CUDA_WRAPPER_KEY.before_use(_register_kernels)
-for _op in COMPOSED_ELSEWHERE:
-    kernels.declare_on_cuda(_op)  # before anybody asks whether C++ composes it

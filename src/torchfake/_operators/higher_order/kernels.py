@@ -133,11 +133,11 @@ def register_kernels() -> None:
         higher_order.add_kernel(op, dispatch_keys.WRAPPER_KEY.key, above)
         for cls in (FakeTensor, FakeParameter):
             higher_order.add_class(op, cls, partial(_run_for_class, op))
-        higher_order.add_transforms(op, _is_for_fakes, partial(_transformed, op))
-    higher_order.add_trees_to_cond(_is_for_fakes)
+        higher_order.add_transforms(op, is_for_fakes, partial(_transformed, op))
 
 
-def _is_for_fakes(args: tuple[Any, ...]) -> bool:
+def is_for_fakes(args: tuple[Any, ...]) -> bool:
+    """Whether arguments are for the kernels of fakes: some are fakes, or a mode is on."""
     return modes.current() is not None or any(map(_is_fake_inside, _tensors_in(args)))
 
 

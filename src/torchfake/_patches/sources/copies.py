@@ -115,23 +115,6 @@ _GENERATOR = torch.Generator
 """The class itself: on a fake machine, another object stands under its name."""
 
 
-class _Reducers:
-    """``copyreg.dispatch_table`` as an object with attributes: a class in C cannot be patched."""
-
-    Generator = None
-
-    @property
-    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
-        table = copyreg.dispatch_table
-        return {"Generator": table[_GENERATOR]} if _GENERATOR in table else {}
-
-    def __setattr__(self, name: str, reducer: Any) -> None:
-        copyreg.dispatch_table[_GENERATOR] = reducer
-
-    def __delattr__(self, name: str) -> None:
-        copyreg.dispatch_table.pop(_GENERATOR, None)
-
-
 def _reduce_generator(original: Any) -> Any:
     """How a generator is copied: its state is a tensor that C++ reads."""
 
@@ -159,5 +142,5 @@ PATCHES = [
     Patch(torch.Tensor, "__deepcopy__", _deep_copy),
     Patch(torch.Tensor, "__reduce_ex__", _reduce),
     Patch(torch._utils, "set_tensor_metadata", _set_metadata),
-    Patch(_Reducers(), "Generator", _reduce_generator),
+    Patch(copyreg.dispatch_table, _GENERATOR, _reduce_generator),
 ]

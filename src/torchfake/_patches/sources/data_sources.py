@@ -74,22 +74,12 @@ def _with_real_items(original: Any) -> Any:
         if modes.current() is not None:
             if args and isinstance(args[0], (list, tuple)):
                 args = (known_values.with_real_items(args[0]), *args[1:])
-            for name in {"data", "obj"} & kwargs.keys():
-                if not isinstance(kwargs[name], torch.Tensor):
+            for name in ("data", "obj"):
+                if name in kwargs and not isinstance(kwargs[name], torch.Tensor):
                     kwargs[name] = known_values.with_real_items(kwargs[name])
         return original(*args, **kwargs)
 
     return replacement
-
-
-def is_of_a_mode(function: Any) -> bool:
-    """Whether this is ``torch.tensor`` as it is in a mode: of a number, it gives what the original
-    gives.
-    """
-    return getattr(function, "__code__", None) in _CODES
-
-
-_CODES = [make(lambda: None).__code__ for make in (_with_real_items, _on_reported_device)]
 
 
 def _to_dlpack(original: Any) -> Any:

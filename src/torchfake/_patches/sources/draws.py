@@ -14,7 +14,6 @@ import torch
 from torchfake._core import modes
 from torchfake._operators import random_values
 from torchfake._patches.patch import Patch
-from torchfake._patches.sources.initializers import initialising
 from torchfake._random import lazy_generators, mt19937, recorded_draws
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
@@ -156,7 +155,7 @@ def _patches_for_rejection() -> list[Patch]:
     name = "_no_grad_trunc_normal_"
     if not hasattr(torch.nn.init, name):
         return []
-    return [Patch(torch.nn.init, name, lambda original: initialising(_rejecting(original)))]
+    return [Patch(torch.nn.init, name, _rejecting)]
 
 
 PATCHES = [

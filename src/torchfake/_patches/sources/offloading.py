@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from typing import Any
 
 from torchfake._core import modes
-from torchfake._patches.patch import Patch
 from torchfake._tensor.fake_tensor import FakeTensor
-
-_WRITERS = ("accelerate.utils.offload", "accelerate.utils.modeling")
 
 _kept: dict[tuple[str, str], FakeTensor] = {}
 """By folder and name."""
@@ -61,9 +57,9 @@ def _init_loader(original: Any) -> Any:
     return replacement
 
 
-def accelerate_patches() -> list[Patch]:
-    """The patches of accelerate, where that is imported."""
-    writers = [module for name in _WRITERS if (module := sys.modules.get(name)) is not None]
-    patches = [Patch(w, "offload_weight", _offload_weight) for w in writers]
-    loader = getattr(sys.modules.get(_WRITERS[0]), "OffloadedWeightsLoader", None)
-    return patches if loader is None else [*patches, Patch(loader, "__init__", _init_loader)]
+OF_LIBRARIES = [
+    ("accelerate.utils.offload", "offload_weight", _offload_weight),
+    ("accelerate.utils.modeling", "offload_weight", _offload_weight),
+    ("accelerate.utils.offload", "OffloadedWeightsLoader.__init__", _init_loader),
+]
+"""The patches of accelerate, if that is imported: see ``_patches/libraries``."""

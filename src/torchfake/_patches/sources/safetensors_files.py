@@ -8,13 +8,11 @@ each is the original.
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import torch
 
 from torchfake._core import modes
-from torchfake._patches.patch import Patch
 
 
 class _OnDevice:
@@ -93,11 +91,8 @@ def _deferred_tensors(original: Any) -> Any:
     return replacement
 
 
-def safetensors_patches() -> list[Patch]:
-    """The patches of safetensors, where that is imported."""
-    loaded = (sys.modules.get(name) for name in _HOLDERS)
-    holders = [module for module in loaded if hasattr(module, "safe_open")]
-    patches = [Patch(module, "safe_open", _open_without_data) for module in holders]
-    if hasattr(sys.modules.get("safetensors.torch"), "_view2torch"):
-        patches.append(Patch(sys.modules["safetensors.torch"], "_view2torch", _deferred_tensors))
-    return patches
+OF_LIBRARIES = [
+    *((holder, "safe_open", _open_without_data) for holder in _HOLDERS),
+    ("safetensors.torch", "_view2torch", _deferred_tensors),
+]
+"""The patches of safetensors, if that is imported: see ``_patches/libraries``."""

@@ -8,6 +8,7 @@ is given real tensors gives what it gives in eager mode.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -15,20 +16,15 @@ import torch
 from torchfake._core import modes
 from torchfake._patches.patch import Patch
 from torchfake._tensor.classes import (
-    FAKE_TYPES,
-    FakeParameter,
     as_class,
-    fake_class,
     make_subclass,
     refuse_integers,
 )
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import autograd, subclass
+from torchfake._torch import autograd, dispatcher, subclass
 
 _Parameter = torch.nn.Parameter
-_torchs_new = _Parameter.__new__
 _innermost_transform = autograd.innermost_transform
-_detached_wrapper = subclass.detached_wrapper
 
 
 def _new_tensor(original: Any) -> Any:
@@ -76,41 +72,43 @@ def _make_subclass(original: Any) -> Any:
 
 
 def _new_parameter(original: Any) -> Any:
-    """``nn.Parameter.__new__``: from a tensor of another class it makes a tensor of that class, and
-    the subclass of Parameter would be lost. It calls ``requires_grad_()``, which it does not of a
-    plain tensor. A fake of one is detached as that is: in C++, unseen by modes, unless somebody
-    else has replaced the constructor.
+    """``nn.Parameter.__new__``, which runs, and of a fake makes a parameter of the class of the
+    fake: a subclass of Parameter would be lost.
     """
     function = torch.nn.Parameter.__new__
-    is_torchs = function is _torchs_new
 
     @functools.wraps(function)
-    def replacement(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if type(data) in FAKE_TYPES:
-            if is_torchs and _innermost_transform() is None and type(requires_grad) is bool:
-                made_class = FakeParameter if cls is _Parameter else fake_class(cls)
-                made: Any = _detached_wrapper(made_class, data, requires_grad)
-                own = {"_fake_meta": data._fake_meta, "_fake_storage": data._fake_storage}
-                made._fake_attributes = own
-                return made
-            if requires_grad:
-                refuse_integers(data)
-        is_plain = cls is torch.nn.Parameter and not autograd.are_transforms_running()
-        if is_plain or not isinstance(data, FakeTensor):
-            return function(cls, data, requires_grad)
-        return torch.Tensor._make_subclass(cls, data.detach(), requires_grad)
+    def replacement(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if _innermost_transform() is not None:
+            return _new_parameter_in_transform(function, cls, args, kwargs)
+        data = args[0] if args else kwargs.get("data")
+        try:
+            if isinstance(data, FakeTensor) and dispatcher.is_seen_by_modes():
+                with dispatcher.hidden_from_modes():  # they do not see how eager detaches a tensor
+                    made = function(cls, *args, **kwargs)
+            else:
+                made = function(cls, *args, **kwargs)
+        except RuntimeError:
+            refuse_integers(data)
+            raise
+        if cls is _Parameter or not isinstance(made, FakeTensor):
+            return made
+        return as_class(made, cls)
 
     return staticmethod(replacement)
 
 
-def makes_parameters_as_torch(constructor: Any) -> bool:
-    """Whether ``nn.Parameter.__new__``, as it is in a mode, replaces torch's own."""
-    function: Any = getattr(constructor, "__func__", None)
-    is_ours = getattr(function, "__code__", None) is _CODE_OF_NEW_PARAMETER
-    return is_ours and function.__wrapped__ is _torchs_new
+def _new_parameter_in_transform(function: Any, cls: Any, args: Any, kwargs: Any) -> Any:
+    """A parameter made inside a transform of ``torch.func``, where what a fake is detached to is a
+    tensor of the transform, of another class, which torch refuses.
+    """
+    bound = inspect.signature(function).bind(cls, *args, **kwargs)
+    bound.apply_defaults()
+    _, data, requires_grad = bound.args
+    if not isinstance(data, FakeTensor):
+        return function(cls, data, requires_grad)
+    return torch.Tensor._make_subclass(cls, data.detach(), requires_grad)
 
-
-_CODE_OF_NEW_PARAMETER = _new_parameter(None).__func__.__code__
 
 PATCHES = [
     Patch(torch.Tensor, "__new__", _new_tensor),

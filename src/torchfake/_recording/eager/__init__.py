@@ -6,29 +6,9 @@ that it reports.
 
 In reading order:
 
+    first_use         registers them before the first operation is recorded
     register          which operators, and the kernel of each
     composites        composites that C++ would decompose otherwise
     recurrent_layers  LSTM, GRU and RNN, likewise
     derivatives       gradients and tangents, of which C++ has another formula for subclasses
 """
-
-from __future__ import annotations
-
-from torchfake._torch import dispatch_keys, dispatcher
-
-
-def _register_kernels() -> None:
-    """Register the kernels, which are imported then: most programs record nothing."""
-    from torchfake._recording.eager import register
-
-    register.register_kernels()
-
-
-def _register_for_tangents() -> None:
-    from torchfake._recording.eager import register
-
-    register.register_for_tangents()
-
-
-dispatch_keys.RECORDING_KEY.before_use(_register_kernels)
-dispatcher.before_tangents.append(_register_for_tangents)

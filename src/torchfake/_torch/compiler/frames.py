@@ -6,8 +6,7 @@ code stays compiled and is found again; Dynamo is never imported here.
 
 Dynamo is asked at each frame that it may compile, in a class of its own, and nothing can be told to
 it before: no mode is on when a fake meets a compiled function after its mode. So that class is
-changed, once, in a process that makes fakes, when Dynamo is imported; and stays so. Checked
-on torch 2.13 and 2.15.
+changed as long as fakes live or a mode is on. Checked on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -17,11 +16,14 @@ import functools
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
+
+from torchfake._torch.compiler.python_functions import Replacement
 
 TRACER = "torch._dynamo"
 _PACKAGES = (TRACER, "torch._inductor", "torch.distributed.optim")
@@ -31,20 +33,39 @@ swap_frame_callback: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval
 """Set what is asked at each frame of this thread (None: nothing is), and return what was."""
 
 
-class _ImportWatch:
-    """Finds modules of torch where Python does. Those of :data:`_PACKAGES` are executed in a
-    context each; after some modules a function is called. It is the first of the finders.
+class ImportWatch:
+    """Finds modules of torch where Python does, while it is on. Those of :data:`_PACKAGES` are
+    executed in a context each; after the modules `names` a function is called. It is the first of
+    the finders.
     """
 
     def __init__(
         self,
         context: Callable[[], AbstractContextManager[Any]],
-        then: Mapping[str, Callable[[], None]],
+        names: Collection[str],
+        then: Callable[[], None],
     ) -> None:
-        self._context, self._then = context, then
+        self._context, self._names, self._then = context, names, then
+        self._executed: set[str] = set()
+
+    def set_on(self, on: bool) -> None:
+        """Put the finder among Python's, or take it away."""
+        finders = sys.meta_path
+        if finders is None or on is (self in finders):  # None: Python is ending
+            return
+        if on:
+            finders.insert(0, self)
+        else:
+            finders.remove(self)
+
+    def is_imported(self, name: str) -> bool:
+        """Whether a module is there, and not just about to be."""
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        is_complete = spec is not None and not getattr(spec, "_initializing", False)
+        return is_complete or name in self._executed
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if not name.startswith(_PACKAGES) and name not in self._then:
+        if not name.startswith(_PACKAGES) and name not in self._names:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
@@ -54,25 +75,12 @@ class _ImportWatch:
         def execute_in_context(module: Any) -> None:
             with self._context():
                 execute(module)
-            if name in self._then:
-                self._then[name]()
+            if name in self._names:
+                self._executed.add(name)
+                self._then()
 
         spec.loader.exec_module = execute_in_context  # type: ignore[method-assign]
         return spec
-
-
-def watch_imports(
-    context: Callable[[], AbstractContextManager[Any]], then: Mapping[str, Callable[[], None]]
-) -> None:
-    """Have the modules of :data:`_PACKAGES` imported in a context each; and call a function when
-    the module of its name is there, which may be now.
-    """
-    for name, function in then.items():
-        spec = getattr(sys.modules.get(name), "__spec__", None)
-        if spec is not None and not getattr(spec, "_initializing", False):
-            function()
-    if not any(isinstance(finder, _ImportWatch) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _ImportWatch(context, then))
 
 
 class MetUntraceable(BaseException):
@@ -100,28 +108,30 @@ class Untraceable:
 
 
 def run_as_they_are(
-    is_met: Callable[[dict[str, Any]], bool],
-    is_off: Callable[[], bool],
-    thread: Any,
-    skipped: Iterable[str],
-) -> None:
-    """Have frames run as they are, with all that they call, where torch.compile is off; where their
-    variables are such as `is_met` says; and where Dynamo meets something :class:`Untraceable`, for
-    which it counts frames in `thread`. The modules `skipped` are never traced. Call it once.
+    is_met: Callable[[dict[str, Any]], bool], is_off: Callable[[], bool], thread: Any
+) -> list[Replacement]:
+    """Frames run as they are,
+    with all that they call, where torch.compile is off; where their variables are such as `is_met`
+    says; and where Dynamo meets something :class:`Untraceable`, for which it counts frames in
+    `thread`.
     """
-    _replace(
-        "torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__", _converter, is_met, thread
-    )
-    _replace("torch._dynamo.eval_frame", "_callback_from_stance", _stance, is_met, is_off)
-    _replace("torch._dynamo.compiled_autograd", "_enable", _compiled_backward, is_off)
-    _skip(list(skipped))
+    modules: Any = sys.modules
+    wrapper = modules["torch._dynamo.convert_frame"].CatchErrorsWrapper
+    stances, backward = modules["torch._dynamo.eval_frame"], modules[f"{TRACER}.compiled_autograd"]
+    return [
+        (wrapper, "__call__", partial(_converter, is_met, thread)),
+        (stances, "_callback_from_stance", partial(_stance, is_met, is_off)),
+        (backward, "_enable", partial(_compiled_backward, is_off)),
+    ]
 
 
-def _skip(modules: list[str]) -> None:
-    """Never trace `modules`. Each ``add`` would compile the pattern of all that is skipped once
-    more, which takes milliseconds: only the last one does.
+def skip(skipped: Iterable[str]) -> None:
+    """Never trace these modules. Dynamo's list of them only grows: call it once. Each ``add`` would
+    compile the pattern of all that is skipped once more, which takes milliseconds: only the last
+    one does.
     """
-    rules = sys.modules["torch._dynamo.trace_rules"]
+    modules = list(skipped)
+    rules = sys.modules[f"{TRACER}.trace_rules"]
     compile_pattern = rules._recompile_re
     rules._recompile_re = lambda: None  # type: ignore[attr-defined]
     try:
@@ -132,16 +142,10 @@ def _skip(modules: list[str]) -> None:
     rules.add(modules[-1])
 
 
-def _replace(module: str, path: str, replacement: Callable[..., Any], *how: Any) -> None:
-    *owners, name = path.split(".")
-    owner = functools.reduce(getattr, owners, sys.modules[module])
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(replacement(original, *how)))
-
-
-def _converter(original: Any, is_met: Callable[[dict[str, Any]], bool], thread: Any) -> Any:
+def _converter(is_met: Callable[[dict[str, Any]], bool], thread: Any, original: Any) -> Any:
     """What is asked at each frame that has not been compiled for its variables."""
 
+    @functools.wraps(original)
     def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(self._torchdynamo_orig_backend, "_export", False):
             return original(self, frame, *args, **kwargs)
@@ -159,10 +163,11 @@ def _converter(original: Any, is_met: Callable[[dict[str, Any]], bool], thread: 
 
 
 def _stance(
-    original: Any, is_met: Callable[[dict[str, Any]], bool], is_off: Callable[[], bool]
+    is_met: Callable[[dict[str, Any]], bool], is_off: Callable[[], bool], original: Any
 ) -> Any:
     """What a compiled function has asked at each frame while it runs; None: nothing."""
 
+    @functools.wraps(original)
     def callback_from_stance(callback: Any) -> Any:
         if is_off():
             _expect_no_compiled_frames()
@@ -183,9 +188,10 @@ def _checked(asked: Any, is_met: Callable[[dict[str, Any]], bool]) -> Any:
     return checked
 
 
-def _compiled_backward(original: Any, is_off: Callable[[], bool]) -> Any:
+def _compiled_backward(is_off: Callable[[], bool], original: Any) -> Any:
     """The context in which backward passes are compiled."""
 
+    @functools.wraps(original)
     def enable(*args: Any, **kwargs: Any) -> Any:
         return contextlib.nullcontext() if is_off() else original(*args, **kwargs)
 

@@ -9,6 +9,7 @@ torch has registered for an operator stays. Checked on torch 2.13 and
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import types
 from collections.abc import Callable
@@ -18,10 +19,12 @@ from typing import Any
 import torch
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_backward as _flex_backward
+from torch.utils import _pytree as pytree
 
 from torchfake._torch import dispatch_keys
-from torchfake._torch.compiler.python_functions import with_globals
+from torchfake._torch.compiler.python_functions import Replacement, with_globals
 from torchfake._torch.contexts import Guards, Restoring, Together
+from torchfake._torch.private_facts import PrivateFact
 
 flex_attention: Any = _flex_attention
 flex_attention_backward: Any = _flex_backward
@@ -34,20 +37,34 @@ _NAMES_OF_MODE = ("_get_current_dispatch_mode", "get_current_dispatch_mode")
 FLEX_ATTENTION_MODULE = "torch.nn.attention.flex_attention"
 
 
-def never_warn_of_unfused_attention(is_exempt: Callable[[Any], bool]) -> None:
+def no_warning_of_unfused_attention(is_exempt: Callable[[Any], bool]) -> Replacement:
     """Keep :data:`FLEX_ATTENTION_MODULE` from warning, once in a process, that uncompiled
-    ``flex_attention`` makes all scores, for queries of which that is not so. Call it once.
+    ``flex_attention`` makes all scores, for queries of which that is not so.
     """
-    module = sys.modules[FLEX_ATTENTION_MODULE]
-    original = module._warn_once
 
-    @functools.wraps(original)
-    def warn_once(warning_id: str, *args: Any, **kwargs: Any) -> None:
-        query = sys._getframe(1).f_locals.get("query")
-        if warning_id != "flex_attention_performance" or not is_exempt(query):
-            original(warning_id, *args, **kwargs)
+    def replace(original: Any) -> Any:
+        @functools.wraps(original)
+        def warn_once(warning_id: str, *args: Any, **kwargs: Any) -> None:
+            query = sys._getframe(1).f_locals.get("query")
+            if warning_id != "flex_attention_performance" or not is_exempt(query):
+                original(warning_id, *args, **kwargs)
 
-    module._warn_once = warn_once  # type: ignore[attr-defined]
+        return warn_once
+
+    return sys.modules[FLEX_ATTENTION_MODULE], "_warn_once", replace
+
+
+UNFUSED_ATTENTION = PrivateFact(
+    "flex_attention has a local variable query where it warns",
+    used_in="_torch/compiler/higher_order",
+    without="It warns of scores that are made, which are not for fakes",
+    is_shortcut=True,
+    check=lambda: "query" in _module_of_attention().flex_attention.__code__.co_varnames,
+)
+
+
+def _module_of_attention() -> Any:
+    return importlib.import_module(FLEX_ATTENTION_MODULE)
 
 
 def dispatched_operators() -> list[Any]:
@@ -113,28 +130,28 @@ def _transform(key: Any, original: Any, is_exempt: Any, rule: Callable[..., Any]
     return transform
 
 
-def add_trees_to_cond(is_exempt: Callable[[tuple[Any, ...]], bool]) -> None:
+def trees_in_cond(is_exempt: Callable[[tuple[Any, ...]], bool]) -> Replacement:
     """Flatten operands of ``cond`` in containers, which the operator refuses, where
     ``is_exempt(args)``: torch.compile does so elsewhere.
     """
-    cls: Any = type(torch.ops.higher_order.cond)
-    original: Any = cls.__call__
-    if hasattr(original, "__wrapped__"):
-        return
 
-    @functools.wraps(original)
-    def call(self: Any, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
-        has_tree = any(isinstance(operand, (dict, list, tuple)) for operand in operands)
-        if not has_tree or not is_exempt((pred, operands)):
-            return original(self, pred, true_fn, false_fn, operands)
-        leaves, spec = torch.utils._pytree.tree_flatten(tuple(operands))
-        on_leaves = [
-            lambda *flat, branch=branch: branch(*torch.utils._pytree.tree_unflatten(flat, spec))
-            for branch in (true_fn, false_fn)
-        ]
-        return original(self, pred, *on_leaves, tuple(leaves))
+    def replace(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(self: Any, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+            has_tree = any(isinstance(operand, (dict, list, tuple)) for operand in operands)
+            if not has_tree or not is_exempt((pred, operands)):
+                return original(self, pred, true_fn, false_fn, operands)
+            leaves, spec = pytree.tree_flatten(tuple(operands))
+            on_leaves = [_on_leaves(branch, spec) for branch in (true_fn, false_fn)]
+            return original(self, pred, *on_leaves, tuple(leaves))
 
-    cls.__call__ = call
+        return call
+
+    return type(torch.ops.higher_order.cond), "__call__", replace
+
+
+def _on_leaves(branch: Callable[..., Any], spec: Any) -> Callable[..., Any]:
+    return lambda *flat: branch(*pytree.tree_unflatten(flat, spec))
 
 
 def uncaptured_error(message: str) -> Exception:

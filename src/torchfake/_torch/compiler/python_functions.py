@@ -1,14 +1,13 @@
 """Python functions of torch: rebuilt with other globals, unwrapped, and recognised by their code.
 
 Input: Python functions and code objects. Output: changed copies of functions; tables of torch's
-functions by the identity of their code. Invariant: torch's own functions are not changed. Called
-by: ``_tensor/torch_function``, ``_operators/special_operators``, ``_recording/record`` and
-``_torch/kernels``.
+functions by the identity of their code. Invariant: torch's own functions are not changed.
 """
 
 from __future__ import annotations
 
 import dis
+import inspect
 import types
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,6 +15,11 @@ from typing import Any
 
 import torch
 import torch.distributions
+
+from torchfake._torch.private_facts import PrivateFact
+
+Replacement = tuple[Any, str, Callable[[Any], Any]]
+"""An owner, the name of an attribute, and what makes a replacement of the original."""
 
 
 def without_override_check(function: types.FunctionType) -> types.FunctionType:
@@ -42,7 +46,23 @@ def asks_for_overrides(code: types.CodeType) -> bool:
     """Whether `code` asks if an argument overrides torch's functions, and does something else then,
     where others hand the call to the override: the attention and encoder layers of ``torch.nn``.
     """
+    return ATTENTION.holds() and _asks_for_overrides(code)
+
+
+def _asks_for_overrides(code: types.CodeType) -> bool:
     return "has_torch_function" in code.co_names and "handle_torch_function" not in code.co_names
+
+
+ATTENTION = PrivateFact(
+    "the layers of attention ask for overrides in their own code",
+    used_in="_torch/compiler/python_functions",
+    without="Fakes take the way of overridden tensors there, whose values have other last bits",
+    is_shortcut=False,
+    check=lambda: all(
+        _asks_for_overrides(layer.forward.__code__)
+        for layer in (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
+    ),
+)
 
 
 @lru_cache(maxsize=64)
@@ -68,6 +88,10 @@ def assumed_values() -> dict[int, tuple[types.CodeType, float]]:
     of a step, and on whether they have converged. The code is kept alive with its identity, which
     is the key because the hash of a code object reads all of its instructions.
     """
+    return _find_assumed_values() if ASSUMED_VALUES.holds() else {}
+
+
+def _find_assumed_values() -> dict[int, tuple[types.CodeType, float]]:
     functional, distribution = torch.nn.functional, torch.distributions.Distribution
     parametrizations, lbfgs = torch.nn.utils.parametrizations, unwrap(torch.optim.LBFGS.step)
     adafactor, line_search = torch.optim._adafactor, lbfgs.__globals__
@@ -88,6 +112,15 @@ def assumed_values() -> dict[int, tuple[types.CodeType, float]]:
     }
     codes = [(function.__code__, value) for function, value in values.items() if function]
     return {id(code): (code, value) for code, value in codes}
+
+
+ASSUMED_VALUES = PrivateFact(
+    "the functions that branch on values have their names",
+    used_in="_torch/compiler/python_functions",
+    without="Such a function raises UnknownValueError for fakes, or is answered by answer=",
+    is_shortcut=False,
+    check=lambda: bool(_find_assumed_values()),
+)
 
 
 def unwrap(function: Any) -> Any:
@@ -113,6 +146,10 @@ def compound_initialisers() -> dict[int, Callable[..., Any]]:
 
     Their first parameter is named ``tensor``, and they write all of it.
     """
+    return _find_compound_initialisers() if COMPOUND_INITIALISERS.holds() else {}
+
+
+def _find_compound_initialisers() -> dict[int, Callable[..., Any]]:
     init = torch.nn.init
     functions: list[Any] = [init.orthogonal_, init.sparse_]
     for name in ("_no_grad_trunc_normal_", "trunc_normal_"):
@@ -122,8 +159,34 @@ def compound_initialisers() -> dict[int, Callable[..., Any]]:
     return {id(function.__code__): function for function in functions}
 
 
+def _take_a_tensor_and_a_generator() -> bool:
+    parameters = [
+        inspect.signature(function).parameters
+        for function in _find_compound_initialisers().values()
+    ]
+    return all(next(iter(each)) == "tensor" and "generator" in each for each in parameters)
+
+
+COMPOUND_INITIALISERS = PrivateFact(
+    "initialisers that read values have parameters named tensor and generator",
+    used_in="_recording/initializers",
+    without="Each operation in such an initialiser is recorded, and run if its values are read",
+    is_shortcut=True,
+    check=_take_a_tensor_and_a_generator,
+)
+
+
 @lru_cache(maxsize=1)
 def code_of_to_empty() -> frozenset[int]:
     """Identities of the code in which ``nn.Module.to_empty`` asks for empty memory."""
-    constants = torch.nn.Module.to_empty.__code__.co_consts
+    constants = torch.nn.Module.to_empty.__code__.co_consts if TO_EMPTY.holds() else ()
     return frozenset(id(code) for code in constants if isinstance(code, types.CodeType))
+
+
+TO_EMPTY = PrivateFact(
+    "nn.Module.to_empty calls torch.empty_like in a function of its own",
+    used_in="_recording/initializers",
+    without="What a deferred module gets from to_empty is not initialised, as in eager mode",
+    is_shortcut=False,
+    check=lambda: "empty_like" in global_names_in(torch.nn.Module.to_empty.__code__),
+)

@@ -21,7 +21,6 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch.distributed import process_group_of
-from torchfake._torch.distributed_patches import report_devices_of_shards
 from torchfake.distributed.ddp.reducer import held_by_reducers
 from torchfake.distributed.ddp.replacements import patches_of_ddp
 from torchfake.distributed.layout import Layout
@@ -117,7 +116,6 @@ def run_rank(job: Job, rank: int, mailbox: Mailbox) -> RankRun:
 def _patched() -> Patched:
     """Context in which torch runs DTensors of fakes and DDP, and messages are observed."""
     importlib.import_module("torch.distributed.tensor")
-    report_devices_of_shards()
     return Patched([*patches_of_dtensors(), *patches_of_messages(), *patches_of_ddp()])
 
 

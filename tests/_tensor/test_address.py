@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchfake._core.address import Address
+from torchfake._tensor.address import Address
 
 
 def refuse() -> int:

@@ -5,8 +5,8 @@ the fact. Invariant: a check runs once, at the first use; on a torch that was ne
 that only saves time is not relied on, and any other only if its check passes.
 
 A version counts as tried from the oldest that is supported to the newest that the suite was run on
-(``_torch/versions``), or if the user accepts it. Whether the facts hold on the installed torch is a test
-of the suite: ``tests/_torch/test_private_facts.py``.
+(``_torch/versions``), or if the user accepts it. Whether the facts hold on the installed torch is a
+test of the suite: ``tests/_torch/test_private_facts.py``.
 """
 
 from __future__ import annotations

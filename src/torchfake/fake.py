@@ -84,8 +84,9 @@ class fake_mode:
     ) -> None:
         # made here too, so that a wrong argument is refused here and not on entry
         self._answerer = Answerer(answer)
-        is_any = fake_cuda is not False or fake_device is not None or num_devices != 1
-        self._machine = _fake_machine(fake_cuda, fake_device, num_devices) if is_any else None
+        is_one = type(num_devices) is int and num_devices == 1
+        is_plain = fake_cuda is False and fake_device is None and is_one
+        self._machine = None if is_plain else _fake_machine(fake_cuda, fake_device, num_devices)
 
     def __enter__(self: _Mode) -> _Mode:
         machine = None if self._machine is None else self._machine.unused()

@@ -125,12 +125,9 @@ def test_calls_that_are_made_in_c() -> None:
     made: list[str] = []
     functions = [partial(made.append, "first")]
     calls = contexts.calls_in_c(functions)
-    functions.append(
-        contexts.call_if(contexts.results([lambda: True]), partial(made.append, "yes"))
-    )
-    functions.append(
-        contexts.call_if(contexts.results([lambda: False]), partial(made.append, "no"))
-    )
+    for name, flag in (("yes", True), ("no", False)):
+        flags = contexts.results([partial(bool, flag)])
+        functions.append(contexts.call_if(flags, partial(made.append, name)))
     assert next(calls, "done") == "done"
     functions[1]()
     assert made == ["first", "yes"]

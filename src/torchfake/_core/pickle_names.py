@@ -33,9 +33,12 @@ class _Moved(types.ModuleType):
 def publish_module(home: str, module: str) -> None:
     """Let pickles find what the module `home` has in `module`, where it was."""
     parts = module.split(".")
-    for i in range(2, len(parts)):  # packages that are no more
+    for i in range(2, len(parts)):
         package = ".".join(parts[:i])
-        sys.modules.setdefault(package, types.ModuleType(package, "Only for pickles."))
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:  # a package that is no more
+            sys.modules[package] = types.ModuleType(package, "Only for pickles.")
     moved = _Moved(module, "Only for pickles.")
     moved.home = home
     sys.modules.setdefault(module, moved)

@@ -63,7 +63,10 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
         dispatcher.set_only_lift_cpu(True)
         dispatcher.set_fake_mode(dispatch)
         state.frame_callback_before = frames.swap_frame_callback(None)
-        _place_draws(state)
+        if modes.thread.modes[0] is state:
+            modes.thread.draw_position = None
+        else:
+            _place_draws(state, modes.thread.modes[-2])
         torch_function.update_override()
     except BaseException:
         end(state)
@@ -105,16 +108,13 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
         raise RuntimeError(refusal)
 
 
-def _place_draws(state: ModeState) -> None:
-    """Begin a lazy generator, or go on in that of the mode around this one. What is recorded draws
-    from the global generator: where that and a lazy generator meet, one goes on from the other.
+def _place_draws(state: ModeState, outer: ModeState) -> None:
+    """Go on in the lazy generator of the mode around this one. Recorded operations draw from the
+    global generator: where that and a lazy generator meet, one goes on from the other.
     """
-    outer = modes.thread.modes[:-1]
-    if not outer:
-        modes.thread.draw_position = None
-    elif state.mark and not outer[-1].mark:
+    if state.mark and not outer.mark:
         lazy_generators.position().move_global()
-    elif outer[-1].mark and not state.mark:
+    elif outer.mark and not state.mark:
         generator_sync.synchronize_all()
 
 

@@ -95,7 +95,8 @@ def _install_for(on: set[ModeState]) -> None:
     any_named = any_named or bool(types)
     misread = any_named and (types or {"cuda"}) != {backends.own_accelerator_type()}
     _remove_unneeded(types, any_named, misread)
-    _remembered.update(types)
+    if types != _remembered.types:
+        _remembered.update(types)
     if on and not _for_any_mode.is_installed:
         _lists_of_functions.note()
         _for_any_mode.install([*PATCHES_FOR_ANY_MODE, *libraries.patches_of_imported()])

@@ -157,10 +157,9 @@ class RememberedDevices:
     """What libraries remember, for the fake devices that are there."""
 
     def __init__(self) -> None:
-        self._types: set[str] = set()
+        self.types: set[str] = set()  # of the fake devices
 
     def update(self, types: set[str]) -> None:
-        """Called before and after `types` of fake devices come or go."""
-        if types != self._types:
-            forget_devices()
-            self._types = set(types)
+        """Called when `types` of fake devices have come or go."""
+        forget_devices()
+        self.types = set(types)

@@ -8,6 +8,7 @@ materialized by now, inference mode) is left to that.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,6 +41,12 @@ _in_inference_mode = torch.is_inference_mode_enabled
 _new = tuple.__new__
 
 
+@lru_cache(4096)
+def _shared(number: float) -> float:
+    """The number as one object for all operations: C++ passes a new one to each call."""
+    return number
+
+
 def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, mark: int) -> Any:
     """Make the result of a call from `recipe`, and add it to the graph; or return
     :data:`NOT_RECORDED`, and nothing has happened. `mark` is that of the mode.
@@ -59,7 +66,9 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
         recorded: list[Any] = []
         for arg in args:
             kind = type(arg)
-            if kind in NON_TENSOR_TYPES:
+            if kind is float and arg:  # zeros have a sign, which no key tells
+                recorded.append(_shared(arg))
+            elif kind in NON_TENSOR_TYPES:
                 recorded.append(arg)
             elif kind in FAKE_TYPES:
                 deferred = arg._fake_storage.deferred

@@ -88,7 +88,7 @@ _WORKSPACES = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
 
 def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
     args = with_repeats(op.func, op.args, _real_argument(op.args, storages))
-    kwargs = dict(zip(op.kwargs, _real_argument([*op.kwargs.values()], storages), strict=True))
+    kwargs = op.kwargs and {n: _real_argument(arg, storages) for n, arg in op.kwargs.items()}
     if op.draw is None:
         return op.func(*args, **kwargs)
     return _call_with_draws(op, args, kwargs, generators)

@@ -126,7 +126,8 @@ type(modes.thread).torch_function = _OverrideWhereNeeded()
 
 def update_override() -> None:
     """Set what ``__torch_function__`` is on this thread: in a mode without autocast, it is off."""
-    if modes.current() is None or dispatcher.any_autocast():
+    entries = modes.thread.modes  # as in modes.current()
+    if not entries or entries[-1].is_over or dispatcher.any_autocast():
         vars(modes.thread).pop("torch_function", None)
     else:
         modes.thread.torch_function = subclass.disabled_torch_function

@@ -126,9 +126,8 @@ FAKE_SLOT = torch._C._TorchDispatchModeKey.FAKE
 _get_mode = torch._C._get_dispatch_mode
 
 
-def current_fake_mode() -> Any:
-    """The FAKE mode of this thread, or None."""
-    return _get_mode(FAKE_SLOT)
+current_fake_mode = partial(_get_mode, FAKE_SLOT)
+"""Returns the mode in the FAKE slot of this thread, or None."""
 
 
 def set_fake_mode(mode: Any) -> None:

@@ -11,6 +11,7 @@ HOMES = {
     "strategies.strategy": "strategy",
     "strategies.batch": "target_plans.batch",
     "strategies.step_time": "target_plans.step_time",
+    "search.depths": "search.extrapolation",
 }
 """By the module in ``torchfake.distributed`` in which a class was."""
 

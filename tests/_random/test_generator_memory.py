@@ -32,8 +32,7 @@ def test_the_words_of_this_torch_are_found() -> None:
 
 @pytest.mark.parametrize("is_found", [True, False])
 def test_every_move_changes_the_memory(is_found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not is_found:
-        monkeypatch.setattr(generator_memory, "words_offset", lambda: None)
+    monkeypatch.setattr(generator_memory.FACT, "holds", lambda: is_found)
     generator = torch.Generator().manual_seed(0)
     memory = generator_memory.state_memory(generator)
     for name, move in MOVES.items():

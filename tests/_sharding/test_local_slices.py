@@ -18,7 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests._sharding import models
 from torchfake import deferred_init, errors, materialize_module
 from torchfake._sharding.local_slices import LocalSlices, _ranges, local_slices_of
-from torchfake._torch.distributed.dtensors import AxisSplit, dtensors
+from torchfake._torch.distributed import dtensors
+from torchfake._torch.distributed.dtensors import AxisSplit
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def check_flag(value: object, name: str) -> None:
 
 
 def is_whole_number(value: object, least: int) -> bool:
-    """Whether it is an integer, and not True or False, of `least` or more that torch can count."""
+    """Whether `value` is an integer, not a bool, of at least `least` that torch can count."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return is_number and least <= value < 1 << 62  # type: ignore[operator]
 

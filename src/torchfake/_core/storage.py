@@ -67,8 +67,8 @@ class ConstantFill(NamedTuple):
 
 
 class AssumedFill(ConstantFill):
-    """What is assumed of a value that is not known, as that no number is infinite. It answers who
-    asks for it; nothing else depends on it.
+    """A value assumed in place of an unknown one, such as that no number is infinite. The
+    assumption answers the question asked; nothing else depends on it.
     """
 
     __slots__ = ()
@@ -135,7 +135,7 @@ _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary
 
 
 class StorageKind(NamedTuple):
-    """What all storages have in common that one kind of call makes: they share one record of it."""
+    """The facts that all storages made by one kind of call share, in one record."""
 
     num_bytes: int  # when it was made: it may be resized
     device: torch.device

@@ -66,7 +66,9 @@ def _of_op(op: Op) -> bytes:
 
 
 def _of_settings(settings: Numerics) -> Any:
-    """What depends on the process alone is left out: ranks may have other numbers of threads."""
+    """The settings as digested. Settings of the process alone are left out: ranks may have
+    different numbers of threads.
+    """
     options = () if settings.deterministic is None else (settings.deterministic,)
     return str(settings.default_dtype), settings.flushes_denormals, *options
 

@@ -21,7 +21,7 @@ from torchfake.errors import CheckpointError
 
 
 class FileVersion(NamedTuple):
-    """What tells that a file is another one, or was written."""
+    """The facts about a file that change when the file is replaced or written."""
 
     inode: int
     num_bytes: int

@@ -30,7 +30,7 @@ _MAX_COUNTED = 16  # so many elements are the fewest that normal numbers are dra
 
 
 def taken_by(func: Any, args: Any, kwargs: Any, record: Metadata) -> Taken:
-    """What `func` takes to fill a tensor with this metadata.
+    """The generator words that `func` takes to fill a tensor with this metadata.
 
     Args:
         func: a random operator, which draws on the CPU.

@@ -69,7 +69,7 @@ def has_deferred_arguments(args: Args, kwargs: Kwargs) -> bool:
 
 
 def deferred_fakes(tensors: Sequence[torch.Tensor]) -> list[FakeTensor]:
-    """Those of `tensors` that are deferred fakes."""
+    """The deferred fakes among `tensors`."""
     return [t for t in tensors if is_deferred_fake(t)]  # type: ignore[misc]
 
 

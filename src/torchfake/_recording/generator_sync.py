@@ -72,8 +72,8 @@ def record_draws(
 
 
 def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> None:
-    """The same for the default generator. Most draws follow another one, while nobody has moved
-    torch's generator: then this takes a third of the time.
+    """Record the draw of `op` from the default generator. While nobody has moved torch's generator,
+    a draw that follows another one takes a third of the time.
     """
     if num_words is not None and record.device.type == "cpu":
         with _lock:

@@ -55,7 +55,7 @@ def new_op(
 
 
 def recorded_arg(func: Any, arg: Any) -> Any:
-    """What is recorded of an argument of `func`.
+    """The recorded form of an argument of `func`.
 
     Raises:
         RecordError: if it cannot be kept until it is replayed.

@@ -37,7 +37,7 @@ class Address:
 
     @property
     def _as_parameter_(self) -> int:
-        """What ctypes passes to C for this object."""
+        """The integer that ctypes passes to C for this object."""
         return self.__index__()
 
     def __bool__(self) -> bool:

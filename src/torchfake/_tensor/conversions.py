@@ -34,7 +34,7 @@ def encode_target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
 
 
 def type_name(dtype: torch.dtype, device_type: str) -> str:
-    """What ``tensor.type()`` gives: ``"torch.cuda.FloatTensor"``."""
+    """The result of ``tensor.type()``, such as ``"torch.cuda.FloatTensor"``."""
     return ("torch." if device_type == "cpu" else f"torch.{device_type}.") + _TYPE_NAMES[dtype]
 
 

@@ -42,7 +42,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
 
     @property
     def _cdata(self) -> int:
-        """The same number for all objects of one storage, whether or not others are alive."""
+        """A number that all objects of one storage share, even after some are freed."""
         return subclass.storage_key(self._fake_storage.meta)
 
     def _weak_ref(self) -> Any:

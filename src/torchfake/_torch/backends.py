@@ -289,8 +289,8 @@ _LISTS_OF_FUNCTIONS = (
 
 
 def caches_of_functions() -> list[Any]:
-    """What torch lists once of its own functions, and of whether there is a device: functions with
-    a cache, of the modules that are imported.
+    """The cached functions of imported modules in which torch lists its own functions once, or
+    remembers whether there is a device.
     """
     found = []
     for function in map(vars(torch.overrides).get, _LISTS_OF_FUNCTIONS):

@@ -37,7 +37,7 @@ _forgets_mtia = "mtia" in FORGOTTEN_AUTOCASTS
 
 
 def any_autocast_of_all_types() -> bool:
-    """The same, those that torch forgets included."""
+    """Whether autocast is on for any device type, including the types that torch forgets."""
     forgotten = _is_autocast_enabled("mps") or (_forgets_mtia and _is_autocast_enabled("mtia"))
     return forgotten or _of_most_types()
 

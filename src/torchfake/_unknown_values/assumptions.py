@@ -88,7 +88,7 @@ def decides_scale(call: Any) -> bool:
 
 
 def fill_of_unknown(packet: str, argument: Metadata, result: Metadata) -> AssumedFill | None:
-    """What an operator on unknown values gives, if it asks whether they are finite, or counts."""
+    """The assumed result of an operator on unknown values that tests finiteness, or counts."""
     number = _ASSUMED_OF_UNKNOWN.get(packet)
     if number is not None:
         return AssumedFill(number, result.dtype, result.num_bytes)

@@ -1,7 +1,7 @@
 """Checks of arguments of public functions, which name the argument and the remedy.
 
-Input: what a user passed. Output: the same, or what it stands for. Invariant: nothing is changed,
-and nothing is imported for it.
+Input: an argument that a user passed. Output: the argument, or the value that it stands for.
+Invariant: no argument is changed, and no module is imported to check one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Digests: 32 bytes for operations, contents and tensors. Equal digests mean equal values.
 
 Input: recorded operations, contents, metadata, real tensors. Output: SHA-256 digests. Invariant: a
-digest depends on what would be computed, and on all it depends on; not on what has been replayed in
-between, and not on the process.
+digest depends on the computation and all its inputs; not on earlier replays, and not on the
+process.
 """
 
 from __future__ import annotations

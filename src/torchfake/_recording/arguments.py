@@ -1,7 +1,7 @@
 """Which kinds of tensors are among the arguments of a call.
 
-Input: the arguments of an operation. Output: :class:`CallArguments`, and the same arguments with
-real tensors in place of fakes that have been materialized. Invariant: nothing is recorded, and no
+Input: the arguments of an operation. Output: :class:`CallArguments`, and the arguments with real
+tensors in place of fakes that have been materialized. Invariant: nothing is recorded, and no
 argument is changed.
 """
 

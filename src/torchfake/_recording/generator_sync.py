@@ -1,9 +1,9 @@
 """Positions of recorded draws, and generators moved as eager mode would move them.
 
-Input: operations that draw, as they are recorded. Output: each knows its position in a generator's
-sequence, and generators end where eager mode would have left them. Invariant: a generator that was
-passed, or drawn from outside of all modes, is synchronized at once; torch's own generator, in a
-deferred mode, when the outermost mode is left.
+Input: operations that draw, as they are recorded. Output: each operation has its position in a
+generator's sequence, and generators end where eager mode would have left them. Invariant: a
+generator that was passed, or drawn from outside of all modes, is synchronized at once; torch's own
+generator, in a deferred mode, when the outermost mode is left.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Input: an operation with a deferred fake among its arguments, or any operation in a deferred mode.
 Output: its result, and an :class:`~torchfake._graph.operations.Op` as the source of each storage
-that it made or wrote. Invariant: what depends on values that do not exist (a plain fake's) is a
-plain fake itself, or refuses to be replayed; it is never replayed with other values.
+that it made or wrote. Invariant: a result that depends on values that do not exist (a plain fake's)
+is a plain fake, or refuses to be replayed; no result is replayed with other values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The arguments of ``Tensor.to``, ``Tensor.type`` and the legacy ``Tensor.new``; indices.
 
-Input: the arguments as the user passes them. Output: the same with devices encoded as carriers, a
-dtype, a call of a modern constructor, or an index without lists. Invariant: nothing is run but that
-conversion, constructor or indexing.
+Input: the arguments as the user passes them. Output: the arguments with devices encoded as
+carriers, a dtype, a call of a modern constructor, or an index without lists. Invariant: nothing is
+run but that conversion, constructor or indexing.
 """
 
 from __future__ import annotations

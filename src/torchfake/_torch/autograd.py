@@ -1,8 +1,8 @@
 """The autograd engine: modes, histories, live graphs, views, version counters, numbers of nodes.
 
-Input: tensors, or nothing (the state of the running thread). Output: what autograd knows of them;
-views and version counters as those of other tensors. Invariant: a query changes no tensor and no
-graph.
+Input: tensors, or nothing (the state of the running thread). Output: autograd's state for the
+tensors; views and version counters as those of other tensors. Invariant: a query changes no tensor
+and no graph.
 """
 
 from __future__ import annotations

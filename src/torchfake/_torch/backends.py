@@ -1,7 +1,7 @@
 """Devices, default dtype and default generators of torch, and its modules of C++ functions.
 
-Input: devices, dtypes, generators. Output: what torch has for them. Invariant: nothing is changed
-beyond the context managers here.
+Input: devices, dtypes, generators. Output: torch's modules, defaults and generators for the
+devices. Invariant: only the context managers here change state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The C++ dispatcher: dispatch modes, and contexts without interception.
 
 Input: dispatch modes, rules of operators. Output: the mode in torch's FAKE slot; contexts in which
-operators on real tensors run as in eager mode. Invariant: what a context changes is thread-local
-and can be restored.
+operators on real tensors run as in eager mode. Invariant: contexts change thread-local state only,
+and restore it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which unknown values are not assumed to be finite: marks, followed through operators.
 
-Input: an operator, its arguments. Output: a mark for the storage of its result, or none: then its
-numbers are assumed to be finite. Invariant: a mark follows from the metadata, the numbers and the
-marks of the arguments, which are in the key of a call, unless all values are known; a mark is never
-a value.
+Input: an operator, its arguments. Output: a mark for the storage of the result, or none: then the
+numbers of the result are assumed to be finite. Invariant: a mark follows from the metadata, the
+numbers and the marks of the arguments, which are in the key of a call, unless all values are known;
+a mark is never a value.
 
 A mark comes from infinity or NaN among numbers and known values, from a division by a known zero,
 and from an operator that gives one of these for a tensor filled with one number.

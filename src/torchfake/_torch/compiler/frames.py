@@ -1,8 +1,8 @@
 """torch.compile: which frames it takes over, and the import of its tracer, Dynamo.
 
 Input: a question about a frame, callbacks. Output: frames that run as they are, with all that they
-call; contexts around the import of Dynamo. Invariant: what is compiled for other frames of the same
-code stays compiled and is found again; Dynamo is never imported here.
+call; contexts around the import of Dynamo. Invariant: code compiled for other frames of a function
+stays compiled and is found again; Dynamo is never imported here.
 
 Dynamo is asked at each frame that it may compile, in a class of its own, and nothing can be told to
 it before: no mode is on when a fake meets a compiled function after its mode. So that class is

@@ -1,9 +1,8 @@
 """Operators that take functions (``cond``, ``scan``, ``flex_attention``): their kernels and modes.
 
 Input: a higher-order operator, the dispatch key of fakes. Output: a kernel for the key; torch's own
-kernel for plain tensors; contexts in which operators are called from inside a mode. Invariant: what
-torch has registered for an operator stays. Checked on torch 2.13 and
-2.15.
+kernel for plain tensors; contexts in which operators are called from inside a mode. Invariant:
+torch's own registrations for an operator stay. Checked on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations

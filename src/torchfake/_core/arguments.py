@@ -17,7 +17,7 @@ from torchfake.errors import CheckpointError, DeviceError
 
 
 def check_flag(value: object, name: str) -> None:
-    """Refuse what is not True or False.
+    """Refuse a value that is not True or False.
 
     Raises:
         TypeError: naming the argument.
@@ -33,7 +33,7 @@ def is_whole_number(value: object, least: int) -> bool:
 
 
 def check_mapping(value: object, name: str) -> None:
-    """Refuse what is no mapping, and not None.
+    """Refuse a value that is neither a mapping nor None.
 
     Raises:
         TypeError: naming the argument.
@@ -142,7 +142,7 @@ def check_checkpoint(value: Any, name: str) -> None:
 
 
 def check_threads(value: object, name: str) -> None:
-    """Refuse what is not a number of threads.
+    """Refuse a value that is not a number of threads.
 
     Raises:
         ValueError: with the values that are allowed.
@@ -152,7 +152,7 @@ def check_threads(value: object, name: str) -> None:
 
 
 def check_strings(value: Any, name: str) -> None:
-    """Refuse what is no list or tuple of strings.
+    """Refuse a value that is not a list or tuple of strings.
 
     Raises:
         TypeError: naming the argument.
@@ -163,7 +163,7 @@ def check_strings(value: Any, name: str) -> None:
 
 
 def check_path(value: object, name: str) -> None:
-    """Refuse what is no path.
+    """Refuse a value that is not a path.
 
     Raises:
         TypeError: naming the argument.

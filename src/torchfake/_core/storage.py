@@ -83,16 +83,16 @@ class UpperBound(AssumedFill):
 
 
 class MaybeNotFinite(UpperBound):
-    """The mark of an unknown value into which a number went that is infinite or NaN: what it gives
-    is not assumed to be finite.
+    """The mark of an unknown value computed from an infinite number or NaN: results computed from
+    the value are not assumed to be finite.
     """
 
     __slots__ = ()
 
 
 class LargeFill(MaybeNotFinite):
-    """The number that all elements are of a tensor that is too large for its value to be kept: it
-    is not read, and tells whether what is computed from it is finite.
+    """The one number in all elements of a tensor too large to keep its value. The number is not
+    read; it tells whether results computed from the tensor are finite.
     """
 
     __slots__ = ()

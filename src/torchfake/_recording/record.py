@@ -243,7 +243,7 @@ def _run_on_real_tensors(func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes)
 def _poison(
     func: Any, result: Any, mutated: list[torch.Tensor], location: RawLocation | None
 ) -> Any:
-    """Make what was written refuse to be replayed: it depends on values that do not exist."""
+    """Make the written contents refuse to be replayed: they depend on values that do not exist."""
     for tensor in deferred_fakes(mutated):
         op = Op(func, (), {}, location)
         op.unreplayable_reason = (

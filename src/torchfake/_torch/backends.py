@@ -115,7 +115,7 @@ def default_dtype(dtype: torch.dtype) -> Setting:
 
 
 class autocast_off(Restoring):
-    """Context: no autocast on devices of a type; what is set in it is forgotten."""
+    """Context: no autocast on devices of a type; settings made inside are forgotten."""
 
     _before: tuple[bool, torch.dtype] | None = None
 
@@ -144,8 +144,8 @@ def _autocast_nesting() -> int:
 
 
 class autocast(Restoring):
-    """Context: ``torch.autocast``, left by setting what was there before. torch's own ``__exit__``
-    restores nothing if it is interrupted before it begins.
+    """Context: ``torch.autocast``, left by restoring the previous settings. torch's own
+    ``__exit__`` restores nothing if it is interrupted before it begins.
     """
 
     _before: tuple[bool, torch.dtype, bool, int] | None = None
@@ -174,7 +174,7 @@ class autocast(Restoring):
 
 
 class keeping_state(Restoring):
-    """Context: what is drawn from `generator` does not move it."""
+    """Context: draws from `generator` do not move it."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator

@@ -77,7 +77,7 @@ class Restoring:
     _exit_ref: weakref.ref[Any] | None = None
 
     def change(self) -> Any:
-        """Make the change; what is returned is what ``as`` names."""
+        """Make the change; the return value is bound by ``as``."""
         raise NotImplementedError
 
     def restore(self) -> None:

@@ -95,8 +95,8 @@ class UnusedDispatchKey:
         self._register(op, with_keyset)
 
     def register_with_keys(self, op: Any, kernel: Callable[..., Any]) -> None:
-        """Run ``kernel(redispatch, keys, *args)``. It is given the lower keys of those of the call,
-        and gives ``redispatch`` those that it wants.
+        """Run ``kernel(redispatch, keys, *args)``. The kernel is given the call's keys below this
+        one, and passes to ``redispatch`` the keys to use.
         """
         redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
         self._register(op, lambda keys, *args: kernel(redispatch, keys & lower_keys, *args))

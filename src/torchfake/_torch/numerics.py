@@ -85,7 +85,7 @@ _SETTERS: dict[str, Callable[[Any], None]] = {
 
 
 def denormals_flushed(value: bool) -> AbstractContextManager[Any]:
-    """Context: whether this thread, and those that it starts, take denormal numbers for zeros."""
+    """Context: whether this thread, and threads that it starts, take denormal numbers for zeros."""
     if flushes_denormals() == value:
         return contextlib.nullcontext()
     return _denormals_flushed(value)

@@ -26,7 +26,7 @@ _NAMED: dict[str, Callable[[], AnswerFunction]] = {"typical": Typical}
 
 
 class Answerer:
-    """Who answers in one mode or context, and what was answered there."""
+    """The answerer of one mode or context, and the answers given there."""
 
     def __init__(self, answer: str | AnswerFunction | None) -> None:
         self.answers = Answers()

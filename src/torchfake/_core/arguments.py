@@ -1,7 +1,7 @@
 """Checks of arguments of public functions, which name the argument and the remedy.
 
-Input: what a user passed. Output: the same, or what it stands for. Invariant: nothing is changed,
-and nothing is imported for it.
+Input: an argument that a user passed. Output: the argument, or the value that it stands for.
+Invariant: no argument is changed, and no module is imported to check one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchfake.errors import CheckpointError, DeviceError
 
 
 def check_flag(value: object, name: str) -> None:
-    """Refuse what is not True or False.
+    """Refuse a value that is not True or False.
 
     Raises:
         TypeError: naming the argument.
@@ -27,13 +27,13 @@ def check_flag(value: object, name: str) -> None:
 
 
 def is_whole_number(value: object, least: int) -> bool:
-    """Whether it is an integer, and not True or False, of `least` or more that torch can count."""
+    """Whether `value` is an integer, not a bool, of at least `least` that torch can count."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return is_number and least <= value < 1 << 62  # type: ignore[operator]
 
 
 def check_mapping(value: object, name: str) -> None:
-    """Refuse what is no mapping, and not None.
+    """Refuse a value that is neither a mapping nor None.
 
     Raises:
         TypeError: naming the argument.
@@ -142,7 +142,7 @@ def check_checkpoint(value: Any, name: str) -> None:
 
 
 def check_threads(value: object, name: str) -> None:
-    """Refuse what is not a number of threads.
+    """Refuse a value that is not a number of threads.
 
     Raises:
         ValueError: with the values that are allowed.
@@ -152,7 +152,7 @@ def check_threads(value: object, name: str) -> None:
 
 
 def check_strings(value: Any, name: str) -> None:
-    """Refuse what is no list or tuple of strings.
+    """Refuse a value that is not a list or tuple of strings.
 
     Raises:
         TypeError: naming the argument.
@@ -163,7 +163,7 @@ def check_strings(value: Any, name: str) -> None:
 
 
 def check_path(value: object, name: str) -> None:
-    """Refuse what is no path.
+    """Refuse a value that is not a path.
 
     Raises:
         TypeError: naming the argument.

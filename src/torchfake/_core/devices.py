@@ -35,7 +35,7 @@ MAX_DEVICES = 120
 
 
 class Accelerator(NamedTuple):
-    """What is known of one type of device."""
+    """The known facts about one device type."""
 
     device_type: str
     name: str  # what get_device_name() of its module reports; of CUDA, the profile has the name

@@ -1,6 +1,6 @@
 """Which GPU a name means: case and punctuation aside, by its model, or by how it begins.
 
-Input: what a user wrote, and the names there are: keys of profiles, and drivers' names. Output:
+Input: a name that a user wrote, and the known names: keys of profiles, and drivers' names. Output:
 the keys that may be meant, or text for an error. Invariant: a name means one GPU or an error says
 which; torch is not imported.
 """

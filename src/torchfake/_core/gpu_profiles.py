@@ -259,7 +259,7 @@ _USUAL = (
 
 
 def usual_profiles() -> dict[str, CudaProfile]:
-    """Those that are tried where none is named: one for each size and generation."""
+    """The profiles that are tried where none is named: one for each size and generation."""
     return {key: gpu for key, gpu in PROFILES.items() if key in _USUAL}
 
 

@@ -1,9 +1,9 @@
 """Whether a mode is on or a fake lives in this process, on whatever thread.
 
-Input: storages of fakes and entries of modes, each of which holds the sign; what is to be undone.
-Output: a call when the first takes the sign; what is to be undone is, after the last has died.
-Invariant: as long as a storage or an entry lives, so does the sign, and nothing else keeps the sign
-alive.
+Input: storages of fakes and entries of modes, each of which holds the sign; changes to undo.
+Output: a call when the first holder takes the sign; the changes are undone after the last holder
+has been freed. Invariant: as long as a storage or an entry lives, so does the sign, and nothing
+else keeps the sign alive.
 
 The last fake may die anywhere in a program, and Python drops an interrupt that arrives in Python
 code of a weak reference's callback. So the callback is made of functions implemented in C, and

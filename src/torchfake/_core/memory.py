@@ -49,8 +49,8 @@ def view_of(storage: torch.UntypedStorage, record: Metadata) -> torch.Tensor:
 
 
 def number_of_empty_memory(dtype: torch.dtype) -> Any:
-    """What torch fills empty memory with under ``torch.use_deterministic_algorithms``: NaN, or the
-    largest integer (aten/src/ATen/native/TensorFactories.h, fill_empty_deterministic_).
+    """The number with which torch fills empty memory under ``torch.use_deterministic_algorithms``:
+    NaN, or the largest integer (aten/src/ATen/native/TensorFactories.h, fill_empty_deterministic_).
     """
     if dtype.is_floating_point or dtype.is_complex:
         return math.nan

@@ -70,12 +70,12 @@ class Metadata:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether its elements are not those in its memory, but conjugates, negatives or zeros."""
+        """Whether the tensor is a lazy conjugate or negative, or zeros without memory."""
         return self.conj or self.neg or self.zero
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its strides are exactly those of a contiguous tensor."""
+        """Whether the tensor has exactly the strides of a contiguous tensor."""
         return self.stride == contiguous_stride(self.size)
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ def _new_record(key: tuple[Any, ...]) -> Metadata:
 
 
 def with_mark(record: Metadata, mark: int) -> Metadata:
-    """The same metadata with another mark."""
+    """The metadata of `record` with another mark."""
     marked = _by_mark.get((record, mark))
     if marked is None:
         marked = intern(*_fields(record), mark)
@@ -187,7 +187,7 @@ def contiguous_stride(size: Ints) -> Ints:
 
 @lru_cache(maxsize=4096)
 def is_dense(record: Metadata | Operand) -> bool:
-    """Whether its elements fill a range of memory without overlap, in any order of dimensions."""
+    """Whether the elements fill a range of memory without overlap, in any dimension order."""
     step = 1
     for stride, length in sorted(zip(record.stride, record.size, strict=True)):
         if length != 1 and stride != step:

@@ -35,7 +35,7 @@ class FakeAccelerator:
     order: Any = None  # sees what streams record and wait for: see torchfake.inspect.timing
 
     def unused(self) -> FakeAccelerator:
-        """The same devices, for another entry of a mode."""
+        """A new record of these devices, for another entry of a mode."""
         return FakeAccelerator(self.device_type, self.num_devices, self.profile)
 
 

@@ -1,8 +1,8 @@
 """The names by which pickles refer to functions and classes that have moved since.
 
-Input: a function or class, or a module of them, and where it was when it could first be pickled.
-Output: pickles that name it there load. Invariant: a name in a pickle is a file format; what is
-published once stays published.
+Input: a function or class, or a module of them, and the module in which it could first be pickled.
+Output: pickles with the first name load. Invariant: a name in a pickle is a file format; a
+published name stays published.
 """
 
 from __future__ import annotations

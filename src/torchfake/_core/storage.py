@@ -67,8 +67,8 @@ class ConstantFill(NamedTuple):
 
 
 class AssumedFill(ConstantFill):
-    """What is assumed of a value that is not known, as that no number is infinite. It answers who
-    asks for it; nothing else depends on it.
+    """A value assumed in place of an unknown one, such as that no number is infinite. The
+    assumption answers the question asked; nothing else depends on it.
     """
 
     __slots__ = ()
@@ -83,16 +83,16 @@ class UpperBound(AssumedFill):
 
 
 class MaybeNotFinite(UpperBound):
-    """The mark of an unknown value into which a number went that is infinite or NaN: what it gives
-    is not assumed to be finite.
+    """The mark of an unknown value computed from an infinite number or NaN: results computed from
+    the value are not assumed to be finite.
     """
 
     __slots__ = ()
 
 
 class LargeFill(MaybeNotFinite):
-    """The number that all elements are of a tensor that is too large for its value to be kept: it
-    is not read, and tells whether what is computed from it is finite.
+    """The one number in all elements of a tensor too large to keep its value. The number is not
+    read; it tells whether results computed from the tensor are finite.
     """
 
     __slots__ = ()
@@ -135,7 +135,7 @@ _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary
 
 
 class StorageKind(NamedTuple):
-    """What all storages have in common that one kind of call makes: they share one record of it."""
+    """The facts that all storages made by one kind of call share, in one record."""
 
     num_bytes: int  # when it was made: it may be resized
     device: torch.device

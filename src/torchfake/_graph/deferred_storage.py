@@ -33,7 +33,7 @@ that the real tensors of these share."""
 
 
 class DeferredState:
-    """What a deferred storage has besides size and device: recorded contents, or real memory."""
+    """The state of a deferred storage: recorded contents, or real memory."""
 
     __slots__ = ("_rare", "cell", "mark", "op", "real")
 
@@ -50,7 +50,7 @@ class DeferredState:
 
     @property
     def contents(self) -> Contents:
-        """Those after the last recorded write."""
+        """The contents of the storage after the last recorded write."""
         op = self.op
         return self.cell if op is None else Written(self.cell, op)
 

@@ -1,8 +1,8 @@
 """Digests: 32 bytes for operations, contents and tensors. Equal digests mean equal values.
 
 Input: recorded operations, contents, metadata, real tensors. Output: SHA-256 digests. Invariant: a
-digest depends on what would be computed, and on all it depends on; not on what has been replayed in
-between, and not on the process.
+digest depends on the computation and all its inputs; not on earlier replays, and not on the
+process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _of_op(op: Op) -> bytes:
 
 
 def _of_settings(settings: Numerics) -> Any:
-    """What depends on the process alone is left out: ranks may have other numbers of threads."""
+    """The settings as digested. Settings of the process alone are left out: ranks may have
+    different numbers of threads.
+    """
     options = () if settings.deterministic is None else (settings.deterministic,)
     return str(settings.default_dtype), settings.flushes_denormals, *options
 

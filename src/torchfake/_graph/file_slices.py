@@ -1,7 +1,7 @@
 """Slices of files among the arguments of recorded operations: bytes that are read at the replay.
 
-Input: the name of a file, and a range of its bytes. Output: the bytes, when they are asked for.
-Invariant: nothing is read before; bytes of a file that was written, exchanged or removed since are
+Input: the name of a file, and a range of its bytes. Output: the bytes, when a replay asks for them.
+Invariant: no byte is read earlier; bytes of a file that was written, exchanged or removed since are
 never given.
 """
 
@@ -21,7 +21,7 @@ from torchfake.errors import CheckpointError
 
 
 class FileVersion(NamedTuple):
-    """What tells that a file is another one, or was written."""
+    """The facts about a file that change when the file is replaced or written."""
 
     inode: int
     num_bytes: int

@@ -1,7 +1,7 @@
 """Generators of accelerators that are not there.
 
-Input: a device. Output: a generator that reports it. Invariant: what is drawn from it has a
-position in a sequence of its own, which its seed alone begins; no other generator moves.
+Input: a device. Output: a generator that reports the device. Invariant: draws have positions in the
+generator's own sequence, which its seed alone determines; no other generator moves.
 
 The numbers are those of a CPU generator with the same seed: only the device itself could tell what
 it would draw. C++ makes a new Python object for a generator among the arguments of an operator, so

@@ -28,7 +28,7 @@ _PROBED_BYTES = 64
 
 
 class StateMemory(Protocol):
-    """What is read of a generator."""
+    """The parts of a generator's state that are read."""
 
     @property
     def raw(self) -> bytes:

@@ -89,8 +89,8 @@ class Run:
 
     @classmethod
     def again(cls, draw: Callable[[torch.Generator], Any]) -> Run:
-        """What `draw` raises, or warns of, the program has been told: what is drawn until then
-        counts.
+        """A run of `draw` without its errors and warnings, which the program has already seen. The
+        numbers drawn before an error count.
         """
 
         def draw_quietly(generator: torch.Generator) -> None:
@@ -116,7 +116,7 @@ class Fill:
         self.reader: Callable[[], Any] = lambda: None  # a weak reference to who gets the bytes
 
     def without_reader(self) -> Any:
-        """What is left of it when nobody can read it any more."""
+        """The number of words drawn, if nobody can read the memory any more; else this fill."""
         counted = self._count() if self.reader() is None else None
         return counted if type(counted) is Words else self
 
@@ -186,7 +186,7 @@ class LazyGenerator:
 
 
 def _merged(items: Iterable[Any]) -> list[Any]:
-    """The same draws, those in one that follow each other and are only counted."""
+    """The draws of `items`, with consecutive draws that are only counted merged into one."""
     merged: list[Any] = []
     num_words = 0
     for item in items:
@@ -284,7 +284,7 @@ def _digest(state: torch.Tensor) -> bytes:
 
 
 def position() -> Position:
-    """That of this thread."""
+    """The draw position of this thread."""
     found: Position | None = modes.thread.draw_position
     if found is None:
         found = modes.thread.draw_position = Position()

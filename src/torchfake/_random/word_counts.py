@@ -1,9 +1,9 @@
 """What a draw takes from the generator, of any random operator, computed without its values.
 
-Input: a random operator, its arguments, and the metadata of what it fills. Output: the part of a
-lazy generator that it takes; None if that depends on values, or has to be tried. Invariant: what is
-returned moves a generator as eager's kernel does; ``_random/draw_sizes`` verifies the counts
-against the installed torch.
+Input: a random operator, its arguments, and the metadata of the tensor that it fills. Output: the
+part of a lazy generator that the draw takes; None if that part depends on values, or has to be
+tried. Invariant: the returned part moves a generator as eager's kernel does; ``_random/draw_sizes``
+verifies the counts against the installed torch.
 
 ``_random/draw_sizes`` counts draws that can be cut into tiles. Here are the others: whatever is
 drawn, it has to be known where the next draw begins.
@@ -30,7 +30,7 @@ _MAX_COUNTED = 16  # so many elements are the fewest that normal numbers are dra
 
 
 def taken_by(func: Any, args: Any, kwargs: Any, record: Metadata) -> Taken:
-    """What `func` takes to fill a tensor with this metadata.
+    """The generator words that `func` takes to fill a tensor with this metadata.
 
     Args:
         func: a random operator, which draws on the CPU.

@@ -1,8 +1,8 @@
 """Recording of operations on deferred fakes.
 
 Input: operations, as they are dispatched. Output: their results, and the graph of operations that
-:mod:`torchfake._replay` executes later. Invariant: what cannot be replayed with the values of eager
-mode is refused, when it is recorded or when it is replayed; it never gives other values.
+:mod:`torchfake._replay` executes later. Invariant: an operation that cannot be replayed with
+eager's values is refused, when recorded or when replayed; a replay never gives other values.
 
 Files in reading order:
 

@@ -1,7 +1,7 @@
 """Which kinds of tensors are among the arguments of a call.
 
-Input: the arguments of an operation. Output: :class:`CallArguments`, and the same arguments with
-real tensors in place of fakes that have been materialized. Invariant: nothing is recorded, and no
+Input: the arguments of an operation. Output: :class:`CallArguments`, and the arguments with real
+tensors in place of fakes that have been materialized. Invariant: nothing is recorded, and no
 argument is changed.
 """
 
@@ -69,7 +69,7 @@ def has_deferred_arguments(args: Args, kwargs: Kwargs) -> bool:
 
 
 def deferred_fakes(tensors: Sequence[torch.Tensor]) -> list[FakeTensor]:
-    """Those of `tensors` that are deferred fakes."""
+    """The deferred fakes among `tensors`."""
     return [t for t in tensors if is_deferred_fake(t)]  # type: ignore[misc]
 
 

@@ -1,9 +1,9 @@
 """Positions of recorded draws, and generators moved as eager mode would move them.
 
-Input: operations that draw, as they are recorded. Output: each knows its position in a generator's
-sequence, and generators end where eager mode would have left them. Invariant: a generator that was
-passed, or drawn from outside of all modes, is synchronized at once; torch's own generator, in a
-deferred mode, when the outermost mode is left.
+Input: operations that draw, as they are recorded. Output: each operation has its position in a
+generator's sequence, and generators end where eager mode would have left them. Invariant: a
+generator that was passed, or drawn from outside of all modes, is synchronized at once; torch's own
+generator, in a deferred mode, when the outermost mode is left.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def record_draws(
 
 
 def record_default_draws(op: Op, record: Metadata, num_words: int | None) -> None:
-    """The same for the default generator. Most draws follow another one, while nobody has moved
-    torch's generator: then this takes a third of the time.
+    """Record the draw of `op` from the default generator. While nobody has moved torch's generator,
+    a draw that follows another one takes a third of the time.
     """
     if num_words is not None and record.device.type == "cpu":
         with _lock:

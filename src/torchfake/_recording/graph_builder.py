@@ -3,7 +3,7 @@
 Input: an operation with its arguments, before and after it has run on fakes. Output: an
 :class:`~torchfake._graph.operations.Op`, and new contents of each storage that it made or wrote.
 Invariant: an operation reads the contents that its arguments had before it; a write that covers a
-storage reads nothing, so what was overwritten is freed.
+storage reads nothing, so the overwritten contents are freed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def new_op(
 
 
 def recorded_arg(func: Any, arg: Any) -> Any:
-    """What is recorded of an argument of `func`.
+    """The recorded form of an argument of `func`.
 
     Raises:
         RecordError: if it cannot be kept until it is replayed.

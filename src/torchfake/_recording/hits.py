@@ -1,9 +1,9 @@
 """Recording of an operation whose outcome is cached, in one piece.
 
-Input: a recipe of the dispatch cache with what it takes to record it, and the arguments of a call
-of its key. Output: the result, recorded. Invariant: what is recorded is what ``_recording/record``
-would record of the call; whatever is special about it (tensors that are not deferred or are
-materialized by now, inference mode) is left to that.
+Input: a recipe of the dispatch cache with the facts needed to record it, and the arguments of a
+call of its key. Output: the result, recorded. Invariant: the recorded operation equals the one that
+``_recording/record`` would record; special calls (tensors that are not deferred or already
+materialized, inference mode) are left to ``_recording/record``.
 """
 
 from __future__ import annotations

@@ -87,5 +87,5 @@ def local_copies(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor
 
 
 def result_of_collective(args: Args) -> Any:
-    """What the operator returns to C++: its outputs, and completed work."""
+    """The value that the operator returns to C++: its outputs, and completed work."""
     return args[0], dtensors.completed_work()

@@ -2,8 +2,8 @@
 
 Input: an operation with a deferred fake among its arguments, or any operation in a deferred mode.
 Output: its result, and an :class:`~torchfake._graph.operations.Op` as the source of each storage
-that it made or wrote. Invariant: what depends on values that do not exist (a plain fake's) is a
-plain fake itself, or refuses to be replayed; it is never replayed with other values.
+that it made or wrote. Invariant: a result that depends on values that do not exist (a plain fake's)
+is a plain fake, or refuses to be replayed; no result is replayed with other values.
 """
 
 from __future__ import annotations
@@ -165,10 +165,9 @@ def _memory_like(tensor: torch.Tensor, kwargs: Kwargs, run: RunOnFakes, mark: in
 
 
 def _kept(args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int) -> Any:
-    """What ``module.to_empty()`` makes of a deferred tensor: a copy of it, on the device asked for.
-
-    In eager it may hold anything. What initialises it afterwards overwrites the copy, which is
-    never made then; what does not, has the values that were recorded.
+    """The result of ``module.to_empty()`` on a deferred tensor: a copy on the requested device. In
+    eager the copy may hold anything. An initialiser that overwrites the copy discards it unmade;
+    otherwise the copy keeps the recorded values.
     """
     result = record(_TO_COPY, traits_of(_TO_COPY), args, kwargs, run, mode_mark)
     for fake in deferred_fakes([result]):  # of a copy to meta nothing is left
@@ -194,7 +193,7 @@ def _fill_if_deterministic(fake: Any, start_bytes: int, run: RunOnFakes) -> None
 
 
 def _with_generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The same call with its generator as a keyword argument, which is not recorded."""
+    """The arguments of the call with its generator as a keyword argument, which is not recorded."""
     for i, arg in enumerate(args):
         if isinstance(arg, torch.Generator):
             named = {a.name: v for a, v in zip(func._schema.arguments[i:], args[i:], strict=False)}
@@ -205,7 +204,7 @@ def _with_generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args
 def _record_on_real_memory(
     func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int
 ) -> Any:
-    """The same operation with real tensors in place of fakes whose memory is real by now."""
+    """Run the operation with real tensors in place of fakes whose memory is already real."""
     if traits.is_view and is_alias(args[0]):
         return run(func, args, kwargs)
     count_writes(mutated_arguments(traits, args, kwargs))
@@ -244,7 +243,7 @@ def _run_on_real_tensors(func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes)
 def _poison(
     func: Any, result: Any, mutated: list[torch.Tensor], location: RawLocation | None
 ) -> Any:
-    """Make what was written refuse to be replayed: it depends on values that do not exist."""
+    """Make the written contents refuse to be replayed: they depend on values that do not exist."""
     for tensor in deferred_fakes(mutated):
         op = Op(func, (), {}, location)
         op.unreplayable_reason = (

@@ -126,8 +126,8 @@ def _draw_on_values(
     generator: torch.Generator | None,
     location: RawLocation | None = None,
 ) -> None:
-    """Draw as eager would, into copies. With a location, what is written to them before an error is
-    recorded.
+    """Draw as eager would, into copies. With a location, values written to the copies before an
+    error are recorded.
     """
     mutated = deferred_fakes(mutated_arguments(traits_of(func), args, kwargs))
     named = {} if generator is None else {"generator": generator}

@@ -154,7 +154,7 @@ class Demand:
                 group.extend(0, group.num_elements)
 
     def propagate(self, op: Op) -> bool:
-        """Demand what `op` reads to compute what is demanded of it; whether a range has grown."""
+        """Demand the elements that `op` reads for its demanded results; whether a range grew."""
         if self.tileable(op) is not None or reads_file(op):
             return False  # it reads the range that is demanded of its own group, or nothing
         pair = copy_operands(op)

@@ -1,7 +1,7 @@
 """Execution of one recorded operation on real tensors.
 
-Input: operations, in an order in which each finds what it read. Output: real storages that hold
-what they wrote. Invariant: only storages of the replay are written. Draws come from the replay's
+Input: operations, each after the operations whose results it reads. Output: real storages that hold
+the written values. Invariant: only storages of the replay are written. Draws come from the replay's
 own generators; for the few operators without a ``generator`` argument the global generator is
 borrowed and restored.
 """

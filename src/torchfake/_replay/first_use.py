@@ -1,7 +1,7 @@
 """Requests for contents, from files that every program imports: few programs replay anything.
 
-Input: a deferred state, or a draw. Output: what ``_replay/replay`` computes. Invariant: the replay
-is imported by the first request, which takes as long as a tenth of importing torchfake.
+Input: a deferred state, or a draw. Output: the values that ``_replay/replay`` computes. Invariant:
+the replay is imported by the first request, which takes as long as a tenth of importing torchfake.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _run_scheduled(
     num_threads: int | None,
     block_writers: Mapping[Contents, BlockWriter] | None,
 ) -> None:
-    """Run the pipeline: restrict `ops` to what is demanded, schedule them, run threads."""
+    """Run the pipeline: restrict `ops` to the demanded elements, schedule them, run threads."""
     by_cell = {contents.cell: contents for contents in requested}
     Workers(
         build_schedule(slice_to_demand(ops, by_cell)),

@@ -1,9 +1,9 @@
 """Rewriting of operations to the elements that are demanded.
 
-Input: operations in the recorded order, and the cells that are requested whole. Output: the same
-operations on smaller cells, which hold the demanded ranges alone. Invariant: every element that is
-computed has the bits that it had; a draw begins as much later in its sequence as random words are
-skipped with the elements before its range.
+Input: operations in the recorded order, and the cells that are requested whole. Output: the
+operations rewritten to smaller cells, which hold the demanded ranges alone. Invariant: every
+element that is computed keeps its bits; a draw begins as much later in its sequence as random words
+are skipped with the elements before its range.
 
 For columns of a matrix the elements in between are drawn too, as this is faster than to jump in the
 sequence from row to row. Only one block of the matrix exists at a time then.

@@ -29,7 +29,7 @@ Builder = Callable[[Op], Kernel | None]
 
 
 def builder_of(op: Op) -> Builder | None:
-    """What builds the kernel of an operator; None for an operator that cannot be tiled."""
+    """The function that builds the operator's tile kernel; None if the operator cannot be tiled."""
     return _BUILDERS.get(traits_of(op.func).name) if hasattr(op.func, "_schema") else None
 
 

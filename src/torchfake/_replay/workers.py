@@ -2,7 +2,7 @@
 
 Input: a schedule, and the cells that are requested. Output: each requested cell, delivered in the
 calling thread as soon as no task will write it again. Invariant: however it ends, no thread is left
-running, and what has not been delivered is referenced by nobody.
+running, and no cell that was not delivered is referenced.
 
 The calling thread executes single operations in order, delivers cells, and otherwise computes
 ranges of fused groups, as its helpers do: see :mod:`torchfake._replay.work_queue`.

@@ -2,7 +2,7 @@
 
 Input: a metadata record and a storage, from ``_core``. Output: :class:`FakeTensor`, and functions
 that make one. Invariant: nothing here runs an operator of torch on fakes, but through torch itself:
-what operators do is decided in ``_operators``, above.
+``_operators``, above, decides what operators do.
 
 Its files, in reading order:
 

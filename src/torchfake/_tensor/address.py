@@ -1,10 +1,9 @@
 """What ``data_ptr()`` of a fake returns: a number that identifies memory, and no valid address.
 
 Input: a number that identifies memory, and a function that allocates that memory, or raises.
-Output: an :class:`Address`, which is compared, hashed, printed and computed with as that number.
-Invariant: no code gets an address at which there is no memory: whatever would read it (ctypes,
-numpy, extensions) needs an ``int`` or converts to one, and what it gets then is a real address or
-an exception.
+Output: an :class:`Address`, which compares, hashes, prints and computes like the number. Invariant:
+no code gets an address at which there is no memory: code that would read memory (ctypes, numpy,
+extensions) needs an ``int`` or converts to one, and then gets a real address or an exception.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Address:
 
     @property
     def _as_parameter_(self) -> int:
-        """What ctypes passes to C for this object."""
+        """The integer that ctypes passes to C for this object."""
         return self.__index__()
 
     def __bool__(self) -> bool:

@@ -1,8 +1,8 @@
 """Which kernel ``scaled_dot_product_attention`` runs on the device that a fake reports.
 
-Input: its arguments. Output: the result of the operator that eager would call, so that strides,
-saved tensors and the backward pass are those of eager. Invariant: what eager refuses goes to
-torch's own function, which refuses it.
+Input: the arguments of the attention call. Output: the result of the operator that eager would
+call, so that strides, saved tensors and the backward pass are those of eager. Invariant: a call
+that eager refuses goes to torch's own function, which refuses the call.
 
 C++ looks at the wrapper's own device and would always take the math path, which saves a matrix of
 length by length that no GPU would hold.

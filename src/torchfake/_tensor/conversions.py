@@ -1,8 +1,8 @@
 """The arguments of ``Tensor.to``, ``Tensor.type`` and the legacy ``Tensor.new``; indices.
 
-Input: the arguments as the user passes them. Output: the same with devices encoded as carriers, a
-dtype, a call of a modern constructor, or an index without lists. Invariant: nothing is run but that
-conversion, constructor or indexing.
+Input: the arguments as the user passes them. Output: the arguments with devices encoded as
+carriers, a dtype, a call of a modern constructor, or an index without lists. Invariant: nothing is
+run but that conversion, constructor or indexing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode_target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
 
 
 def type_name(dtype: torch.dtype, device_type: str) -> str:
-    """What ``tensor.type()`` gives: ``"torch.cuda.FloatTensor"``."""
+    """The result of ``tensor.type()``, such as ``"torch.cuda.FloatTensor"``."""
     return ("torch." if device_type == "cpu" else f"torch.{device_type}.") + _TYPE_NAMES[dtype]
 
 

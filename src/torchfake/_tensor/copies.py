@@ -115,7 +115,7 @@ class FakeCopies:
 
 
 class OnOneDevice(torch.nn.Module):
-    """What is in a copy in place of a module that replicates another: it runs that one alone.
+    """The replacement, in a copy, for a module that replicates another: runs the other alone.
 
     The reducer of ``DistributedDataParallel`` is C++, and would write gradients to memory, which
     fakes do not have.
@@ -218,7 +218,7 @@ def held_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def attribute_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What a parameter of a class of somebody's has in its attributes, such as the scales of its
+    """The tensors in the attributes of a parameter of a user's class, such as the scales of its
     quantized values.
     """
     if type(tensor) in _PLAIN or _is_of_torch(tensor):

@@ -87,7 +87,7 @@ def _priority_order(gpu: tuple[int, int]) -> list[int]:
 
 
 def _has_four_dims(call: Call) -> bool:
-    """What every kernel requires: four dims, one dtype, batch and device, nothing empty."""
+    """Whether the call has four dims, one dtype, batch and device, and nothing empty."""
     query = call.query
     return all(
         t.dim() == 4

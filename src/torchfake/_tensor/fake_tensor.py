@@ -299,7 +299,7 @@ def fake_copy(
 
 
 def user_attributes(fake: torch.Tensor) -> dict[str, Any]:
-    """What the program has set on a fake: it is in one dict with the parts of the fake."""
+    """The attributes that the program has set on a fake, without torchfake's own."""
     attributes = dict(subclass.all_attributes(fake))
     for name in OWN_ATTRIBUTES:
         attributes.pop(name, None)

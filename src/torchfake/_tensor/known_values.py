@@ -1,9 +1,9 @@
 """Known values: small tensors computed from host data keep their value, which a program may read.
 
 Input: small tensors that come from host data alone. Output: their bytes, held by the storage, so
-that every view of it reads and writes the same value. Invariant: a value belongs to one storage
-alone (what the user owns is copied, never shared); a storage loses its value as soon as something
-unknown is written to any part of it.
+that every view of the storage reads and writes one value. Invariant: a value belongs to one storage
+alone (the user's memory is copied, never shared); a storage loses its value as soon as an unknown
+value is written to any part of the storage.
 """
 
 from __future__ import annotations

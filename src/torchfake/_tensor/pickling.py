@@ -1,8 +1,9 @@
 """Pickles of fakes, and the names by which they refer to the functions that rebuild fakes.
 
-Input: a fake, or its state from a pickle. Output: the one from the other, by functions that are
-allowed for ``torch.load(weights_only=True)``. Invariant: the names in a pickle are a file format:
-they stay when a function moves, so that pickles of one release load in another.
+Input: a fake, or its state from a pickle. Output: the state of the fake, or the fake from its
+state, by functions that are allowed for ``torch.load(weights_only=True)``. Invariant: the names in
+a pickle are a file format: they stay when a function moves, so that pickles of one release load in
+another.
 """
 
 from __future__ import annotations

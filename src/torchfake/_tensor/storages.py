@@ -1,9 +1,9 @@
 """What programs get for ``untyped_storage()`` and ``storage()`` of a fake.
 
-Input: a :class:`Storage`. Output: storage objects of torch's classes whose methods do to the fake
-what they do to memory in eager mode, by operators on a tensor of its bytes. Invariant: such an
-object keeps its storage alive, with the value or the record of it, when no tensor is left; what
-C++ would read by itself gets real memory or is refused.
+Input: a :class:`Storage`. Output: storage objects of torch's classes whose methods change the fake
+as they change memory in eager mode, by operators on a tensor of the storage's bytes. Invariant: a
+storage object keeps its storage alive, with its value or record, when no tensor is left; memory
+that C++ would read by itself is made real, or the call is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
 
     @property
     def _cdata(self) -> int:
-        """The same number for all objects of one storage, whether or not others are alive."""
+        """A number that all objects of one storage share, even after some are freed."""
         return subclass.storage_key(self._fake_storage.meta)
 
     def _weak_ref(self) -> Any:

@@ -1,9 +1,9 @@
 """Adapters to the private APIs of torch: all of them are named in this package and nowhere else.
 
-Input: plain tensors, operators, modules and functions of torch. Output: what torch knows or does,
-through functions with names of our own. Invariant: no other file of torchfake names ``torch._C``,
-and tests/_torch calls every public name of every file here, so that a torch that changed an API
-fails there first. Verified on torch 2.12, 2.13 and 2.15.
+Input: plain tensors, operators, modules and functions of torch. Output: torch's state and
+behaviour, through functions with names of our own. Invariant: no other file of torchfake names
+``torch._C``, and tests/_torch calls every public name of every file here, so that a torch that
+changed an API fails there first. Verified on torch 2.12, 2.13 and 2.15.
 
 Its files, in reading order:
 

@@ -1,8 +1,8 @@
 """The autograd engine: modes, histories, live graphs, views, version counters, numbers of nodes.
 
-Input: tensors, or nothing (the state of the running thread). Output: what autograd knows of them;
-views and version counters as those of other tensors. Invariant: a query changes no tensor and no
-graph.
+Input: tensors, or nothing (the state of the running thread). Output: autograd's state for the
+tensors; views and version counters as those of other tensors. Invariant: a query changes no tensor
+and no graph.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def examining() -> Guards:
 
 
 class Standing(NamedTuple):
-    """What the autograd engine holds of a tensor."""
+    """The state that the autograd engine keeps for a tensor."""
 
     history: Any = None  # the node that made it; None of a leaf
     gradient: torch.Tensor | None = None  # of a leaf
@@ -154,8 +154,8 @@ class Standing(NamedTuple):
 
 
 def standing_of(tensor: torch.Tensor) -> Standing:
-    """What the autograd engine holds of `tensor`, in :func:`examining`. Of a view whose history is
-    forbidden, as in :func:`history_of`, that is nothing.
+    """The autograd engine's state for `tensor`, in :func:`examining`. The state is empty for a view
+    whose history is forbidden, as in :func:`history_of`.
     """
     try:
         history = tensor.grad_fn
@@ -222,12 +222,14 @@ def tangent_of_result(
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """Whether it is an argument inside a transform of ``torch.func``."""
+    """Whether `tensor` is an argument inside a transform of ``torch.func``."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def is_in_transform(tensor: torch.Tensor) -> bool:
-    """The same while that transform runs. (``torch.func.vjp`` gives a function that runs later.)"""
+    """Whether `tensor` is an argument of a ``torch.func`` transform that still runs.
+    (``torch.func.vjp`` gives a function that runs later.)
+    """
     dead_level = -2
     return is_transformed(tensor) and torch._C._functorch.maybe_get_level(tensor) != dead_level
 
@@ -252,7 +254,7 @@ _increment_version = torch._C._increment_version
 
 
 def is_mapped(tensor: torch.Tensor) -> bool:
-    """Whether it is an argument inside ``torch.func.vmap``, for which there is one of each row."""
+    """Whether `tensor` is an argument inside ``torch.func.vmap``, and stands for all its rows."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))
 
 
@@ -324,14 +326,14 @@ def running_sequence_number() -> int | None:
 
 
 def saved_by_running_node(*names: str) -> list[torch.Tensor]:
-    """What the node that a backward pass is running has saved, in a hook of that node."""
+    """The tensors saved by the node that a backward pass runs; for use in a hook of that node."""
     node: Any = torch._C._current_autograd_node()
     return [getattr(node, f"_saved_{name}") for name in names]
 
 
 def saved_by_running_node_of(name: str, *names: str) -> list[torch.Tensor]:
-    """The same while it computes, if it is one of that name: else nothing. Nothing either in what a
-    checkpoint runs again, which hands out each tensor once, and the node has had it.
+    """The tensors saved by the running node while the node computes; empty if the node has another
+    name. Also empty under a checkpoint, which hands out each tensor once, to the node.
     """
     node: Any = torch._C._current_autograd_node()
     if node is None or node.name() != name:

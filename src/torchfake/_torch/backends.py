@@ -1,7 +1,7 @@
 """Devices, default dtype and default generators of torch, and its modules of C++ functions.
 
-Input: devices, dtypes, generators. Output: what torch has for them. Invariant: nothing is changed
-beyond the context managers here.
+Input: devices, dtypes, generators. Output: torch's modules, defaults and generators for the
+devices. Invariant: only the context managers here change state.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def default_dtype(dtype: torch.dtype) -> Setting:
 
 
 class autocast_off(Restoring):
-    """Context: no autocast on devices of a type; what is set in it is forgotten."""
+    """Context: no autocast on devices of a type; settings made inside are forgotten."""
 
     _before: tuple[bool, torch.dtype] | None = None
 
@@ -144,8 +144,8 @@ def _autocast_nesting() -> int:
 
 
 class autocast(Restoring):
-    """Context: ``torch.autocast``, left by setting what was there before. torch's own ``__exit__``
-    restores nothing if it is interrupted before it begins.
+    """Context: ``torch.autocast``, left by restoring the previous settings. torch's own
+    ``__exit__`` restores nothing if it is interrupted before it begins.
     """
 
     _before: tuple[bool, torch.dtype, bool, int] | None = None
@@ -174,7 +174,7 @@ class autocast(Restoring):
 
 
 class keeping_state(Restoring):
-    """Context: what is drawn from `generator` does not move it."""
+    """Context: draws from `generator` do not move it."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
@@ -289,8 +289,8 @@ _LISTS_OF_FUNCTIONS = (
 
 
 def caches_of_functions() -> list[Any]:
-    """What torch lists once of its own functions, and of whether there is a device: functions with
-    a cache, of the modules that are imported.
+    """The cached functions of imported modules in which torch lists its own functions once, or
+    remembers whether there is a device.
     """
     found = []
     for function in map(vars(torch.overrides).get, _LISTS_OF_FUNCTIONS):

@@ -42,8 +42,8 @@ def calls_in_c(functions: Iterable[Callable[[], Any]]) -> Iterator[Any]:
 
 
 def call_if(flags: Iterable[Any], function: Callable[[], Any]) -> Callable[[], Any]:
-    """What calls `function` if the one element of `flags`, an iterator implemented in C, is true:
-    in C, and once.
+    """A function that calls `function` if the one element of `flags`, an iterator implemented in C,
+    is true. The call is made in C, and works once.
     """
     return partial(next, calls_in_c(compress([function], flags)), None)
 
@@ -77,7 +77,7 @@ class Restoring:
     _exit_ref: weakref.ref[Any] | None = None
 
     def change(self) -> Any:
-        """Make the change; what is returned is what ``as`` names."""
+        """Make the change; the return value is bound by ``as``."""
         raise NotImplementedError
 
     def restore(self) -> None:

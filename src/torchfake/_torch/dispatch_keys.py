@@ -95,15 +95,15 @@ class UnusedDispatchKey:
         self._register(op, with_keyset)
 
     def register_with_keys(self, op: Any, kernel: Callable[..., Any]) -> None:
-        """Run ``kernel(redispatch, keys, *args)``. It is given the lower keys of those of the call,
-        and gives ``redispatch`` those that it wants.
+        """Run ``kernel(redispatch, keys, *args)``. The kernel is given the call's keys below this
+        one, and passes to ``redispatch`` the keys to use.
         """
         redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
         self._register(op, lambda keys, *args: kernel(redispatch, keys & lower_keys, *args))
 
     def register_frequent(self, op: Any, make_kernel: Callable[..., Any]) -> None:
-        """The same for what is called often: ``make_kernel(redispatch)`` makes the kernel, which is
-        given the keys of the call first, and gives them to ``redispatch``.
+        """Register the kernel ``make_kernel(redispatch)`` for a frequent operator. The kernel is
+        given the keys of the call first, and passes the keys to ``redispatch``.
         """
         redispatch, lower_keys = op._handle.redispatch_boxed, self._lower_keys
         self._register(op, make_kernel(lambda keys, *args: redispatch(keys & lower_keys, *args)))
@@ -127,9 +127,9 @@ class UnusedDispatchKey:
             self._libraries[0].impl(op, with_keyset, with_keyset=True)
 
     def fall_through_in_higher_order_operators(self) -> None:
-        """The same for operators that take functions, as ``autograd.Function`` under ``torch.func``
-        is one: they have tables of their own, and no fallback for a key. A key that torch uses in
-        some of them gets kernels in the others that there are now.
+        """Let operators that take functions fall through this key, such as ``autograd.Function``
+        under ``torch.func``: they have their own tables, and no fallback for a key. A key that
+        torch uses in some of these operators gets kernels in the others that exist now.
         """
         falls_through = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
         if self.key != torch._C.DispatchKey.PreDispatch and self.key not in falls_through:
@@ -152,7 +152,7 @@ class UnusedDispatchKey:
         return included
 
     def is_next(self) -> bool:
-        """The same, and not excluded by a context."""
+        """Whether the key is included on this thread, and not excluded by a context."""
         return self.is_included() and not torch._C._dispatch_tls_is_dispatch_key_excluded(self.key)
 
     def set_included(self, value: bool) -> None:

@@ -1,8 +1,8 @@
 """The C++ dispatcher: dispatch modes, and contexts without interception.
 
 Input: dispatch modes, rules of operators. Output: the mode in torch's FAKE slot; contexts in which
-operators on real tensors run as in eager mode. Invariant: what a context changes is thread-local
-and can be restored.
+operators on real tensors run as in eager mode. Invariant: contexts change thread-local state only,
+and restore it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _forgets_mtia = "mtia" in FORGOTTEN_AUTOCASTS
 
 
 def any_autocast_of_all_types() -> bool:
-    """The same, those that torch forgets included."""
+    """Whether autocast is on for any device type, including the types that torch forgets."""
     forgotten = _is_autocast_enabled("mps") or (_forgets_mtia and _is_autocast_enabled("mtia"))
     return forgotten or _of_most_types()
 

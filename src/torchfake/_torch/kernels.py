@@ -41,7 +41,7 @@ def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
 
 
 def run_fake_impl(func: Any, sizes: Any, args: Any, kwargs: Any) -> Any:
-    """What ``torch.library.register_fake`` has for a custom operator, run with `sizes` for
+    """Run a custom operator's ``torch.library.register_fake`` function, with `sizes` for
     ``torch.library.get_ctx()``; NotImplemented if there is none. torch's meta kernel of such a
     function refuses to be asked for sizes. Checked on torch 2.12 to 2.15.
     """
@@ -145,7 +145,7 @@ def names_of_functions_with_device() -> list[tuple[Any, str]]:
 
 
 class AttentionArgument(NamedTuple):
-    """What the choice of an attention kernel depends on, of a query, a key, a value or a mask."""
+    """The properties of a query, key, value or mask that decide the attention kernel."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -181,7 +181,7 @@ _FLASH = 1  # c10: SDPBackend.h
 
 @lru_cache(maxsize=256)
 def _takes_flash(described: tuple[AttentionArgument | None, ...], options: Any, _: Any) -> bool:
-    """The same, of tensors that have as many elements in memory as a row."""
+    """Whether eager runs flash attention, asked with tensors that have only a row in memory."""
     tensors: list[torch.Tensor | None] = []
     with _outside_of_all():
         for each in described:
@@ -231,7 +231,7 @@ def cudnn_attention_takes_256(major: int) -> bool:
 
 
 def cudnn_attention_trains_all_widths() -> bool:
-    """Whether it does so with gradients too, for all of these widths: before 2.14."""
+    """Whether cuDNN's attention takes all its head widths with gradients too: before 2.14."""
     return _version < (2, 14)
 
 

@@ -1,10 +1,10 @@
 """Settings of the process and of the thread that change the values of operators.
 
 Input: nothing, or settings that were current once. Output: the current settings; a context in which
-others are. Invariant: what a context changes it restores, and it changes nothing that is as it
-should be.
+others are. Invariant: a context restores each setting that it changes, and leaves settings that
+already have the requested value.
 
-Autocast is no such setting: what it casts is recorded. Nor are the choices of an attention kernel,
+Autocast is no such setting: its casts are recorded. Nor are the choices of an attention kernel,
 which are made before an operator is dispatched.
 """
 
@@ -85,7 +85,7 @@ _SETTERS: dict[str, Callable[[Any], None]] = {
 
 
 def denormals_flushed(value: bool) -> AbstractContextManager[Any]:
-    """Context: whether this thread, and those that it starts, take denormal numbers for zeros."""
+    """Context: whether this thread, and threads that it starts, take denormal numbers for zeros."""
     if flushes_denormals() == value:
         return contextlib.nullcontext()
     return _denormals_flushed(value)

@@ -118,8 +118,8 @@ set_data = builtin_methods.data.__set__  # type: ignore[attr-defined]
 
 
 def set_data_of_other_kind(wrapper: torch.Tensor, source: torch.Tensor) -> None:
-    """The same where one of two wrappers is an inference tensor or a lazy conjugate, and the other
-    is not. torch refuses that, but in inference mode it asks the class of the wrappers.
+    """Set ``wrapper.data = source`` where only one of the two is an inference tensor or a lazy
+    conjugate. torch refuses that, but in inference mode it asks the class of the wrappers.
     """
     with torch.inference_mode():
         set_data(wrapper, source)
@@ -230,7 +230,7 @@ def named_leaves(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.T
 
 
 def leaf_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The same without names."""
+    """The leaf tensors inside `tensor`, without names."""
     return [leaf for _, leaf in named_leaves("", tensor)]
 
 

@@ -56,7 +56,7 @@ def is_tried() -> bool:
 
 @cache
 def warn_of_new_torch() -> None:
-    """Warn, once in a process, of a torch that is newer than those that were run."""
+    """Warn, once in a process, of a torch newer than the tested versions."""
     if is_tried():
         return
     versions = NEWEST_RUN, parsed(torch.__version__)

@@ -3,10 +3,10 @@
 Input: sizes, strides, dtypes, devices; tensors. Output: zero tensors, and whether one is.
 Invariant: nothing reads the memory of a zero tensor, since there is none.
 
-Forward-mode differentiation makes them: the tangent of what does not depend on the input is one.
-C++ recognises them by a dispatch key above Python's, whose kernels compute with them: a product
-with a zero tensor is a zero tensor, whatever the other factor. The key is kept by views and carried
-by wrappers, so that the same kernels run for fakes.
+Forward-mode differentiation makes zero tensors: as tangents of values that do not depend on the
+input. C++ recognises them by a dispatch key above Python's, whose kernels compute with them: a
+product with a zero tensor is a zero tensor, whatever the other factor. The key is kept by views and
+carried by wrappers, so that the same kernels run for fakes.
 """
 
 from __future__ import annotations

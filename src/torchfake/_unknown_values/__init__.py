@@ -8,5 +8,6 @@
     assumptions      what is assumed of unknown values, followed through operators
 
 Input: an unknown value that a program reads, or a count that a shape depends on. Output: an answer,
-or none. A program that reads what nobody answers gets an UnknownValueError, as without all this.
+or none. A program that reads a value for which nobody has an answer gets an UnknownValueError, as
+it does without answerers.
 """

@@ -1,8 +1,8 @@
 """The list of what was answered.
 
 Input: questions that were answered. Output: :class:`Answers`, a sequence of :class:`Answer`.
-Invariant: no tensor is kept alive; what is asked again and answered alike is one entry that counts,
-so a loop makes the list no longer.
+Invariant: no tensor is kept alive; a question repeated with an equal answer is one entry with a
+count, so a loop does not lengthen the list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one place where values that do not exist are asked for.
 
 Input: a fake whose value a program reads, or on which a shape depends. Output: an answer that fits,
-or None: then the caller raises an UnknownValueError. Invariant: who answers is asked from the
-innermost context outwards, once; what is answered is listed by the one that answers.
+or None: then the caller raises an UnknownValueError. Invariant: answerers are asked once, from the
+innermost context outwards; the answerer that answers lists the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMED: dict[str, Callable[[], AnswerFunction]] = {"typical": Typical}
 
 
 class Answerer:
-    """Who answers in one mode or context, and what was answered there."""
+    """The answerer of one mode or context, and the answers given there."""
 
     def __init__(self, answer: str | AnswerFunction | None) -> None:
         self.answers = Answers()

@@ -1,8 +1,8 @@
 """What is assumed of unknown values, that all are finite, followed through operators.
 
 Input: an operator, its arguments and its results. Output: an :class:`AssumedFill` as the value of a
-result: what is asked of it then is answered, and listed; or an :class:`UpperBound`. Invariant: an
-assumed value is never a known one: no shape and no other value depends on it.
+result, which answers and lists later questions about the result; or an :class:`UpperBound`.
+Invariant: an assumed value is never a known one: no shape and no other value depends on it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def decides_scale(call: Any) -> bool:
 
 
 def fill_of_unknown(packet: str, argument: Metadata, result: Metadata) -> AssumedFill | None:
-    """What an operator on unknown values gives, if it asks whether they are finite, or counts."""
+    """The assumed result of an operator on unknown values that tests finiteness, or counts."""
     number = _ASSUMED_OF_UNKNOWN.get(packet)
     if number is not None:
         return AssumedFill(number, result.dtype, result.num_bytes)

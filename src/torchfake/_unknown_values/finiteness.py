@@ -1,9 +1,9 @@
 """Which unknown values are not assumed to be finite: marks, followed through operators.
 
-Input: an operator, its arguments. Output: a mark for the storage of its result, or none: then its
-numbers are assumed to be finite. Invariant: a mark follows from the metadata, the numbers and the
-marks of the arguments, which are in the key of a call, unless all values are known; a mark is never
-a value.
+Input: an operator, its arguments. Output: a mark for the storage of the result, or none: then the
+numbers of the result are assumed to be finite. Invariant: a mark follows from the metadata, the
+numbers and the marks of the arguments, which are in the key of a call, unless all values are known;
+a mark is never a value.
 
 A mark comes from infinity or NaN among numbers and known values, from a division by a known zero,
 and from an operator that gives one of these for a tensor filled with one number.
@@ -72,7 +72,7 @@ def divides(packet: str) -> bool:
 
 
 def mark_of(tensor: Any) -> int:
-    """What may be in `tensor`, the value of which is looked at if it is known."""
+    """The finiteness mark of `tensor`; a known value is examined."""
     value = tensor._fake_storage.value
     if value is None or tensor._fake_meta.dtype in _INTEGERS:
         return FINITE
@@ -89,7 +89,7 @@ _INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.i
 
 
 def mark_of_divisor(tensor: Any) -> int:
-    """The same of what is divided by."""
+    """The finiteness mark of a divisor: not finite if the divisor has a zero."""
     return NOT_FINITE if _has_zero(tensor) else mark_of(tensor)
 
 
@@ -108,7 +108,7 @@ def _mark_of_value(value: Any, dtype: torch.dtype) -> int:
 
 
 def _is_drawn_later(value: Any) -> bool:
-    """Whether it is a draw that nobody has read: these are finite, and take their turn."""
+    """Whether `value` is an unread draw: draws are finite, and are made in their turn."""
     return isinstance(value, SharedBytes) and value.is_draw and value.value is None
 
 
@@ -126,7 +126,7 @@ def _mark_of_bytes(known: torch.UntypedStorage, dtype: torch.dtype) -> int:
 
 
 def mark_of_number(number: Any) -> int:
-    """The same of a number."""
+    """The finiteness mark of a number."""
     if isinstance(number, bool) or cmath.isfinite(number):
         return FINITE
     return MASK if number == -math.inf else NOT_FINITE
@@ -217,7 +217,7 @@ def _mark_of_call(call: Any, filled_with: Any, *, is_whole: bool) -> int:
 
 
 def _through(base: str, call: Any, mark: int) -> int:
-    """What an operator makes of a mark."""
+    """The finiteness mark of the operator's result, given the mark of its arguments."""
     if base in _MASKS:
         return MASKED if mark <= MASK else mark
     if mark == MASKED and (base in _BOUNDED or _ATTENTION in base):

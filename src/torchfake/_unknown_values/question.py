@@ -1,7 +1,7 @@
 """One question about values that do not exist, and the check of what is answered.
 
-Input: a fake, and what is asked of it. Output: a :class:`Question`; the answer as a real tensor or
-a number. Invariant: an answer that does not fit its question is an error that names both.
+Input: a fake, and a question about its values. Output: a :class:`Question`; the answer as a real
+tensor or a number. Invariant: an answer that does not fit its question is an error that names both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The answers that have the name "typical": those of a healthy run that nothing ends early.
 
 Input: a question. Output: its answer, or None. Invariant: the answer follows from the question
-alone, so that a program asks and gets the same again.
+alone, so that a repeated question gets an equal answer.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -
 
 
 def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
-    """The same."""
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp: for a subclass, C++ asks for vectors too."""
     if matrix.dim() >= 2 and not _computes_vectors(matrix):
         values: Tensor = aten._linalg_eigh.default(_autocast(matrix), uplo, False)[0]
         return values

@@ -175,8 +175,8 @@ def _recorded_arguments(op: Any, args: Any, tangents: Sequence[Any] = ()) -> lis
 
 
 def _cannot_be_recorded(tensor: Tensor) -> bool:
-    """Whether it has no value, or is a tensor of a transform of ``torch.func``, in which C++ takes
-    all tensors for subclasses anyway.
+    """Whether `tensor` has no value, or belongs to a transform of ``torch.func``, in which C++
+    takes all tensors for subclasses anyway.
     """
     return has_unknown_value(tensor) or autograd.is_transformed(tensor)
 

@@ -1,8 +1,8 @@
 """torch.compile: which frames it takes over, and the import of its tracer, Dynamo.
 
 Input: a question about a frame, callbacks. Output: frames that run as they are, with all that they
-call; contexts around the import of Dynamo. Invariant: what is compiled for other frames of the same
-code stays compiled and is found again; Dynamo is never imported here.
+call; contexts around the import of Dynamo. Invariant: code compiled for other frames of a function
+stays compiled and is found again; Dynamo is never imported here.
 
 Dynamo is asked at each frame that it may compile, in a class of its own, and nothing can be told to
 it before: no mode is on when a fake meets a compiled function after its mode. So that class is
@@ -141,7 +141,7 @@ def skip(skipped: Iterable[str]) -> None:
 
 
 def _converter(is_met: Callable[[dict[str, Any]], bool], thread: Any, original: Any) -> Any:
-    """What is asked at each frame that has not been compiled for its variables."""
+    """Dynamo's converter, called at each frame not yet compiled for its variables."""
 
     @functools.wraps(original)
     def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
@@ -163,7 +163,7 @@ def _converter(is_met: Callable[[dict[str, Any]], bool], thread: Any, original: 
 def _stance(
     is_met: Callable[[dict[str, Any]], bool], is_off: Callable[[], bool], original: Any
 ) -> Any:
-    """What a compiled function has asked at each frame while it runs; None: nothing."""
+    """The callback that a compiled function calls at each frame while it runs, or None."""
 
     @functools.wraps(original)
     def callback_from_stance(callback: Any) -> Any:

@@ -1,9 +1,8 @@
 """Operators that take functions (``cond``, ``scan``, ``flex_attention``): their kernels and modes.
 
 Input: a higher-order operator, the dispatch key of fakes. Output: a kernel for the key; torch's own
-kernel for plain tensors; contexts in which operators are called from inside a mode. Invariant: what
-torch has registered for an operator stays. Checked on torch 2.13 and
-2.15.
+kernel for plain tensors; contexts in which operators are called from inside a mode. Invariant:
+torch's own registrations for an operator stay. Checked on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def _module_of_attention() -> Any:
 
 
 def dispatched_operators() -> list[Any]:
-    """Those that torch dispatches by the keys of their arguments. The others run Python at once."""
+    """The operators dispatched by the keys of their arguments. The others run Python at once."""
     operators = torch._ops._higher_order_ops.values()
     own = {dispatch_keys.ZERO_WRAPPER_KEY.key}  # which has kernels in all of them
     return [op for op in operators if op.py_kernels.keys() - own]
@@ -82,7 +81,7 @@ def add_kernel(op: Any, key: Any, kernel: Callable[..., Any]) -> None:
 
 
 def add_class(op: Any, cls: type, kernel: Callable[..., Any]) -> None:
-    """The same below autograd, for tensors of a class where no mode is on."""
+    """Run `kernel` for `op` below autograd, for tensors of class `cls` where no mode is on."""
     if cls not in op.python_key_table:
         op.py_impl(cls)(kernel)
 
@@ -155,7 +154,7 @@ def _on_leaves(branch: Callable[..., Any], spec: Any) -> Callable[..., Any]:
 
 
 def uncaptured_error(message: str) -> Exception:
-    """What eager raises where a function cannot be traced: a RuntimeError."""
+    """The RuntimeError that eager raises where a function cannot be traced."""
     from torch._dynamo.exc import UncapturedHigherOrderOpError
 
     error: Exception = UncapturedHigherOrderOpError(message)

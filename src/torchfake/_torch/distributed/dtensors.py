@@ -198,7 +198,7 @@ def is_partial_sum(dtensor: Any) -> bool:
 
 
 def is_first_replica(dtensor: Any) -> bool:
-    """Whether this rank is the first of those that hold the same shard."""
+    """Whether this rank is the first of the ranks that hold its shard."""
     coordinate = dtensor.device_mesh.get_coordinate()
     if coordinate is None:
         return False

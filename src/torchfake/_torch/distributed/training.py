@@ -144,7 +144,7 @@ def flattened(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def unflattened(flat: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Views of such a tensor, of the shapes of those that it was made of."""
+    """Views of a flattened tensor, in the shapes of the tensors that it was made of."""
     return list(torch._C._nn.unflatten_dense_tensors(flat, like))
 
 

@@ -132,7 +132,12 @@ def hostile(session: nox.Session) -> None:
     """
     install(session, CHECKED_TORCH)
     everything = {"FAULT_STRIDE": "1", "HOSTILE_ALL": "1"}
-    run_pytest(session, "tests/_files/disk", "tests/cli/test_hostile_input.py", **everything)
+    tests = (
+        "tests/_files/test_disk.py",
+        "tests/_files/test_lock.py",
+        "tests/_files/test_directory.py",
+    )
+    run_pytest(session, *tests, "tests/cli/test_hostile_input.py", **everything)
 
 
 @nox.session

@@ -32,7 +32,7 @@ class FakeAccelerator:
     profile: CudaProfile | None = None  # of CUDA devices: what they are
     current: int = 0  # index of the current device
     streams: dict[int, Any] = field(default_factory=dict)  # the current one of each device
-    order: Any = None  # sees what streams record and wait for: see torchfake.inspect.timing
+    order: Any = None  # sees what streams record and wait for: set by torchfake.observe
 
     def unused(self) -> FakeAccelerator:
         """A new record of these devices, for another entry of a mode."""

@@ -132,12 +132,8 @@ def hostile(session: nox.Session) -> None:
     """
     install(session, CHECKED_TORCH)
     everything = {"FAULT_STRIDE": "1", "HOSTILE_ALL": "1"}
-    tests = (
-        "tests/_files/test_disk.py",
-        "tests/_files/test_lock.py",
-        "tests/_files/test_directory.py",
-    )
-    run_pytest(session, *tests, "tests/cli/test_hostile_input.py", **everything)
+    saves = (f"tests/_files/test_{name}.py" for name in ("disk", "lock", "directory"))
+    run_pytest(session, *saves, "tests/cli/test_hostile_input.py", **everything)
 
 
 @nox.session

@@ -1,7 +1,8 @@
 """The public functions of fake tensors: ``fake_mode``, ``is_fake``, ``meta_like``, ``fake_like``.
 
 Input: the user's calls. Output: modes entered and left; fakes made from real tensors and modules,
-and described. Invariant: however a mode is left, torch is as it was when the mode was entered.
+and described. Invariant: however a mode is left, torch is as it was when the mode was
+entered, but for what fakes need that still live (``_patches/while_fakes_live``).
 """
 
 from __future__ import annotations

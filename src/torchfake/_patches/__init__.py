@@ -5,7 +5,8 @@ sees them. While a mode is on, their attributes in torch are replaced by functio
 
 Input: modes entered and left, from :mod:`torchfake.fake`. Output: torch with and without the
 replacements. Invariant: a replacement first checks whether *this thread* is in a mode, and calls
-the original if it is not; when the last mode of the process is left, every original is back.
+the original if it is not; when the last mode of the process is left, every original is back, but
+for those that fakes need as long as they live (``while_fakes_live``).
 
 Its files, in reading order:
 

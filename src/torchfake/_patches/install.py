@@ -2,7 +2,8 @@
 
 Input: modes entered and left. Output: torch with and without the replacements. Invariant: what only
 fake devices need is replaced only while a mode has them, and what only one type needs while a mode
-has that; when the last mode of the process is left, every original is back.
+has that; when the last mode of the process is left, every original of these is back. What fakes
+need as long as they live is in ``_patches/while_fakes_live``.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
-"""What each operator does with fakes: the metadata of its results, and their values where known.
+"""Runs operators on fakes: computes the metadata of the results, and their values where known.
 
 Nearly all operators follow one procedure, in ``interpreter``: run on meta tensors that alias as the
-fakes do, and read the results back. The other files are parts of that procedure, and the operators
-that it does not fit. The package ``meta_kernels`` replaces kernels that are missing or wrong.
+fakes do, and read the results back. The other files are parts of that procedure, and handlers of
+operators that it does not fit. The package ``meta_kernels`` replaces missing or wrong kernels.
 
-Input: an operator and its arguments, from ``_dispatch``, when the cache has no recipe. Output: its
-result, as fakes. Invariant: no real tensor is written, and the global random generators do not
-move.
+Input: an operator and its arguments, from ``_dispatch``, when the cache has no recipe. Output: the
+operator's result, as fakes. Invariant: no real tensor is written, and the global random generators
+do not move.
 
 Its files, in reading order:
 
     operator_call         one operation: its arguments, the tensors among them, the result's device
     interpreter           the general procedure: run on meta tensors, wrap what comes back
     result_strides        gives results the strides of eager, where meta kernels give others
-    argument_checks       refuses what eager refuses and meta kernels let pass
+    argument_checks       refuses arguments that eager refuses and meta kernels accept
     special_operators     handlers of the operators that the general procedure does not fit
     set_storage           the handler of set_: a fake views another storage
-    collectives           the operators of torch.distributed: their metadata, and what they send
+    collectives           operators of torch.distributed: their metadata, and the bytes they send
     composites            kernels above autograd, for operators that C++ would decompose wrongly
     constant_propagation  computes the values of results from known values of arguments
-    lazy_values           leaves such a computation until its value is read
-    random_values         draws: which values are kept, and the generator that moves for all of them
-    lazy_draws            draws of a few floats, done when their values are read
+    lazy_values           defers the computation of a known value until the value is read
+    random_values         draws: which values are kept, and the generator that each draw advances
+    lazy_draws            draws of a few floats, made when their values are read
 """

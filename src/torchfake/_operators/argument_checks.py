@@ -1,9 +1,9 @@
-"""Refuses arguments that eager refuses and torch's meta kernels let pass.
+"""Refuses arguments that eager refuses and torch's meta kernels accept.
 
 Input: a :class:`Call` before it runs, or indices. Output: nothing, or the error that eager would
-raise. Invariant: what eager accepts is accepted here.
+raise. Invariant: arguments that eager accepts are accepted here.
 
-``_eager_checks/dtypes`` finds what the kernels of eager say of dtypes and parameters.
+``_eager_checks/dtypes`` finds the errors of eager's kernels about dtypes and parameters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_PROMOTION = frozenset(
 
 
 def check_arguments(call: Call) -> None:
-    """Raise what eager would raise for this call, and meta kernels would not."""
+    """Raise the error that eager would raise for this call and meta kernels would not."""
     if call.traits.mutated_names:
         _check_mutated(call)
     if call.traits.packet in _NO_PROMOTION:
@@ -52,8 +52,8 @@ def check_arguments(call: Call) -> None:
 
 
 def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
-    """No fake is nested. Plain fakes do not come here: ``nn.TransformerEncoder`` is told that their
-    masks are not left-aligned. The masks of deferred tensors are read.
+    """Refuse a nested tensor. Plain fakes do not get here: for them ``nn.TransformerEncoder`` is
+    told that no mask is left-aligned. The masks of deferred tensors are read.
     """
     raise UnsupportedOpError(
         f"{func} makes or takes a nested tensor, which cannot be recorded or fake. "
@@ -72,7 +72,7 @@ _FILLS = {
 
 
 def _check_number(call: Call) -> None:
-    """A number that the dtype does not hold: 1e40 in float32, a complex one in any real dtype."""
+    """Refuse a number outside of the dtype: 1e40 in float32, a complex one in a real dtype."""
     position = _FILLS[call.traits.packet]
     number = call.args[position] if len(call.args) > position else None
     dtype = call.kwargs.get("dtype") or (call.tensors[0].dtype if call.tensors else None)
@@ -82,11 +82,11 @@ def _check_number(call: Call) -> None:
 
 
 _WITH_DRIVER = {"aten::_linalg_svd": 1, "aten::linalg_lstsq": 2}
-"""How many matrices a routine takes whose driver can be chosen."""
+"""Routines whose driver can be chosen, and how many matrices each takes."""
 
 
 def _check_driver(call: Call) -> None:
-    """LAPACK's drivers are others than CUDA's."""
+    """Refuse a driver that LAPACK does not have: its drivers differ from CUDA's."""
     if call.device.type == "cpu":
         one = torch.ones(1, 1, dtype=call.tensors[0].dtype, device="cpu")
         with dispatcher.as_eager():  # raises what eager raises
@@ -105,7 +105,7 @@ def _alert_of_max_unpool(call: Call) -> None:
 
 
 def _as_eager(alert: Callable[[Call], None]) -> Callable[[Call], None]:
-    """The same on real tensors: torch itself refuses, or warns, as the user has asked."""
+    """A check that runs `alert` on real tensors: torch itself raises or warns, as it is set."""
 
     def check(call: Call) -> None:
         with dispatcher.as_eager():
@@ -119,12 +119,12 @@ _NOT_DETERMINISTIC = {
     "aten::put": _as_eager(_alert_of_put),
     "aten::max_unpool2d": _as_eager(_alert_of_max_unpool),
 }
-"""Operators whose CPU kernels refuse ``torch.use_deterministic_algorithms``, and whose meta kernels
-do not: what makes torch do so."""
+"""Operators whose CPU kernels refuse ``torch.use_deterministic_algorithms`` and whose meta kernels
+do not, each with a call that makes torch refuse."""
 
 
 _AT_DIM = frozenset({"aten::_softmax", "aten::_safe_softmax", "aten::sort"})
-"""Operators along one dimension whose meta kernels accept any."""
+"""Operators along one dimension whose meta kernels accept any dimension."""
 
 
 def _check_dim(call: Call) -> None:
@@ -147,7 +147,7 @@ _DTYPES_OF_INDEX = {
     "aten::index_fill": (2, _INTEGERS),
     "aten::index_fill_": (2, _INTEGERS),
 }
-"""The position of a mask or of indices, and the dtypes that they may always have."""
+"""The position of the mask or indices of an operator, and the dtypes that are always accepted."""
 
 
 def _check_dtype_of_index(call: Call) -> None:
@@ -189,9 +189,9 @@ def _check_indices(call: Call) -> None:
 
 
 def _check_shape_written(target: Any, indices: Any, values: Any) -> None:
-    """Values have the shape of what is at the indices, or one that is expanded to that."""
+    """Refuse values whose shape does not broadcast to the indexed elements."""
     if any(index is not None and index.dtype in _MASKS for index in indices):
-        return  # how many elements there are depends on their values
+        return  # the number of indexed elements depends on the mask's values
     with dispatcher.no_interception():
         on_meta = [None if i is None else _on_meta(i, torch.int64) for i in indices]
         found = aten.index.Tensor(_on_meta(target, torch.float32), on_meta).shape
@@ -208,10 +208,10 @@ def _on_meta(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _check_values_written(call: Call) -> None:
-    """Values are on the device of what they are written to; a CPU tensor of no dims goes to any.
+    """Refuse values on another device than the target's; a 0-dim CPU tensor fits any device.
 
-    So does a plain meta tensor: after a mode C++ makes one of a number, ``x[mask] = 0``, and one of
-    zeros for the gradient of ``x[mask] = y``.
+    A plain meta tensor fits too: after a mode C++ makes one from a number, ``x[mask] = 0``, and one
+    of zeros for the gradient of ``x[mask] = y``.
     """
     target, values = call.args[0], call.args[2]
     own, expected = device_of(values), device_of(target)
@@ -226,7 +226,7 @@ def _check_values_written(call: Call) -> None:
 
 
 def _check_mutated(call: Call) -> None:
-    """No real tensor may be written, and what is written must be on the device of the result."""
+    """Refuse to write a real tensor, or a tensor on another device than the result's."""
     for tensor in mutated_tensors(call):
         if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
             raise RealTensorWriteError(
@@ -244,7 +244,7 @@ def _check_mutated(call: Call) -> None:
 
 
 def _check_dtypes_equal(call: Call) -> None:
-    """Products do not promote dtypes: a half layer refuses a float input."""
+    """Refuse mixed dtypes: products do not promote, so a half layer refuses a float input."""
     dtypes = list(dict.fromkeys(t.dtype for t in call.tensors))
     if len(dtypes) > 1:
         raise RuntimeError(
@@ -257,8 +257,8 @@ _ADDS = frozenset({"aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::
 
 
 def _check_bools(call: Call) -> None:
-    """Bools, numbers too, are not subtracted, and ``alpha`` is one only where results are: meta
-    kernels let that pass, or raise another message.
+    """Refuse to subtract bools (tensors or numbers), and a bool ``alpha`` unless the result is
+    bool: meta kernels accept both, or raise another message.
     """
     has_bool = any(t.dtype == torch.bool for t in call.tensors)
     if has_bool or any(isinstance(a, bool) for a in (*call.args, *call.kwargs.values())):
@@ -274,8 +274,8 @@ def _zero_dim(arg: Any) -> Any:
 
 
 def check_mask_fits(mask: Any, source: Any, dim: int) -> None:
-    """A mask must have the sizes of the dims that it indexes, from `dim` on: once it is replaced by
-    its positions, that is no longer checked.
+    """Refuse a mask whose sizes differ from the dims that it indexes, from `dim` on: once the mask
+    is replaced by its positions, no kernel checks them.
     """
     for i, (size, expected) in enumerate(zip(mask.shape, source.shape[dim:], strict=False)):
         if size != expected:

@@ -1,12 +1,12 @@
 """Collectives on fakes: the metadata of their results, and how many bytes they would send.
 
-Input: a collective operator and its arguments, fakes among them. Output: its results, and for
-``torchfake.distributed``, which counts bytes, a :class:`Message`. Invariant: nothing is sent,
-whatever the process group is, and no result has a known value: what other ranks would have sent is
-not known.
+Input: a collective operator and its arguments, fakes among them. Output: the operator's results,
+and for ``torchfake.distributed``, which counts bytes, a :class:`Message`. Invariant: nothing is
+sent, whatever the process group is, and no result has a known value, since the tensors of other
+ranks are unknown.
 
-The ``c10d`` operators write tensors that they are given, which their schemas do not say; the
-functional ones, which DTensor uses, give new tensors.
+The ``c10d`` operators write into arguments, although their schemas do not say so; the functional
+operators, which DTensor uses, return new tensors.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torchfake.errors import RealTensorWriteError
 
 
 class Collective(NamedTuple):
-    """What one collective operator does, by the positions of its arguments."""
+    """The signature of one collective operator: which arguments are its payload and its output."""
 
     name: str  # "all_gather", "reduce_scatter", ...
     payload: int  # the argument whose bytes are the payload; lists opened
-    written: int | None = None  # the argument that it writes
-    per_rank: bool = False  # the payload is that, times the ranks of the group
+    written: int | None = None  # the argument that the operator writes
+    per_rank: bool = False  # the payload is that argument, times the ranks of the group
 
 
 COLLECTIVES: dict[str, Collective] = {
@@ -74,7 +74,7 @@ COLLECTIVES: dict[str, Collective] = {
     "_c10d_functional_autograd::all_to_all_single": Collective("all_to_all", 0),
     "_dtensor::shard_dim_alltoall": Collective("all_to_all", 0),
 }
-"""By the name of the operator. ``barrier`` sends no tensor and is not among them."""
+"""The collectives by operator name. ``barrier`` sends no tensor and is left out."""
 
 
 RING_SHARES: dict[str, Callable[[int], float]] = {
@@ -85,21 +85,21 @@ RING_SHARES: dict[str, Callable[[int], float]] = {
     "gather": lambda size: (size - 1) / size,
     "scatter": lambda size: (size - 1) / size,
 }
-"""What each rank of a group of `size` sends, as a share of the payload: the factors of bus
-bandwidth in doc/PERFORMANCE.md of NVIDIA's nccl-tests. The share of all others is 1."""
+"""The share of the payload that each rank of a group of `size` sends: the bus bandwidth factors in
+doc/PERFORMANCE.md of NVIDIA's nccl-tests. The share of all other collectives is 1."""
 
 
 class Message(NamedTuple):
-    """What one rank sends and receives in one collective."""
+    """The bytes that one rank sends and receives in one collective."""
 
     collective: str  # as in COLLECTIVES; or "permute", if each rank sends to one other
-    num_bytes: int  # the payload: of the whole that is gathered, reduced, scattered or sent
+    num_bytes: int  # the payload: the whole tensor that is gathered, reduced, scattered or sent
     group: Any  # a ProcessGroup, or its name
 
     def sent_bytes(self, size: int) -> int:
         """How many bytes one rank sends, in a group of `size` ranks with ring algorithms."""
         if self.collective == "recv":
-            return 0  # it is the other rank that sends
+            return 0  # the other rank sends
         share = RING_SHARES.get(self.collective)
         return self.num_bytes if share is None else round(self.num_bytes * share(size))
 
@@ -107,7 +107,7 @@ class Message(NamedTuple):
 def message_of(
     func: Any, args: Args, kwargs: Kwargs, group_size_of: Callable[[Any], int]
 ) -> Message | None:
-    """The message of a call; None if it is no collective.
+    """The message of a call; None if `func` is no collective.
 
     `group_size_of` gives the number of ranks of a group.
     """
@@ -161,7 +161,7 @@ def run_collective(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def wait_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``wait_tensor``: its argument, the same object. Its meta kernel would give another tensor."""
+    """``wait_tensor`` returns its argument itself; the meta kernel would return another tensor."""
     return args[0] if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
 
 
@@ -177,7 +177,7 @@ def _forget_values(written: list[torch.Tensor]) -> None:
 
 
 def _c10d_result(call: Call, spec: Collective) -> Any:
-    """What was written, if the schema returns it, and work that is done."""
+    """The written argument, if the schema returns one, and completed work."""
     work = dtensors.completed_work()
     if len(call.func._schema.returns) == 1 or spec.written is None:
         return work

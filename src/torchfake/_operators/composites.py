@@ -1,8 +1,8 @@
 """Kernels for operators that C++ would decompose by the wrapper's device or data.
 
-Input: a call of one of these operators with a fake among its tensors. Output: its result, from
-operators that the dispatcher then sees one by one. Invariant: these kernels run above autograd, for
-tensors that carry our dispatch key, and for no others.
+Input: a call of one of these operators with a fake among its tensors. Output: the call's result,
+from operators that the dispatcher then sees one by one. Invariant: these kernels run above
+autograd, for tensors that carry our dispatch key, and for no others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 def tensor_split(
     redispatch: Callable[..., Any], tensor: torch.Tensor, indices: torch.Tensor, dim: int = 0
 ) -> Any:
-    """Splits at indices that a CPU tensor holds: C++ reads them through a data pointer."""
+    """``tensor_split`` at indices in a CPU tensor, which C++ reads through a data pointer."""
     indices = subclass.without_transforms(indices)
     if indices.device.type != "cpu":
         raise RuntimeError(
@@ -37,7 +37,9 @@ def tensor_split(
 
 
 def isfinite(redispatch: Callable[..., Any], tensor: torch.Tensor) -> Any:
-    """C++ compares the tensor with itself and with infinity: of unknown values, all are finite."""
+    """``isfinite``: unknown values are assumed finite. C++ compares a tensor with itself and
+    infinity.
+    """
     result = redispatch(tensor)
     if isinstance(result, FakeTensor) and not assumptions.may_be_infinite(tensor):
         assumptions.assume(result, True)
@@ -52,16 +54,16 @@ def ctc_loss(
     target_lengths: torch.Tensor,
     *rest: Any,
 ) -> Any:
-    """CTC loss with lengths on the CPU: C++ divides by them as numbers, but those of subclasses as
-    the tensor that they are.
+    """CTC loss with lengths on the CPU: C++ divides by plain lengths as numbers, but by lengths of
+    a subclass as a tensor on the CPU.
     """
     target_lengths = target_lengths.to(log_probs.device)
     return redispatch(log_probs, targets, input_lengths, target_lengths, *rest)
 
 
 def recurrent_layer(redispatch: Callable[..., Any], *args: Any) -> Any:
-    """Recurrent layers: C++ compares the devices of all arguments. ``nn.LSTM`` makes its initial
-    state on the device that its input reports, and after the mode that is a real tensor.
+    """Recurrent layers with all arguments fake: C++ compares their devices, and the initial state
+    that ``nn.LSTM`` makes on its input's device is a real tensor after the mode.
     """
     return redispatch(*(_as_fakes(arg) for arg in args))
 
@@ -157,9 +159,9 @@ def group_norm(
 def native_group_norm_backward(
     redispatch: Callable[..., Any], grad: torch.Tensor, tensor: torch.Tensor, *args: Any
 ) -> Any:
-    """Its backward pass. C++ asks the gradient for the device, and makes both contiguous if that is
-    not the CPU. (Without a gradient of the input, the kernel of torch 2.13 for channels last ends
-    the process: not so here.)
+    """The backward pass of ``group_norm``. C++ makes gradient and input contiguous unless the
+    gradient is on the CPU. (Where the input needs no gradient, torch 2.13's channels-last kernel
+    crashes the process; this one does not.)
     """
     *_, wanted = args
     if not wanted[0] or grad.device.type != "cpu":
@@ -175,7 +177,7 @@ def native_group_norm_backward(
 def native_channel_shuffle(
     redispatch: Callable[..., Any], tensor: torch.Tensor, groups: int
 ) -> Any:
-    """Channel shuffle on the CPU, whose kernel keeps the memory format: C++ would compose it."""
+    """Channel shuffle on the CPU, whose kernel keeps the memory format. C++ would decompose it."""
     result = redispatch(tensor, groups)
     if tensor.device.type != "cpu":
         return result
@@ -185,8 +187,8 @@ def native_channel_shuffle(
 def max_pool1d(
     redispatch: Callable[..., Any], tensor: torch.Tensor, *window: Any, **named: Any
 ) -> Any:
-    """``max_pool1d`` without a gradient, which is contiguous on the CPU: C++ takes another kernel
-    for subclasses, that of two dims.
+    """``max_pool1d`` without a gradient, contiguous on the CPU: for subclasses C++ takes the kernel
+    of two dims instead.
     """
     if tensor.device.type == "cpu" and not autograd.needs_gradient(tensor):
         tensor = tensor.contiguous()
@@ -197,8 +199,8 @@ def transformer_encoder_layer(
     redispatch: Callable[..., Any], src: torch.Tensor, dim: int, num_heads: int, *args: Any
 ) -> Any:
     """aten/src/ATen/native/transformers/transformer.cpp: the fused kernel of
-    ``nn.TransformerEncoderLayer``. Under autocast, which leaves the kernel alone but casts what it
-    calls: that is what has to be seen.
+    ``nn.TransformerEncoderLayer``, composed under autocast, which casts the operators that the
+    kernel calls but not the kernel itself.
     """
     if src.is_nested or not src.numel() or not torch.is_autocast_enabled(src.device.type):
         return redispatch(src, dim, num_heads, *args)
@@ -226,13 +228,13 @@ def set_to_source(
     *view: Any,
     **named: Any,
 ) -> Any:
-    """``set_`` to a view of another tensor's memory: C++ would use the empty one of the wrapper."""
+    """``set_`` to a view of another tensor's memory: C++ would use the wrapper's empty storage."""
     return tensor.set_(source.untyped_storage(), *view, **named)
 
 
 def _on_values(operator: Any) -> Callable[..., Any]:
-    """An operator whose kernel reads and writes memory by its address, on values: they are integers
-    that a ``SobolEngine`` has made, which all have one.
+    """A kernel that runs `operator`, which accesses memory by address, on the known values: its
+    arguments are integers of a ``SobolEngine``, whose values are always known.
     """
     writes_first = operator._schema.arguments[0].alias_info is not None
 
@@ -255,7 +257,7 @@ def _on_values(operator: Any) -> Callable[..., Any]:
 
 
 def register_kernels() -> None:
-    """Register all of these, which takes milliseconds."""
+    """Register all kernels of this file, which takes milliseconds."""
     register = dispatch_keys.WRAPPER_KEY.register
     register(aten._transformer_encoder_layer_fwd.default, transformer_encoder_layer)
     for operator in (

@@ -1,8 +1,8 @@
 """Constant propagation: the values of results, computed where the values of all inputs are known.
 
-Input: a :class:`Call` that has its result, or one whose result depends on values. Output: storages
-that know their value, or no longer do. Invariant: a storage that is written ends up with the value
-that eager would give it, or with none.
+Input: a :class:`Call` that has its result, or a call whose result depends on values. Output:
+storages whose value is set or forgotten. Invariant: a written storage has the value that eager
+would give it, or no value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _run_on_values(call: Call) -> Any:
 
 
 def _is_overwritten_unread(call: Call) -> bool:
-    """Whether the operator writes all of a value that nobody has computed, and does not read it."""
+    """Whether the operator overwrites a whole value, not computed yet, without reading it."""
     first = call.args[0] if call.traits.overwrites_first else None
     if not isinstance(first, FakeTensor) or not isinstance(first._fake_storage.value, SharedBytes):
         return False
@@ -65,8 +65,8 @@ def _is_overwritten_unread(call: Call) -> bool:
 
 
 def _run_on_new_memory(call: Call) -> Any:
-    """The same, with memory for the first argument in place of its value; that is as it was if the
-    operator fails.
+    """Run the operator with new memory in place of the first argument's value, which is restored if
+    the operator fails.
     """
     storage = call.args[0]._fake_storage
     before = storage.value
@@ -88,7 +88,7 @@ def _run_kernel(call: Call) -> Any:
 
 
 def run_on_known_values(call: Call) -> Any:
-    """Run an operator whose result, or the shape of it, depends on values."""
+    """Run an operator whose result, or the shape of the result, depends on values."""
     outs = mutated_tensors(call)
     for tensor in call.tensors:
         if not is_known(tensor) and not any(tensor is out for out in outs):
@@ -103,7 +103,7 @@ def run_on_known_values(call: Call) -> Any:
 
 
 def _answered_truth(call: Call, unknown: FakeTensor) -> bool | None:
-    """The answer of a comparison such as ``torch.equal``, if somebody answers."""
+    """The answer of a comparison such as ``torch.equal``; None if no answerer has one."""
     returns = call.func._schema.returns
     if len(returns) != 1 or str(returns[0].type) != "bool":
         return None
@@ -111,7 +111,7 @@ def _answered_truth(call: Call, unknown: FakeTensor) -> bool | None:
 
 
 def _write_out(call: Call, out: FakeTensor) -> FakeTensor:
-    """Run it with ``out=``: that fake gets the shape and the value of the result."""
+    """Run the operator with ``out=``: `out` gets the shape and the value of the result."""
     result = torch.empty(0, dtype=out.dtype, device="cpu")
     args = [argument_value(arg) for arg in call.args]
     call.func(
@@ -133,7 +133,7 @@ def _wrap_values(call: Call, result: Any) -> Any:
 
 
 def propagate_values(call: Call, result: Any) -> None:
-    """Compute the values of new results and written arguments, or forget what is overwritten."""
+    """Compute the values of new results and written arguments, or forget overwritten values."""
     written = [t for t in mutated_tensors(call) if isinstance(t, FakeTensor)]
     new = _new_results(call, result)
     if not written and not new:
@@ -159,9 +159,8 @@ def propagate_values(call: Call, result: Any) -> None:
 
 
 def is_recorded(call: Call) -> bool:
-    """Whether the operator is recorded, in a mode or outside, alone or with the initialiser that
-    calls it: its values are those of the record, and a draw would move the caller's generator a
-    second time.
+    """Whether the operator is recorded, in a mode or outside, alone or as part of an initialiser.
+    The record then defines the values, and a draw would move the caller's generator twice.
     """
     if modes.is_recording():
         return True
@@ -170,8 +169,8 @@ def is_recorded(call: Call) -> bool:
 
 
 def _start_uninitialized(new: list[FakeTensor]) -> None:
-    """Let uninitialized integers be zeros: programs use them as indices and fill them in part by
-    part, and so the value of each part is known. Uninitialized floats are weights: no value. Under
+    """Let uninitialized integers be zeros: programs fill indices part by part, and each part then
+    has a known value. Uninitialized floats are weights and get no value. Under
     ``torch.use_deterministic_algorithms`` torch fills both.
     """
     fills = backends.fills_empty_memory()
@@ -202,8 +201,8 @@ def _new_results(call: Call, result: Any) -> list[FakeTensor]:
 
 
 def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTensor]) -> bool:
-    """Whether the values of all inputs are known. A storage that is overwritten as a whole counts:
-    it gets memory to be written to.
+    """Whether the values of all inputs are known. A storage that is overwritten as a whole counts
+    as known: the storage gets memory to be written to.
     """
     traits = call.traits
     if any(not known_values.keeps_value(f._fake_storage.num_bytes, f.dtype) for f in new):
@@ -230,7 +229,7 @@ def _covers_storage(fake: FakeTensor) -> bool:
 
 
 def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
-    """Run on values; whether the value of every new result is known now."""
+    """Run the operator on values; return whether the value of every new result is known now."""
     if _copies_onto_itself(call):
         return True
     if _can_be_lazy(call, result, new):
@@ -297,8 +296,8 @@ def _set_lazy_value(call: Call, fake: FakeTensor) -> None:
 def lazy_value(
     func: Any, args: Args, kwargs: Kwargs, record: Metadata, num_bytes: int
 ) -> lazy_values.LazyValue:
-    """The value of a storage of so many bytes, which is computed when it is first read: that of a
-    result with metadata `record`, of a call in which all fakes have known values.
+    """The value of a storage of `num_bytes` that holds the result, with metadata `record`, of a
+    call on fakes of known values. The value is computed when it is first read.
     """
     kept = [_lazy_argument(arg) for arg in args]
     named = {name: _lazy_argument(arg) for name, arg in kwargs.items() if name != "pin_memory"}

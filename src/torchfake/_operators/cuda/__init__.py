@@ -1,12 +1,12 @@
-"""Operators that C++ computes otherwise on CUDA, run for plain fakes on CUDA as CUDA runs them.
+"""Operators that C++ computes differently on CUDA, run for plain fakes on CUDA as CUDA runs them.
 
-C++ asks a tensor whether it is on CUDA, and a wrapper says that it is not (``_core/devices``). So
-it would take the way of other devices: a mask in the dtype of the activations, a norm in seven
-parts. Tensors that are saved for the backward pass would be others, and larger.
+C++ asks a tensor whether it is on CUDA, and the wrapper of a fake answers no (``_core/devices``).
+C++ would therefore take the path of other devices: a dropout mask in the dtype of the activations,
+a norm in seven operators. Other, larger tensors would be saved for the backward pass.
 
-Input: calls of these operators with a plain fake on CUDA among their tensors. Output: their
-results, from the operators that C++ would call for tensors on CUDA. Invariant: where fakes on other
-devices, deferred fakes and real tensors are the only tensors, nothing of this runs.
+Input: calls of these operators with a plain fake on CUDA among their tensors. Output: the calls'
+results, from the operators that C++ would call for tensors on CUDA. Invariant: a call whose tensors
+are all fakes on other devices, deferred fakes or real tensors does not reach these kernels.
 
 In reading order:
 

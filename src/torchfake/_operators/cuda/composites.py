@@ -1,9 +1,9 @@
-"""Composites that take another way on CUDA.
+"""Composites that take another path on CUDA.
 
-Input: a call of one of these operators, whose first tensor may be a plain fake on CUDA. Output: its
-result: from the operator that C++ calls for such a tensor, or from ``redispatch``, where C++ asks
-for something that is not so. Invariant: each function names the C++ file that it follows, and asks
-what that asks.
+Input: a call of one of these operators, whose first tensor may be a plain fake on CUDA. Output: the
+call's result, from the operator that C++ calls on CUDA, or from ``redispatch`` where the conditions
+of C++ do not hold. Invariant: each function names the C++ file that it follows, and checks the
+conditions of that file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Redispatch = Callable[..., Any]
 
 def has_compatible_type(redispatch: Redispatch, tensor: Tensor, source: Tensor) -> Any:
     """Whether ``tensor.data = source`` is possible: C++ compares the dispatch keys of wrappers, and
-    those on CUDA have one more.
+    wrappers on CUDA have one more key.
     """
     if isinstance(tensor, FakeTensor) and isinstance(source, FakeTensor):
         return True
@@ -39,8 +39,8 @@ def dropout(redispatch: Redispatch, tensor: Tensor, p: float, train: bool) -> An
 
 
 def softmax_with(op: Any, kernel: Any) -> Callable[..., Callable[..., Any]]:
-    """aten/src/ATen/native/SoftMax.cpp: float32 of float16 needs no copy of the argument. Makes
-    the kernel of ``softmax`` or ``log_softmax``, which are called often.
+    """Make the kernel of ``softmax`` or ``log_softmax``, which are called often:
+    aten/src/ATen/native/SoftMax.cpp computes float32 from float16 without a copy of the argument.
     """
 
     def make_kernel(redispatch: Redispatch) -> Callable[..., Any]:
@@ -56,15 +56,15 @@ def softmax_with(op: Any, kernel: Any) -> Callable[..., Callable[..., Any]]:
 
 
 def comes_later(op: Any) -> bool:
-    """Whether autocast or a transform of ``torch.func`` comes first. It will call the operator once
-    more, with what it makes of the arguments.
+    """Whether autocast or a transform of ``torch.func`` comes first, which will call the operator
+    again with converted arguments.
     """
     key = dispatch_keys.AUTOCAST_KEY
     return (key.is_next() and key.has_kernel(op)) or autograd.are_transforms_running()
 
 
-_MAX_BATCH = {True: 880_801, False: 65_535}  # of cuDNN, in training and else
-_OF_CUDNN = 1  # the implementation: what TorchScript's backward pass is told
+_MAX_BATCH = {True: 880_801, False: 65_535}  # cuDNN's limits, in training and in evaluation
+_OF_CUDNN = 1  # the index of cuDNN's implementation, for TorchScript's backward pass
 
 
 def batch_norm_impl_index(

@@ -1,8 +1,8 @@
-"""CTC loss on CUDA: cuDNN's where C++ takes that, which keeps a gradient and no table.
+"""CTC loss on CUDA: the kernel of cuDNN, which saves a gradient and no table, where C++ takes it.
 
-Input: a call of ``ctc_loss``, whose first tensor may be a plain fake on CUDA. Output: its result.
-Invariant: the conditions are those of aten/src/ATen/native/cudnn/LossCTC.cpp; lengths that are not
-known are assumed to fit.
+Input: a call of ``ctc_loss``, whose first tensor may be a plain fake on CUDA. Output: the loss.
+Invariant: the conditions follow aten/src/ATen/native/cudnn/LossCTC.cpp; unknown lengths are assumed
+to fit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def with_tensors(
     reduction: int = _MEAN,
     zero_infinity: bool = False,
 ) -> Any:
-    """_use_cudnn_ctc_loss_tensor. Lengths that cuDNN does not take are read."""
+    """``ctc_loss`` with lengths in tensors, as _use_cudnn_ctc_loss_tensor decides. Lengths that
+    cuDNN does not accept are read.
+    """
     lengths = input_lengths, target_lengths
     known = [_known(n) for n in lengths]
     takes_cudnn = (
@@ -60,7 +62,9 @@ def with_lists(
     reduction: int = _MEAN,
     zero_infinity: bool = False,
 ) -> Any:
-    """_use_cudnn_ctc_loss: the targets are on the CPU, and all inputs are of full length."""
+    """``ctc_loss`` with lengths in lists. _use_cudnn_ctc_loss requires targets on the CPU and
+    inputs of full length.
+    """
     lengths = input_lengths, target_lengths
     takes_cudnn = (
         _tensors_fit(log_probs, targets, blank)
@@ -112,7 +116,9 @@ def _run(
 def _run_without_cudnn(
     log_probs: Tensor, targets: Tensor, lengths: Any, blank: int, *rest: Any
 ) -> Tensor:
-    """The same function: C++ would write lengths to memory of the wrapper, which has none."""
+    """ctc_loss_impl without cuDNN, composed here: C++ would write lengths to the wrapper's memory,
+    which does not exist.
+    """
     reduction, zero_infinity = rest
     batch = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
     targets = targets.to(log_probs.device, torch.int64)

@@ -1,7 +1,7 @@
 """Registers the kernels of this package before the first plain fake on CUDA is made.
 
-Input: none. Output: kernels for ``CUDA_WRAPPER_KEY``. Invariant: the kernels are imported when they
-are registered: most programs have no fakes on CUDA.
+Input: none. Output: kernels for ``CUDA_WRAPPER_KEY``. Invariant: the kernels are not imported
+before they are registered: most programs have no fakes on CUDA.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torchfake._torch import dispatch_keys, kernels
 _aten = torch.ops.aten
 
 COMPOSED_ELSEWHERE = (_aten._fused_rms_norm.default, _aten.mish_backward.default)
-"""Operators that CUDA has a kernel for, and that are composed where there is none. A wrapper would
-be taken for a tensor of such a device."""
+"""Operators that have a kernel on CUDA and are decomposed on devices without one. C++ would take a
+wrapper for a tensor on a device without a kernel."""
 
 
 def _register_kernels() -> None:

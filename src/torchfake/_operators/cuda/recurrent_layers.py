@@ -1,8 +1,8 @@
 """Recurrent layers on CUDA, and their cells.
 
 Input: a call of one of torch's recurrent operators, whose first tensor may be a plain fake on CUDA.
-Output: its result, from the operators that C++ calls on CUDA. Invariant: the operators and their
-order are those of aten/src/ATen/native/RNN.cpp.
+Output: the call's result, from the operators that C++ calls on CUDA. Invariant: the operators and
+their order follow aten/src/ATen/native/RNN.cpp.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def gru_cell(
     of_hidden: Tensor,
     *biases: Tensor | None,
 ) -> Any:
-    """RNN.cpp, GRUCell: the same."""
+    """RNN.cpp, GRUCell: the biases are added inside of one kernel."""
     if not _fit_cell(tensor, state, of_input, of_hidden, gates=3):
         return redispatch(tensor, state, of_input, of_hidden, *biases)
     products = linear(tensor, of_input), linear(state, of_hidden)
@@ -56,7 +56,7 @@ def gru_cell(
 def _fit_cell(
     tensor: Tensor, state: Tensor, of_input: Tensor, of_hidden: Tensor, *, gates: int
 ) -> bool:
-    """Whether the arguments of a cell fit each other, and are on CUDA: C++ refuses others."""
+    """Whether the arguments of a cell are on CUDA and fit each other; C++ refuses other ones."""
     return (
         tensor.is_cuda
         and tensor.dim() == state.dim() == 2
@@ -72,7 +72,7 @@ _LSTM, _GRU = 2, 3  # cudnnRNNMode_t
 
 
 def layers(mode: int) -> Callable[..., Any]:
-    """The kernel of a recurrent operator, in the mode that cuDNN has for it (cudnnRNNMode_t)."""
+    """The kernel of the recurrent operator with cuDNN's number `mode` (cudnnRNNMode_t)."""
 
     def kernel(redispatch: Redispatch, tensor: Tensor, *args: Any) -> Any:
         if not cudnn_accepts(tensor):
@@ -87,7 +87,7 @@ def layers(mode: int) -> Callable[..., Any]:
 
 
 def layers_of_packed(mode: int) -> Callable[..., Any]:
-    """The same of a packed sequence."""
+    """The kernel of a recurrent operator on packed sequences; `mode` is a cudnnRNNMode_t."""
 
     def kernel(redispatch: Redispatch, tensor: Tensor, sizes: Tensor, *args: Any) -> Any:
         if not cudnn_accepts(tensor):

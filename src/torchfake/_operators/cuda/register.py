@@ -1,9 +1,9 @@
-"""Which operators have a kernel of ours for plain fakes on CUDA.
+"""Registers our kernels for plain fakes on CUDA.
 
-Input: the kernels of this package. Output: none; they are registered before the first such fake is
-made. Invariant: a kernel runs above autograd, where a plain fake on CUDA is among the arguments and
-neither autocast nor a transform of ``torch.func`` has the call before it: these call the operator
-again, with what they make of the arguments. A kernel costs its operator 3 us.
+Input: the kernels of this package. Output: none; the kernels are registered before the first plain
+fake on CUDA is made. Invariant: a kernel runs above autograd, if a plain fake on CUDA is among the
+arguments and neither autocast nor a transform of ``torch.func`` is still to come: these call the
+operator again with converted arguments. A kernel costs its operator 3 us.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def _where_it_decides(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, but where autocast or a transform comes first."""
+    """`kernel`, except where autocast or a transform of ``torch.func`` comes first."""
 
     def decide(redispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         run = redispatch if composites.comes_later(op) else partial(kernel, redispatch)
@@ -31,7 +31,7 @@ def _where_it_decides(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]
 
 
 def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
-    """The kernels by which the devices differ."""
+    """The kernels of the operators that CUDA computes differently."""
     found: dict[Any, Callable[..., Any]] = {
         aten._has_compatible_shallow_copy_type.default: composites.has_compatible_type,
         aten.dropout.default: composites.dropout,
@@ -50,7 +50,7 @@ def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
 
 
 def register_kernels() -> None:
-    """Register all of these, which takes milliseconds."""
+    """Register all kernels of this package, which takes milliseconds."""
     for op, run in (
         (aten.softmax.int, aten._softmax.default),
         (aten.log_softmax.int, aten._log_softmax.default),

@@ -1,8 +1,8 @@
 """Operators that take functions, on fakes: ``cond``, ``while_loop``, ``scan``, ``flex_attention``.
 
 Input: a higher-order operator and its arguments, from torch's dispatcher and from ``_dispatch``.
-Output: what the functions give for fakes; of attention, metadata. Invariant: an operator that has
-no meaning for fakes is refused by name.
+Output: the results of the functions on fakes; for attention, metadata. Invariant: an operator that
+has no meaning for fakes is refused by name.
 
 Its files, in reading order:
 

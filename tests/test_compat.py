@@ -34,6 +34,7 @@ def test_names() -> None:
         materialize_tensor,
     )
 
+    assert torchdistx.__version__ == "0.2.0+torchfake"
     assert torchdistx.fake is fake
     assert deferred_init.deferred_init is torchfake.deferred_init
     layer = deferred_init.deferred_init(torch.nn.Linear, 2, 2)

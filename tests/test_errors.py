@@ -102,8 +102,8 @@ def test_unknown_value() -> None:
 item() needs the value of a fake tensor, and it is not known: bool[] on cpu, made by
 aten.gt.Scalar at FILE:LINE in branch. Fakes keep the values of small tensors computed
 from host data only. Use a Python number or a small torch.tensor(...) here, skip the
-branch for fakes with torchfake.is_fake(tensor), or have such questions answered:
-torchfake.fake_mode(answer=...)""",
+branch for fakes with torchfake.is_fake(tensor), or have typical values assumed:
+torchfake.fake_mode(answer="typical")""",
     )
 
 
@@ -115,8 +115,8 @@ def test_unknown_value_of_a_weight() -> None:
 tolist() needs the value of a fake tensor, and it is not known: float32[30, 20] on cuda:0,
 made by aten._to_copy.default at FILE:LINE in <lambda>. Fakes keep the values of small
 tensors computed from host data only. Use a Python number or a small torch.tensor(...)
-here, skip the branch for fakes with torchfake.is_fake(tensor), or have such questions
-answered: torchfake.fake_mode(answer=...)""",
+here, skip the branch for fakes with torchfake.is_fake(tensor), or have typical values
+assumed: torchfake.fake_mode(answer="typical")""",
     )
 
 
@@ -128,7 +128,7 @@ def test_unknown_value_of_a_fake_copy() -> None:
 numpy() needs the value of a fake tensor, and it is not known: float32[2] on cpu. Fakes
 keep the values of small tensors computed from host data only. Use a Python number or a
 small torch.tensor(...) here, skip the branch for fakes with torchfake.is_fake(tensor), or
-have such questions answered: torchfake.fake_mode(answer=...)""",
+have typical values assumed: torchfake.fake_mode(answer="typical")""",
     )
 
 
@@ -145,8 +145,8 @@ indexing with a mask needs the value of a fake tensor, and it is not known: bool
 cpu, made by aten.gt.Scalar at FILE:LINE in select. Fakes keep the values of small tensors
 computed from host data only. Keep the shape, with x.masked_fill(~mask, 0) or
 torch.where(mask, x, 0) in place of x[mask], skip the branch for fakes with
-torchfake.is_fake(tensor), or have such questions answered:
-torchfake.fake_mode(answer=...)""",
+torchfake.is_fake(tensor), or have typical values assumed:
+torchfake.fake_mode(answer="typical")""",
     )
 
 
@@ -158,8 +158,8 @@ def test_data_dependent_shape() -> None:
 aten.nonzero.default needs the value of a fake tensor, and it is not known: int64[3] on
 cpu. Fakes keep the values of small tensors computed from host data only. Keep the shape,
 with x.masked_fill(~mask, 0) or torch.where(mask, x, 0) in place of x[mask], skip the
-branch for fakes with torchfake.is_fake(tensor), or have such questions answered:
-torchfake.fake_mode(answer=...)""",
+branch for fakes with torchfake.is_fake(tensor), or have typical values assumed:
+torchfake.fake_mode(answer="typical")""",
     )
 
 
@@ -180,8 +180,8 @@ def test_unsupported_op() -> None:
     expect(
         message(fake.to_sparse, UnsupportedOpError),
         """\
-torch VERSION has no meta kernel and no decomposition for aten._to_sparse.default. For a
-custom operator, register one with torch.library.register_fake""",
+aten._to_sparse.default: the value of float32[2, 2] on cpu is not known. Fakes are
+strided: sparse tensors stay real, and are made of small known values alone""",
     )
 
 
@@ -236,8 +236,11 @@ def test_wrong_types() -> None:
 
 
 def test_the_exception_of_torch_is_the_cause() -> None:
+    library = torch.library.Library("torchfake_tests_errors", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
     with pytest.raises(UnsupportedOpError) as caught:
-        fake_like(torch.eye(2)).to_sparse()
+        torch.ops.torchfake_tests_errors.twice(fake_like(torch.eye(2)))
     assert isinstance(caught.value.__cause__, NotImplementedError)
 
 

@@ -77,6 +77,7 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
     "fit, a list": lambda: fit(estimate(NET, input_size=(2, 64)), ["t4-16gb", "h100-80gb"]),
     "print": lambda: in_fake_mode(lambda: str(large())),
     "is_fake": lambda: is_fake(LLAMA),
+    "meta_like, a module": lambda: meta_like(LLAMA),
     "outside": lambda: torch.ones(3) + in_fake_mode(lambda: torch.ones(3)),
     "already real": lambda: materialize_module(nn.Linear(3, 4)),
 }
@@ -100,7 +101,6 @@ TAUGHT: dict[str, tuple[Callable[[], Any], str]] = {
     "numpy": (lambda: in_fake_mode(lambda: large().numpy()), "a small torch.tensor(...)"),
     "a module": (lambda: deferred_init(nn.Linear(3, 4)), "deferred_init(torch.nn.Linear, 3, 4)"),
     "not deferred": (lambda: materialize_module(LLAMA), "deferred_init()"),
-    "meta_like": (lambda: meta_like(LLAMA), "takes a fake tensor"),
     "plan": (lambda: torchfake.plan(LLAMA), "mesh_shape"),
     "check, nothing": (lambda: check(LLAMA), "batch=1"),
     "check, gpu": (lambda: summary(LLAMA, "h100"), "gpu="),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -167,3 +169,59 @@ def test_plain_attributes_of_modules_too() -> None:
     with meta_init():
         model = Model()
     assert materialize(model).tables["positions"].tolist() == [0, 1, 2, 3]
+
+
+_MOVES: dict[str, Any] = {
+    "to_empty": lambda module, device: module.to_empty(device=device),
+    "to": lambda module, device: module.to(device),
+    "to, by name": lambda module, device: module.to(device=device),
+    "to, with a dtype": lambda module, device: module.to(device, torch.float64),
+    "empty_like": lambda module, device: module._apply(
+        lambda tensor: torch.empty_like(tensor, device=device)
+    ),
+    "own method": lambda module, device: getattr(module, str(device).partition(":")[0])(),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", torch.device("cpu")])
+@pytest.mark.parametrize("name", _MOVES)
+def test_afterwards_a_module_reports_the_device_that_it_is_moved_to(name: str, device: Any) -> None:
+    for _ in range(2):  # the second time from the cache
+        torch.manual_seed(0)
+        with meta_init():
+            module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        _MOVES[name](module, device)
+        for tensor in (*module.parameters(), *module.buffers()):
+            assert tensor.device == torch.device(device)
+            assert not tensor.is_meta
+
+
+def test_moved_to_the_cpu_it_is_materialized_with_its_values() -> None:
+    torch.manual_seed(0)
+    expected = nn.Linear(3, 4)
+    for name in ("to", "own method", "to_empty"):
+        torch.manual_seed(0)
+        with meta_init():
+            module = nn.Linear(3, 4)
+        assert torch.equal(materialize(_MOVES[name](module, "cpu")).weight, expected.weight)
+
+
+def test_a_dtype_alone_and_the_mode_itself_keep_meta() -> None:
+    with meta_init():
+        module = nn.Linear(3, 4)
+        for name in _MOVES:
+            assert _MOVES[name](nn.Linear(3, 4), "cpu").weight.is_meta
+    assert module.half().weight.is_meta
+    assert module.to(torch.float64).weight.is_meta
+    assert module.to("meta").weight.is_meta
+
+
+def test_an_optimizer_steps_on_a_module_that_was_moved() -> None:
+    torch.manual_seed(0)
+    with meta_init():
+        module = nn.Linear(3, 4)
+    module.to_empty(device="cpu")
+    module.reset_parameters()
+    module(torch.ones(2, 3)).sum().backward()
+    torch.optim.AdamW(module.parameters()).step()
+    assert module.weight.device == torch.device("cpu")

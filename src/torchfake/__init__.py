@@ -1,7 +1,7 @@
 """Fake tensors for PyTorch: the public names, nothing else.
 
-What inspects, plans and defers is imported when a name of it is first used. On the command line
-this applies to all names, because its help does not need torch.
+Inspection, plans and deferred initialisation are imported when one of their names is first used. On
+the command line this applies to all names, because ``--help`` does not need torch.
 """
 
 import gc as _gc
@@ -82,7 +82,7 @@ _NAMES = {
     "meta_init": ("clear_meta_init_cache", "is_meta_init", "materialize", "meta_init"),
     "distributed": ("plan",),
 }
-"""Public names, by the file that they are imported from."""
+"""The public names, by the module that they are imported from."""
 
 _LATER = (
     "_recording.graph_text",
@@ -93,7 +93,7 @@ _LATER = (
     "checkpoint",
     "compat",
 )
-"""Files of :data:`_NAMES` that most programs do not need, or not at once."""
+"""Modules in :data:`_NAMES` that most programs do not need, or not at once."""
 
 
 _IN_SUBMODULES = (
@@ -107,11 +107,11 @@ _IN_SUBMODULES = (
     "inspect.set_units",
     "inspect.weights",
 )
-"""Names of submodules that may be looked for here."""
+"""Names in submodules, suggested if a program looks them up in this package."""
 
 
 class _Package(_types.ModuleType):
-    """The class of this package, which has a class of the same name as the file that defines it."""
+    """The class of this package, in which ``meta_init`` names both a class and a submodule."""
 
     @property
     def meta_init(self) -> _typing.Any:
@@ -121,7 +121,7 @@ class _Package(_types.ModuleType):
 
     @meta_init.setter
     def meta_init(self, value: _typing.Any) -> None:
-        if not isinstance(value, _types.ModuleType):  # to which an import sets it
+        if not isinstance(value, _types.ModuleType):  # importing the submodule would set it
             vars(self)["meta_init"] = value
 
     @meta_init.deleter
@@ -140,9 +140,9 @@ def _import_from(home: str) -> _typing.Any:
 
 
 def _import_core() -> None:
-    """Import all but :data:`_LATER`. Nothing of what that makes is garbage: collecting it, with all
-    that torch has made, would take as long as half of the import. It all becomes old, as by a
-    collection: else the next object that is made would start one.
+    """Import all modules but :data:`_LATER`, without garbage collection: a collection, over all
+    objects of torch too, would take half as long as the import, and find no garbage. The objects
+    then move to the oldest generation, or the next allocation would start a collection.
     """
     was_enabled = _gc.isenabled()
     _gc.disable()
@@ -152,7 +152,7 @@ def _import_core() -> None:
                 _import_from(home)
     finally:
         if was_enabled:
-            if not _gc.get_freeze_count():  # else it would thaw what the program has frozen
+            if not _gc.get_freeze_count():  # unfreeze() would also thaw the program's own objects
                 _gc.freeze()
                 _gc.unfreeze()
             _gc.enable()
@@ -167,7 +167,7 @@ def __getattr__(name: str) -> _typing.Any:
         if name in names:
             return getattr(_import_from(home), name)
     hint = "" if name.startswith("_") else _did_you_mean(name)
-    # Python sees no object in the error, and so adds no suggestion of its own
+    # Without the argument `obj`, Python adds no suggestion of its own.
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
 
 
@@ -183,7 +183,7 @@ def __dir__() -> list[str]:
 def _is_command() -> bool:
     """Whether this process was started as the ``torchfake`` command."""
     arguments = getattr(_sys, "argv", None) or [""]
-    if arguments[0] == "-m":  # Python has not found the file yet
+    if arguments[0] == "-m":  # Python has not replaced "-m" by the file's path yet
         given = getattr(_sys, "orig_argv", [])
         return any(given[i : i + 2] == ["-m", "torchfake"] for i in range(len(given)))
     return _os.path.basename(arguments[0]) in ("torchfake", "torchfake.exe")

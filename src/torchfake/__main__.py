@@ -12,7 +12,13 @@ import sys
 from typing import Any
 
 from torchfake.cli import interrupts
-from torchfake.cli.stdout import StdoutError, answer_on_stdout, write_error
+from torchfake.cli.stdout import (
+    CLOSED_PIPE,
+    ClosedPipeError,
+    StdoutError,
+    answer_on_stdout,
+    write_error,
+)
 from torchfake.errors import MissingExtraError
 
 
@@ -25,10 +31,12 @@ def main() -> int:
     try:
         with answer_on_stdout():
             code = _run()
+    except ClosedPipeError:
+        code = CLOSED_PIPE
     except (MissingExtraError, StdoutError) as error:
         write_error(f"error: {error}\n")
         code = 2
-    except KeyboardInterrupt:  # during an import; the command itself handles its own
+    except KeyboardInterrupt:  # during an import; commands handle theirs themselves
         write_error("error: interrupted\n")
         code = interrupts.INTERRUPTED
     interrupts.ignore()
@@ -50,12 +58,12 @@ def _run() -> int:
 
 
 def _exit_code_of(app: Any) -> int:
-    """Run typer's app; the errors that are its own, as it shows them."""
+    """Run the typer app, and return its exit code; typer's own errors are shown as typer does."""
     try:
         code: int | None = app(prog_name="torchfake", standalone_mode=False)
     except KeyboardInterrupt:
         code = interrupts.INTERRUPTED
-    except Exception as error:  # typer has had click's classes in several places
+    except Exception as error:  # the modules of click's classes differ between versions of typer
         if type(error).__name__ == "Abort":
             write_error("error: interrupted\n")
             return interrupts.INTERRUPTED

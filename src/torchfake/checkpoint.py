@@ -1,8 +1,8 @@
 """Deferred modules, written to files without ever being in memory as a whole.
 
-The public function and its arguments; the work is done in ``_files/save``. Input: a module. Output:
-safetensors files and their index, as ``save_pretrained`` writes them. Invariant: a file that has
-its name is complete, and the index is written last.
+This module has the public function; ``_files/save`` does the work. Input: a module. Output:
+safetensors files and their index, as ``save_pretrained`` writes them. Invariant: a file gets its
+name when it is complete, and the index is written last.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def save_materialized(
 
 
 def _num_bytes_of(size: int | str) -> int:
-    """The bytes of a size such as ``200MB``, in powers of 1000, or ``1GiB``, in powers of 1024."""
+    """Parse a size such as ``200MB``, in powers of 1000, or ``1GiB``, in powers of 1024."""
     is_size = isinstance(size, (int, str)) and not isinstance(size, bool)
     found = is_size and re.fullmatch(r"([0-9.]+) *([KMGT]?)(I?)B?", str(size).upper().strip())
     try:

@@ -1,7 +1,7 @@
 """A substitute for torchdistx, for code that imports it.
 
 Input: nothing. Output: modules in ``sys.modules`` with torchdistx's names, which hold torchfake's
-functions. Invariant: an installed torchdistx is never hidden: that is an error.
+functions. Invariant: an installed torchdistx is never hidden: an error is raised instead.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ _EXPORTS = {
         ("deferred_init", "is_deferred", "materialize_module", "materialize_tensor"),
     ),
 }
+
+
+_VERSION = "0.2.0+torchfake"
+"""The version of torchdistx whose functions these are."""
 
 
 def install_as_torchdistx() -> None:
@@ -47,7 +51,7 @@ def install_as_torchdistx() -> None:
 
 
 class _SubstituteModule(types.ModuleType):
-    """A module without a file; it has a specification, for ``importlib.util.find_spec``."""
+    """A module without a file, but with a specification, for ``importlib.util.find_spec``."""
 
     def __init__(self, name: str, doc: str | None) -> None:
         super().__init__(name, doc)
@@ -57,6 +61,7 @@ class _SubstituteModule(types.ModuleType):
 def _register_modules() -> None:
     package = _SubstituteModule("torchdistx", "torchfake, standing in for torchdistx.")
     package.__path__ = []
+    vars(package)["__version__"] = _VERSION
     sys.modules["torchdistx"] = package
     for name, (source, names) in _EXPORTS.items():
         module = _SubstituteModule(f"torchdistx.{name}", source.__doc__)
@@ -67,7 +72,7 @@ def _register_modules() -> None:
 
 
 def _update_fsdp() -> None:
-    """Replace the three names in which FSDP keeps what it found at its import."""
+    """Set the three names in which FSDP stores whether torchdistx could be imported."""
     fsdp = sys.modules.get("torch.distributed.fsdp._init_utils")
     if fsdp is not None:
         package = sys.modules["torchdistx"]

@@ -1,8 +1,8 @@
 """The public functions of deferred initialisation.
 
-Input: what builds a module. Output: the module, its tensors recorded and not computed; and the same
-module, materialized. Invariant: a materialized tensor has the bits that eager construction would
-have given it.
+Input: a function that builds a module. Output: the module, with its tensors recorded and not
+computed; and the module, materialized. Invariant: a materialized tensor is bit-identical to that of
+eager construction.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ while_fakes_live.replacements[patches.PARALLEL] = partial(
 def deferred_init(module_fn: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
     """Call ``module_fn(*args, **kwargs)`` with its tensors deferred: recorded, not allocated.
 
-    Operations on deferred tensors are recorded until they are materialized, also after this call.
+    Operations on a deferred tensor are recorded until it is materialized, also after this call.
 
     Args:
         module_fn: a module class, or any callable that returns modules or tensors.
@@ -152,6 +152,8 @@ def materialize_module(
     threads: int | None = None,
     progress: bool | None = None,
     exchange: bool = False,
+    from_rank: int | None = None,
+    group: Any = None,
 ) -> _Module:
     """Materialize the deferred parameters and buffers of a module in place, and return it.
 
@@ -177,6 +179,12 @@ def materialize_module(
             tqdm is installed.
         exchange: ranks that hold columns of a matrix draw disjoint rows and exchange them, instead
             of each rank drawing the whole matrix. All ranks must then make this call.
+        from_rank: the rank that has the values, which it sends to the others: its real tensors,
+            what it recorded, or its `checkpoint`, which no other rank reads. It sends each rank its
+            shards, and needs memory for one full tensor beside its own shards. All ranks of `group`
+            must make this call.
+        group: with `from_rank`, the process group, or device mesh, of the ranks that make this
+            call; by default all ranks.
 
     Raises:
         NotDeferredError: (a ValueError) if `module` is not a module, or has fakes that were never
@@ -187,7 +195,11 @@ def materialize_module(
             module. Nothing has been changed then.
         DeviceError: (a ValueError) if this machine does not have `device`, or it is ``meta``.
         TypeError: if an argument has the wrong type.
-        ValueError: if `threads` is less than 1.
+        ValueError: if `threads` is less than 1, `from_rank` is not in `group`, or is combined with
+            `exchange`.
+        RankMismatchError: on all ranks alike, if they have recorded different operations, or if a
+            tensor that `from_rank` would send is missing or different there. Nothing has been
+            changed then.
         ReplayError: if a recorded operation cannot be replayed. Tensors that are already
             materialized stay materialized, and another call continues from there.
 
@@ -211,7 +223,12 @@ def materialize_module(
         progress=progress,
         exchange=exchange,
         threads=threads,
+        from_rank=from_rank,
     )
+    if from_rank is not None and exchange:
+        raise ValueError("exchange=True is for values that all ranks draw: leave from_rank= out")
+    if group is not None and from_rank is None:
+        raise ValueError("group= says which ranks from_rank= sends to: pass that, too")
     request = pipeline.Request(
         device=_real_device(device),
         dtype=dtype,
@@ -220,6 +237,8 @@ def materialize_module(
         num_threads=threads,
         progress=progress,
         exchange=exchange,
+        from_rank=from_rank,
+        group=group,
     )
     with holding(pipeline.lock):
         selection = collect(module, buffers_only=buffers_only, check=check_fn)
@@ -230,7 +249,7 @@ def materialize_module(
 def _real_device(device: torch.device | str | int | None) -> torch.device | None:
     if device is None:
         return None
-    with dispatcher.as_eager():  # in a mode, too, it has to be there
+    with dispatcher.as_eager():  # outside all modes, so that the device must really exist
         return arguments.real_device(device, "device")
 
 

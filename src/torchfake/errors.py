@@ -1,9 +1,9 @@
-"""The exceptions that torchfake raises, and what their messages are made with.
+"""The exceptions that torchfake raises, and helpers for their messages.
 
 Input: names, and text of unknown origin. Output: the exception classes, and text that is safe to
 print. Invariant: the docstring of each class says what happened, why, and which code avoids it;
-nothing but the standard library is imported. What eager torch refuses itself (wrong shapes, two
-devices in one operation) is refused with torch's classes and messages.
+only the standard library is imported. Calls that eager torch refuses (wrong shapes, two devices in
+one operation) raise torch's own exceptions, with torch's messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 
 DOCUMENTATION = "https://github.com/torchfake/torchfake/blob/main/docs/"
-"""Where the pages of all classes are."""
+"""The URL below which the pages of all exceptions are."""
 
 __all__ = [
     "AnswerError", "CacheError", "ChangedValueError", "CheckError", "CheckpointError",
@@ -25,10 +25,10 @@ __all__ = [
 class TorchFakeError(Exception):
     """The base class of the exceptions: ``except TorchFakeError`` catches all of them.
 
-    Messages have names of files and tensors, whose control characters are escaped.
+    Control characters in messages, as in the names of files and tensors, are escaped.
 
     Attributes:
-        page: the page of the documentation about it, below :data:`DOCUMENTATION`.
+        page: the page of the documentation about the exception, below :data:`DOCUMENTATION`.
     """
 
     page = "api.md#errors"
@@ -71,7 +71,7 @@ class UnknownValueError(TorchFakeError, ValueError):
     """The program reads the value of a fake tensor, and the value is not known.
 
     A fake has shape, strides, dtype and device, but no data. Small tensors computed from host data
-    (``torch.arange(8)``) have known values; weights, activations and random floats have not, so the
+    (``torch.arange(8)``) have known values; weights, activations and random floats do not, so the
     program cannot branch on them::
 
         with fake_mode():
@@ -87,11 +87,11 @@ class UnknownValueError(TorchFakeError, ValueError):
 
 
 class AnswerError(TorchFakeError, ValueError):
-    """What was answered to a question about values is no possible answer.
+    """The answer to a question about unknown values is invalid.
 
     A function that is passed as ``fake_mode(answer=...)`` gets a :class:`torchfake.Question` and
     answers it, or returns None to decline. A value is a number, or a tensor, array or list of the
-    shape that is asked for; a count is an int between the bounds of the question::
+    requested shape; a count is an int between the bounds of the question::
 
         with fake_mode(answer=lambda question: -1):
             x = torch.randn(100)
@@ -130,7 +130,7 @@ class UnsupportedOpError(TorchFakeError, NotImplementedError):
 
 class DeviceError(TorchFakeError, ValueError):
     """A device that fakes cannot report, or an unknown device profile, was requested; or a device
-    to materialize on that this machine does not have, or where nothing has values (``meta``).
+    to materialize on that this machine does not have, or that has no values (``meta``).
 
     Fakes are on ``cpu`` or ``cuda``. :func:`torchfake.profiles` lists the profiles.
     """
@@ -179,8 +179,7 @@ class RecordError(TorchFakeError, ValueError):
             table = torch.randn(1 << 20)     # real
         weight.copy_(table)                  # RecordError; table.clone() made outside is accepted
 
-    A deferred tensor cannot be pickled either, since what was recorded would be lost: materialize
-    it first.
+    A bare storage of a deferred tensor cannot be saved either: save the tensor.
     """
 
     page = "deferred_init.md#limits"
@@ -191,8 +190,8 @@ class ReplayError(TorchFakeError, RuntimeError):
 
     The message names the operation, and the line of your code that called it. Either its kernel
     failed (out of memory); or a real tensor among its arguments was written since; or it depends on
-    values that never existed: a plain fake was written into a deferred tensor, as a forward pass on
-    fake inputs does with running statistics::
+    values that never existed: a plain fake was written into a deferred tensor, as happens to the
+    running statistics in a forward pass on fake inputs::
 
         with fake_mode():
             model(torch.ones(2, 3, 8, 8))    # writes running_mean, in training
@@ -214,18 +213,18 @@ class MaterializeError(TorchFakeError, RuntimeError):
         output = model(inputs)
         materialize_module(model)            # MaterializeError: del output first
 
-    Nor can the result of a differentiable operation, whose autograd history cannot be materialized
-    (detach it), or a tensor on a device that this machine does not have (pass ``device=``).
+    Also refused: the result of a differentiable operation, whose autograd history cannot be
+    materialized (detach it), and a device that this machine does not have (pass ``device=``).
     """
 
     page = "deferred_init.md#in-place"
 
 
 class ChangedValueError(TorchFakeError, ValueError):
-    """A module cannot be dematerialized: its values are not those that were recorded.
+    """A module cannot be dematerialized: its values differ from the recorded ones.
 
-    ``dematerialize_module`` frees memory only if a replay gives the same bits again. That is not so
-    for a trained weight: save it first, or exclude it with ``check_fn``.
+    ``dematerialize_module`` frees memory only if a replay gives the same bits again, which it does
+    not for a trained weight: save the weight first, or exclude it with ``check_fn``.
     """
 
     page = "deferred_init.md#in-place"
@@ -259,6 +258,9 @@ class RankMismatchError(TorchFakeError, RuntimeError):
         model = deferred_init(Model, config)
         fully_shard(model, mesh=mesh)
         materialize_module(model)            # RankMismatchError
+
+    Where one rank alone has the weights, ``materialize_module(model, from_rank=0)`` on all ranks
+    sends them. Then only names, shapes and dtypes have to be equal.
     """
 
     page = "distributed/index.md#what-all-ranks-have-to-do"
@@ -279,9 +281,9 @@ class CheckError(TorchFakeError, ValueError):
     page = "inspect.md#does-my-input-run"
 
     module = ""  # the full name of the submodule that was running
-    op = ""  # the operator or torch function that raised; "" if neither did
+    op = ""  # the operator or torch function that raised; "" if other code did
     function = ""  # the function of torch that the program called
-    arguments = ""  # of the operation, with shape, dtype and device
+    arguments = ""  # the arguments of the operation, with shape, dtype and device
     line = ""  # "file:number": the innermost line outside torch and torchfake
     source = ""  # the text of that line
 
@@ -289,8 +291,8 @@ class CheckError(TorchFakeError, ValueError):
 class InputsError(TorchFakeError, ValueError):
     """Example inputs for a module cannot be made, or options do not fit the inputs.
 
-    ``example_inputs`` supports models of transformers. For any other module, make the inputs
-    yourself; as fakes they take no memory::
+    ``example_inputs`` supports models of transformers, timm, torchvision and diffusers. For any
+    other module, make the inputs yourself; as fakes they take no memory::
 
         example_inputs(torch.nn.Linear(3, 4))          # InputsError
         with fake_mode():
@@ -301,18 +303,17 @@ class InputsError(TorchFakeError, ValueError):
 
 
 class TraceError(TorchFakeError, RuntimeError):
-    """A module cannot be traced to a graph.
+    """A module cannot be traced to a graph: most often, it branches on a value.
 
-    The message quotes the tracer, and the cause is the tracer's exception. The most frequent reason
-    is a branch on a value: remove it, or use another of ``symbolic_trace``, ``make_fx`` and
-    ``export``.
+    The message quotes the tracer, whose exception is the cause. Remove the branch, or use another
+    tracer (``symbolic_trace``, ``make_fx``, ``export``).
     """
 
     page = "tracing.md#when-it-does-not-work"
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""The text with an escape for each character that is not printable, and not one to `keep`.
+    r"""Escape each character of a text that is not printable, except the characters in `keep`.
 
     An escaped name cannot move the cursor, imitate another line, or fail to be encoded.
 
@@ -321,9 +322,8 @@ def printable(text: str, *, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
-    )
+    escape = {c: c.encode("unicode_escape").decode() for c in text if not c.isprintable()}
+    return "".join(c if c in keep else escape.get(c, c) for c in text)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -331,7 +331,7 @@ def listed(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
-_LONGEST_NAME = 200  # longer ones are compared with none: that takes the square of their length
+_LONGEST_NAME = 200  # longer names get no suggestions: the comparison takes quadratic time
 
 
 def did_you_mean(unknown: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:

@@ -1,8 +1,8 @@
 """The public functions of fake tensors: ``fake_mode``, ``is_fake``, ``meta_like``, ``fake_like``.
 
-Input: the user's calls. Output: modes entered and left; fakes made from real tensors and modules,
-and described. Invariant: however a mode is left, torch is as it was when the mode was
-entered, but for what fakes need that still live (``_patches/while_fakes_live``).
+Input: the user's calls. Output: modes entered and left; fake copies of real tensors and modules;
+descriptions of fakes. Invariant: however a mode is left, torch is restored to its state on entry,
+except for replacements that living fakes need (``_patches/while_fakes_live``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ import torch
 
 from torchfake import _dispatch
 from torchfake._core import arguments, devices, gpu_profiles, modes
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
 from torchfake._core.metadata import DEFERRED, PLAIN
 from torchfake._core.modes import FakeAccelerator, ModeState
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
+from torchfake._patches import imports as _imports  # noqa: F401  adds its patches
 from torchfake._patches import threads as _threads  # noqa: F401  adds its patches
+from torchfake._patches.torchscript import (  # noqa: F401  add their patches
+    files,
+    folding,
+    scripts,
+    traces,
+)
 from torchfake._tensor import classes
 from torchfake._tensor import pickling as _pickling  # noqa: F401  names in pickles
 from torchfake._tensor.copies import FakeCopies, is_or_holds_fake
@@ -83,7 +90,7 @@ class fake_mode:
         num_devices: int = 1,
         answer: str | AnswerFunction | None = None,
     ) -> None:
-        # made here too, so that a wrong argument is refused here and not on entry
+        # also created here, so that a wrong argument is refused by the constructor
         self._answerer = Answerer(answer)
         is_one = type(num_devices) is int and num_devices == 1
         is_plain = fake_cuda is False and fake_device is None and is_one
@@ -125,7 +132,7 @@ class fake_mode:
 
 
 class _RecordingMode(fake_mode):
-    """The mode in which a class of deferred fakes is called outside all modes."""
+    """The mode that is entered when the class of a deferred fake is called outside all modes."""
 
     _mark = DEFERRED
 
@@ -163,7 +170,7 @@ def _fake_machine(
     fake_device: str | None,
     num_devices: int,
 ) -> FakeAccelerator | None:
-    """The devices that the arguments of ``fake_mode`` describe, or None for none."""
+    """The fake devices that the arguments of ``fake_mode`` describe; None if there are none."""
     if isinstance(num_devices, bool) or not isinstance(num_devices, int):
         raise TypeError(f"num_devices is a number of devices, not {num_devices!r}")
     if fake_device is None:
@@ -193,7 +200,8 @@ def _fake_cuda_machine(
     if isinstance(fake_cuda, FakeAccelerator):  # internal: several devices of a profile
         return fake_cuda
     if isinstance(fake_cuda, (str, CudaProfile)):
-        return FakeAccelerator("cuda", 1, gpu_profiles.profile(fake_cuda, "fake_cuda"))
+        gpu = gpu_profiles.profile(fake_cuda, "fake_cuda")
+        return FakeAccelerator("cuda", 1, AlikeGpus(gpu))
     if not isinstance(fake_cuda, int):
         raise TypeError(
             "fake_cuda is True or False, a number of devices, or a profile or its name, not "
@@ -207,7 +215,7 @@ def _fake_cuda_machine(
     if not num_devices:
         return None
     profile = gpu_profiles.profile(gpu_profiles.DEFAULT_PROFILE)
-    return FakeAccelerator("cuda", num_devices, profile)
+    return FakeAccelerator("cuda", num_devices, AlikeGpus(profile))
 
 
 def is_fake(obj: torch.Tensor | torch.nn.Module) -> bool:
@@ -238,13 +246,18 @@ def parameters_and_buffers(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.buffers()
 
 
-def meta_like(fake: torch.Tensor) -> torch.Tensor:
-    """Return a plain meta tensor with the shape, strides, storage offset and dtype of `fake`.
+_T = TypeVar("_T", torch.Tensor, torch.nn.Module)
 
-    The result is detached from the autograd graph, and is not a parameter.
+
+def meta_like(fake: _T) -> _T:
+    """Return a plain meta tensor with the shape, strides, storage offset and dtype of `fake`, or a
+    copy of a module with such tensors.
+
+    A tensor is detached from the autograd graph, and is not a parameter. The parameters of a module
+    stay parameters, and tensors that are one object in the module are one in the copy.
 
     Args:
-        fake: a fake tensor of any shape.
+        fake: a fake tensor of any shape, or a module whose parameters and buffers are fake.
 
     Raises:
         NotFakeError: (a ValueError) if `fake` is not fake.
@@ -254,19 +267,35 @@ def meta_like(fake: torch.Tensor) -> torch.Tensor:
     >>> meta_like(weight).stride(), meta_like(weight).device
     ((1, 4), device(type='meta'))
     """
+    if isinstance(fake, torch.nn.Module):
+        return _meta_copy(fake)
     if not isinstance(fake, FakeTensor):
         raise NotFakeError(f"meta_like takes a fake tensor, not {_kind_of(fake)}; see is_fake()")
     with dispatcher.in_fake_slot(None):
         return meta_counterpart(fake)
 
 
+def _meta_copy(module: torch.nn.Module) -> torch.nn.Module:
+    copies: dict[int, Any] = {}
+    for tensor in parameters_and_buffers(module):
+        if not isinstance(tensor, FakeTensor):
+            raise NotFakeError(
+                f"meta_like takes a module of fake tensors, and one in {type(module).__name__} is "
+                f"{_kind_of(tensor)}; see is_fake() and fake_like()"
+            )
+        with dispatcher.in_fake_slot(None):
+            copied = meta_counterpart(tensor)
+            if isinstance(tensor, torch.nn.Parameter):
+                copied = torch.nn.Parameter(copied, tensor.requires_grad)
+        copies[id(tensor)] = copied
+    with dispatcher.in_fake_slot(None):
+        return copy.deepcopy(module, copies)
+
+
 def _kind_of(obj: Any) -> str:
     if isinstance(obj, torch.Tensor):
         return f"a real tensor on {obj.device}"
     return f"a {type(obj).__name__}"
-
-
-_T = TypeVar("_T", torch.Tensor, torch.nn.Module)
 
 
 def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T:
@@ -296,15 +325,15 @@ def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T
 
 
 def parse_device(device: torch.device | str | int) -> torch.device:
-    """The device that is named; this machine or mode need not have it."""
+    """Parse a device, which this machine or mode need not have."""
     return devices.decode(devices.carrier(arguments.named_device(device, "device")))
 
 
 def parse_known_device(device: torch.device | str | int) -> torch.device:
-    """The same, for questions about memory: how it is taken is known of the CPU and of CUDA.
+    """Parse a device for estimates of memory, which are possible for the CPU and CUDA only.
 
     Raises:
-        DeviceError: if it is another accelerator.
+        DeviceError: if the device is another accelerator.
     """
     parsed = parse_device(device)
     if parsed.type not in ("cpu", "cuda"):

@@ -1,8 +1,8 @@
 """Tracing: graphs of modules that are fake, deferred, on ``meta`` or real.
 
 Input: a module or function, and inputs. Output: torch's own graph modules and exported programs,
-which hold the module's own tensors. Invariant: the module is not changed; what a tracer runs is a
-fake copy of it.
+which hold the module's own tensors. Invariant: the module is not changed; tracers run a fake copy
+of the module.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
 from torchfake._core.arguments import check_flag, check_mapping
+from torchfake._patches.entry import without_modes
 from torchfake._torch.compiler import tracer_modes
 from torchfake._tracing import fake_copies, trace_modes
 from torchfake._tracing.bound_call import BoundCall, signature_of
@@ -41,8 +42,8 @@ def symbolic_trace(
 
     Args:
         root: a module, or a function.
-        inputs: what to call it with to find the shapes, real or fake; without any, nodes have no
-            shapes. Values are never read.
+        inputs: arguments of the call that finds the shapes, real or fake; without any, nodes have
+            no shapes. Values are never read.
         concrete_args: as in torch: arguments to fix, by name.
         kwargs: more inputs, by name.
 
@@ -81,7 +82,7 @@ def symbolic_trace(
 
 
 def _trace_symbolically(root: Any, concrete_args: dict[str, Any] | None) -> GraphModule:
-    """The graph of a copy of `root`, with the layers and tensors of `root` itself."""
+    """Trace a copy of `root`; the graph module has the layers and tensors of `root` itself."""
     if not isinstance(root, nn.Module):
         with trace_modes.prefer_proxies():
             return torch.fx.symbolic_trace(root, concrete_args)
@@ -104,9 +105,9 @@ def make_fx(
     """``torch.fx.experimental.proxy_tensor.make_fx``: the graph of the ATen operators that run.
 
     Args:
-        function: a module, a method of one, or a function. Tensors that a function refers to, of
-            modules too, become attributes of the graph.
-        inputs: what to call it with, real or fake. Arguments that hold tensors are the graph's
+        function: a module, a method of a module, or a function. Tensors that a function refers to,
+            also those of modules, become attributes of the graph.
+        inputs: arguments of the call, real or fake. Arguments that hold tensors are the graph's
             inputs, in the order of the signature of `function`; their values are unknown. All
             other arguments are fixed.
         decomposition_table: as in torch.
@@ -116,7 +117,7 @@ def make_fx(
         The graph module. Its parameters and buffers are those of `function`, by their names.
 
     Raises:
-        TraceError: if it does not run on the inputs, or reads a value that is not known.
+        TraceError: if `function` does not run on the inputs, or reads an unknown value.
         TypeError: if `function` cannot be called.
 
     >>> from torchfake import fake_mode
@@ -154,7 +155,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _with_originals(traced: GraphModule, function: Any, captured: CapturedTensors) -> GraphModule:
-    """The same graph, with the originals of fake copies, by their names in the module."""
+    """Replace the fake copies in a graph by their originals, named as in the module."""
     attributes: dict[str, Any] = {}
     for node in traced.graph.nodes:
         if node.op == "get_attr":
@@ -189,20 +190,20 @@ def export(
 
     Args:
         mod: the module.
-        args: what to call it with, real or fake.
+        args: arguments of the call, real or fake.
         kwargs: more inputs, by name.
         dynamic_shapes: as in torch.
         strict: as in torch.
         decompose: ``True``: call ``run_decompositions()`` on the program; a dict: with this
-            decomposition table. Without CUDA, calling it later on a program on fake CUDA may
-            abort the process.
+            decomposition table. Without CUDA, calling ``run_decompositions`` later on a program on
+            fake CUDA may abort the process.
         options: the other options of ``torch.export.export``.
 
     Returns:
         The exported program. Its parameters, buffers and constants are the module's own.
 
     Raises:
-        TraceError: if torch cannot export it, or it does not run on the inputs.
+        TraceError: if torch cannot export `mod`, or `mod` does not run on the inputs.
         TypeError: if `mod` is not a module.
 
     >>> from torchfake import fake_mode
@@ -225,7 +226,7 @@ def export(
     if not (is_collection or isinstance(dynamic_shapes, (tuple, list))):
         check_mapping(dynamic_shapes, "dynamic_shapes")
     kept = tracer_modes.torch_modes_kept()
-    with _errors("torch.export", mod), kept, trace_modes.without_modes():
+    with _errors("torch.export", mod), kept, without_modes():
         copies, input_copies = fake_copies.TorchFakeCopies(), fake_copies.TorchFakeCopies()
         copied = copies.of_module(mod)
         # In a non-strict export, inputs of the module's fake mode would have static sizes.
@@ -259,7 +260,7 @@ _ADVICE = {
 
 @contextlib.contextmanager
 def _errors(tracer: str, function: Any) -> Iterator[None]:
-    """Context: an error of a tracer becomes the cause of a TraceError, which gives advice."""
+    """Context in which an error of a tracer is raised as the cause of a TraceError with advice."""
     try:
         yield
     except TraceError:

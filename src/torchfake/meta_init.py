@@ -1,7 +1,7 @@
-"""The older view of deferred initialisation: everything shows ``meta`` until it is materialized.
+"""``meta_init``: deferred initialisation in which tensors report ``meta`` until materialized.
 
-Input: what builds a module. Output: the same as :mod:`torchfake.deferred`, by other names.
-Invariant: a tensor that shows ``meta`` knows which device it was made for, and materializes there.
+Input: code that builds a module. Output: deferred tensors, as of :mod:`torchfake.deferred`.
+Invariant: a tensor that reports ``meta`` is materialized on the device it was requested on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class meta_init(deferred_mode):
 
     This includes tensors created with an explicit device. Operations are recorded with the
     requested device, and :func:`materialize` creates the tensor there (on the CPU if the requested
-    device is ``meta``).
+    device is ``meta``). Once the mode has ended, a tensor that is moved to a device reports it.
 
     Source: the proposed ``torch.nn.utils.meta_init`` (2021), pytorch/pytorch#61011.
 

@@ -1,8 +1,8 @@
-"""What the tests of the cache share: an empty cache, fakes of unknown value, and a check that no
+"""Shared by the tests of the cache: an empty cache, fakes with unknown values, and a check that no
 kernel runs.
 
-Input: programs that run several times, so that all but the first run are hits. The oracle is eager,
-as everywhere.
+The tests run programs several times, so that all runs but the first are hits, and compare each run
+with eager.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def empty_cache() -> Iterator[None]:
 
 
 def unknown(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """In a mode, a fake of unknown value; outside, a real tensor."""
+    """A fake with an unknown value if a mode is on, else a real tensor of ones."""
     made = torch.empty(size, dtype=dtype)
     if isinstance(made, FakeTensor):
         made._fake_storage.value = None
@@ -38,7 +38,7 @@ def unknown(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def assert_same_again(program: Program, times: int = 3) -> None:
-    """`program` gives what it gives in eager, each time."""
+    """Check that each run of `program` in a fake mode returns the results of eager."""
     expected = describe(program())
     for _ in range(times):
         with fake_mode():
@@ -46,12 +46,12 @@ def assert_same_again(program: Program, times: int = 3) -> None:
 
 
 class KernelRanError(Exception):
-    """An operation did not come from the cache."""
+    """Raised when an operation is a miss."""
 
 
 @pytest.fixture
 def forbid_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Call it, and every operation must be a hit from then on. A checked hit runs its kernel."""
+    """A function after whose call a miss raises. Checks are off, since a checked hit is run."""
     monkeypatch.setattr(cache.settings, "checking", False)
 
     def refuse(func: Any, args: Any, kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Results made from recipes: no kernel runs; aliases, versions and values are those of eager."""
+"""Building a result from a recipe runs no kernel; aliases, versions and values equal eager's."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_results_alias_the_argument_of_this_call() -> None:
 
 
 def test_arguments_that_overlap() -> None:
-    """Recipes learned from separate arguments hold for overlapping ones, and vice versa."""
+    """Recipes learned from separate arguments are right for overlapping ones, and vice versa."""
 
     def program() -> list[Tensor]:
         x, y = torch.zeros(4), torch.ones(4)
@@ -99,7 +99,7 @@ def test_arguments_that_overlap() -> None:
 
 
 def test_same_metadata_different_argument() -> None:
-    """An operation that returns an argument returns that one."""
+    """An operation that returns an argument returns its own, not another of equal metadata."""
     with fake_mode():
         x, y = unknown(3), unknown(3)
         for first, second in ((x, y), (y, x), (x, x), (x, y)):
@@ -124,7 +124,7 @@ def test_versions_are_counted() -> None:
 
 
 def test_storages_of_other_sizes() -> None:
-    """Equal views of storages of different sizes: what depends on the storage is not cached."""
+    """A result that depends on the size of the storage is computed anew for each call."""
     with fake_mode():
         for length in (4, 100, 4):
             x = unknown(length)[:4]
@@ -162,7 +162,7 @@ def test_values_of_hits() -> None:
 
 
 def test_unwritten_integers_begin_as_zeros() -> None:
-    """Nothing is known of floats. A hit knows as much as its kernel."""
+    """Uninitialised integers are known to be zero and floats are unknown, in hits and misses."""
     with fake_mode():
         unread = unknown(3, dtype=torch.int64)
         for _ in range(3):

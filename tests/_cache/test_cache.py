@@ -1,4 +1,4 @@
-"""The tables of the cache: what they hold, their size limit, threads, and the switches."""
+"""The tables of the cache: no tensor is kept alive; the size limit, threads, and the switches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_modes_and_threads_share_the_cache(forbid_kernels: Callable[[], None]) -
 
 
 def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are right while other threads fill and drop the tables."""
+    """Results are correct while other threads fill and drop the tables."""
     monkeypatch.setattr(cache, "MAX_RECIPES", 40)
     wrong: list[Any] = []
 
@@ -139,7 +139,7 @@ def test_the_cache_can_be_checked() -> None:
 
 
 def test_answers_about_storages_are_not_shared() -> None:
-    """Views of equal metadata whose storages have other sizes."""
+    """Operators that depend on the size of a storage distinguish views of equal metadata."""
     with fake_mode():
         tangent, base = torch.ones(2), torch.ones(6)
         ask = torch.ops.aten._has_same_storage_numel.default

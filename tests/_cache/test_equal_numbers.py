@@ -1,4 +1,4 @@
-"""Numbers that are equal and not the same: each has its own outcome, whichever came first."""
+"""Equal numbers that differ in type, sign or NaN bits have separate outcomes, in any order."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ PROGRAMS: dict[str, Callable[[Any, torch.dtype], torch.Tensor]] = {
 
 
 def outcome(program: Callable[[], torch.Tensor], mode: Any = None) -> Any:
-    """The dtype and bytes that a program gives, or the type of its error."""
+    """The dtype and bytes of the result of a program, or the type of its error."""
     try:
         if mode is None:
             result = program()

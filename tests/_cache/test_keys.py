@@ -1,4 +1,4 @@
-"""What an outcome depends on is part of the key, is guarded, or is not cached."""
+"""Every fact on which an outcome depends is in the key or a guard, or the call is not cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = (1, 1.0, True, 1 + 0j, 0, 0.0, False)
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32, torch.complex64])
 def test_equal_numbers_of_different_types(dtype: torch.dtype) -> None:
-    """1, 1.0 and True are equal and have equal hashes; results for them differ."""
+    """1, 1.0 and True are equal and have equal hashes, but different results."""
     operations = (torch.add, torch.mul, torch.eq)
     assert_same_again(
         lambda: [op(unknown(3, dtype=dtype), n) for op in operations for n in NUMBERS]
@@ -38,7 +38,7 @@ def test_alpha_is_checked_by_its_type() -> None:
 
 
 def test_default_dtype() -> None:
-    """It decides the dtype of factories without one, and of integers divided."""
+    """The default dtype decides the dtype of factories without one, and of integer division."""
 
     def program() -> list[Tensor]:
         x = unknown(3, dtype=torch.int64)
@@ -86,7 +86,7 @@ def test_masks_are_counted_each_time() -> None:
 
 
 def test_calls_with_a_generator_are_not_cached() -> None:
-    """A key would keep one alive, and its state is no part of a key."""
+    """A key would keep the generator alive, and would not distinguish its states."""
     with fake_mode():
         generator = torch.Generator().manual_seed(1)
         first = torch.randint(0, 1_000_000, (4,), generator=generator).tolist()
@@ -101,7 +101,7 @@ def test_each_hit_draws_anew() -> None:
     assert len(set(drawn)) == 5
 
 
-# Modes, and classes of others.
+# Modes, and tensor subclasses of other libraries.
 
 
 def test_inference_mode() -> None:
@@ -130,7 +130,7 @@ def test_autocast() -> None:
 
 
 def test_autocast_around_and_across_modes() -> None:
-    """A mode notices each switch of autocast, whoever makes it."""
+    """Autocast applies in a mode whether it is switched on around the mode or inside it."""
     with torch.autocast("cpu"), fake_mode():
         assert (unknown(2, 2) @ unknown(2, 2)).dtype == torch.bfloat16
         with fake_mode():
@@ -182,7 +182,7 @@ def test_custom_operators_run_each_time() -> None:
 def test_errors_are_raised_each_time() -> None:
     with fake_mode():
         for _ in range(3):
-            with pytest.raises(RuntimeError, match="broadcast"):
+            with pytest.raises(RuntimeError, match="must match the size"):
                 unknown(3) + unknown(4)
             with pytest.raises(RuntimeError, match="std >= 0"):
                 unknown(3).normal_(0.0, -1.0)

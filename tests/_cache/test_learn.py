@@ -1,4 +1,4 @@
-"""Outcomes that depend on more than the key are not learned. Each was once a wrong hit."""
+"""No recipe is learned from a call whose outcome depends on more than its key and guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a recipe: whether values are computed, and what is recorded of a call."""
+"""A recipe says whether the value of a result is computed, and how the call is recorded."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def test_plain_arguments_and_values() -> None:
     by_values = {r.computes_values: r for r in _recipes(torch.ops.aten.add_.Tensor)}
     assert set(by_values) == {False, True}
     assert all(recipe.has_plain_arguments for recipe in by_values.values())
-    assert by_values[False].returned_argument == 0
-    assert by_values[True].returned_argument is None  # the hot path computes no values
+    assert by_values[False].returned_argument == by_values[True].returned_argument == 0
+    assert by_values[False].write is None
+    assert by_values[True].write is not None  # the value is computed when it is read
     cache.clear()
     with deferred_mode():
         torch.empty(3).add_(torch.empty(3))
@@ -51,7 +52,7 @@ def test_plain_arguments_and_values() -> None:
 
 
 def test_some_unknown_is_all_unknown() -> None:
-    """Out of place, a result has a value only where all arguments have one."""
+    """The result of an out-of-place operator has a known value only if all arguments have one."""
     with fake_mode():
         for _ in range(2):
             for a in (torch.zeros(3), unknown(3)):

@@ -1,4 +1,4 @@
-"""Rules, which torch calls in the place of the dispatcher, give what the dispatcher gives."""
+"""Dispatch rules, which torch calls instead of the dispatcher, return the dispatcher's results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Forbidden(dict[int, Any]):
 
 @pytest.fixture
 def no_dispatch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Call it, and from then on what is no hit of a rule fails."""
+    """A function after whose call any operation that is not a hit of a rule fails."""
     return lambda: monkeypatch.setattr(_dispatch, "_tables", _Forbidden())
 
 

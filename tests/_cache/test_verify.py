@@ -1,4 +1,4 @@
-"""``TORCHFAKE_CHECK_CACHE=1`` finds a wrong recipe, and the message says what is wrong."""
+"""``TORCHFAKE_CHECK_CACHE=1`` finds a wrong recipe, and the error names the differences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WRONG: dict[str, tuple[Callable[[Tensor], Any], Any, str]] = {
     "constant": (lambda x: x.relu_(), lambda r, x: recipes.ConstantResult(3), "not 3"),
     "several": (lambda x: x.split(1), lambda r, x: r.outcome[:2], "not 2 results"),
 }
-"""Programs, and recipes that are wrong about them."""
+"""Programs, each with a wrong outcome for its recipe and the text of the resulting error."""
 
 
 @pytest.mark.parametrize(("program", "wrong", "message"), WRONG.values(), ids=WRONG)
@@ -73,7 +73,7 @@ def test_checking_compares_fills(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_records_of_a_table_that_was_cleared_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interned records are other objects then: no disagreement."""
+    """Equal records that are different objects, since the table was cleared, do not differ."""
     monkeypatch.setattr(cache.settings, "checking", True)
     with fake_mode():
         x = torch.ones(3, 5)

@@ -1,4 +1,4 @@
-"""Wrong arguments of public functions: the error names the argument, and nothing has changed."""
+"""A public function that is given a wrong argument names it in the error, and changes nothing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_arguments_of_diff_are_named(name: str) -> None:
 
 
 def test_meta_keeps_the_record() -> None:
-    """There are no values there: it is refused, whatever the module is made of."""
+    """Materializing on ``meta``, where tensors have no values, is refused, and nothing is lost."""
     module = layer()
     with pytest.raises(errors.DeviceError, match="its record would be lost"):
         torchfake.materialize_module(module, device="meta")
@@ -175,7 +175,7 @@ ACCEPTED: dict[str, tuple[Any, ...]] = {
     "decomposition_table": ({3: 4},), "kwargs": ({3: 4},), "checkpoint": ({3: 4}, "no such"),
     "a": ("no such",), "b": ("no such",), "directory": ("no such",), "path": ("no such",),
 }  # fmt: skip
-"""Values that an argument of this name may have, or that say something else when they are tried."""
+"""By argument name, the values to skip: those allowed, or refused by another kind of error."""
 
 
 def linear() -> nn.Module:
@@ -220,7 +220,7 @@ SWEPT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 SUBJECTS = ("module", "model", "real", "root", "function", "mod", "args", "estimate")
-"""First arguments: the error says what the function takes."""
+"""First arguments, which the sweep skips: their errors say what the function takes."""
 
 
 @pytest.mark.parametrize("call", SWEPT)
@@ -244,7 +244,7 @@ def test_every_argument_by_name(call: str) -> None:
 
 
 def test_the_sweep_knows_all_public_functions() -> None:
-    """What has arguments by name is swept here, or above."""
+    """Every public function with keyword arguments is swept, or is tested above."""
     elsewhere = {"materialize_module", "materialize_tensor", "materialize", "dematerialize_module",
                  "save_materialized"}  # fmt: skip
     subject_only = {"deferred_init", "is_deferred", "is_fake", "graph", "meta_like", "report",

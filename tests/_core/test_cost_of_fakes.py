@@ -1,4 +1,4 @@
-"""The memory of fakes: in proportion to their number, never to their size."""
+"""The memory of fakes is proportional to their number, and independent of their size."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ sys.stdout.write(str((resident() - before) // count))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("make", ["torch.empty(4)", "torch.empty(10**6, 10**6)", "x + x"])
 def test_a_fake_costs_little(make: str) -> None:
-    """The wrapper, the record, the storage, and what C++ allocates for them."""
+    """The memory of a fake is bounded: its wrapper, record and storage, in Python and in C++."""
     done = subprocess.run(
         [sys.executable, "-c", FAKES.format(make=make)], capture_output=True, text=True
     )
@@ -84,7 +84,7 @@ def test_a_fake_costs_little(make: str) -> None:
 
 
 def test_fakes_are_freed_at_once() -> None:
-    """When the last reference is deleted: there are no reference cycles."""
+    """A fake is freed with its last reference, without garbage collection: it is in no cycle."""
 
     def leftovers() -> list[Any]:
         x = nn.Parameter(torch.empty(4, 4))

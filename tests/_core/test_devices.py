@@ -1,4 +1,4 @@
-"""Devices that fakes report, and the carrier devices of their wrappers."""
+"""Each device that a fake can report has a carrier device, from which it can be decoded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_carrier_is_decoded_to_its_device(device: torch.device) -> None:
 
 
 def test_carriers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that a mode can have of CUDA, and in a process up to 127 of all types."""
+    """All CUDA devices of a mode have carriers that differ, and so have those of other types."""
     given = {devices.carrier(CPU): CPU}
     monkeypatch.setattr(devices, "_devices_of_carriers", given)
     cuda = [torch.device("cuda", i) for i in range(devices.MAX_DEVICES)]

@@ -1,4 +1,4 @@
-"""Strides of elementwise results, against the kernels of the CPU: in dims of length one, too."""
+"""The strides of elementwise results equal those of CPU kernels, in dims of length one too."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SIZES = [(1, 8, 4, 4), (2, 8, 1, 1), (1, 8, 1, 4), (1, 1, 4, 4), (2, 1, 1, 4), (
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("is_flat", [False, True])
 def test_around_a_layer_norm(size: tuple[int, ...], is_flat: bool) -> None:
-    """Images normed as sequences: what follows sees strides of dims of length one."""
+    """Operators after a layer norm of images, which depend on strides of dims of length one."""
 
     def program(x: Tensor) -> list[tuple[int, ...]]:
         channels = x.shape[1]

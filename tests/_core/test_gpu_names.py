@@ -1,4 +1,4 @@
-"""Names of GPUs: case, punctuation, models, prefixes, and what is said of those that mean none."""
+"""GPUs are found by model or prefix, whatever the case and punctuation; errors suggest names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device profiles."""
+"""Device profiles: the memory that drivers report, sources, and what ``torch.cuda`` returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_unknown_profiles(name: str) -> None:
         profile(name)
 
 
-# GiB that torch's messages and nvidia-smi name in public logs; the first is the profile's.
+# GiB in torch's messages and nvidia-smi, from public logs; the first figure is the profile's.
 REPORTED = {
     "h200-141gb": (139.80, 139.72, 139.81),
     "h100-80gb": (79.11, 79.18, 79.19, 79.25),
@@ -58,7 +58,7 @@ REPORTED = {
 
 @pytest.mark.parametrize("key", REPORTED)
 def test_memory_is_what_drivers_report(key: str) -> None:
-    """Not the datasheet's figure; drivers differ by less than 2 %."""
+    """``total_memory`` is the driver's figure; figures of other drivers differ by less than 2 %."""
     own, *others = REPORTED[key]
     gibs = PROFILES[key].total_memory / 2**30
     assert abs(gibs - own) < 0.011
@@ -66,18 +66,18 @@ def test_memory_is_what_drivers_report(key: str) -> None:
 
 
 WITHOUT_ADDRESS = {"h100pcie-80gb"}
-"""Those whose memory no page that can be named reports."""
+"""Profiles whose source for the memory has no public address."""
 
 
 def test_the_table() -> None:
-    """Smallest first; names that ``hardware_of`` can tell apart; less than the key says."""
+    """Profiles are sorted by memory, which is less than in the key; names differ; sources exist."""
     sizes = [found.total_memory for found in PROFILES.values()]
     assert sizes == sorted(sizes)
     assert len({found.name for found in PROFILES.values()}) == len(PROFILES)
     for key, found in PROFILES.items():
         gigabytes = int(key.rpartition("-")[2].removesuffix("gb"))
         assert 0.9 * gigabytes * 10**9 < found.total_memory < gigabytes * 2**30
-        *reports, _ = found.source.split("; ")  # the last is of the processors
+        *reports, _ = found.source.split("; ")  # the last one is for capability and processors
         assert any("https://" in text for text in reports) == (key not in WITHOUT_ADDRESS)
     assert set(usual_profiles()) < set(PROFILES)
     assert DEFAULT_PROFILE in usual_profiles()
@@ -103,7 +103,7 @@ def test_every_profile_is_what_torch_reports(name: str) -> None:
 
 
 def test_gpus_of_amd() -> None:
-    """torch calls them cuda; what of CUDA does not hold there is not used, and said."""
+    """An AMD GPU is a ``cuda`` device; CUDA figures that do not hold for it are not used."""
     import torch
     from torch import nn
 

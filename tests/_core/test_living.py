@@ -1,4 +1,4 @@
-"""Whether a fake lives: the sign, and what is undone when the last fake has died."""
+"""The sign lives while a fake or a mode does; changes are undone when the last holder is freed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchfake._core import living
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> living._State:
-    """A state of its own: fakes of other tests may live."""
+    """A separate state, since fakes of other tests may live."""
     state = living._State()
     monkeypatch.setattr(living, "state", state)
     return state

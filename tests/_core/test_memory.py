@@ -1,4 +1,4 @@
-"""Real storages and tensors from records of metadata."""
+"""Real storages and tensors have the size, device and metadata of their records."""
 
 from __future__ import annotations
 
@@ -58,3 +58,7 @@ def test_missing_devices_are_replaced_by_the_cpu(monkeypatch: pytest.MonkeyPatch
     assert memory.replay_device(third) == CPU
     assert memory.allocate_storage(12, third).device == CPU
     assert memory.allocate_storage(12, CPU).nbytes() == 12
+
+
+def test_whether_memory_can_be_pinned() -> None:
+    assert torch.accelerator.is_available() or not memory.pins_memory()

@@ -1,4 +1,4 @@
-"""Metadata: interned records; fakes that are changed in place, viewed, or laid out otherwise."""
+"""Fakes changed in place, viewed or strided have eager's metadata; equal records are one object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchfake._core.metadata import (
 
 
 def described(*tensors: Tensor) -> list[Any]:
-    """The metadata of the tensors, which are views, and which share memory."""
+    """The metadata of each tensor, whether it is a view, and which tensors share its memory."""
     keys = [t.untyped_storage()._cdata for t in tensors]
     return [
         (
@@ -229,7 +229,7 @@ def test_equal_records_are_one_object() -> None:
 
 
 def test_records_made_after_the_table_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are other objects; the old ones stay valid."""
+    """After the full table was cleared, equal records are new objects; old records stay valid."""
     before = record_of(2, 3)
     monkeypatch.setattr(metadata, "_MAX_INTERNED", 0)
     fresh = record_of(5, 7919)  # of a size that no other test has asked for
@@ -239,7 +239,7 @@ def test_records_made_after_the_table_was_full(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_marks() -> None:
-    """Records of other marks are other objects; a mark says what device the fake reports."""
+    """Records with different marks are different objects; the mark decides the reported device."""
     plain = record_of(2, device=torch.device("cuda", 1))
     deferred, as_meta = with_mark(plain, DEFERRED), with_mark(plain, DEFERRED_AS_META)
     assert len({id(record) for record in (plain, deferred, as_meta)}) == 3
@@ -283,7 +283,7 @@ def test_dense_records(tensor: Tensor, dense: bool) -> None:
     "tensor", [torch.empty(2, 3), torch.empty(4, 5)[1:3, 2:4], torch.empty(2, 0), torch.tensor(1.0)]
 )
 def test_bytes_spanned(tensor: Tensor) -> None:
-    """A storage of so many bytes is large enough for the view, and none smaller."""
+    """A storage of ``bytes_spanned`` bytes holds the view, and a smaller storage does not."""
     num_bytes = bytes_spanned(tensor.shape, tensor.stride(), tensor.storage_offset(), 4)
     place = (tensor.storage_offset(), tensor.shape, tensor.stride())
     torch.empty(0).set_(torch.UntypedStorage(num_bytes), *place).sum()

@@ -1,4 +1,4 @@
-"""Thread-local state."""
+"""The current mode is the innermost mode of the running thread."""
 
 from __future__ import annotations
 

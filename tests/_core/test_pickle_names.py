@@ -38,7 +38,7 @@ OLD = {
 
 @pytest.mark.parametrize("name", OLD)
 def test_the_old_name_loads(name: str) -> None:
-    """In a process that has not imported torchfake yet. Protocol 0 has names as lines of text."""
+    """A pickle (of protocol 0, whose names are text) loads in a process without torchfake."""
     record, now, then = OLD[name]
     old = pickle.dumps(record, protocol=0).replace(f"c{now}\n".encode(), f"c{then}\n".encode())
     assert then.encode() in old

@@ -1,4 +1,4 @@
-"""Traits of operators."""
+"""Traits say how each operator treats its arguments, where its schema is incomplete too."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ FLAGS: dict[str, tuple[list[Any], list[Any]]] = {
         [aten.view.default, aten.detach.default, aten.alias.default, aten.split.Tensor],
         [aten.clone.default, aten.view_copy.default],
     ),
-    "accepts_cpu_scalars": ([aten.add.Tensor], [aten.cat.default, aten.stack.default]),
+    "refuses_numbers_at": (
+        [aten.cat.default, aten.addcdiv.default, aten.lerp.Tensor, aten._foreach_maximum.List],
+        [aten.add.Tensor, aten.maximum.default, aten._foreach_add.List],
+    ),
     "mixes_devices": (
         [aten.copy_.default, aten.index.Tensor, aten._foreach_add.List],
         [aten.add.Tensor],

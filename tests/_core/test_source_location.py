@@ -1,4 +1,4 @@
-"""Source locations of user code, and cached predicates on code."""
+"""Source locations name the innermost line of user code; predicates on code are cached."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_location_is_that_of_the_call() -> None:
 
 
 def test_library_frames_are_skipped() -> None:
-    """torch calls the hook; the location is that of the hook, and above it that of this test."""
+    """torch calls the hook. The innermost location is in the hook, the next one in this test."""
     found = []
 
     def hook(*_args: object) -> None:
@@ -56,7 +56,7 @@ def test_one_instruction_has_one_location() -> None:
 
 
 def test_locations_are_forgotten_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They keep their code alive, which may have been compiled for one call."""
+    """The table is cleared when full, since locations keep alive code compiled for one call."""
     namespace = {"caller_location": caller_location}
     code = compile("found = caller_location()", "somewhere", "exec")
     exec(code, namespace)
@@ -107,7 +107,7 @@ def test_predicates_keep_no_code_alive() -> None:
 
 
 def test_assumed_values() -> None:
-    """Of the innermost listed function, among the frames of torch below user code."""
+    """The assumed value is that of the innermost listed function of torch below user code."""
     own = test_assumed_values.__code__
     assert assumed_value_for_caller({id(own): (own, 7.0)}) == 7
     assert assumed_value_for_caller({}) is None

@@ -1,4 +1,4 @@
-"""Storages: aliasing, ties, swapped tensors, and known values."""
+"""Storages of fakes: aliasing, tied weights, swapped tensors, known values, and addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 class Tied(nn.Module):
-    """An embedding and a head with one weight."""
+    """An embedding and a head that share one weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def test_a_resize_discards_the_value() -> None:
 
 
 def test_addresses() -> None:
-    """They identify storages, and are no valid ones, but of pinned memory."""
+    """Addresses identify storages. Only those of pinned memory are valid."""
     with fake_mode():
         one, other, empty = torch.zeros(4), torch.zeros(4), torch.zeros(0)
     addresses = [t.untyped_storage().data_ptr() for t in (one, other)]

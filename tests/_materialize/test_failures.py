@@ -198,7 +198,7 @@ def test_a_module_instead_of_its_class() -> None:
 
 def test_a_failing_operation_is_named() -> None:
     with deferred_mode():
-        bad = torch.ones(3)[torch.tensor([5])]
+        bad = torch.ones(3)[torch.arange(1_000_000)[5:6]]  # too large to be looked at before
     text = message(errors.ReplayError, materialize_tensor, bad)
     assert "aten.index.Tensor at " in text
     assert "test_failures.py" in text

@@ -212,3 +212,24 @@ def test_normal_numbers_of_a_size_are_drawn_when_they_are_read() -> None:
         assert drawn._fake_storage.value.value is None
         with pytest.raises(RuntimeError, match="std >= 0"):
             torch.normal(0.0, -1.0, (3,))
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (lambda: torch.poisson(torch.randn(1000).abs()), "aten.poisson.default"),
+        (lambda: torch.nn.init.trunc_normal_(torch.empty(5000, 5000)), "trunc_normal_"),
+    ],
+)
+def test_numbers_that_differ_from_eagers_are_read_with_a_warning(draw: Any, name: str) -> None:
+    """Where a value or a state is read: before that, the draw itself is of no account."""
+    with fake_mode():
+        draw()
+        with pytest.warns(
+            UserWarning, match=f"differ from eager's: {name} at .*test_random_values"
+        ):
+            torch.get_rng_state()
+        torch.rand(2).tolist()  # once
+        draw()
+        torch.manual_seed(0)
+        torch.rand(2).tolist()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from torchfake import deferred_mode, fake_mode
 from torchfake._core.metadata import metadata_of
 from torchfake._core.schemas import overload_with_generator
 from torchfake._random import draw_sizes
@@ -105,3 +108,50 @@ def test_a_torch_that_draws_otherwise_warns_once(
     finally:
         for cached in (draw_sizes._num_words, draw_sizes._is_verified, draw_sizes._warn_once):
             cached.cache_clear()
+
+
+LAYERS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "attention": (lambda: lambda x: F.scaled_dot_product_attention(x, x, x), (1, 2, 16, 64)),
+    "LSTM": (lambda: torch.nn.LSTM(3, 4, device="cuda"), (2, 2, 3)),
+    "GRU": (lambda: torch.nn.GRU(3, 4, 2, dropout=0.5, device="cuda").eval(), (2, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_cuda_kernel_without_dropout_draws_nothing(name: str) -> None:
+    """So the position of later draws is known, though no kernel of CUDA can be run here."""
+    build, size = LAYERS[name]
+
+    def drawn(*, is_run: bool) -> Any:
+        with deferred_mode(fake_cuda=True):
+            torch.manual_seed(0)
+            layer, x = build(), torch.ones(size, device="cuda")
+            if is_run:
+                layer(x)
+            return torch.rand(3, device="cuda").tolist()
+
+    assert drawn(is_run=True) == drawn(is_run=False)
+
+
+NORMALS: dict[str, Callable[[], Any]] = {
+    "rows apart": lambda: torch.zeros(2, 400)[::2].normal_(),
+    "rows apart, like": lambda: torch.randn_like(torch.zeros(2, 400)[::2]),
+    "rows apart, out": lambda: torch.randn(1, 400, out=torch.zeros(2, 400)[::2]),
+    "one window": lambda: torch.zeros(400).unfold(0, 300, 200).normal_(),
+    "one channel": lambda: torch.zeros(64, 1, 3, 3).to(memory_format=torch.channels_last).normal_(),
+    "columns apart": lambda: torch.zeros(400, 2)[:, ::2].normal_(),
+    "transposed": lambda: torch.zeros(20, 30).t().normal_(),
+}
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", NORMALS)
+def test_normal_numbers_in_any_layout(name: str, mode: Callable[[], Any]) -> None:
+    """Dims of one element may have any stride: the kernel draws whole blocks nevertheless."""
+    torch.manual_seed(0)
+    NORMALS[name]()
+    expected = torch.get_rng_state()
+    torch.manual_seed(0)
+    with mode():
+        NORMALS[name]()
+        assert torch.equal(torch.get_rng_state(), expected)

@@ -42,6 +42,20 @@ def test_a_default_generator_has_the_seed_of_the_cpu() -> None:
     assert generator.initial_seed() == 12
 
 
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_the_same_seed_again_outside_of_a_mode_starts_again(mode: Any) -> None:
+    def draws() -> list[float]:
+        with mode(fake_cuda=True):
+            made = torch.rand(3, device="cuda").tolist()
+        return made  # type: ignore[no-any-return]
+
+    torch.manual_seed(7)
+    first, second = draws(), draws()
+    assert first != second
+    torch.manual_seed(7)
+    assert [draws(), draws()] == [first, second]
+
+
 def test_it_is_found_again_by_what_is_in_cpp() -> None:
     generator = FakeGenerator(CUDA)
     assert fake_generators.fake_generator(generator) is generator

@@ -28,8 +28,8 @@ def test_counted_draws_have_offsets() -> None:
     generator, draws = seeded(1), RecordedDraws(CPU)
     first, second = new_op(), new_op()
     anchor = generator.get_state()
-    draws.add_draw(first, anchor, num_words=7, num_elements=0)
-    draws.add_draw(second, generator.get_state(), num_words=5, num_elements=0)
+    draws.add_draw(first, anchor, num_words=7)
+    draws.add_draw(second, generator.get_state(), num_words=5)
     assert (first.draw.offset_words, second.draw.offset_words) == (0, 7)
     assert second.draw.resolve_anchor() is first.draw.resolve_anchor() is anchor
     assert second.draw.pending_draw is second.draw.previous is None
@@ -42,10 +42,9 @@ def test_counted_draws_have_offsets() -> None:
 def test_an_uncounted_draw_is_the_anchor_of_the_next() -> None:
     generator, draws = seeded(1), RecordedDraws(CPU)
     first, second = new_op(), new_op()
-    draws.add_draw(first, generator.get_state(), num_words=None, num_elements=9)
-    draws.add_draw(second, generator.get_state(), num_words=5, num_elements=0)
+    draws.add_draw(first, generator.get_state(), num_words=None)
+    draws.add_draw(second, generator.get_state(), num_words=5)
     assert second.draw.previous is second.draw.pending_draw is draws.pending_draw is first
-    assert draws.is_cheap_to_resolve
     end_state = first.draw.end_state = seeded(2).get_state()  # a replay has run it
     assert second.draw.pending_draw is draws.pending_draw is None
     assert second.draw.previous is first
@@ -56,48 +55,26 @@ def test_an_uncounted_draw_is_the_anchor_of_the_next() -> None:
     assert torch.equal(generator.get_state(), jump_ahead(end_state, 5))
 
 
-def test_large_uncounted_draws_are_not_cheap_to_resolve() -> None:
-    generator, draws = seeded(1), RecordedDraws(CPU)
-    for _ in range(2):
-        assert draws.is_cheap_to_resolve
-        num_elements = recorded_draws.MAX_RESOLVED_ELEMENTS // 2 + 1
-        draws.add_draw(new_op(), generator.get_state(), None, num_elements)
-    assert not draws.is_cheap_to_resolve
-
-
 def test_a_generator_that_the_program_moved() -> None:
     """The next draw begins at its own state."""
     generator, draws = seeded(1), RecordedDraws(CPU)
-    draws.add_draw(new_op(), generator.get_state(), num_words=7, num_elements=0)
+    draws.add_draw(new_op(), generator.get_state(), num_words=7)
     draws.synchronize(generator)
     generator.manual_seed(5)
     op = new_op()
-    draws.add_draw(op, generator.get_state(), num_words=7, num_elements=0)
+    draws.add_draw(op, generator.get_state(), num_words=7)
     assert op.draw.offset_words == 0
     assert torch.equal(op.draw.resolve_anchor(), seeded(5).get_state())
-
-
-def test_a_restored_state_is_noticed() -> None:
-    """A generator that was given up is moved, so that the state it had before is another one."""
-    generator, draws = seeded(1), RecordedDraws(CPU)
-    before = generator.get_state()
-    draws.add_draw(new_op(), before, num_words=7, num_elements=0)
-    draws.desynchronize(generator)
-    assert not torch.equal(generator.get_state(), before)
-    generator.set_state(before)
-    op = new_op()
-    draws.add_draw(op, generator.get_state(), num_words=7, num_elements=0)
-    assert op.draw.offset_words == 0
 
 
 def test_reset() -> None:
     generator = seeded(1)
     draws = recorded_draws.draws_of(generator)
-    draws.add_draw(new_op(), generator.get_state(), num_words=7, num_elements=0)
+    draws.add_draw(new_op(), generator.get_state(), num_words=7)
     recorded_draws.reset(generator)
     assert draws.is_synchronized
     op = new_op()
-    draws.add_draw(op, generator.get_state(), num_words=7, num_elements=0)
+    draws.add_draw(op, generator.get_state(), num_words=7)
     assert op.draw.offset_words == 0
 
 
@@ -113,12 +90,12 @@ def test_draws_are_found_by_other_objects_of_the_same_generator() -> None:
     """Dispatch makes one for each call; a later generator at the address has a state of its own."""
     generator = seeded(1)
     draws = recorded_draws.draws_of(generator)
-    draws.add_draw(new_op(), generator.get_state(), num_words=None, num_elements=9)
-    draws.desynchronize(generator)
+    draws.add_draw(new_op(), generator.get_state(), num_words=3)
+    draws.synchronize(generator)
     other: Any = SimpleNamespace(_cdata=generator._cdata, device=CPU)
     assert recorded_draws.draws_of(other) is draws
     op = new_op()
-    draws.add_draw(op, seeded(1).get_state(), num_words=7, num_elements=0)
+    draws.add_draw(op, seeded(1).get_state(), num_words=7)
     assert op.draw.previous is None
 
 
@@ -126,20 +103,9 @@ def test_draws_that_are_synchronized_are_dropped(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(recorded_draws, "_by_address", {})
     monkeypatch.setattr(recorded_draws, "_MAX_GENERATORS", 3)
     generators = [seeded(1) for _ in range(8)]
-    given_up = recorded_draws.draws_of(generators[0])
-    given_up.add_draw(new_op(), generators[0].get_state(), num_words=None, num_elements=9)
-    given_up.desynchronize(generators[0])
+    pending = recorded_draws.draws_of(generators[0])
+    pending.add_draw(new_op(), generators[0].get_state(), num_words=None)
     for generator in generators:
         recorded_draws.draws_of(generator)
     assert len(recorded_draws._by_address) <= 3
-    assert recorded_draws.draws_of(generators[0]) is given_up
-
-
-@pytest.mark.parametrize("num_bytes", [16, 5056])
-def test_far_ahead(num_bytes: int) -> None:
-    """The seed stays, on CUDA (16 bytes) and on the CPU."""
-    state = seeded(7).get_state()[:num_bytes].clone()
-    one, other = (recorded_draws._far_ahead(state, distance) for distance in (1, 2))
-    assert not torch.equal(one, other)
-    assert torch.equal(one[:8], state[:8])
-    assert not torch.equal(one, state)
+    assert recorded_draws.draws_of(generators[0]) is pending

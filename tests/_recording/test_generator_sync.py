@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +17,6 @@ from torchfake import (
     materialize_tensor,
 )
 from torchfake._graph.operations import Op
-from torchfake._random import recorded_draws
 from torchfake._replay import replay
 
 
@@ -75,11 +77,59 @@ def test_seeds_and_states_set_in_the_constructor() -> None:
         assert torch.equal(materialize_tensor(other), one)
 
 
-def test_draws_that_cannot_be_counted() -> None:
-    """A large rejection sampler is not run: the generator does not end where eager mode leaves it.
-    Deferred values match those of eager mode, also in the next deferred model.
-    """
+_LARGE = 1_200_000
+"""So many elements that a replay which is done for the generator alone takes noticeable time."""
 
+_UNCOUNTED: dict[str, Callable[[int], torch.Tensor]] = {
+    "trunc_normal_": lambda n: nn.init.trunc_normal_(torch.empty(n)),
+    "poisson": lambda n: torch.poisson(torch.full((n,), 3.0)),
+    "gamma": lambda n: torch._standard_gamma(torch.full((n,), 3.0)),
+    "in parts": lambda n: [nn.init.trunc_normal_(torch.empty(n // 4)) for _ in range(4)][-1],
+}
+
+
+def _read(draw: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
+    return [draw(_LARGE), torch.get_rng_state(), torch.randn(20)]
+
+
+def _forked(draw: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
+    made = [draw(_LARGE)]
+    with torch.random.fork_rng():
+        made.append(torch.rand(3))
+    return [*made, torch.randn(20)]
+
+
+def _restored(draw: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
+    made = [draw(_LARGE)]
+    state = torch.get_rng_state()
+    made.append(torch.rand(3))
+    torch.set_rng_state(state)
+    return [*made, torch.randn(20)]
+
+
+def _copied(draw: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
+    made = [draw(_LARGE)]
+    generator = torch.Generator()
+    generator.set_state(torch.get_rng_state())
+    return [*made, torch.randn(20, generator=generator), torch.randn(20)]
+
+
+@pytest.mark.parametrize("program", [_read, _forked, _restored, _copied])
+@pytest.mark.parametrize("name", list(_UNCOUNTED))
+def test_states_after_draws_that_cannot_be_counted(
+    name: str, program: Callable[[Any], list[torch.Tensor]]
+) -> None:
+    """Inside the mode and after it, the generator is where eager mode would have left it."""
+    torch.manual_seed(7)
+    eager, after = program(_UNCOUNTED[name]), torch.rand(3)
+    torch.manual_seed(7)
+    made = deferred_init(program, _UNCOUNTED[name])
+    assert torch.equal(torch.rand(3), after)
+    for one, other in reversed(list(zip(eager, made, strict=True))):
+        assert torch.equal(materialize_tensor(other), one)
+
+
+def test_models_after_draws_that_cannot_be_counted() -> None:
     def build() -> nn.Module:
         layer = nn.Linear(1500, 1500)
         nn.init.trunc_normal_(layer.weight)
@@ -95,12 +145,7 @@ def test_draws_that_cannot_be_counted() -> None:
     assert_same(eager[0], materialize_module(deferred_init(build)))
 
 
-def test_draws_of_a_passed_generator_after_one_that_cannot_be_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """That one is not run either; the next draws still begin where it ends."""
-    monkeypatch.setattr(recorded_draws, "MAX_RESOLVED_ELEMENTS", 10)
-
+def test_draws_of_a_passed_generator_after_one_that_cannot_be_counted() -> None:
     def build(generator: torch.Generator) -> list[torch.Tensor]:
         uncounted = torch.poisson(torch.full((100,), 30.0), generator=generator)
         return [uncounted, *(torch.rand(3, generator=generator) for _ in range(2))]

@@ -12,6 +12,7 @@ from torchfake import (
     deferred_init,
     deferred_mode,
     errors,
+    fake_mode,
     is_deferred,
     materialize_module,
     materialize_tensor,
@@ -60,3 +61,51 @@ def test_the_global_generator_does_not_move_during_a_replay() -> None:
     for tensor in made:
         materialize_tensor(tensor)
     assert states == {bytes(before.numpy())}
+
+
+@torch.library.custom_op("torchfake_tests::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    """Draws, and does not say so."""
+    return x + torch.randn(x.shape)
+
+
+@torch.library.custom_op(
+    "torchfake_tests::declared", mutates_args=(), tags=torch.Tag.nondeterministic_seeded
+)
+def declared(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.randn(x.shape)
+
+
+noisy.register_fake(torch.empty_like)
+declared.register_fake(torch.empty_like)
+
+
+def test_an_operator_that_draws_in_secret_is_refused() -> None:
+    """The draws after it would have other values than in eager mode."""
+    with deferred_mode():
+        made = noisy(torch.zeros(100))
+    before = torch.get_rng_state()
+    with pytest.raises(errors.ReplayError, match=r"torchfake_tests.noisy.default has drawn"):
+        materialize_tensor(made)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_operator_that_draws_in_secret_on_known_values() -> None:
+    before = torch.get_rng_state()
+    with fake_mode(), pytest.raises(errors.UnsupportedOpError, match="nondeterministic_seeded"):
+        noisy(torch.zeros(3))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_operator_that_declares_its_draws() -> None:
+    def draw() -> list[torch.Tensor]:
+        return [declared(torch.zeros(100)), torch.randn(3), declared(torch.zeros(3)), torch.rand(2)]
+
+    torch.manual_seed(0)
+    eager = draw()
+    after = torch.rand(3)
+    torch.manual_seed(0)
+    made = deferred_init(draw)
+    assert torch.equal(torch.rand(3), after)
+    for one, other in reversed(list(zip(eager, made, strict=True))):
+        assert torch.equal(materialize_tensor(other), one)

@@ -234,3 +234,10 @@ def test_a_deep_copy_counts_writes_as_in_eager(kind: Any) -> None:
     real = kind(torch.ones(3))
     copies = [copy.deepcopy(each) for each in (real, fake_like(real))]
     assert copies[0]._version == copies[1]._version
+
+
+@pytest.mark.parametrize("cls", [torch.Tensor, nn.Parameter, Scaled])
+def test_a_class_of_fakes_is_in_the_module_of_the_class_that_it_stands_for(cls: Any) -> None:
+    """Einsum libraries choose by it whose functions compute: opt_einsum, autoray, cotengra."""
+    with fake_mode():
+        assert type(cls(torch.ones(2))).__module__ == cls.__module__

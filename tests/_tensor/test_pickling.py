@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -68,6 +69,62 @@ def test_torch_load_trusts_them() -> None:
     torch.save(objects_in_the_pickle()["weight"], file)
     file.seek(0)
     assert is_fake(torch.load(file, weights_only=True))
+
+
+def resumed(first: torch.optim.Optimizer, parameter: torch.nn.Parameter, **options: Any) -> Any:
+    """An optimizer of the same class that was loaded from a file, after its next step."""
+    file = io.BytesIO()
+    torch.save({"optimizer": first.state_dict()}, file)
+    file.seek(0)
+    second = type(first)([parameter], **options)  # type: ignore[call-arg]
+    second.load_state_dict(torch.load(file, weights_only=True)["optimizer"])
+    second.step()
+    return second
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": False}, {"fused": True}, {"capturable": True}])
+def test_an_optimizer_is_resumed(options: dict[str, bool]) -> None:
+    """It reads its count of steps, which is a tensor."""
+    with fake_mode(fake_cuda=True):
+        parameter = torch.nn.Parameter(torch.randn(3, 4, device="cuda"))
+        parameter.grad = torch.randn(3, 4, device="cuda")
+        first = torch.optim.AdamW([parameter], **options)  # type: ignore[arg-type]
+        first.step()
+        second = resumed(first, parameter, **options)
+        assert second.state[parameter]["step"].item() == 2
+
+
+def test_small_values_are_pickled() -> None:
+    with fake_mode():
+        known, unknown = torch.arange(4), torch.empty(3)
+        loaded = pickle.loads(pickle.dumps([known, known[1:], unknown, torch.arange(1000)]))
+        loaded[0][1] = 9
+        assert (loaded[1].tolist(), known.tolist()) == ([9, 2, 3], [0, 1, 2, 3])
+        for other in loaded[2:]:
+            with pytest.raises(ValueError, match="is not known"):
+                other.tolist()
+
+
+MOVED: list[tuple[Any, list[str]]] = [
+    (None, ["cuda:1", "cpu"]),
+    ("cpu", ["cpu", "cpu"]),
+    (torch.device("cuda", 0), ["cuda:0", "cuda:0"]),
+    ({"cuda:1": "cuda:0"}, ["cuda:0", "cpu"]),
+    (lambda storage, location: storage, ["cpu", "cpu"]),
+    (lambda storage, location: storage.cuda(0) if location != "cpu" else None, ["cuda:0", "cpu"]),
+]
+
+
+@pytest.mark.parametrize(("location", "expected"), MOVED)
+def test_fakes_in_a_file_are_moved(location: Any, expected: list[str]) -> None:
+    with fake_mode(fake_cuda=2):
+        file, there = io.BytesIO(), torch.ones(3, device="cuda:1")
+        torch.save([there, there[1:], torch.ones(2)], file)
+        file.seek(0)
+        loaded, view, here = torch.load(file, map_location=location)
+        assert [str(loaded.device), str(here.device)] == expected
+        assert (view._fake_storage is loaded._fake_storage, view.device) == (True, loaded.device)
+        assert pickle.loads(pickle.dumps(there)).device == there.device
 
 
 def test_lazy_layers_are_pickled():

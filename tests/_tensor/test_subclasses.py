@@ -214,7 +214,8 @@ def test_pickles_and_deep_copies() -> None:
 def test_the_class_of_a_fake_is_found_in_tables_of_classes() -> None:
     """And the user's class is not found in torch's, where that of its fakes is."""
     real = torch.ones(2).as_subclass(Tagged)
-    kind = type(fake_like(real))
+    fake = fake_like(real)  # torch's tables are replaced while it lives
+    kind = type(fake)
     assert kind is not Tagged
     assert kind == Tagged != Derived
     assert {Tagged: 1}[kind] == {kind: 1}[Tagged]

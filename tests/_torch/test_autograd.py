@@ -291,3 +291,13 @@ def test_the_innermost_transform_is_seen() -> None:
     torch.func.vmap(function)(torch.ones(3))
     assert seen == [False]
     assert autograd.innermost_transform() is None
+
+
+def test_the_device_expected_at_a_node() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    product = (leaf * torch.ones(2)).grad_fn
+    ((accumulation, index), _) = product.next_functions
+    assert autograd.device_expected_at(product, 0) == torch.device("cpu")
+    assert autograd.device_expected_at(accumulation, index) == torch.device("cpu")
+    on_meta = (torch.ones(2, device="meta", requires_grad=True) * 2).grad_fn
+    assert autograd.device_expected_at(on_meta, 0) == torch.device("meta")

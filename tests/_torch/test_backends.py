@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake._torch import backends, dispatcher
+from torchfake._torch import backends, dispatcher, numerics
 
 
 def test_modules_of_cpp_functions() -> None:
@@ -116,6 +116,10 @@ def test_has_onednn_lstm() -> None:
     assert not backends.has_onednn_lstm(torch.float64)
     assert isinstance(backends.has_onednn_lstm(torch.bfloat16), bool)
     assert not backends.has_onednn_lstm(torch.float16)  # while gradients are recorded
+    sequence, state, projected = torch.ones(2, 3, 4), torch.ones(1, 3, 5), torch.ones(1, 3, 2)
+    assert numerics.takes_onednn_lstm(sequence, (state, state))
+    assert not numerics.takes_onednn_lstm(sequence, (projected, state))
+    assert not numerics.takes_onednn_lstm(sequence[:, :0], (state, state))
 
 
 def test_deterministic_options() -> None:
@@ -167,3 +171,23 @@ def test_function_transforms_wrap_by_name() -> None:
 def test_classes_that_are_updated_together() -> None:
     for functions in (backends.optimizer_functions, backends.foreach_functions):
         assert torch.Tensor in vars(functions)[backends.FOREACH_TYPES]
+
+
+def test_another_seeding_with_the_same_seed_is_seen() -> None:
+    torch.manual_seed(3)
+    first = backends.last_seeding()
+    assert first[0] == 3
+    assert backends.last_seeding() == first
+    torch.manual_seed(3)
+    assert torch.cuda.is_initialized() or backends.last_seeding() != first
+
+
+def test_the_function_that_makes_gradients() -> None:
+    assert callable(getattr(torch.autograd, backends.MAKE_GRADS))
+
+
+def test_how_the_gradient_of_clamp_by_tensors_is_chosen() -> None:
+    x = torch.rand(2, 6, 1, 1).to(memory_format=torch.channels_last)[:, ::2]
+    x, bound = x.requires_grad_(), torch.zeros(2, 3, 1, 1).to(memory_format=torch.channels_last)
+    lies = torch.autograd.grad(x.clamp(bound, bound + 1).sum(), x)[0].stride()
+    assert (lies == (3, 1, 3, 3)) is backends.CLAMP_COMPARES_IN_PLACE

@@ -129,3 +129,20 @@ def test_a_key_of_torch_goes_on_in_higher_order_operators() -> None:
     assert key.key in later.py_kernels
     with key.included():
         assert torch.func.grad(Cube.apply)(torch.tensor(2.0)) == 12
+
+
+def test_operators_with_derivatives_for_one_device() -> None:
+    dispatch_keys.new_with_own_autograd()
+    assert dispatch_keys.new_with_own_autograd() == []
+    library = torch.library.Library("test_own_autograd", "DEF")
+    library.define("halved(Tensor x) -> Tensor")
+    library.impl("halved", lambda x: x / 2, "AutogradCPU")
+    operator = torch.ops.test_own_autograd.halved.default
+    found = dispatch_keys.new_with_own_autograd()
+    assert operator in found
+    assert aten.add.Tensor not in found
+    key = dispatch_keys.own_autograd_key(operator, "cpu")
+    assert key == torch._C.DispatchKey.AutogradCPU
+    assert dispatch_keys.own_autograd_key(operator, "cuda") is None
+    with torch.inference_mode():
+        assert dispatch_keys.own_autograd_key(operator, "cpu") is None

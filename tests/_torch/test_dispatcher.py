@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -96,6 +97,12 @@ def test_no_interception() -> None:
     assert made.dtype == torch.float32
 
 
+def test_whether_functions_of_tensors_are_called() -> None:
+    assert dispatcher.calls_torch_functions()
+    with dispatcher.no_interception():
+        assert not dispatcher.calls_torch_functions()
+
+
 def test_as_eager() -> None:
     """Real tensors are made although a mode is on, and no graph is recorded."""
     weight = torch.ones(3, requires_grad=True)
@@ -136,7 +143,7 @@ def test_views_are_noted_while_an_operation_is_dispatched() -> None:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             bases.append(args[0].view(2, 3)._base)
-            with dispatcher.views_noted(True):
+            with dispatcher.view_bases_recorded(True):
                 bases.append(args[0].view(2, 3)._base)
             return func(*args, **(kwargs or {}))
 
@@ -226,3 +233,94 @@ def test_modes_of_the_program_are_seen_and_hidden_from() -> None:
             assert not seen
         with BaseTorchFunctionMode():
             assert dispatcher.is_seen_by_modes()
+
+
+def test_with_parts_seen_by() -> None:
+    before = dispatcher.current_fake_mode()
+    mode = FakeDispatch()
+    with dispatcher.with_parts_seen_by(mode):
+        assert dispatcher.current_fake_mode() is mode
+    assert dispatcher.current_fake_mode() is before
+
+
+def test_a_mode_of_the_slot_is_none_that_a_user_has_entered() -> None:
+    assert dispatcher.SlotMode.is_infra_mode()
+    assert not dispatcher.SlotMode._should_skip_dynamo()
+    assert issubclass(FakeDispatch, dispatcher.SlotMode)
+
+
+def test_the_slot_is_put_back() -> None:
+    before = dispatcher.slot_state()
+    mode = FakeDispatch()
+    with dispatcher.in_fake_slot(mode):
+        state = dispatcher.slot_state()
+        with dispatcher.in_fake_slot(None):
+            dispatcher.put_back(state)
+            assert dispatcher.current_fake_mode() is mode
+    assert dispatcher.slot_state() == before
+
+
+SEEN = """
+class Seen(TorchDispatchMode):
+    _should_skip_dynamo = classmethod(lambda cls: False)  # else there is a frame in between
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.add.Tensor:
+            called.append(dispatcher.is_called_by_engine())
+        return func(*args, **(kwargs or {}))
+"""
+
+
+def test_the_engine_is_told_from_hooks() -> None:
+    called: list[bool] = []
+    namespace: dict[str, Any] = {"__name__": "torchfake.seen", "called": called, "torch": torch}
+    namespace |= {"dispatcher": dispatcher, "TorchDispatchMode": TorchDispatchMode}
+    exec(SEEN, namespace)
+    x = torch.ones(2, requires_grad=True)
+    y = (x * 2) + (x * 3)
+    x.register_hook(lambda grad: torch.add(grad, 1))
+    with namespace["Seen"]():
+        y.sum().backward()
+        torch.add(torch.ones(2), 1)
+    assert called == [True, False, False]
+    assert not dispatcher.is_called_by_engine()
+
+
+def test_own_frames_and_nodes_that_add() -> None:
+    assert not dispatcher.is_own_frame(sys._getframe())
+    called: list[bool] = []
+
+    class Asking(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.add.Tensor:
+                called.append(dispatcher.is_adding_itself())
+            return func(*args, **(kwargs or {}))
+
+    x = torch.rand(3, requires_grad=True)
+    both = torch.stack(torch.var_mean(x)), (x * 2) + (x * 3)
+    with Asking():
+        both[0].sum().backward()
+        both[1].sum().backward()
+    assert called[0] is True
+    assert called[-1] is False
+
+
+def test_a_tensor_that_a_node_has_saved_is_held_by_others() -> None:
+    found: list[bool] = []
+
+    class Asking(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found.append(dispatcher.is_held_by_others(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.rand(3, requires_grad=True)
+    history = x.sin()
+    with torch.no_grad(), Asking():
+        x.neg()
+        del history
+        x.neg()
+    assert found == [True, False]

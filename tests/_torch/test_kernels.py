@@ -43,9 +43,9 @@ def test_is_decomposed_in_cpp() -> None:
 
 def test_is_noted_in_parts() -> None:
     """The base of ``mT`` is noted when it is decomposed, that of ``chunk`` as a whole."""
-    assert kernels.is_noted_in_parts(torch.ops.aten.mT.default)
-    assert not kernels.is_noted_in_parts(torch.ops.aten.chunk.default)
-    assert not kernels.is_noted_in_parts(torch.ops.aten.slice.Tensor)
+    assert kernels.records_bases_in_parts(torch.ops.aten.mT.default)
+    assert not kernels.records_bases_in_parts(torch.ops.aten.chunk.default)
+    assert not kernels.records_bases_in_parts(torch.ops.aten.slice.Tensor)
 
 
 def test_the_choice_of_attention_on_the_cpu() -> None:
@@ -174,3 +174,11 @@ def test_linear_is_that_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", None)
     assert kernels.linear is found
     assert torch.equal(kernels.linear(x, weight), expected)
+
+
+def test_check_convolution() -> None:
+    x, weight = torch.empty(1, 3, 8, 8), torch.empty(4, 3, 3, 3)
+    sizes = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    kernels.check_convolution(x, weight, None, *sizes)
+    with pytest.raises(RuntimeError, match="channels"):
+        kernels.check_convolution(x, torch.empty(4, 2, 3, 3), None, *sizes)

@@ -14,6 +14,7 @@ from torchfake._torch import (
     autograd,
     backends,
     contexts,
+    cpp_metadata,
     dispatch_keys,
     dispatcher,
     kernels,
@@ -23,17 +24,25 @@ from torchfake._torch import (
     versions,
     zero_tensors,
 )
-from torchfake._torch.compiler import frames, higher_order, python_functions, tracer_modes
-from torchfake._torch.distributed import dtensors, patches, training
+from torchfake._torch.compiler import (
+    frames,
+    higher_order,
+    python_functions,
+    scripts,
+    tracer_modes,
+)
+from torchfake._torch.distributed import dtensors, patches, source_group, training
 
 MODULES = (
     autograd,
     backends,
     contexts,
+    cpp_metadata,
     dispatch_keys,
     dispatcher,
     dtensors,
     patches,
+    source_group,
     training,
     frames,
     higher_order,
@@ -41,6 +50,7 @@ MODULES = (
     numerics,
     private_facts,
     python_functions,
+    scripts,
     subclass,
     tracer_modes,
     versions,

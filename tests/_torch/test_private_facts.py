@@ -93,7 +93,7 @@ import sys, warnings, torch
 warnings.simplefilter("ignore")
 import torchfake
 from torchfake._torch import private_facts
-from torchfake._torch.compiler import higher_order
+from torchfake._torch.compiler import higher_order, scripts
 
 def build():
     layer = torch.nn.Linear(6, 6)

@@ -282,3 +282,13 @@ def test_swap_tensors_of_torch_exchanges_dicts_in_code_that_we_know() -> None:
     torch.utils.swap_tensors(one, other)
     assert len(seen) >= 4
     assert set(seen) <= subclass._swaps_attributes
+
+
+def test_hooks_of_a_tensor() -> None:
+    tensor = torch.ones(2, requires_grad=True)
+    assert subclass.hooks_of(tensor) == []
+    first = tensor.register_hook(print)
+    second = tensor.register_post_accumulate_grad_hook(print)
+    held = subclass.hooks_of(tensor)
+    assert [list(hooks.values()) for hooks in held] == [[print], [print]]
+    assert [list(hooks) for hooks in held] == [[first.id], [second.id]]

@@ -22,7 +22,10 @@ PACKAGE = ROOT / "src" / "torchfake"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
 MAY_PRINT = {"cli/commands.py", "cli/output.py"}
-MAY_HOLD_STATE = {"_core/modes.py"}
+MAY_HOLD_STATE = {
+    "_core/modes.py",
+    "inspect/memory/small_heap.py",  # how often the process's one collector was told to ignore
+}
 MAY_IMPORT = {
     "inspect/targets/hub.py": {"huggingface_hub"},
     "_files/load.py": {"safetensors"},
@@ -37,6 +40,7 @@ MAY_IMPORT = {
     "inspect/records/record.py": {"pandas"},
     "inspect/steps/adapters.py": {"peft"},
     "inspect/steps/trainer_loop.py": {"accelerate", "transformers"},
+    "_progress.py": {"tqdm"},
     "inspect/serving/caches.py": {"transformers"},
     "inspect/figures/plotly_figures.py": {"plotly"},
     "inspect/show/terminal.py": {"rich"},

@@ -47,7 +47,7 @@ def test_exceptions_leave_the_mode() -> None:
 def test_errors_are_eagers() -> None:
     """What eager refuses is refused, with eager's class of error and, mostly, its message."""
     # Where meta kernels have messages of their own, the class of the error is still eager's.
-    other_messages = {0, 2, 3, 6, 10}
+    other_messages = set()
     programs: list[Callable[[], Any]] = [
         lambda: torch.ones(2, 3) @ torch.ones(2, 3),
         lambda: torch.ones(2).view(3),

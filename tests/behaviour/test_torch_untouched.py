@@ -18,8 +18,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from tests.behaviour import torch_state
+from torchfake._torch.compiler import scripts
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,6 +71,12 @@ WHILE_A_FAKE_LIVES = {
         for name in ("cpu", "cuda", "meta", "mps", "mtia", "xpu")
     ),
     *(f"torch.distributed.tensor:DTensor.{name}" for name in ("device", "get_device", "type")),
+    "torch.autograd._make_grads",
+    *(
+        f"torch.autograd.function:BackwardCFunction.{name}"
+        for name in ("apply", "apply_boxed")
+        if hasattr(torch.autograd.function.BackwardCFunction, name)
+    ),
     "torch._dynamo.compiled_autograd._enable",
     "torch._dynamo.convert_frame:CatchErrorsWrapper.__call__",
     "torch._dynamo.eval_frame._callback_from_stance",
@@ -77,6 +85,15 @@ WHILE_A_FAKE_LIVES = {
     "torch.nn.attention.flex_attention._warn_once",
     "torch.nn.parallel.distributed:DistributedDataParallel._build_params_for_reducer",
     "sys.meta_path[]",
+    "torch.jit:torch.jit.ScriptFunction.__call__",
+    "torch:ScriptMethod.__call__",
+    *(f"torch._C.{name}" for name in scripts.FOLDING),
+    *(f"torch._C.{name}" for owner, name in scripts.READING + scripts.WRITING if owner is torch._C),
+    *(f"torch:ScriptModule.{name}" for owner, name in scripts.WRITING if owner is not torch._C),
+    *(f"torch:{kind}.__{how}__" for kind in ("Graph", "Node") for how in ("repr", "str")),
+    *(f"torch._C._create_function_from_trace{end}" for end in ("", "_with_dict")),
+    *(f"torch:ScriptModule._create_method_from_trace{end}" for end in ("", "_with_dict")),
+    "torch.jit._trace._check_trace",
 }
 
 

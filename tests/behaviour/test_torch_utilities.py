@@ -111,13 +111,14 @@ def packed(**options: Any) -> Any:
     sequences = [torch.randn(length, 3) for length in (4, 2, 5)]
     padded = rnn.pad_sequence(sequences, **options)
     first = options["batch_first"]
-    lengths = torch.tensor([4, 2, 5])
+    lengths = torch.tensor([4, 2, 5], device="cpu")
     inputs = rnn.pack_padded_sequence(padded, lengths, batch_first=first, enforce_sorted=False)
     layer = nn.LSTM(3, 4, 2, batch_first=first, bidirectional=True)
     outputs, state = layer(inputs)
     results = rnn.pad_packed_sequence(outputs, batch_first=first, total_length=7)
     results[0].sum().backward()
-    whole = rnn.unpack_sequence(rnn.pack_sequence(sequences, enforce_sorted=False))
+    with torch.device("cpu"):  # for the lengths, which torch makes on the default device
+        whole = rnn.unpack_sequence(rnn.pack_sequence(sequences, enforce_sorted=False))
     return layer, padded, list(inputs), results, state, whole
 
 

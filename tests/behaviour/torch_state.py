@@ -58,7 +58,7 @@ def _in_namespace(name: str, namespace: Any, seen: set[int]) -> Iterator[tuple[s
 
 def _inside(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     kind = type(value)  # not isinstance(): some objects warn, or start CUDA, for an attribute
-    if id(value) in seen:
+    if id(value) in seen or _is_a_fake(value):
         return
     if kind in (staticmethod, classmethod):
         yield from _inside(path, value.__func__, seen)
@@ -138,7 +138,16 @@ def _is_ours(value: Any) -> bool:
         return _is_of_torchfake(value.__globals__.get("__name__"))
     if kind is types.ModuleType:
         return False
-    return _is_of_torchfake((value if issubclass(kind, type) else kind).__module__)
+    return _is_a_fake(value) or _is_of_torchfake(
+        (value if issubclass(kind, type) else kind).__module__
+    )
+
+
+def _is_a_fake(value: Any) -> bool:
+    """Whether it is a fake or a class of fakes, which have the names of torch's modules."""
+    kind = type(value)
+    mro = value.__mro__ if issubclass(kind, type) else kind.__mro__
+    return any("_fake_attributes" in vars(each) for each in mro)  # torchfake is not imported yet
 
 
 def _is_of_torchfake(module: object) -> bool:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +35,59 @@ _REAL = re.compile(r"^cuFile|Version$|Property$|ErrorString$|ErrorName$|^cudaErr
 def run_with_cuda(module: str, given: Any, *, gpu_major: int = 8, has_memory: bool = True) -> Any:
     """What a worker says, as JSON, who is given `given` on a machine that seems to have a GPU."""
     with tempfile.TemporaryDirectory() as folder:
-        library = compile_into(Path(folder))
-        environment = {
-            **os.environ,
-            "LD_LIBRARY_PATH": folder,
-            "LD_PRELOAD": str(library),
-            "FAKE_GPU_MAJOR": str(gpu_major),
-        }
-        if has_memory:
-            environment["FAKE_GPU_HAS_MEMORY"] = "1"
-        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            environment.pop(name, None)
+        environment = _environment(folder, gpu_major, has_memory)
         command = [sys.executable, "-m", module, "--worker"]
         done = subprocess.run(
             command, input=json.dumps(given), env=environment, capture_output=True, text=True
         )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
+
+
+def run_each_with_cuda(
+    module: str, number: int, words: Callable[[int], list[str]], *, seconds: float
+) -> dict[str, str]:
+    """What a worker prints of `number` items, in lines of JSON: the item, a name and a result. The
+    worker is started anew behind an item that ends its process, of which the rest is left out.
+
+    Args:
+        module: the worker's.
+        number: how many items there are.
+        words: its arguments, to begin with an item.
+        seconds: after which it is ended.
+    """
+    found: dict[str, str] = {}
+    first = 0
+    with tempfile.TemporaryDirectory() as folder:
+        environment = _environment(folder, 8, True)
+        while first < number:
+            command = [sys.executable, "-m", module, *words(first)]
+            try:
+                done = subprocess.run(
+                    command, env=environment, capture_output=True, text=True, timeout=seconds
+                ).stdout
+            except subprocess.TimeoutExpired as error:
+                done = (error.stdout or b"").decode()
+            printed = (line for line in done.splitlines() if line[:1] == "[" and line[-1:] == "]")
+            lines = [json.loads(line) for line in printed]
+            found.update({name: result for _, name, result in lines if name})
+            first = 1 + max([first, *(item for item, _, _ in lines)])
+    return found
+
+
+def _environment(folder: str, gpu_major: int, has_memory: bool) -> dict[str, str]:
+    """The environment of a program that sees the stand-in, compiled into a folder."""
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": folder,
+        "LD_PRELOAD": str(compile_into(Path(folder))),
+        "FAKE_GPU_MAJOR": str(gpu_major),
+    }
+    if has_memory:
+        environment["FAKE_GPU_HAS_MEMORY"] = "1"
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        environment.pop(name, None)
+    return environment
 
 
 def compile_into(folder: Path) -> Path:

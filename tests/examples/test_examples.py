@@ -20,8 +20,9 @@ that has imported torch and transformers: that takes longer than what they do.
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
-    if "transformers" in example.read_text():
-        pytest.importorskip("transformers")
+    for library in ("transformers", "peft", "bitsandbytes"):  # the last: tests/ecosystem
+        if library in example.read_text():
+            pytest.importorskip(library)
     is_distributed = "torchrun" in example.read_text()
     if example.stem in STARTED_BY_COMMAND:
         finished = [start_by_command(example, tmp_path, is_distributed=is_distributed)]

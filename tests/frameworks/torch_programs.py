@@ -197,7 +197,7 @@ def load_assigning(run: Run) -> Result:
     return load_state_dict(run, True)
 
 
-@program("checkpoint, saved", "equal", "equal", "error", "error")
+@program("checkpoint, saved", "equal", "equal", "equal", "error")
 def dcp_save(run: Run) -> Result:
     model = run.materialize("inside", shard(run, run.build()))
     folder = os.path.join(run.folder, "saved")

@@ -55,7 +55,8 @@ def _is_between_lock_and_block(frame: types.FrameType) -> bool:
     for signals after a call, and then the lock is held in the block, or is released. To raise
     earlier would leave it held: this thread would not notice, and all others would wait.
     """
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    number = frame.f_lineno or 0  # some instructions are of no line
+    line = linecache.getline(frame.f_code.co_filename, number)
     return _TAKES_LOCK.match(line) is not None
 
 

@@ -16,55 +16,20 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from tests.opinfo.harness import VARIANTS, Prepared, Tally, differences, fakes_of, run, samples
+from tests.strides.arrangements import (
+    channels_last,
+    gapped,
+    odd_ones,
+    reversed_dims,
+    rotated,
+    transposed,
+)
 
 FUNCTION = VARIANTS["function"]
 
 
-def with_order(tensor: Tensor, order: list[int]) -> Tensor:
-    """A copy whose dims lie in memory in this order, the slowest first."""
-    inverse = [order.index(dim) for dim in range(tensor.dim())]
-    return tensor.permute(order).contiguous().permute(inverse)
-
-
-def channels_last(tensor: Tensor) -> Tensor:
-    """Dim 1 is the fastest: ``torch.channels_last`` and its siblings for any number of dims."""
-    if tensor.dim() < 3:
-        return tensor
-    return with_order(tensor, [0, *range(2, tensor.dim()), 1])
-
-
-def reversed_dims(tensor: Tensor) -> Tensor:
-    """Column-major: all dims in reverse."""
-    return with_order(tensor, list(reversed(range(tensor.dim()))))
-
-
-def rotated(tensor: Tensor) -> Tensor:
-    """The first dim is the fastest, as after ``permute`` of a sequence of batches."""
-    return with_order(tensor, [*range(1, tensor.dim()), 0]) if tensor.dim() > 1 else tensor
-
-
-def last_two_swapped(tensor: Tensor) -> Tensor:
-    """As after ``mT``."""
-    dims = list(range(tensor.dim()))
-    return with_order(tensor, [*dims[:-2], dims[-1], dims[-2]]) if len(dims) > 1 else tensor
-
-
-def gapped(tensor: Tensor) -> Tensor:
-    """Every other element of a larger tensor: not dense."""
-    if not tensor.dim():
-        return tensor
-    return torch.stack([tensor, tensor], -1)[..., 0]
-
-
-def odd_ones(tensor: Tensor) -> Tensor:
-    """Dims of length one have strides that no kernel needs."""
-    strides = [1 if n == 1 else s for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
-    return tensor.as_strided(tensor.shape, strides)
-
-
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    f.__name__: f
-    for f in (channels_last, reversed_dims, rotated, last_two_swapped, gapped, odd_ones)
+    f.__name__: f for f in (channels_last, reversed_dims, rotated, transposed, gapped, odd_ones)
 }
 
 

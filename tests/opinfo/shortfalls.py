@@ -67,9 +67,7 @@ SHORTFALLS: dict[str, dict[str, str]] = {
     "backward-float32": {
         **dict.fromkeys(("__getitem__", "masked_select", "narrow", "repeat_interleave"), VALUES),
         **dict.fromkeys(("index_fill", "index_put", "tensor_split"), VALUES),
-        "nn.functional.unfold": "col2im of an empty batch: the decomposition keeps its padding",
         "ormqr": "the gradient of a column-major argument is column-major in eager alone",
-        "prod": EMPTY,
         "sparse.mm.reduce": SPARSE,
         "sparse.sampled_addmm": SPARSE,
     },
@@ -96,9 +94,6 @@ SINCE: dict[tuple[str, str], str] = {("cuda-float32", "native_group_norm"): "2.1
 UNTIL: dict[tuple[str, str], str] = {("cuda-float32", "native_group_norm"): "2.15"}
 
 RECORDED: dict[str, str] = {
-    "sparse.mm.reduce": SPARSE,
-    "sparse.sampled_addmm": SPARSE,
-    "to_sparse": SPARSE,
     "nn.functional.instance_norm": "statistics outside of the mode are written after they are read",
     "addbmm": "in place, eager resizes a one-element self; its own meta kernel refuses that",
 }
@@ -107,8 +102,6 @@ all of them with an error, none with other values."""
 
 LAID_OUT: dict[str, str] = {
     **SHORTFALLS["function-float32"],
-    **dict.fromkeys(("argsort", "sort", "roll", "frexp", "nn.functional.pixel_unshuffle"), EMPTY),
-    "nn.functional.prelu": EMPTY,
     **dict.fromkeys(("bincount", "nn.functional.one_hot"), VALUES),
 }
 """Operators that fall short with arguments in other layouts (``test_layouts.py``), and why."""
@@ -126,7 +119,7 @@ TENSORS = "lengths are read by C++ inside of torch.func: refused, by shape or by
 DEVICE = "inside of torch.func C++ asks the wrapper for its device: sections have to be numbers"
 KERNEL = "inside of torch.func fakes take the math path: the strides of its gradients"
 _UNFOLD = {"nn.functional.unfold": "col2im of an empty batch: the decomposition keeps its padding"}
-_SPARSE = dict.fromkeys(("sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse"), SPARSE)
+_SPARSE = dict.fromkeys(("sparse.sampled_addmm", "to_sparse"), SPARSE)
 LEAF = "the gradient of a real leaf is moved to its device: a copy, where eager has a view"
 _COLUMN_MAJOR = {"ormqr": "the gradient of a column-major argument is column-major in eager alone"}
 _STATISTICS = "statistics outside of the mode are written after they are read"

@@ -1,9 +1,8 @@
-"""Makes the result of a call from a recipe, without running a kernel.
+"""Builds the result of a call from a recipe, without running a kernel.
 
-Input: a recipe whose guards hold, an operator, and arguments of the key it was learned for. Output:
-the result, as the kernel would give it; arguments are changed as the kernel would change them.
-Invariant: no meta tensor is made and no kernel runs, but for values of small tensors that are to be
-propagated.
+Input: a recipe whose guards hold, an operator, and arguments with the key of the recipe. Output:
+the result that the kernel would return; arguments are changed as the kernel would change them.
+Invariant: no meta tensor is made, and kernels run only to propagate the values of small tensors.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from torchfake._tensor.fake_tensor import new_fake, rebind
 
 
 def apply_recipe(recipe: Recipe, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The result of `func`, made as `recipe` says; arguments are changed as `func` would."""
+    """Build the result of `func` from `recipe`, and change the arguments as `func` would."""
     new: list[Storage] = []
     if recipe.new_kinds:
         location = source_location.caller_location(3)
         new = [storage_of_kind(kind, location) for kind in recipe.new_kinds]
     result = _build(recipe.outcome, new, args, kwargs)
     is_filled = recipe.fill is not None and apply_fill(recipe.fill, result)
-    if recipe.words_to_pass is not None:
-        random_values.pass_words(recipe.words_to_pass)
+    if recipe.words_to_skip is not None:
+        random_values.skip_words(recipe.words_to_skip)
         if isinstance(recipe.outcome, ArgumentResult):
             result._fake_storage.value = None
     elif recipe.propagates_values and not is_filled:

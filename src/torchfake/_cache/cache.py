@@ -1,18 +1,19 @@
 """The tables of recipes: which outcomes are cached, for how long, and the switches of the cache.
 
 Input: calls that are not in the cache, and the function that runs them. Output: their results, and
-their recipes in :data:`tables`, for later calls of equal signature and key. Invariant: at most
-``MAX_RECIPES`` are cached, for the process, by all modes and threads; a table is only ever added to
-or dropped whole, so that a thread that reads it sees all of a recipe or none.
+their recipes in :data:`tables`, for later calls of equal signature and key. Invariant: all modes
+and threads of the process share the tables, which hold at most ``MAX_RECIPES`` recipes; recipes are
+only added, and tables dropped whole, so that no thread reads half a recipe.
 
-Never cached, by rule: operators outside ``aten``, whose kernels may be Python code of the user;
-operators whose result depends on values; those that write an ``out=``, which may grow and must not
-overlap; calls with a real tensor, a generator or a symbolic size among the arguments, which have no
-key. And by name, each with its reason: ``_EXCLUDED``.
+Never cached are operators outside ``aten``, whose kernels may be Python code of the user; operators
+whose result depends on values; operators with an ``out=``, which may grow and must not overlap;
+sums that lie otherwise in a backward pass; calls with a real tensor, a generator or a symbolic size
+among the arguments, which have no key; and the operators in ``_EXCLUDED``, each for a reason.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,19 +21,23 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._cache import other_sizes, rules
-from torchfake._cache.apply import apply_recipe
 from torchfake._cache.keys import KeyFunction, Layout, key_function, layout_of, signature_of
 from torchfake._cache.learn import ArgumentSnapshot, learn_recipe, snapshot_arguments
 from torchfake._cache.recipes import Recipe, guards_hold
 from torchfake._cache.verify import disagreements
 from torchfake._core.schemas import ACCEPTS_MASKS, traits_of
+from torchfake._eager_checks.values import has_known_value
+from torchfake._operators.composites.sums import sum_may_lie_otherwise
 from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._operators.result_strides import (
+    takes_threads_into_account,
+)
 from torchfake._torch import backends
 from torchfake.errors import CacheError
 
 MAX_RECIPES = 50_000
-"""About 1 KB each; a recipe of a long list of tensors is larger and counts as several."""
+"""A recipe takes about 1 KB; the recipe of a call with many tensors counts as several."""
 
 _EXCLUDED = {
     "aten::_has_same_storage_numel": "it depends on the sizes of storages, which keys leave out",
@@ -56,6 +61,7 @@ _EXCLUDED = {
     "aten::_is_all_true": "the same",
     "aten::_linalg_check_errors": "reads a value",
     "aten::record_stream": "acts on a stream",
+    "aten::is_pinned": "asks the storage",
     "aten::pin_memory": "runs as another operator, which propagates its values",
     "aten::_pin_memory": "the same",
     "aten::median": "refuses if torch.use_deterministic_algorithms is on, which is no part of keys",
@@ -73,12 +79,12 @@ class SignatureTable(NamedTuple):
     """The recipes of one operator for calls of one signature, by key."""
 
     key_of: KeyFunction
-    recipes: dict[Any, Recipe]  # what the hot path reads; empty while checking
-    checked: dict[Any, Recipe]  # the same, while checking
+    recipes: dict[Any, Recipe]  # read by the hot path; empty under TORCHFAKE_CHECK_CACHE=1
+    checked: dict[Any, Recipe]  # the recipes under TORCHFAKE_CHECK_CACHE=1
 
 
 class _Settings:
-    """Read from the environment once, at import; tests set them."""
+    """The switches of the cache, read from the environment once, at import; tests set them."""
 
     def __init__(self) -> None:
         self.enabled = _switch("TORCHFAKE_CACHE", default=True)
@@ -106,33 +112,29 @@ _operators: dict[int, Any] = {}
 class _Size:
     """The size of all tables together."""
 
-    num_recipes = 0  # those of long lists of tensors count as several
+    num_recipes = 0  # recipes of calls with many tensors count as several
 
 
 _size = _Size()
 
 
 def table_for(func: Any, args: Args, kwargs: Kwargs) -> SignatureTable | None:
-    """The table of this call's signature, made when it is first needed; None if such calls are
-    never cached.
-    """
-    if not settings.enabled or not _is_cacheable(func):
+    """The table of the call's signature, made when first needed; None if calls are not cached."""
+    if not settings.enabled or _may_be_filled(func):
         return None
-    by_signature = tables.get(id(func))
-    if by_signature is None:
-        _operators[id(func)] = func
-        by_signature = tables.setdefault(id(func), {})
     signature = signature_of(args, kwargs)
-    table = by_signature.get(signature)
-    if table is None:
+    table = tables.get(id(func), {}).get(signature)
+    if table is None and _is_cacheable(func):
         layout = layout_of(func, args, kwargs)
         if layout is not None:
+            _operators[id(func)] = func
+            by_signature = tables.setdefault(id(func), {})
             table = by_signature.setdefault(signature, _new_table(func, signature, layout))
     return table
 
 
 def _new_table(func: Any, signature: Any, layout: Layout) -> SignatureTable:
-    """An empty table; when it has been asked often, the operator gets a rule for the signature."""
+    """Make an empty table, which adds a rule for the signature once it has been read often."""
     key_of = key_function(layout)
 
     def add_rule() -> None:
@@ -149,9 +151,12 @@ def _is_cacheable(func: Any) -> bool:
     traits = traits_of(func)
     if func.namespace != "aten" or traits.packet in _EXCLUDED or _has_out(func):
         return False
-    if traits.returns_uninitialized and backends.is_deterministic():
-        return False  # it may be filled, and by what is no part of recipes
     return not traits.is_data_dependent or traits.packet in ACCEPTS_MASKS or has_replacement(func)
+
+
+def _may_be_filled(func: Any) -> bool:
+    """Whether torch fills the uninitialised memory that `func` returns: recipes lack that value."""
+    return traits_of(func).returns_uninitialized and backends.is_deterministic()
 
 
 def _has_out(func: Any) -> bool:
@@ -160,34 +165,41 @@ def _has_out(func: Any) -> bool:
 
 
 def key_for(table: SignatureTable, args: Args, kwargs: Kwargs) -> Any:
-    """The key of a call of that signature; None if it has none."""
+    """The key of a call of the table's signature; None if the call has no key."""
     try:
         key = table.key_of(args, kwargs)
         hash(key)
     except (TypeError, AttributeError):
         return None
-    parts = key if isinstance(key, tuple) else ()
-    has_nan = any(isinstance(part, (float, complex)) and part != part for part in parts)
-    return None if has_nan else key  # a nan would never be found again
+    has_nan = isinstance(key, tuple) and any(map(operator.ne, key, key))
+    return None if has_nan else key  # NaN differs from itself: no lookup would find the key
+
+
+def follow(func: Any, args: Args, kwargs: Kwargs) -> Recipe | None:
+    """The recipe of a call as calls of other sizes decide it, now cached; None if they do not."""
+    is_alone = settings.checking or _lies_by_more_than_key(func, args)
+    sized = None if is_alone else other_sizes.member(func, args, kwargs)
+    recipe = None if sized is None else other_sizes.follow(sized)
+    table = None if recipe is None else table_for(func, args, kwargs)
+    if recipe is None or table is None:
+        return None
+    _add(table, table.key_of(args, kwargs), recipe, num_recipes=1)
+    return recipe
 
 
 def run_and_cache(
     run: Callable[[Any, Args, Kwargs], Any], func: Any, args: Args, kwargs: Kwargs
 ) -> Any:
-    """What `run` gives; its recipe is cached where it has one."""
-    table = table_for(func, args, kwargs)
+    """Run a call by `run`, and cache the recipe that its result teaches."""
+    table = None if _lies_by_more_than_key(func, args) else table_for(func, args, kwargs)
     key = None if table is None else key_for(table, args, kwargs)
     if table is None or key is None:
         return run(func, args, kwargs)
     sized = other_sizes.member(func, args, kwargs)
-    followed = None if sized is None or settings.checking else other_sizes.follow(sized)
-    if followed is not None:
-        _add(table, key, followed, num_recipes=1)
-        return apply_recipe(followed, func, args, kwargs)
     before = snapshot_arguments(args, kwargs)
     result = run(func, args, kwargs)
-    has_mask = _indexes_with_mask(func, before)
-    recipe = None if has_mask else learn_recipe(func, args, kwargs, before, result)
+    reads_index = _indexes_with_mask(func, before) or has_known_value(func, args, kwargs)
+    recipe = None if reads_index else learn_recipe(func, args, kwargs, before, result)
     if sized is not None and recipe is not None and not other_sizes.note(sized, recipe):
         _refuse(recipe, func, key, ["other sizes tell something else"])
     if settings.checking and key in table.checked:
@@ -195,6 +207,11 @@ def run_and_cache(
     if recipe is not None:
         _add(table, key, recipe, num_recipes=1 + len(before) // 4)
     return result
+
+
+def _lies_by_more_than_key(func: Any, args: Args) -> bool:
+    """Whether strides of results depend on what keys do not tell."""
+    return sum_may_lie_otherwise(func, args) or takes_threads_into_account(func, args)
 
 
 def _indexes_with_mask(func: Any, before: list[ArgumentSnapshot]) -> bool:
@@ -208,7 +225,7 @@ def _add(table: SignatureTable, key: Any, recipe: Recipe, num_recipes: int) -> N
     recipes = table.checked if settings.checking else table.recipes
     if key not in recipes:
         if _size.num_recipes + num_recipes > MAX_RECIPES:
-            clear()  # `table` too is dropped
+            clear()  # drops `table` too
             return
         _size.num_recipes += num_recipes
     recipes[key] = recipe
@@ -223,7 +240,7 @@ def _check(
     before: list[ArgumentSnapshot],
     result: Any,
 ) -> None:
-    """Compare what a hit would have given with what the kernel gave."""
+    """Compare the result that a hit would have returned with the kernel's."""
     if not guards_hold(recipe):
         return
     _refuse(recipe, func, key, disagreements(recipe, args, kwargs, before, result))
@@ -248,5 +265,5 @@ def clear() -> None:
 
 
 def count() -> int:
-    """How many recipes are cached, large ones counted as several."""
+    """The number of cached recipes, where large ones count as several."""
     return _size.num_recipes

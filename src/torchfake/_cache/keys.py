@@ -1,16 +1,17 @@
-"""The signature and the key of a call: what its outcome depends on.
+"""The signature and the key of a call: the facts on which its outcome depends.
 
 Input: an operator and the arguments of one call. Output: its signature (how many arguments are
 passed by position and which by name), and for each signature a function that makes keys. Invariant:
-two calls of equal signature and equal key have outcomes of equal metadata, but for the guards of
-``_cache/recipes``.
+if the guards of ``_cache/recipes`` hold too, two calls of equal signature and equal key have
+outcomes of equal metadata.
 
-A key is a tuple: a fake stands in it as its metadata record, a list as a tuple, anything else as
-itself, with its type where the schema leaves that open, since 1 and 1.0 and True are equal. Of a
-fake alone, the record itself is the key. One element more says that values are known from which
-that of the result may follow, or which numbers among them are not finite: what is computed from
-these is not assumed to be. Calls with a number or nothing where the schema has a tensor have keys
-of another layout.
+A key is a tuple with an element for each argument: the metadata record of a fake, a tuple for a
+list, any other argument itself, preceded by its type where the schema allows several types, since
+1, 1.0 and True are equal; 0.0 and -0.0, which are equal too, are texts there. The key of a call
+with a single fake is the record itself. A key ends with True if the value of the result may follow
+from known values. If the value cannot follow, since others are unknown, the key ends with a
+negative number if the known ones (an infinity, a zero divisor) may make the result infinite or NaN.
+Calls with a number or None in the place of a tensor have keys from ``_generic_key``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core.schemas import OpTraits, traits_of
+from torchfake._eager_checks import values
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends
@@ -31,23 +33,23 @@ KeyFunction = Callable[[Args, Kwargs | None], Any]
 
 
 class NoKeyError(TypeError):
-    """An argument that cannot be part of a key: a real tensor, a generator, a symbolic size."""
+    """Raised for an argument that no key can contain: a real tensor, generator or symbolic size."""
 
 
 def signature_of(args: Args, kwargs: Kwargs | None) -> Any:
-    """How many arguments are passed by position, and which by name. torch leaves out those that
-    are at their default.
+    """The number of positional arguments, and the names of the others. torch does not pass
+    arguments that have their default value.
     """
     return (len(args), *kwargs) if kwargs else len(args)
 
 
 class _Template(NamedTuple):
-    """Source text for one argument; ``{0}`` stands for its name."""
+    """Source text for one argument; ``{0}`` stands for the name of its variable."""
 
-    key: str  # its part of the key
-    storage: str = ""  # of a tensor
-    is_unknown: str = ""  # whether that storage, ``{0}``, is there and has no known value
-    is_known: str = ""  # whether it is there and has one
+    key: str  # the argument's part of the key
+    storage: str = ""  # the storage, if the argument is a tensor
+    is_unknown: str = ""  # whether the storage ``{0}`` is not None and has no known value
+    is_known: str = ""  # whether the storage ``{0}`` is not None and has a known value
 
 
 _TENSOR = _Template("{0}._fake_meta", "{0}._fake_storage", "{0}.value is None",
@@ -61,7 +63,7 @@ _TENSOR_OR_NONE = _Template(
 _LIST = _Template("tuple({0})")
 _LIST_OR_NONE = _Template("(None if {0} is None else tuple({0}))")
 _TENSORS = _Template("generic_key({0})")
-_NUMBER = _Template("type({0}), {0}")
+_NUMBER = _Template("type({0}), {0} if type({0}) is not float else {0} or repr({0})")
 _ITSELF = _Template("{0}")
 
 _TEMPLATES = {
@@ -79,134 +81,120 @@ _TEMPLATES = {
     "Optional[number]": _NUMBER,
     "Optional[Generator]": _Template("refuse_generator({0})"),
 }
-"""By the type that the schema gives an argument. Calls with an argument of another have no key."""
+"""Templates by argument type, as schemas print it. Calls with arguments of other types have no key.
+"""
 
 _TEMPLATES |= dict.fromkeys(("int", "bool", "float", "str", "Device"), _ITSELF)
 _TEMPLATES |= {f"Optional[{t}]": _ITSELF for t in ("int", "bool", "float", "str", "Device")}
 
 
-class Facts(NamedTuple):
-    """What the key function of an operator depends on, beside the signature."""
-
-    returns_uninitialized: bool
-    writes_first: bool
-    needs_all_values: bool
-    divides: bool
-
-
 class Layout(NamedTuple):
-    """What the calls of one operator and signature have in common, for the text of functions."""
+    """The calls of one operator and signature, as source text of the functions generated for them.
 
-    templates: tuple[_Template, ...]  # of the arguments that are passed
+    The arguments are the variables ``a0``, ``a1``, ...; the storage of ``a0`` is ``sa0``.
+    """
+
+    variables: tuple[str, ...]  # one for each argument that is passed
     num_positional: int
-    names: tuple[str, ...]  # of the others
-    facts: Facts
-
-    @property
-    def variables(self) -> list[str]:
-        """The name of each argument in the text."""
-        return [f"a{i}" for i in range(len(self.templates))]
-
-    @property
-    def tensors(self) -> list[tuple[_Template, str, str]]:
-        """The arguments that are tensors: the template, and the names of tensor and storage."""
-        pairs = zip(self.templates, self.variables, strict=True)
-        return [(template, a, f"s{a}") for template, a in pairs if template.storage]
-
-    @property
-    def storages(self) -> str:
-        """Statements that give the storages their names."""
-        return "; ".join(f"{s} = {each.storage.format(a)}" for each, a, s in self.tensors)
-
-    @property
-    def is_known(self) -> list[str]:
-        """Of each tensor, whether its value is known."""
-        return [template.is_known.format(s) for template, _, s in self.tensors]
-
-    @property
-    def parts(self) -> str:
-        """The parts of the key if no value is known.
-
-        Keys of what returns empty memory tell whether torch fills that; keys of what writes its
-        first argument, which of the others are on its storage: with the metadata, that tells where
-        they overlap.
-        """
-        parts = [each.key.format(a) for each, a in zip(self.templates, self.variables, strict=True)]
-        parts += ["fills_memory()"] * self.facts.returns_uninitialized
-        if self.facts.writes_first and self.templates[0] is _TENSOR:
-            parts += [f"{s} is sa0" for _, _, s in self.tensors[1:]]
-        return "".join(f"{part}, " for part in parts)
-
-    @property
-    def unknown_key(self) -> str:
-        """The key if no value is known."""
-        parts = self.parts
-        is_record = self.templates == (_TENSOR,) and parts.count(",") == 1
-        return parts.removesuffix(", ") if is_record else f"({parts})"
+    names: tuple[str, ...]  # of the arguments that are passed by name
+    writes_first: bool
+    storages: str  # statements that assign the storages to their variables
+    is_known: str  # whether some value is known
+    is_partly_known: str  # whether one is unknown besides, and the result needs all of them
+    marks: str  # of values that are known, if others are not: see _unknown_values/finiteness
+    fills: str  # an element of keys: whether torch fills memory that the operator leaves unset
+    parts: str  # the elements of the key if no value is known
+    unknown_key: str  # the key if no value is known
+    known_key: str  # the key if the value of the result may follow from known values
 
 
 def layout_of(func: Any, args: Args, kwargs: Kwargs) -> Layout | None:
-    """The layout of calls of `func` of this call's signature; None if they can have no key."""
+    """The layout of calls of `func` with this signature; None if such calls have no key."""
     arguments = func._schema.arguments
     by_name = {a.name: a for a in arguments}
     passed = [*arguments[: len(args)], *(by_name[name] for name in kwargs)]
     templates = [_TEMPLATES.get(str(argument.type)) for argument in passed]
     if None in templates:
         return None
-    traits = traits_of(func)
-    facts = Facts(
-        returns_uninitialized=traits.returns_uninitialized,
-        writes_first=traits.mutated_positions == (0,) and len(args) > 0,
-        needs_all_values=needs_all_values(traits),
-        divides=finiteness.divides(traits.packet),
+    return _layout(traits_of(func), templates, len(args), tuple(kwargs))  # type: ignore[arg-type]
+
+
+def _layout(
+    traits: OpTraits, templates: list[_Template], num_positional: int, names: tuple[str, ...]
+) -> Layout:
+    variables = tuple(f"a{i}" for i in range(len(templates)))
+    pairs = list(zip(templates, variables, strict=True))
+    tensors = [(template, a, f"s{a}") for template, a in pairs if template.storage]
+    known = [template.is_known.format(s) for template, _, s in tensors]
+    unknown = [template.is_unknown.format(s) for template, _, s in tensors]
+    needs_all = needs_all_values(traits) and len(tensors) > 1
+    writes_first = traits.mutated_positions == (0,) and num_positional > 0
+    fills = "fills_memory(), " if traits.returns_uninitialized else ""
+    parts = "".join(f"{template.key.format(a)}, " for template, a in pairs) + fills
+    if (writes_first or assumptions.compares(traits.packet)) and templates[0] is _TENSOR:
+        # With the metadata, this says where the arguments overlap. And numbers equal themselves.
+        parts += "".join(f"{s} is sa0, " for _, _, s in tensors[1:])
+    is_record = templates == [_TENSOR] and parts.count(",") == 1
+    return Layout(
+        variables,
+        num_positional,
+        names,
+        writes_first,
+        storages="; ".join(f"{s} = {each.storage.format(a)}" for each, a, s in tensors) or "pass",
+        is_known=" or ".join(known) or "False",
+        is_partly_known=" or ".join(unknown) if needs_all else "False",
+        marks=_marks(traits, known, [a for _, a, _ in tensors]),
+        fills=fills,
+        parts=parts,
+        unknown_key=parts.removesuffix(", ") if is_record else f"({parts})",
+        known_key=f"({parts}True,)",
     )
-    return Layout(tuple(templates), len(args), tuple(kwargs), facts)  # type: ignore[arg-type]
+
+
+def _marks(traits: OpTraits, known: list[str], tensors: list[str]) -> str:
+    """An expression for the marks of the tensors whose values are known, together."""
+    functions = ["mark_of"] * len(tensors)
+    if finiteness.divides(traits.packet):
+        functions[1:2] = ["mark_of_divisor"] * len(functions[1:2])
+    each = zip(known, functions, tensors, strict=True)
+    return " | ".join(f"({is_known} and {of}({a}))" for is_known, of, a in each) or "0"
 
 
 def needs_all_values(traits: OpTraits) -> bool:
-    """Whether results have values only where all arguments have one; else values do not matter."""
+    """Whether a result has a known value only if all arguments have one."""
     depends_on_some = traits.mutated_names or traits.is_random or traits.reads_values
+    depends_on_some = depends_on_some or values.takes_values(traits.packet)
     return not depends_on_some and not assumptions.is_known_if_one_is(traits.packet)
 
 
 @cache
 def key_function(layout: Layout) -> KeyFunction:
-    """The key function of a signature, as one expression without a loop.
-
-    Made from text, as dataclasses and named tuples make theirs: a loop over the arguments would
-    take longer than all the rest of a hit but the wrapper.
+    """The key function of a signature, generated as text without a loop, as dataclasses generate
+    methods: a loop would take longer than the rest of a hit without the new wrapper.
     """
-    names, tensors, known = layout.variables, layout.tensors, layout.is_known
-    unknown = [template.is_unknown.format(s) for template, _, s in tensors]
-    is_partly_known = layout.facts.needs_all_values and len(tensors) > 1
-    marks = [
-        f"({each} and {'mark_of_divisor' if i == 1 and layout.facts.divides else 'mark_of'}({a}))"
-        for i, (each, (_, a, _)) in enumerate(zip(known, tensors, strict=True))
-    ]
-    parts, key = layout.parts, layout.unknown_key
-    fills = "fills_memory(), " if layout.facts.returns_uninitialized else ""
+    variables, num_positional = layout.variables, layout.num_positional
     text = f"""
 def key(args, kwargs):
-    {_unpacking(names[: layout.num_positional], "args")}
-    {_unpacking(names[layout.num_positional :], "kwargs.values()")}
+    {_unpacking(variables[:num_positional], "args")}
+    {_unpacking(variables[num_positional:], "kwargs.values()")}
     try:
-        {layout.storages or "pass"}
-        if {f"not ({' or '.join(known)})" if tensors else "True"}:
-            return {key}
-        if {" or ".join(unknown) if is_partly_known else "False"}:
-            mark = {" | ".join(marks) or "0"}
-            return ({parts}-mark,) if mark else {key}
-        return ({parts}True,)
+        {layout.storages}
+        if not ({layout.is_known}):
+            return {layout.unknown_key}
+        if {layout.is_partly_known}:
+            mark = {layout.marks}
+            return ({layout.parts}-mark,) if mark else {layout.unknown_key}
+        return {layout.known_key}
     except AttributeError:  # no fake where the schema has a tensor
         pass
-    return generic_key((args, kwargs, {fills}))
+    return generic_key((args, kwargs, {layout.fills}))
 """
     namespace = dict(NAMES)
     exec(text, namespace)
     return namespace["key"]  # type: ignore[no-any-return]
 
 
-def _unpacking(names: list[str], source: str) -> str:
+def _unpacking(names: tuple[str, ...], source: str) -> str:
     return f"({', '.join(names)},) = {source}" if names else "pass"
 
 
@@ -222,10 +210,10 @@ _ATOMIC_TYPES = frozenset(
 
 
 def _generic_key(value: Any) -> Any:
-    """The key of anything that can have one, with all that can matter about it.
+    """The key of an argument, or a container of arguments, of any type that a key can contain.
 
-    Where all values are known, what is in them does not: they are not looked at, which would
-    compute those that are computed when they are read.
+    If all values are known, it does not matter whether they are finite. They are not examined then,
+    since that would compute lazy values.
     """
     return _key_of(value, _known_mark if are_known(value) else _mark_if_known)
 
@@ -238,12 +226,12 @@ def _key_of(value: Any, mark: Callable[[FakeTensor], Any]) -> Any:
     if isinstance(value, dict):
         return tuple([(name, _key_of(item, mark)) for name, item in value.items()])
     if type(value) in _ATOMIC_TYPES:
-        return type(value), value
+        return type(value), value if type(value) is not float else value or repr(value)
     raise NoKeyError(f"a {type(value).__name__} cannot be part of a key")
 
 
 def are_known(value: Any) -> bool:
-    """Whether all fakes in `value`, and in what it contains, have known values."""
+    """Whether all fakes in `value`, in nested containers too, have known values."""
     if isinstance(value, FakeTensor):
         return value._fake_storage.is_known
     if isinstance(value, dict):
@@ -266,4 +254,4 @@ NAMES: dict[str, Any] = {
     "refuse_generator": _refuse_generator,
     "fills_memory": backends.is_deterministic,
 }
-"""What the text of keys names."""
+"""The globals of generated functions."""

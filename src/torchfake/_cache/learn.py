@@ -1,8 +1,8 @@
-"""Learns a recipe from a call: its arguments before the kernel ran, and its result after.
+"""Learns a recipe by comparing the arguments of a call before and after the kernel ran.
 
 Input: an operator, its arguments, a snapshot of the fakes among them, and the result. Output: a
-:class:`Recipe`, or None where the outcome does not follow from the metadata of the arguments alone.
-Invariant: nothing is run and nothing is changed.
+:class:`Recipe`, or None if the outcome does not follow from the metadata of the arguments alone.
+Invariant: no operator is run, and no argument or result is changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CONSTANT_TYPES = (bool, int, float, str, type(None), torch.dtype)
 
 
 class ArgumentSnapshot(NamedTuple):
-    """A fake among the arguments, as it was before the call."""
+    """The metadata, storage and knowledge of a fake among the arguments before the call."""
 
     path: ArgumentPath
     fake: FakeTensor
@@ -50,7 +50,7 @@ class ArgumentSnapshot(NamedTuple):
 
 
 def snapshot_arguments(args: Args, kwargs: Kwargs) -> list[ArgumentSnapshot]:
-    """The fakes among the arguments, as they are now: an operation may change them."""
+    """Take a snapshot of each fake among the arguments, which the operation may change."""
     found = []
     for name, value in (*enumerate(args), *kwargs.items()):
         if isinstance(value, FakeTensor):
@@ -70,14 +70,18 @@ def _snapshot(path: ArgumentPath, fake: FakeTensor) -> ArgumentSnapshot:
 def learn_recipe(
     func: Any, args: Args, kwargs: Kwargs, before: list[ArgumentSnapshot], result: Any
 ) -> Recipe | None:
-    """The recipe of a call that has its result; None where its outcome is not the metadata's."""
+    """Derive the recipe of a call that returned `result`; None if metadata alone does not decide
+    its outcome.
+    """
     traits = traits_of(func)
     reader = _OutcomeReader(before)
     outcome = reader.outcome_of(result)
     metadata_changes = reader.metadata_changes()
     if outcome is None or metadata_changes is None:
         return None
-    if traits.is_view and not before:  # of a tensor that C++ made of a number
+    if traits.is_view and not before:  # a view of a tensor that C++ made from a number
+        return None
+    if _has_empty_argument(traits, before) and not traits.is_view:
         return None
     new_bytes = tuple(storage.num_bytes for storage in reader.new_storages)
     propagates = _may_propagate_values(traits, before, outcome, new_bytes)
@@ -97,7 +101,7 @@ def learn_recipe(
         guard_default_dtype=None if has_dtype else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
         is_recorded=_is_recorded(traits, before, new_bytes),
-        words_to_pass=_words_to_pass(func, args, kwargs, outcome) if draws else None,
+        words_to_skip=_words_to_skip(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),
         fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
         is_lazy=_is_lazy(call, before, outcome, result),
@@ -106,26 +110,29 @@ def learn_recipe(
 
 
 def _is_lazy(call: Call, before: list[ArgumentSnapshot], outcome: Any, result: Any) -> bool:
-    """Whether the value of the result, or of what a draw has filled, is computed when it is read,
-    and that of each such call where those of all fakes among the arguments are known.
+    """Whether the value of the result, or of the first argument, is computed when it is read. Then
+    this holds for every call of the key in which all arguments have known values.
     """
     if isinstance(outcome, NewResult):
         is_followed = all(b.fake._fake_storage.is_known for b in before)
         return is_followed and isinstance(result._fake_storage.value, LazyValue)
-    if not isinstance(outcome, ArgumentResult) or call.kwargs or not call.traits.is_random:
+    if not isinstance(outcome, ArgumentResult) or call.kwargs:
         return False
     storage, record = result._fake_storage, result._fake_meta
+    if not call.traits.is_random:
+        value = storage.value if call.args and result is call.args[0] else None
+        return isinstance(value, LazyValue) and value.is_result_of(call.func)
     is_whole = record.num_bytes == storage.num_bytes and record.device.type == "cpu"
     return is_whole and isinstance(storage.value, lazy_draws.LazyDraw)
 
 
-def _words_to_pass(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> Words | None:
-    """The words that a draw takes which keeps no values, if each such call takes as many."""
+def _words_to_skip(func: Any, args: Args, kwargs: Kwargs, outcome: Any) -> Words | None:
+    """The words that each draw of this key takes; None if calls differ, or values are kept."""
     first = flatten_outcome(outcome)[0]
     if isinstance(first, NewResult):
-        return random_values.words_to_pass(func, args, kwargs, first.record)
+        return random_values.words_to_skip(func, args, kwargs, first.record)
     if isinstance(first, ArgumentResult) and traits_of(func).overwrites_first:
-        return random_values.words_to_pass(func, args, kwargs, args[0]._fake_meta)
+        return random_values.words_to_skip(func, args, kwargs, args[0]._fake_meta)
     return None
 
 
@@ -136,7 +143,15 @@ def _is_recorded(
     return touches_bytes and any(b.record.mark for b in before)
 
 
-# Outcome: what the results are, in terms of the arguments.
+def _has_empty_argument(traits: OpTraits, before: list[ArgumentSnapshot]) -> bool:
+    """Whether an argument has no elements and views a storage of unknown value, or is written:
+    keys tell of storages, and the value of a tensor without elements is known whatever theirs is.
+    """
+    empty = [b for b in before if 0 in b.record.size and not b.record.mark]
+    return bool(empty) and (bool(traits.mutated_names) or not all(b.is_known for b in empty))
+
+
+# Outcome: the results, in terms of the arguments.
 
 
 class _OutcomeReader:
@@ -149,7 +164,7 @@ class _OutcomeReader:
         self.new_storages: list[Storage] = []
 
     def outcome_of(self, result: Any) -> Any:
-        """`result` as one of the four outcomes, or None."""
+        """Describe `result` by outcomes (``_cache/recipes``); None if that is not possible."""
         if isinstance(result, FakeTensor):
             return self._outcome_of_fake(result)
         if isinstance(result, _CONSTANT_TYPES):
@@ -175,8 +190,8 @@ class _OutcomeReader:
         return NewResult(fake._fake_meta, index)
 
     def metadata_changes(self) -> tuple[tuple[ArgumentPath, Metadata], ...] | None:
-        """The arguments that have other metadata now; None if storages changed too, or might have,
-        had they been smaller.
+        """The arguments whose metadata the call changed; None if the call changed a storage too, or
+        would have changed a smaller one.
         """
         for b in self.before:
             if b.fake._fake_storage is not b.storage or b.storage.num_bytes != b.num_bytes:
@@ -192,20 +207,20 @@ def _bytes_spanned(record: Metadata) -> int:
 
 
 def _unique_paths(paths: list[tuple[int, ArgumentPath]]) -> dict[int, ArgumentPath | None]:
-    """Paths by identity; None for an object with two: a recipe cannot tell which is meant."""
+    """Paths by object identity; None for an object with two: other calls may pass two objects."""
     found: dict[int, ArgumentPath | None] = {}
     for key, path in paths:
         found[key] = None if key in found else path
     return found
 
 
-# Values: whether results may have known ones, and what a fill is.
+# Values: whether those of results may be known, and the value of a fill.
 
 
 def _may_propagate_values(
     traits: OpTraits, before: list[ArgumentSnapshot], outcome: Any, new_bytes: tuple[int, ...]
 ) -> bool:
-    """Whether a result, or what is written, could have a known value: see ``propagate_values``."""
+    """Whether a result or a written argument may have a known value: see ``propagate_values``."""
     new = [o for o in flatten_outcome(outcome) if isinstance(o, NewResult)]
     small = [o for o in new if known_values.keeps_value(new_bytes[o.storage_index], o.record.dtype)]
     if not new and not traits.mutated_names:
@@ -227,7 +242,7 @@ def _keeps_draw(record: Metadata) -> bool:
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
-    """Whether it is floating or complex: no value is known of unwritten memory of such a dtype."""
+    """Whether a dtype is floating or complex. Uninitialised memory of these has no known value."""
     return dtype.is_floating_point or dtype.is_complex
 
 
@@ -249,13 +264,13 @@ _FILL_NUMBERS: dict[str, Callable[[Args], Any]] = {
 def _fill_of(
     traits: OpTraits, args: Args, outcome: Any, new_bytes: tuple[int, ...]
 ) -> ConstantFill | None:
-    """The value of what is filled with one number: the kernel has run once and accepted it."""
+    """The value of a tensor filled with one number, which the kernel has accepted; else None."""
     packet = "aten::zeros" if traits.returns_uninitialized else traits.packet
     if packet not in _FILL_NUMBERS:
         return None
     number = _FILL_NUMBERS[packet](args)
-    if not isinstance(number, (bool, int, float, complex)) or _has_float_zero(number):
-        return None  # 0.0 and -0.0 have the same key
+    if type(number) not in (bool, int, float):
+        return None  # of a complex number, keys do not tell the signs of zeros
     if isinstance(outcome, NewResult):
         return ConstantFill(number, outcome.record.dtype, new_bytes[outcome.storage_index])
     record = args[0]._fake_meta
@@ -263,7 +278,7 @@ def _fill_of(
 
 
 def _leaves_mark(call: Call, before: list[ArgumentSnapshot], outcome: Any) -> bool:
-    """Whether numbers of a result, or of what is written, are not assumed to be finite."""
+    """Whether some result or written argument is not assumed to be finite."""
     if any(b.record.mark for b in before):
         return False
     new = [o.record for o in flatten_outcome(outcome) if isinstance(o, NewResult)]
@@ -275,7 +290,7 @@ def _leaves_mark(call: Call, before: list[ArgumentSnapshot], outcome: Any) -> bo
 def _assumed_fill(
     call: Call, before: list[ArgumentSnapshot], outcome: Any, new_bytes: tuple[int, ...]
 ) -> ConstantFill | None:
-    """What is assumed of the result where no argument has a value: that numbers are finite."""
+    """The value to assume, or the mark to set, for the result of unknown arguments; else None."""
     if any(b.record.mark for b in before):
         return None
     if isinstance(outcome, ArgumentResult) and call.traits.overwrites_first and len(before) == 1:
@@ -288,27 +303,22 @@ def _assumed_fill(
     marked = finiteness.result_value(call, outcome.record) if is_in_key else None
     if marked is not None:
         return marked
+    if before and not before[0].is_known and assumptions.is_with_itself(call):
+        before = before[:1]
     if len(before) != 1 or before[0].is_known:
         return None
-    return assumptions.fill_of_unknown(call.traits.packet, before[0].record, outcome.record)
+    return assumptions.fill_of_unknown(call, before[0].record, outcome.record)
 
 
-def _has_float_zero(number: complex) -> bool:
-    """Whether a number has a zero with a sign."""
-    if isinstance(number, complex):
-        return not (number.real and number.imag)
-    return isinstance(number, float) and not number
-
-
-# Guards: what the outcome depends on beyond the key.
+# Guards: values that the outcome depends on and the key does not contain.
 
 
 _USES_DEFAULT_DTYPE = frozenset({"aten::linspace", "aten::logspace"})
-"""Give the default dtype, although their ends may be floating tensors."""
+"""Operators whose result has the default dtype even if their arguments are floating tensors."""
 
 
 def _promotes_from_floats(traits: OpTraits, before: list[ArgumentSnapshot]) -> bool:
-    """Whether type promotion finds a floating dtype, and so never uses the default one."""
+    """Whether type promotion finds a floating dtype, and so does not use the default dtype."""
     are_floats = [_is_inexact(b.record.dtype) for b in before]
     if traits.packet in _USES_DEFAULT_DTYPE:
         return False

@@ -1,13 +1,16 @@
-"""What a recipe is: the outcome of an operation, in terms of the arguments of the call.
+"""Recipes: the outcome of an operation, in terms of the arguments of the call.
 
-Input: the parts of an outcome, from ``_cache/learn``. Output: a :class:`Recipe`, and for those that
-make one wrapper at most a :class:`FastRecipe`, which is all that the hot path reads. Invariant: a
-recipe names arguments by their path in the call and storages by the arguments that view them, never
-a tensor of the call it was learned from.
+Input: the parts of an outcome, from ``_cache/learn``. Output: a :class:`Recipe`; if its outcome is
+a single new wrapper, also a :class:`FastRecipe`, the only form that the hot path reads. Invariant:
+a recipe refers to an argument by its path in the call, and to a storage by an argument on it, never
+to a tensor of the call from which the recipe was learned.
 
-What a recipe depends on beyond its key are its guards: torch's default dtype, and the devices of
-the mode. They cost nothing where a recipe has none; these values are no part of keys, since most
-recipes do not depend on them.
+An outcome may depend on two settings that are not in its key, since few outcomes do: torch's
+default dtype, and the devices of the mode. A recipe that depends on one has a guard, which is
+checked before the recipe is used. Three more conditions are looked at where a recipe is applied:
+whether inference mode is on (``_dispatch``), whether the storage that is filled has the size that
+was learned (`apply_fill`), and whether all values are known from which a lazy one follows
+(`_lazy_value`).
 """
 
 from __future__ import annotations
@@ -22,16 +25,17 @@ import torch
 from torchfake._cache.keys import are_known
 from torchfake._core import modes
 from torchfake._core.metadata import DEFERRED_AS_META, MARKS, Metadata, with_mark
-from torchfake._core.schemas import OpTraits
+from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, StorageKind
-from torchfake._operators import constant_propagation, lazy_draws, random_values
+from torchfake._eager_checks.values import checks_values
+from torchfake._operators import constant_propagation, lazy_draws, lazy_values, random_values
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._random.lazy_generators import Words
 from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
 
 
 class ArgumentPath(NamedTuple):
-    """Which argument of a call is meant."""
+    """The place of an argument in a call."""
 
     argument: Any  # a position or a name
     element: int | None = None  # the index, if the argument is a list
@@ -47,7 +51,7 @@ class ArgumentPath(NamedTuple):
 
 
 class NewResult(NamedTuple):
-    """A result with a storage of its own."""
+    """A result with a new storage."""
 
     record: Metadata
     storage_index: int  # among the new storages of the call
@@ -61,7 +65,7 @@ class ViewResult(NamedTuple):
 
 
 class ArgumentResult(NamedTuple):
-    """A result that is an argument, the same object."""
+    """A result that is one of the arguments: the same Python object."""
 
     argument: ArgumentPath
 
@@ -73,7 +77,7 @@ class ConstantResult(NamedTuple):
 
 
 def flatten_outcome(outcome: Any) -> list[Any]:
-    """The single outcomes in an outcome, lists and tuples opened."""
+    """The outcomes of single results in an outcome with nested lists and tuples, in order."""
     if type(outcome) in (list, tuple):
         return [part for item in outcome for part in flatten_outcome(item)]
     return [outcome]
@@ -81,52 +85,54 @@ def flatten_outcome(outcome: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class Recipe:
-    """How to make the result of an operation from its arguments."""
+    """How to build the result of an operation from its arguments."""
 
     outcome: Any  # one of the four above, or a list or tuple of them
     op: Any  # the operator
     new_storage_bytes: tuple[int, ...] = ()  # the sizes of the new storages
-    metadata_changes: tuple[tuple[ArgumentPath, Metadata], ...] = ()  # arguments it changes
+    metadata_changes: tuple[tuple[ArgumentPath, Metadata], ...] = ()  # of arguments, afterwards
     propagates_values: bool = False  # values may be known: see _operators/constant_propagation
-    fill: ConstantFill | None = None  # value of the one new or wholly written storage
-    is_lazy: bool = False  # where all values are known, that of the result is computed when read
-    increments_versions: bool = False  # a foreach, whose kernel counts the writes for autograd
-    guard_default_dtype: torch.dtype | None = None  # holds only while this is torch's default
-    guard_devices: Any = None  # holds only while current_devices() is this
+    fill: ConstantFill | None = None  # the value of the one storage that is new or overwritten
+    is_lazy: bool = False  # if all arguments are known, the result's value is computed when read
+    increments_versions: bool = False  # a foreach operator: its kernel counts writes for autograd
+    guard_default_dtype: torch.dtype | None = None  # guard: torch's default dtype must be this
+    guard_devices: Any = None  # guard: current_devices() must return this
     is_recorded: bool = False  # makes or writes deferred storages: see _recording/record
-    words_to_pass: Words | None = None  # that a draw without values takes of the lazy generator
-    has_plain_arguments: bool = True  # fakes that are not deferred, whose values it may overwrite
+    words_to_skip: Words | None = None  # the words of the lazy generator that an unread draw skips
+    has_plain_arguments: bool = True  # some fake is not deferred: its value may be overwritten
 
     new_kinds: tuple[StorageKind, ...] = field(default=(), compare=False)  # of the new storages
-    # The fields of a FastRecipe for the hot path: that takes three times as long to unpack
+    # The FastRecipe for the hot path, as a plain tuple, which is unpacked three times as fast:
     fast: tuple[Any, ...] | None = field(default=None, compare=False)
-    returned_argument: int | None = field(default=None, compare=False)  # position of the result
-    # What it does to that argument, the first; False if it cannot:
+    returned_argument: int | None = field(default=None, compare=False)  # which one is the result
+    # Sets the value of the first argument, if that is the result; False if it cannot be set:
     write: Callable[[Args], bool] | None = field(default=None, compare=False)
-    # The same where it is recorded, for which values do not matter:
-    unrecorded: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
+    # (fast, returned_argument) for deferred fakes, whose values the recipe does not have to set:
+    for_deferred: tuple[FastRecipe | None, int | None] = field(default=(None, None), compare=False)
 
-    # The operator, if all tensors are arguments by position:
+    # The traits of the operator, if every tensor is passed by position and not in a list:
     recordable: OpTraits | None = field(default=None, compare=False)
-    # The same with what is recorded, if that takes nothing else; made when it is first needed:
+    # The RecordingRecipe, made when it is first read; None if the call cannot be recorded by one:
     recording: RecordingRecipe | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.new_kinds = self._kinds_of_new_storages()
         fast = self._derive_fast_path()
-        self.unrecorded = fast, self.returned_argument
-        passes_over = self.words_to_pass is not None
+        self.for_deferred = fast, self.returned_argument
+        passes_over = self.words_to_skip is not None
         is_computed_now = self.computes_values and not self.is_lazy
         if fast is not None and not (self.is_recorded or passes_over or is_computed_now):
-            self.fast = (*fast,)  # of the others, the hot path does nothing
+            self.fast = (*fast,)
         if self.is_recorded or (is_computed_now and not passes_over):
             self.returned_argument = None
-        if self.words_to_pass is not None:
-            self.write = partial(_draw, self.words_to_pass)
+        if self.words_to_skip is not None:
+            self.write = partial(_draw, self.words_to_skip)
         elif self.fill is not None:
             self.write = partial(_fill, self.fill)
         elif self.is_lazy:
-            self.write = partial(lazy_draws.draw_whole_lazily, self.op)
+            is_random = traits_of(self.op).is_random
+            write = lazy_draws.draw_whole_lazily if is_random else constant_propagation.write_lazily
+            self.write = partial(write, self.op)
 
     def __getattr__(self, name: str) -> Any:
         if name != "recording":
@@ -140,13 +146,15 @@ class Recipe:
         return self.propagates_values and self.fill is None
 
     def _kinds_of_new_storages(self) -> tuple[StorageKind, ...]:
+        if not self.new_storage_bytes:
+            return ()
         new = [each for each in flatten_outcome(self.outcome) if isinstance(each, NewResult)]
         device_of = {each.storage_index: each.record.device for each in new}
         sizes = enumerate(self.new_storage_bytes)
         return tuple(StorageKind(size, device_of[i], self.op) for i, size in sizes)
 
     def _derive_fast_path(self) -> FastRecipe | None:
-        """A fast recipe, or `returned_argument` set, if the hot path can do all there is to do."""
+        """Return the fast recipe, or set `returned_argument`, if that describes the outcome."""
         if self.metadata_changes or self.increments_versions or self.guard_devices is not None:
             return None
         outcome = self.outcome
@@ -161,7 +169,7 @@ class Recipe:
 
 
 def apply_fill(fill: ConstantFill, fake: FakeTensor) -> bool:
-    """Set the value of the storage of `fake`, if it is as large as what was filled."""
+    """Set the value of the storage of `fake`. False if the storage has another size than `fill`."""
     storage = fake._fake_storage
     if storage.num_bytes != fill.num_bytes:
         return False
@@ -174,34 +182,34 @@ def _fill(fill: ConstantFill, args: Args) -> bool:
 
 
 def _draw(words: Words, args: Args) -> bool:
-    random_values.pass_words(words)
+    random_values.skip_words(words)
     args[0]._fake_storage.value = None
     return True
 
 
 def _lazy_value(recipe: Recipe, args: Args, kwargs: Kwargs | None) -> Any:
-    """The value of the new storage of a call; None if it does not follow from those known."""
+    """The lazy value of a call's new storage; None unless the values of all arguments are known."""
     named = kwargs or {}
     if modes.is_recording() or not are_known((args, named)):
         return None
     record, num_bytes = recipe.outcome.record, recipe.new_storage_bytes[0]
-    return constant_propagation.lazy_value(recipe.op, args, named, record, num_bytes)
+    return lazy_values.lazy_value(recipe.op, args, named, record, num_bytes)
 
 
 class FastRecipe(NamedTuple):
-    """A recipe for one new wrapper, with no guard but the default dtype."""
+    """A recipe for one new wrapper, whose only guard is the default dtype."""
 
     record: Metadata
     wrapper: tuple[Any, ...]  # the arguments of make_wrapper
-    base: Any  # position of the argument it is a view of, or None
+    base: Any  # the position of the argument that the result is a view of, or None
     guard_default_dtype: torch.dtype | None
     kind: Any  # the StorageKind of the new storage, if it has one
     value: ConstantFill | None
-    make_value: Callable[[Args, Kwargs | None], Any] | None  # of one that depends on arguments
+    make_value: Callable[[Args, Kwargs | None], Any] | None  # computes a value that is not a fill
 
 
 def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | None:
-    if record.conj or record.neg:  # set on the wrapper after it is made
+    if record.conj or record.neg:  # these bits can only be set after the wrapper is made
         return None
     kind = recipe.new_kinds[0] if recipe.new_kinds else None
     wrapper = wrapper_arguments(record)
@@ -211,25 +219,25 @@ def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | No
 
 
 class RecordingRecipe(NamedTuple):
-    """A recipe for one new wrapper, or for the first argument, and what is recorded of the call."""
+    """A recipe for recording a call that returns one new wrapper or its first argument."""
 
-    wrapper: tuple[Any, ...] | None  # the arguments of make_wrapper; None: the first argument
-    records: tuple[Metadata, ...]  # of the result, by the mark of a deferred fake
+    wrapper: tuple[Any, ...] | None  # arguments of make_wrapper; None: returns the first argument
+    records: tuple[Metadata, ...]  # the metadata of the result, indexed by the mark of fakes
     kind: Any  # the StorageKind of the new storage, if it has one
     guard_default_dtype: torch.dtype | None
-    is_empty: bool  # memory that nobody has written: no operation
+    is_empty: bool  # the result is uninitialised memory: no operation is recorded
     overwrites_first: bool
     is_random: bool
     product_kind: str | None
-    needs_mode: bool  # outside of modes, the result has a value
+    needs_mode: bool  # outside a deferred mode, the result has a value, which is not set here
 
 
 def recording_recipe(recipe: Recipe, traits: OpTraits) -> RecordingRecipe | None:
-    """How to record a call of `recipe`, of which all tensors are arguments by position; None if it
-    takes more than that.
-    """
-    fast, returned = recipe.unrecorded
+    """The recipe for recording calls of `recipe`; None if `_recording/record` has to do it."""
+    fast, returned = recipe.for_deferred
     if not traits.is_recorded_plainly or (fast is None) is (returned is None):
+        return None
+    if checks_values(recipe.op):
         return None
     facts = traits.is_empty_factory, traits.overwrites_first, traits.is_random, traits.product_kind
     if fast is None:
@@ -247,7 +255,7 @@ def recording_recipe(recipe: Recipe, traits: OpTraits) -> RecordingRecipe | None
 
 
 def current_devices() -> Any:
-    """What decides which devices there are, and which one ``cuda`` is."""
+    """The state that decides which devices exist, and which one ``cuda`` without an index is."""
     state = modes.current()
     if state is None:
         return None, False

@@ -1,16 +1,16 @@
-"""Rules: the whole of a hit in one Python call, for operators that are called often.
+"""Dispatch rules: generated functions that perform a whole hit, for operators called often.
 
-Input: an operator, a signature, and its table of recipes. Output: a function that torch calls in
-the place of ``__torch_dispatch__`` (``torch.library.register_torch_dispatch``). Invariant: it gives
-what ``_dispatch.dispatch`` would give, and leaves to that what is no plain hit: other signatures,
-known values, a recipe that takes more than one new wrapper.
+Input: an operator, a signature, and its table of recipes. Output: a function that torch calls
+instead of ``__torch_dispatch__`` (``torch.library.register_torch_dispatch``). Invariant: a rule
+returns the result that ``_dispatch.dispatch`` would return. It calls ``dispatch`` for other
+signatures, known values among several tensors, and recipes for more than one new wrapper.
 
-torch looks for such a function at each call anyway. It spares a hit the look-up of the table, the
-call of a key function and the bound method: a tenth. It is made of text, which takes as long as
-fifty hits, so only when a signature has been called :data:`CALLS_BEFORE` times.
+torch looks for a rule at each call anyway. A rule saves the lookup of the table, the call of the
+key function and the bound method: a tenth of a hit. Generating a rule takes as long as fifty hits,
+so a signature gets one after :data:`CALLS_BEFORE` calls.
 
-There are none for the classes of fakes: torch (2.13, 2.15) calls a rule of a class a second time,
-without its owner, where that has answered NotImplemented.
+Rules are registered for modes and not for classes of fakes: if the rule of a class returns
+NotImplemented, torch (2.13, 2.15) calls it a second time, without its owner.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from torchfake._cache.inference_mode import in_inference_mode, inference
 from torchfake._cache.keys import NAMES, Layout
 from torchfake._cache.recipes import Recipe
 from torchfake._core import source_location
@@ -32,23 +33,14 @@ from torchfake._torch import dispatcher, subclass
 Rule = Callable[..., Any]
 
 CALLS_BEFORE = 16
-"""How often a signature is called before it gets a rule."""
+"""The number of calls of a signature before it gets a rule."""
 
 _MAX_RULES = 3
-"""How many signatures of one operator have a rule: each looks whether a call is of the next one."""
-
-
-class Inference:
-    """Whether there may be inference tensors among fakes: to ask each takes a tenth of a hit."""
-
-    seen = False
-
-
-inference = Inference()
+"""The number of rules of one operator, for a signature each: rules are tried one after another."""
 
 
 class _Connection:
-    """What is above this file: set by :mod:`torchfake._dispatch`."""
+    """The dispatcher, which imports this file and connects itself: :mod:`torchfake._dispatch`."""
 
     dispatch: Any = None
     mode: Any = None
@@ -56,16 +48,16 @@ class _Connection:
 
 _connection = _Connection()
 _layouts: dict[str, list[tuple[Layout, dict[Any, Recipe]]]] = {}
-"""By the name of an operator: the signatures that have a rule, and their recipes."""
+"""The layouts that have a rule, each with its recipes, by the name of the operator."""
 
 
 def connect(dispatch: Rule, mode: type) -> None:
-    """Have torch call rules for this class of modes; what they leave goes to `dispatch`."""
+    """Set the class of modes that rules are for, and the function for calls that are not hits."""
     _connection.dispatch, _connection.mode = dispatch, mode
 
 
 def add(func: Any, layout: Layout, recipes: dict[Any, Recipe]) -> None:
-    """Make the rule of one signature of `func`, before those that it has."""
+    """Add a rule for one signature of `func`, which is tried before the existing ones."""
     known = [*_layouts.get(func.name(), ()), (layout, recipes)]
     if len(known) > _MAX_RULES:
         return
@@ -86,7 +78,7 @@ def clear() -> None:
 def counting(
     key_of: Callable[[Args, Kwargs | None], Any], then: Callable[[], None]
 ) -> Callable[[Args, Kwargs | None], Any]:
-    """`key_of`, which calls `then` once, when it has been called :data:`CALLS_BEFORE` times."""
+    """Wrap `key_of` so that call number :data:`CALLS_BEFORE` calls `then` first."""
     calls = iter(range(CALLS_BEFORE))
 
     def counted(args: Args, kwargs: Kwargs | None) -> Any:
@@ -99,15 +91,15 @@ def counting(
 
 @cache
 def _maker(layout: Layout, is_one_of_many: bool) -> Callable[[dict[Any, Recipe], Rule], Rule]:
-    """What makes rules of this layout."""
-    names, num, kwargs = layout.variables, layout.num_positional, layout.names
+    """Generate the function that makes rules of this layout, from recipes and the next rule."""
+    variables, num, kwargs = layout.variables, layout.num_positional, layout.names
     is_signature = f"len(kwargs) == {len(kwargs)}" if kwargs else "not kwargs"
-    if is_one_of_many:  # else another number is the exception, and raises one
+    if is_one_of_many:  # a single rule leaves another number to the ValueError of the unpacking
         is_signature += f" and len(args) == {num}"
-    unpack = [f"({', '.join(names[:num])},) = args"] if num else []
-    unpack += [f"{a} = kwargs[{key!r}]" for a, key in zip(names[num:], kwargs, strict=True)]
-    unpack += [layout.storages] if layout.storages else []
-    is_unknown = f"not ({' or '.join(layout.is_known)})" if layout.tensors else "True"
+    unpack = [f"({', '.join(variables[:num])},) = args"] if num else []
+    unpack += [f"{a} = kwargs[{key!r}]" for a, key in zip(variables[num:], kwargs, strict=True)]
+    # Of several values, of which some are known, `dispatch` finds the marks.
+    known_key = layout.known_key if layout.is_partly_known == "False" else "NO_KEY"
     separator = "\n                "
     text = f"""
 def make(recipes, rest):
@@ -115,20 +107,19 @@ def make(recipes, rest):
         recipe = NO_RECIPE
         try:
             if {is_signature}:
-                {separator.join(unpack) or "pass"}
-                if {is_unknown}:
-                    recipe = recipes[{layout.unknown_key}]
+                {separator.join([*unpack, layout.storages])}
+                recipe = recipes[{known_key} if {layout.is_known} else {layout.unknown_key}]
         except (KeyError, TypeError, ValueError, AttributeError):
             pass  # and on below: an error raised here would show this as its context
         fast = recipe.fast
         if fast is None:
-            {_RETURNS_ARGUMENT if layout.facts.writes_first else "pass"}
+            {_RETURNS_ARGUMENT if layout.writes_first else "pass"}
             return rest(owner, func, types, args, kwargs)
         {_MAKES_WRAPPER}
     return rule
 """
-    namespace = NAMES | _NAMES
-    exec(compile(text, f"{__file__}: {layout.variables}", "exec"), namespace)
+    namespace = NAMES | _NAMES | {"__name__": __name__}
+    exec(compile(text, f"{__file__}: {list(variables)}", "exec"), namespace)
     return namespace["make"]  # type: ignore[no-any-return]
 
 
@@ -148,14 +139,18 @@ record, wrapper, base, default_dtype, kind, value, make_value = fast
         if base is None:
             if in_inference_mode():
                 inference.seen = True
-            frame = getframe(1)
-            code = frame.f_code
-            known = locations_in.get(id(code))
-            if known is None:  # of a library, or new
-                location = caller_location(2)
+            try:
+                frame = getframe(1)
+            except ValueError:  # a thread of C++, where no Python has called
+                location = None
             else:
-                instruction = frame.f_lasti
-                location = known.get(instruction) or new_location(code, instruction)
+                code = frame.f_code
+                known = locations_in.get(id(code))
+                if known is None:  # code of a library, or code not seen before
+                    location = caller_location(2)
+                else:
+                    instruction = frame.f_lasti
+                    location = known.get(instruction) or new_location(code, instruction)
             storage = storage_of_kind(kind, location, value)
         elif in_inference_mode() or (inference.seen and args[base].is_inference()):
             return rest(owner, func, types, args, kwargs)
@@ -166,11 +161,12 @@ record, wrapper, base, default_dtype, kind, value, make_value = fast
         return fake"""
 
 _NAMES: dict[str, Any] = {
+    "NO_KEY": object(),
     "NO_RECIPE": Recipe(outcome=None, op=None),
     "caller_location": source_location.caller_location,
     "get_default_dtype": torch.get_default_dtype,
     "getframe": sys._getframe,
-    "in_inference_mode": torch.is_inference_mode_enabled,
+    "in_inference_mode": in_inference_mode,
     "inference": inference,
     "locations_in": source_location.locations_in.cached,
     "make_wrapper": subclass.make_wrapper,

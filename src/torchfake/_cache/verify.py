@@ -1,8 +1,8 @@
-"""Compares what a recipe would give with what the kernel gave, for ``TORCHFAKE_CHECK_CACHE=1``.
+"""Compares a recipe with the result of the kernel, for ``TORCHFAKE_CHECK_CACHE=1``.
 
-Input: a recipe, and a call of its key before and after the kernel ran. Output: what they disagree
-on, as text. Invariant: the call's own objects are compared, not a second recipe learned from it,
-since nothing can be learned from a call that passes one tensor twice.
+Input: a recipe, and a call of its key before and after the kernel ran. Output: the differences, as
+text. Invariant: the objects of the call are compared with the recipe, not a second recipe learned
+from the call, since nothing can be learned from a call that passes one tensor twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torchfake._tensor.fake_tensor import FakeTensor
 def disagreements(
     recipe: Recipe, args: Args, kwargs: Kwargs, before: list[ArgumentSnapshot], result: Any
 ) -> list[str]:
-    """What `recipe` would have got wrong of a call that has its result, a line each."""
+    """The differences between the result of a call and that of `recipe`, a line each."""
     comparison = _Comparison(recipe, args, kwargs, before)
     return [
         *comparison.outcome(recipe.outcome, result),
@@ -42,7 +42,7 @@ def disagreements(
 
 
 class _Comparison:
-    """One call being compared."""
+    """The comparison of one call with a recipe."""
 
     def __init__(
         self, recipe: Recipe, args: Args, kwargs: Kwargs, before: list[ArgumentSnapshot]
@@ -50,10 +50,10 @@ class _Comparison:
         self.recipe = recipe
         self.call = args, kwargs
         self.before = before
-        self.new: dict[int, Storage] = {}  # by index
+        self.new: dict[int, Storage] = {}  # the new storages, by the index that the recipe gives
 
     def outcome(self, outcome: Any, result: Any) -> Iterator[str]:
-        """One outcome against one result."""
+        """The differences between an outcome and a result."""
         if isinstance(outcome, NewResult):
             yield from self._new_result(outcome, result)
         elif isinstance(outcome, ViewResult):
@@ -93,7 +93,7 @@ class _Comparison:
             yield f"the result is no view of argument {outcome.base}"
 
     def arguments(self) -> Iterator[str]:
-        """The metadata, storages and values of the arguments after the call."""
+        """The differences in metadata, storages and values of the arguments after the call."""
         changed = {id(self._find(path)): record for path, record in self.recipe.metadata_changes}
         for b in self.before:
             for line in _compare_metadata(changed.get(id(b.fake), b.record), b.fake):
@@ -119,9 +119,9 @@ def _compare_fill(fill: ConstantFill | None, result: Any) -> Iterator[str]:
         return
     storage = result._fake_storage
     if storage.num_bytes != fill.num_bytes:
-        return  # no hit would have used it
+        return  # a hit does not apply such a fill
     if isinstance(fill, MaybeNotFinite) and isinstance(storage.value, MaybeNotFinite):
-        return  # of the same key
+        return  # both are marks, which are equal for calls of one key
     if storage.value is None or not _equal(storage.known_bytes(), fill.bytes()):
         yield f"the value of the result is {storage.value}, not {fill}"
 

@@ -1,12 +1,12 @@
-"""The data model: what a fake is, which devices and modes there are, how operators treat arguments.
+"""The data model: the parts of a fake, devices, modes, and the traits of operators.
 
 Input: sizes, strides, dtypes and devices; schemas of operators; the running frames. Output: records
-of metadata, storages without memory, traits of operators, source locations. Invariant: nothing here
-dispatches an operator on a fake; thread-local state is in ``modes`` alone.
+of metadata, storages without memory, traits of operators, source locations. Invariant: this package
+dispatches no operator on a fake, and only ``modes`` has thread-local state.
 
 Its files, in reading order:
 
-    gpu_names        which GPU a name means
+    gpu_names        finds the GPU profile that a name refers to
     gpu_profiles     the CUDA devices that a mode can report
     modes            thread-local state: the modes that are on
     devices          a fake's device, and the carrier device of its wrapper in C++
@@ -17,5 +17,5 @@ Its files, in reading order:
     memory           real storages, and real tensors on them, from records
     schemas          how an operator treats its arguments, read from its schema once
     arguments        checks of the arguments of public functions
-    pickle_names     the names by which pickles refer to what has moved
+    pickle_names     the names by which pickles refer to functions and classes that have moved
 """

@@ -1,7 +1,7 @@
-"""Checks of arguments of public functions, which name the argument and the remedy.
+"""Checks of the arguments of public functions. Errors name the argument and the remedy.
 
-Input: an argument that a user passed. Output: the argument, or the value that it stands for.
-Invariant: no argument is changed, and no module is imported to check one.
+Input: an argument that a user passed, and its name. Output: the value that the argument stands for,
+or an error. Invariant: no argument is changed, and no module is imported to check one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_flag(value: object, name: str) -> None:
 
 
 def is_whole_number(value: object, least: int) -> bool:
-    """Whether `value` is an integer, not a bool, of at least `least` that torch can count."""
+    """Whether `value` is an integer, not a bool, from `least` up to torch's largest size."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return is_number and least <= value < 1 << 62  # type: ignore[operator]
 
@@ -43,7 +43,7 @@ def check_mapping(value: object, name: str) -> None:
 
 
 def check_predicate(value: Any, name: str) -> None:
-    """Refuse what cannot be called with one submodule.
+    """Refuse a value that is neither None nor callable with one submodule.
 
     Raises:
         TypeError: naming the argument.
@@ -66,7 +66,7 @@ def _takes_one(value: Any) -> bool:
 
 
 def check_dtype(value: object, name: str) -> None:
-    """Refuse what floating point tensors are not cast to.
+    """Refuse a value that is neither None nor a dtype to which floating point tensors are cast.
 
     Raises:
         TypeError: naming the argument.
@@ -82,11 +82,11 @@ def check_dtype(value: object, name: str) -> None:
 
 
 def real_device(value: Any, name: str) -> torch.device | None:
-    """The device of this machine that `value` names; None of None.
+    """The device of this machine that `value` names; None if `value` is None.
 
     Raises:
-        TypeError: if it names none.
-        DeviceError: (a ValueError) if this machine does not have it, or nothing has values there.
+        TypeError: if `value` is of a type that names no device.
+        DeviceError: (a ValueError) if this machine does not have the device, or it is ``meta``.
     """
     if value is None:
         return None
@@ -100,6 +100,8 @@ def real_device(value: Any, name: str) -> torch.device | None:
         torch.empty(0, device=device)
         is_open = device.type == "cuda" and device.index is None
         return torch.device("cuda", torch.cuda.current_device()) if is_open else device
+    except RecursionError:
+        raise
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().split("\n")[0]
         raise DeviceError(
@@ -109,11 +111,11 @@ def real_device(value: Any, name: str) -> torch.device | None:
 
 
 def named_device(value: Any, name: str) -> torch.device:
-    """The device that `value` names, wherever it is.
+    """The device that `value` names, whether this machine has it or not.
 
     Raises:
-        TypeError: if it is of a type that names none.
-        DeviceError: (a ValueError) if there is no such device in torch.
+        TypeError: if `value` is of a type that names no device.
+        DeviceError: (a ValueError) if torch knows no such device.
     """
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not (is_number or isinstance(value, (str, torch.device))):
@@ -127,8 +129,8 @@ def named_device(value: Any, name: str) -> torch.device:
 
 
 def check_checkpoint(value: Any, name: str) -> None:
-    """Refuse what is no checkpoint. Whether it is there is found when it is read: that fails on all
-    ranks alike.
+    """Refuse a value that cannot name or be a checkpoint. Reading it finds whether it exists, and
+    fails on all ranks alike.
 
     Raises:
         CheckpointError: (a ValueError) naming the argument.
@@ -145,10 +147,20 @@ def check_threads(value: object, name: str) -> None:
     """Refuse a value that is not a number of threads.
 
     Raises:
-        ValueError: with the values that are allowed.
+        ValueError: naming the argument and the allowed values.
     """
     if type(value) is not int or value < 1:
         raise ValueError(f"{name} is {value!r}: give a number of threads, 1 or more, or None")
+
+
+def check_rank(value: object, name: str) -> None:
+    """Refuse a value that is not a rank.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if type(value) is not int:
+        raise TypeError(f"{name} is {_shown(value)}: give the number of a rank, such as 0")
 
 
 def check_strings(value: Any, name: str) -> None:
@@ -179,18 +191,19 @@ _CHECKS = {
     "directory": check_path,
     "dtype": check_dtype,
     "exchange": check_flag,
+    "from_rank": check_rank,
     "progress": check_flag,
     "strict": check_flag,
     "threads": check_threads,
 }
-_MAY_BE_NONE = {"check_fn", "checkpoint", "dtype", "progress", "threads"}
+_MAY_BE_NONE = {"check_fn", "checkpoint", "dtype", "from_rank", "progress", "threads"}
 
 
 def check_arguments(**arguments: object) -> None:
-    """Refuse arguments of the wrong type: a parameter of one name takes the same everywhere.
+    """Refuse arguments of the wrong type. Parameters of one name are checked alike everywhere.
 
     Raises:
-        TypeError, ValueError: naming the first.
+        TypeError, ValueError: naming the first wrong argument.
     """
     for name, value in arguments.items():
         if value is not None or name not in _MAY_BE_NONE:
@@ -198,6 +211,6 @@ def check_arguments(**arguments: object) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value for a message: itself if that is short, else its type."""
+    """The text of a value in a message: its repr if that is short, else its type."""
     text = repr(value) if isinstance(value, (str, int, float, torch.device, torch.dtype)) else ""
     return text if 0 < len(text) <= 60 else f"of type {type(value).__name__}"

@@ -1,16 +1,17 @@
-"""The device that a fake reports, and the carrier: the C++ device of its wrapper.
+"""The device that a fake reports, and its *carrier* device: the C++ device of the fake's wrapper.
 
-Input: a device as users write it, or a device from C++. Output: the carrier of the first, the fake
-device that the second stands for. Invariant: ``decode(carrier(d)) == d`` for every device that a
-fake can have.
+Input: a device as users write it, or a carrier from C++. Output: the carrier for the user's device,
+or the device that the carrier stands for. Invariant: ``decode(carrier(d)) == d`` for every device
+that a fake can have.
 
-The carrier of ``cuda:3`` is ``meta:11``. With a CUDA device there, autograd would ask a CUDA
-runtime that may not exist, which aborts the process on CPU builds of torch. The index of a wrapper
-on ``meta`` survives in ``tensor.options()``: a factory that a C++ composite calls names ``meta:11``
-too, and that can be decoded. A plain meta device has no index, so the two cannot be confused.
+The carrier of ``cuda:3`` is ``meta:11``. If the wrapper were on a CUDA device, autograd would call
+the CUDA runtime, which aborts the process on CPU builds of torch. The index of a wrapper on
+``meta`` survives in ``tensor.options()``: when a C++ composite calls a factory, the factory gets
+``meta:11`` as its device, which can be decoded. A plain meta device has no index, so the two cannot
+be confused.
 
-The carriers of CUDA devices are fixed. Those of other accelerators are given out as they are
-needed, since one signed byte cannot number all devices of all types.
+The carriers of CUDA devices are fixed. Carriers of other accelerators are assigned when they are
+first needed, since one signed byte cannot number all devices of all types.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ import torch
 from torchfake._core import modes
 from torchfake._core.modes import DEFERRED_AS_META
 from torchfake._torch import backends, dispatcher
-from torchfake._torch.contexts import holding
+from torchfake._torch.contexts import holding, shared
 from torchfake.errors import DeviceError
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
 
 MAX_DEVICES = 120
-"""Devices that a mode can have. A C++ device index is one signed byte; the CPU has one, too."""
+"""The largest number of devices of a mode. A C++ device index is one signed byte, and carriers of
+the CPU and other accelerators need indices too."""
 
 
 class Accelerator(NamedTuple):
     """The known facts about one device type."""
 
     device_type: str
-    name: str  # what get_device_name() of its module reports; of CUDA, the profile has the name
+    name: str  # reported by get_device_name(); for CUDA, the profile's name is reported instead
     max_devices: int = MAX_DEVICES
-    missing_dtypes: frozenset[torch.dtype] = frozenset()  # in which its tensors cannot be
-    has_profiles: bool = False  # gpu_profiles describes it, and the kernels it runs are known
+    missing_dtypes: frozenset[torch.dtype] = frozenset()  # dtypes that tensors there cannot have
+    has_profiles: bool = False  # gpu_profiles has its models, and its choice of kernels is known
 
 
 _NOT_ON_MPS = frozenset({torch.float64, torch.complex128})
@@ -56,11 +58,11 @@ _KINDS = (
 )
 
 KINDS = {kind.device_type: kind for kind in _KINDS}
-"""The kinds that torch names, by device type. A privateuse1 backend is one more."""
+"""The accelerators that torch names, by device type. A privateuse1 backend is one more."""
 
 
 def kind_of(device_type: str) -> Accelerator:
-    """The kind of devices of this type.
+    """The accelerator of a device type.
 
     Raises:
         DeviceError: if fakes cannot be on such devices.
@@ -89,7 +91,7 @@ _FIRST_CUDA_INDEX = 8
 _MAX_INDEX = 127  # a C++ device index is one signed byte
 
 _devices_of_carriers: dict[torch.device, torch.device] = {torch.device("meta", _CPU_INDEX): CPU}
-_giving_out = threading.Lock()
+_giving_out = shared(threading.Lock())
 
 
 @cache
@@ -106,8 +108,8 @@ def carrier(device: torch.device) -> torch.device:
 
 
 def _free_carrier(device: torch.device) -> torch.device:
-    """The carrier that `device` has been given, or is given now: of CUDA its own, if that is free;
-    of others the first that is free, those of CUDA last and from the end.
+    """The carrier of `device`, assigned if it has none. A CUDA device gets its fixed index if that
+    is free. Other devices get the first free index, and indices of CUDA last, from the end.
     """
     for given, owner in _devices_of_carriers.items():
         if owner == device:
@@ -118,7 +120,7 @@ def _free_carrier(device: torch.device) -> torch.device:
         chosen = torch.device("meta", index)
         if chosen not in _devices_of_carriers:
             if device.type in dispatcher.FORGOTTEN_AUTOCASTS:
-                # until there are such fakes the question would only cost more
+                # asked only from here on, since asking for all types takes longer
                 dispatcher.any_autocast = dispatcher.any_autocast_of_all_types
             _devices_of_carriers[chosen] = device
             return chosen
@@ -150,10 +152,10 @@ def decode(device: torch.device) -> torch.device:
 
 
 def resolve(device: Any) -> torch.device:
-    """The full device for one as the user wrote it (str, int, torch.device), checked for this mode.
+    """The device that a user wrote (str, int, torch.device), with its index, checked for this mode.
 
-    ``cuda`` gets the index of the current device, and a number is an accelerator. Raises what torch
-    raises if there is no such device: in a mode without a fake one, on a machine without it.
+    ``cuda`` gets the index of the current device, and a number names an accelerator. Raises torch's
+    error if neither the mode nor the machine has the device.
     """
     if isinstance(device, int):
         device = torch.device(accelerator_type(), device)
@@ -174,7 +176,7 @@ def encode(device: Any) -> torch.device:
 
 
 def accelerator_type() -> str:
-    """The type of the device that a number names: that of the mode's fake machine, or of torch."""
+    """The type of the device that a number names: the mode's accelerator, or torch's."""
     state = modes.current()
     if state is not None and state.accelerator is not None:
         return state.accelerator.device_type
@@ -183,8 +185,8 @@ def accelerator_type() -> str:
 
 
 def names_any_device() -> bool:
-    """Whether devices may be named here that the machine does not have: those of a fake machine, or
-    any in a mode that overrides them (``meta_init``).
+    """Whether devices may be named that the machine does not have: in a mode with an accelerator,
+    or in ``meta_init``, which accepts any device.
     """
     state = modes.current()
     return state is not None and (state.accelerator is not None or state.mark == DEFERRED_AS_META)
@@ -196,7 +198,7 @@ def _resolve_accelerator(device: torch.device) -> torch.device:
     if machine is not None and machine.device_type == device.type:
         num_devices, current = machine.num_devices, machine.current
     elif state is None or state.mark == DEFERRED_AS_META:
-        # a fake that outlived its mode may go to any device, and meta_init only writes it down
+        # a fake that outlived its mode may move to any device, and meta_init only records devices
         num_devices, current = MAX_DEVICES, 0
     else:
         num_devices, current = backends.num_real_devices(device), 0

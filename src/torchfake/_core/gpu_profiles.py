@@ -1,19 +1,20 @@
 """Device profiles: the CUDA devices that a mode can report.
 
-Input: the name of a profile. Output: the figures that ``torch.cuda`` reports of such a device.
+Input: the name of a profile. Output: the figures that ``torch.cuda`` reports for that device.
 Invariant: every figure has its source beside it; torch is not imported, so that the command line
 can check names first.
 
-``total_memory`` is what the driver reports: less than the datasheet's figure, by what the driver
-and, on many cards, ECC keep. It differs a little between drivers; where public reports differ, the
-source has the spread. A figure such as 143156 MiB is as ``get_device_properties`` prints it, one
-such as 79.11 GiB is from torch's messages when memory is short.
+``total_memory`` is the figure that the driver reports, which is less than the datasheet's: the
+driver, and on many cards ECC, reserve some memory. The figure differs a little between drivers; if
+public reports differ, the source gives the range. A figure such as 143156 MiB was printed by
+``get_device_properties``; a figure such as 79.11 GiB is from torch's out-of-memory messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 from torchfake._core.gpu_names import did_you_mean_gpu, keys_named
 from torchfake._core.pickle_names import publish
@@ -31,10 +32,36 @@ class CudaProfile(NamedTuple):
     minor: int
     multi_processor_count: int
     source: str  # where the figures come from
-    backend: str = CUDA  # or "rocm": GPUs of AMD, which torch calls cuda too
+    backend: str = CUDA  # or ROCM, for AMD's GPUs, whose device type in torch is cuda too
 
 
 publish(CudaProfile, "torchfake._cuda")
+
+T = TypeVar("T")
+
+
+class AlikeGpus:
+    """The GPU of a run, first, and others on which the run would be the same: each question that
+    the run has asked of its GPU would have had an equal answer.
+    """
+
+    def __init__(self, *profiles: CudaProfile) -> None:
+        self.profiles = profiles
+
+    def answer(self, question: Callable[[CudaProfile], T]) -> T:
+        """The answer of the run's GPU. GPUs whose answer is another one are alike no longer."""
+        first, answers = self.profiles[0], self.answers(question)
+        self.profiles = tuple(each for each in answers if answers[each] == answers[first])
+        return answers[first]
+
+    def answers(self, question: Callable[[CudaProfile], T]) -> dict[CudaProfile, T]:
+        """The answer of each GPU, for what is recorded for each."""
+        found = {self.profiles[0]: question(self.profiles[0])}
+        for other in self.profiles[1:]:
+            with contextlib.suppress(Exception):  # which the run's GPU does not raise
+                found[other] = question(other)
+        self.profiles = tuple(found)
+        return found
 
 
 def _mib(number: float) -> int:
@@ -51,7 +78,7 @@ _SMI = "(in nvidia-smi, which counts more: @modal-labs/modal-client/pull/2797)"
 
 
 def _nvidia(*reports: str) -> str:
-    """The source that public reports of the driver's figure make; ``@`` is a thread on GitHub."""
+    """The source text of a profile from public reports; ``@`` abbreviates GitHub's address."""
     return "; ".join([*reports, _CAPABILITY]).replace("@", "https://github.com/")
 
 
@@ -244,12 +271,12 @@ PROFILES: dict[str, CudaProfile] = {
             "as of MI300X, all but 16 MiB"), ROCM,
     ),
 }  # fmt: skip
-"""The smallest first."""
+"""The known profiles, smallest memory first."""
 
 DEFAULT_PROFILE = "a100-80gb"
 
 ALL = "all"
-"""What names every profile."""
+"""The name that means every profile."""
 
 _USUAL = (
     "t4-16gb", "a10-24gb", "l4-24gb", "rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb", "v100-32gb",
@@ -259,16 +286,16 @@ _USUAL = (
 
 
 def usual_profiles() -> dict[str, CudaProfile]:
-    """The profiles that are tried where none is named: one for each size and generation."""
+    """The profiles that are tried if none is named: one for each size and generation."""
     return {key: gpu for key, gpu in PROFILES.items() if key in _USUAL}
 
 
 def named_profile(name: str | CudaProfile, argument: str = "gpu") -> tuple[str, CudaProfile]:
-    """A profile and the name by which ``profiles`` has it; a profile is returned as it is.
+    """The key and the profile that `name` means; a profile is returned as it is, with its name.
 
     Raises:
-        DeviceError: if there is none, or `name` may mean several; the message names `argument`, and
-            what may be meant.
+        DeviceError: if `name` means no profile, or may mean several; the message names `argument`
+            and the profiles that may be meant.
     """
     if isinstance(name, CudaProfile):
         return name.name, name
@@ -289,11 +316,11 @@ def named_profile(name: str | CudaProfile, argument: str = "gpu") -> tuple[str, 
 def named_profiles(
     names: Iterable[str | CudaProfile], argument: str = "gpu"
 ) -> dict[str, CudaProfile]:
-    """The profiles with these names, by the names that ``profiles`` has; commas separate names, and
-    ``"all"`` means all.
+    """The profiles with these names, by key. A string may have several names, separated by commas;
+    ``"all"`` means every profile.
 
     Raises:
-        DeviceError: as of :func:`named_profile`.
+        DeviceError: as :func:`named_profile` does.
     """
     single = [
         part.strip() if isinstance(part, str) else part
@@ -309,7 +336,7 @@ def profile(name: str | CudaProfile, argument: str = "gpu") -> CudaProfile:
     """The profile with this name; a profile is returned as it is.
 
     Raises:
-        DeviceError: as of :func:`named_profile`.
+        DeviceError: as :func:`named_profile` does.
     """
     return named_profile(name, argument)[1]
 

@@ -1,13 +1,12 @@
-"""Whether a mode is on or a fake lives in this process, on whatever thread.
+"""Whether a mode is on or a fake lives in this process, on any thread.
 
-Input: storages of fakes and entries of modes, each of which holds the sign; changes to undo.
-Output: a call when the first holder takes the sign; the changes are undone after the last holder
-has been freed. Invariant: as long as a storage or an entry lives, so does the sign, and nothing
-else keeps the sign alive.
+Input: storages of fakes and entries of modes, which all hold one object, the *sign*; changes to
+undo. Output: a call when the first holder takes the sign; the changes are undone after the last
+holder has been freed. Invariant: the sign lives exactly as long as some storage or entry holds it.
 
-The last fake may die anywhere in a program, and Python drops an interrupt that arrives in Python
-code of a weak reference's callback. So the callback is made of functions implemented in C, and
-calls such functions: no interrupt and no other thread comes in between.
+The last fake may be freed anywhere in a program, and Python discards an interrupt that arrives in
+Python code of a weak reference's callback. So the callback, and all functions that it calls, are
+implemented in C: no interrupt and no other thread comes in between.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torchfake._torch.contexts import calls_in_c
+from torchfake._torch.contexts import calls_in_c, shared
 
-_lock = threading.RLock()
+_lock = shared(threading.RLock())
 
 
 class Sign:
-    """Lives as long as a storage or a mode holds it."""
+    """An object that lives as long as a storage or a mode holds it."""
 
     __slots__ = ("__weakref__",)
 
 
 def _nothing() -> None:
-    """There is no sign, and nothing to call."""
+    """Stand in for the weak reference while there is no sign, and for an unset ``on_first``."""
 
 
 class _State:
     def __init__(self) -> None:
-        self.find: Callable[[], Sign | None] = _nothing  # a weak reference
+        self.find: Callable[[], Sign | None] = _nothing  # a weak reference to the sign
         self.on_first: Callable[[], None] = _nothing
-        self.to_undo: list[Callable[[], Any]] = []  # implemented in C, for this sign
+        self.to_undo: list[Callable[[], Any]] = []  # called, in C, when the sign is freed
 
 
 state = _State()
@@ -45,7 +44,7 @@ state = _State()
 
 
 def begin() -> Sign:
-    """The sign where there was none: to be held by the first storage or mode."""
+    """Make the sign, which the first storage or mode holds."""
     with _lock:
         known = state.find()
         if known is not None:  # another thread was faster
@@ -58,5 +57,5 @@ def begin() -> Sign:
 
 
 def take() -> Sign:
-    """The sign, to be held."""
+    """The sign, made if there is none; the caller holds it."""
     return state.find() or begin()

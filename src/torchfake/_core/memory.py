@@ -1,12 +1,14 @@
 """Real storages, and real tensors on them, from records of metadata.
 
 Input: sizes in bytes, devices, :class:`Metadata`. Output: new storages; real tensors that view a
-storage as a record says. Invariant: allocated storages are new, and no values are written.
+storage with the metadata of a record. Invariant: no function here writes values to a storage.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +17,13 @@ from torchfake._core.metadata import Metadata
 from torchfake._torch import backends, subclass, zero_tensors
 
 _CPU = torch.device("cpu")
+
+
+def bytes_at(address: int, num_bytes: int) -> bytes:
+    """The bytes from an address on. Near the recursion limit, ``ctypes.string_at``, a function in
+    Python, raises ArgumentError; this does not.
+    """
+    return (ctypes.c_char * num_bytes).from_address(address).raw
 
 
 def is_available(device: torch.device) -> bool:
@@ -27,8 +36,17 @@ def is_available(device: torch.device) -> bool:
 
 
 def replay_device(device: torch.device) -> torch.device:
-    """The device on which operations recorded on `device` are replayed: it, or else the CPU."""
+    """The device on which operations recorded on `device` are replayed; the CPU if it is absent."""
     return device if is_available(device) else _CPU
+
+
+@cache
+def pins_memory() -> bool:
+    """Whether this machine has a driver that pins memory."""
+    try:
+        return torch.empty(1, device="cpu", pin_memory=True).is_pinned()
+    except RuntimeError:
+        return False
 
 
 def allocate_storage(num_bytes: int, device: torch.device) -> torch.UntypedStorage:
@@ -59,7 +77,12 @@ def number_of_empty_memory(dtype: torch.dtype) -> Any:
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a real tensor's elements, in order, on the CPU: uint8[n]."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return bytes_of(tensor.detach().resolve_conj().resolve_neg().cpu())
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a real tensor's elements, in order, on its device; its memory, if that is so."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     in_order = plain.as_strided((plain.numel(),), (1,))  # a dimension of 1 may have any stride
     return in_order.view(torch.uint8)
 

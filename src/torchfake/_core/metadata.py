@@ -1,8 +1,8 @@
-"""Metadata records: all that torch knows of a tensor without its data. A fake has one.
+"""Metadata records: all properties of a tensor except its data. A fake has one record.
 
 Input: sizes, strides, dtypes, devices. Output: interned :class:`Metadata`. Invariant: equal records
-are one object, except records made before and after the table was full and cleared; so identity may
-stand for equality wherever a miss costs only time (the dispatch cache).
+are one object, unless the table of records was full, and cleared, in between. So identity may stand
+for equality wherever taking equal records for different ones costs only time (the dispatch cache).
 
 A record has a mark, which says whether operations on the tensor are recorded. Marks are part of the
 record, so that keys of the dispatch cache differ for plain and deferred fakes.
@@ -29,7 +29,7 @@ Ints = tuple[int, ...]
 
 
 class Metadata:
-    """Shape, strides, dtype, device and the rest that torch knows without the data."""
+    """The shape, strides, dtype, device and other properties of a tensor, without its data."""
 
     __slots__ = (
         "carrier",
@@ -49,14 +49,14 @@ class Metadata:
     stride: Ints
     offset: int  # in elements, as torch's storage_offset
     dtype: torch.dtype
-    device: torch.device  # of a real tensor in its place
+    device: torch.device  # that a real tensor would be on
     mark = PLAIN
-    carrier: torch.device  # of its wrapper in C++
+    carrier: torch.device  # the device of the fake's wrapper in C++
     layout: torch.layout
     conj: bool
     neg: bool
     zero: bool  # a zero tensor: see torchfake._torch.zero_tensors
-    wrapper_args: tuple[Any, ...] | None  # to make a fake: set by torchfake._tensor.fake_tensor
+    wrapper_args: tuple[Any, ...] | None  # of make_wrapper: set by torchfake._tensor.fake_tensor
 
     @property
     def reported_device(self) -> torch.device:
@@ -65,7 +65,7 @@ class Metadata:
 
     @property
     def num_bytes(self) -> int:
-        """The size of its elements in bytes, each element counted once."""
+        """The size of the tensor in bytes: the number of elements times the size of one."""
         return math.prod(self.size) * self.dtype.itemsize
 
     @property
@@ -78,12 +78,22 @@ class Metadata:
         """Whether the tensor has exactly the strides of a contiguous tensor."""
         return self.stride == contiguous_stride(self.size)
 
+    @property
+    def lies_in_order(self) -> bool:
+        """Whether elements lie one after the other, as C++'s ``is_contiguous`` says: strides of
+        dims of one element do not matter.
+        """
+        if 0 in self.size:
+            return True
+        whole = zip(self.size, self.stride, contiguous_stride(self.size), strict=True)
+        return all(size == 1 or step == usual for size, step, usual in whole)
+
     def __repr__(self) -> str:
         return f"Metadata({self.dtype}{list(self.size)}, stride={self.stride}, {self.device})"
 
 
 class _Deferred(Metadata):
-    """Of a fake whose operations are recorded. As a class attribute, the mark takes no slot."""
+    """The record of a fake whose operations are recorded; a class attribute needs no slot."""
 
     __slots__ = ()
     mark = DEFERRED
@@ -97,6 +107,11 @@ class _DeferredAsMeta(Metadata):
     def reported_device(self) -> torch.device:
         return devices.META
 
+
+SPARSE_LAYOUTS = frozenset(
+    {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+)
+"""Layouts that no fake has: a sparse tensor stays real."""
 
 _CLASSES = (Metadata, _Deferred, _DeferredAsMeta)
 _MAX_INTERNED = 200_000
@@ -146,7 +161,7 @@ def with_mark(record: Metadata, mark: int) -> Metadata:
 
 
 def is_equal(one: Metadata, other: Metadata) -> bool:
-    """Whether two records say the same, though the table may have been cleared between them."""
+    """Whether two records are equal, even if the table of records was cleared between them."""
     return one is other or (one.mark == other.mark and _fields(one) == _fields(other))
 
 
@@ -197,34 +212,34 @@ def is_dense(record: Metadata | Operand) -> bool:
 
 
 def has_repeated_elements(size: Ints, stride: Ints) -> bool:
-    """Whether elements along a dim are the same memory: kernels refuse to draw into that."""
+    """Whether the elements along a dim share memory: kernels refuse to draw into such a tensor."""
     is_repeated = any(n > 1 and step == 0 for n, step in zip(size, stride, strict=True))
     return is_repeated and 0 not in size
 
 
 def bytes_spanned(size: Any, stride: Any, offset: int, itemsize: int) -> int:
-    """The bytes from the beginning of a storage to the end of a view of this size and stride."""
+    """The bytes from the start of a storage to the last element of a view of this geometry."""
     if 0 in size:
         return 0
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     return int((last + 1) * itemsize)
 
 
-# The strides that elementwise operators give their results: those of TensorIterator
-# (aten/src/ATen/TensorIterator.cpp, torch 2.13), in dims of length one too. torch's meta kernels of
-# most such operators are written in Python and order these otherwise. They are seen: they decide
-# which memory format a following convolution takes a tensor to have.
+# The strides of the results of elementwise operators, computed as TensorIterator does
+# (aten/src/ATen/TensorIterator.cpp, torch 2.13), for dims of length one too. Most meta kernels of
+# elementwise operators are written in Python and give other strides to dims of length one. These
+# strides are visible: they decide which memory format a convolution takes its input to have.
 
 
 class Operand(NamedTuple):
-    """A tensor among the arguments, or a number: of no dims."""
+    """The geometry of a tensor argument; a number has no dims."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
 
 
 def strides_of_result(size: tuple[int, ...], operands: Sequence[Operand]) -> tuple[int, ...]:
-    """The strides of an elementwise result of `size`."""
+    """The strides of an elementwise result of `size`, from the strides of the operands."""
     if all(operand.size == size for operand in operands):
         fast = _fast_strides(size, operands)
         if fast is not None:
@@ -244,7 +259,7 @@ def strides_preserved(operand: Operand) -> tuple[int, ...]:
 
 
 def _fast_strides(size: tuple[int, ...], operands: Sequence[Operand]) -> tuple[int, ...] | None:
-    """``fast_set_up``: all operands have one of three layouts."""
+    """``fast_set_up``: the strides if all operands have one of three layouts; else None."""
     if all(_is_packed(operand, _CONTIGUOUS) for operand in operands):
         return contiguous_stride(size)
     if len(size) == 4 and all(_is_packed(operand, _CHANNELS_LAST) for operand in operands):
@@ -260,7 +275,7 @@ _CHANNELS_LAST = [1, 3, 2, 0]
 
 
 def _is_packed(operand: Operand, order: list[int] | None) -> bool:
-    """Whether elements lie one behind the other, the dims in `order`, fastest first."""
+    """Whether elements are packed without gaps, with the dims in `order`, fastest first."""
     if 0 in operand.size:
         return order is _CONTIGUOUS
     expected = 1
@@ -286,8 +301,8 @@ def _broadcast_strides(operand: Operand, size: tuple[int, ...]) -> list[int]:
 
 
 def _order_of_dims(size: tuple[int, ...], strides: list[list[int]]) -> list[int]:
-    """``reorder_dimensions``: from the fastest dim to the slowest; an insertion sort in which some
-    comparisons have no answer.
+    """``reorder_dimensions``: the dims from the fastest to the slowest, by an insertion sort in
+    which some comparisons are ambiguous.
     """
     order = list(reversed(range(len(size))))
     for i in range(1, len(size)):
@@ -303,7 +318,7 @@ def _order_of_dims(size: tuple[int, ...], strides: list[list[int]]) -> list[int]
 
 
 def _compare(first: int, second: int, size: tuple[int, ...], strides: list[list[int]]) -> int:
-    """Positive if the dim `first` is slower than `second`; 0 if no operand tells."""
+    """Positive if dim `first` is slower than `second`, negative if faster, 0 if ambiguous."""
     for of_operand in strides:
         a, b = of_operand[first], of_operand[second]
         if a == 0 or b == 0:

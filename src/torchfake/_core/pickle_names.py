@@ -1,8 +1,8 @@
 """The names by which pickles refer to functions and classes that have moved since.
 
-Input: a function or class, or a module of them, and the module in which it could first be pickled.
-Output: pickles with the first name load. Invariant: a name in a pickle is a file format; a
-published name stays published.
+Input: a function, a class or a module, and the name of the module that first published it. Output:
+pickles with that name load. Invariant: names in pickles are a file format: a published name stays
+published.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def publish(obj: Any, module: str) -> None:
 
 
 class _Moved(types.ModuleType):
-    """Stands for a module that has moved, and is imported when something of it is asked for."""
+    """A stand-in for a module that has moved. Reading an attribute imports the module."""
 
-    home: str  # where it is now
+    home: str  # the present name of the module
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -31,13 +31,13 @@ class _Moved(types.ModuleType):
 
 
 def publish_module(home: str, module: str) -> None:
-    """Let pickles find what the module `home` has in `module`, where it was."""
+    """Let pickles find the attributes of the module `home` under its old name `module`."""
     parts = module.split(".")
     for i in range(2, len(parts)):
         package = ".".join(parts[:i])
         try:
             importlib.import_module(package)
-        except ModuleNotFoundError:  # a package that is no more
+        except ModuleNotFoundError:  # the old package does not exist
             sys.modules[package] = types.ModuleType(package, "Only for pickles.")
     moved = _Moved(module, "Only for pickles.")
     moved.home = home

@@ -3,12 +3,12 @@
 Input: an ``OpOverload``. Output: its :class:`OpTraits`. Invariant: traits are facts about the
 operator, never about one call of it.
 
-The tables below hold what schemas do not say, each entry with its reason; a new exception belongs
-here.
+The tables below hold facts that schemas lack, with their reasons. A new exception belongs here.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -28,23 +28,23 @@ class OpTraits(NamedTuple):
     mutated_positions: tuple[int, ...]  # of the positional arguments that it mutates
     mutated_names: tuple[str, ...]  # of all arguments that it mutates, ``out=`` among them
     is_random: bool  # draws from a generator
-    returns_uninitialized: bool  # its result is memory that nobody has written
-    is_empty_factory: bool  # the same, and it takes no tensor
+    returns_uninitialized: bool  # its result is uninitialised memory
+    is_empty_factory: bool  # returns uninitialised memory and takes no tensor
     is_view: bool  # its result is a view of its first argument
     keeps_inference: bool  # its result is an inference tensor if and only if its argument is
-    accepts_cpu_scalars: bool  # a 0-dim CPU argument goes with any device
+    refuses_numbers_at: range  # which tensors must not be CPU tensors of no dims among CUDA ones
     mixes_devices: bool  # its arguments may be on several devices
-    is_data_dependent: bool  # its result, or the shape of it, depends on values
-    mutates_if_position: int | None  # of the flag without which it mutates nothing
+    is_data_dependent: bool  # tagged: its result, or the shape of its result, depends on values
+    mutates_if_position: int | None  # position of the flag that must be set for it to mutate
     is_foreach: bool  # result i is computed from element i of the first list
     is_metadata_only: bool  # reads and changes metadata of tensors and no bytes: a view
-    reads_values: bool  # its outcome is, or may depend on, values of its arguments
+    reads_values: bool  # its outcome may depend on the values of its arguments
     returns_tensors: bool  # there are tensors among its results
     overwrites_first: bool  # writes all of its first argument, without reading it
     is_collective: bool  # exchanges values between ranks
     product_kind: str | None  # matmul, conv or rnn: its bits depend on torch.backends' settings
-    checks_parameters: bool  # draws, and raises for values of tensors, as a negative deviation
-    is_recorded_plainly: bool  # if all it reads is deferred, a recipe is enough to record it
+    checks_parameters: bool  # draws, and raises for some parameter tensors (a negative deviation)
+    is_recorded_plainly: bool  # can be recorded from a recipe if all tensors it reads are deferred
 
 
 _MIXES_DEVICES = {
@@ -75,16 +75,32 @@ _MIXES_DEVICES = {
     "aten::_fused_adagrad_": "the learning rate may be a CPU tensor",
 }
 
-_REFUSES_CPU_SCALARS = frozenset(
-    {"aten::cat", "aten::stack", "aten::clamp_max", "aten::clamp_min", "aten::gcd", "aten::lcm",
-     "aten::igamma", "aten::igammac", "aten::logaddexp", "aten::logaddexp2", "aten::nextafter",
-     "aten::gelu_backward", "aten::logit_backward", "aten::sigmoid_backward",
-     "aten::silu_backward", "aten::tanh_backward", "aten::threshold_backward",
-     "aten::native_dropout_backward"}
+_REFUSING = frozenset(
+    {"_batch_norm_with_update", "_batch_norm_with_update_functional", "_native_batch_norm_legit",
+     "_native_batch_norm_legit_functional", "_prelu_kernel", "_scaled_mm", "_scaled_mm_v2",
+     "addbmm", "addcdiv", "addmm", "addmv", "addr", "baddbmm", "binary_cross_entropy", "bincount",
+     "block_diag", "bucketize", "cat", "clamp", "clamp_max", "clamp_min", "complex", "dot",
+     "embedding", "equal", "gather", "gcd", "gelu_backward", "huber_loss", "igamma", "igammac",
+     "index_add", "index_copy", "index_reduce", "index_select", "isin", "lcm", "logaddexp",
+     "logaddexp2", "logit_backward", "masked_scatter", "masked_select", "mse_loss",
+     "multi_margin_loss", "multilabel_margin_loss_forward", "native_batch_norm",
+     "native_dropout_backward", "nextafter", "normal", "polar", "put", "scatter", "scatter_add",
+     "scatter_reduce", "searchsorted", "sigmoid_backward", "silu_backward", "smooth_l1_loss",
+     "stack", "take", "tanh_backward", "threshold_backward", "vdot"}
 )  # fmt: skip
-"""Elementwise operators without ``device_check: NoCheck`` in native_functions.yaml: their wrappers
-compare devices before TensorIterator is asked, which accepts CPU tensors of no dims.
-"""
+"""Operators without ``device_check: NoCheck`` in native_functions.yaml, or whose kernels compare
+devices: they refuse the CPU tensors of no dims that TensorIterator would accept."""
+
+_REFUSING_AT = {
+    **dict.fromkeys(("addcmul", "lerp", "masked_fill", "index_fill", "_index_fill"), range(2)),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "soft_margin_loss"), range(1)),
+    "binary_cross_entropy_with_logits": range(1, 2),
+    **dict.fromkeys(("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"), range(1, 2)),
+}
+"""Operators whose kernels refuse such numbers in place of some of their tensors."""
+
+_DOES_TO_EACH = {"maximum": "clamp_min", "minimum": "clamp_max"}
+"""What ``_foreach_`` operators do to each element where their names do not say so."""
 
 _RETURNS_UNINITIALIZED = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
@@ -104,40 +120,40 @@ _READS_METADATA = frozenset(
     {"aten::_has_compatible_shallow_copy_type", "aten::_has_same_storage_numel", "aten::is_pinned",
      "aten::is_same_size", "aten::is_set_to"}
 )  # fmt: skip
-"""Operators that return no tensor, and whose answer depends on no value. C++ asks the first when
-``tensor.data`` is assigned."""
+"""Operators that return no tensor, and whose answer depends on no value. C++ calls the first one
+when ``tensor.data`` is assigned."""
 
 LIFTS = frozenset({"aten::lift", "aten::lift_fresh"})
-"""Operators that import a tensor that C++ has made. Their schema says view; results are copies."""
+"""Operators that import a tensor made by C++. Their schemas say view, but results are copies."""
 
 ACCEPTS_MASKS = frozenset({"aten::index", "aten::_unsafe_index"})
-"""Operators whose indices may be masks: results then have a row for each true element."""
+"""Operators whose indices may be masks: the result then has a row for each true element."""
 
 _COMPARES_ARGUMENTS = frozenset({torch.ops.aten._native_multi_head_attention.default})
-"""Operators that compute other bits if arguments are the same tensor (``is_same`` in C++)."""
+"""Operators whose results have other bits if two arguments are one tensor (C++: ``is_same``)."""
 
-DONE_BY_OTHERS = frozenset(
+COMPOSITES_TO_DECOMPOSE = frozenset(
     {"aten::item", "aten::is_nonzero", "aten::argwhere", "aten::nonzero_numpy",
      "aten::broadcast_tensors", "aten::meshgrid", "aten::atleast_1d", "aten::atleast_2d",
      "aten::atleast_3d", "aten::cartesian_prod", "aten::unflatten_dense_tensors"}
 )  # fmt: skip
-"""Operators that C++ composes of others that read values or have a shape that depends on them, or
-that are views, which the schema does not say.
+"""Composite operators whose parts read values, have a shape that depends on values, or are views,
+which their own schemas do not say.
 """
 
 _UNSAFE_VIEWS = frozenset(
     {"aten::unsafe_chunk", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}
 )
-"""Views to the kernels, though their schemas do not say so to autograd."""
+"""Operators that return views, which their schemas hide from autograd."""
 
 _READ_ONLY = {
-    # arguments that schemas mark as written and kernels only read
+    # arguments that the schema marks as written, and the kernel only reads
     ("aten::_fused_adagrad_", "state_steps"): "FusedAdagradKernel.cpp: Python increments them",
 }
 
 _STATISTICS = ("running_mean", "running_var")
 _MUTATED_IN_TRAINING = {
-    # arguments that kernels write and schemas do not mark, and the flag on which that depends
+    # arguments that the kernel writes without a mark in the schema, and the flag that enables it
     "aten::native_batch_norm": (_STATISTICS, "training"),
     "aten::cudnn_batch_norm": (_STATISTICS, "training"),
     "aten::miopen_batch_norm": (_STATISTICS, "training"),
@@ -159,7 +175,7 @@ _CHECKS_PARAMETERS = frozenset(
      "aten.binomial.default", "aten.binomial",
      "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor"}
 )  # fmt: skip
-"""Operators that draw with parameters of which some values are refused, without ``.out``."""
+"""Random operators that refuse some values of their parameters; names without ``.out``."""
 
 _COLLECTIVE = (
     "c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::", "_dtensor::"
@@ -173,8 +189,8 @@ _PRODUCTS = {
         "cdist", "bilinear",
     ),
 }  # fmt: skip
-"""Parts of the names of operators that multiply matrices, or whose composites do, by the kind of
-product that ``torch.backends`` has settings for."""
+"""Parts of the names of operators that multiply matrices, or that are composed of such operators,
+by the kind of product that ``torch.backends`` has settings for."""
 
 _VALUE_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
@@ -189,18 +205,18 @@ _TAKES_FUNCTIONS = OpTraits(
         "returns_tensors": True,
     }
 )
-"""Of a higher-order operator: its functions call operators that have traits of their own."""
+"""The traits of higher-order operators: the functions that they call use operators with traits."""
 
 
 _known_traits: dict[int, tuple[Any, OpTraits]] = {}
-"""What :func:`traits_of` has read."""
+"""The traits that :func:`traits_of` has read, by the operator's identity, with the operator."""
 
 
 def traits_of(func: Any) -> OpTraits:
-    """The traits of `func`, read at its first call.
+    """The traits of `func`, read from its schema once.
 
-    Cached by the identity of the operator, and the operator is kept alive with it: its own hash is
-    a Python call.
+    They are cached by the operator's identity, since its own hash is a Python call. The table keeps
+    the operator alive.
     """
     cached = _known_traits.get(id(func))
     if cached is None:
@@ -228,7 +244,7 @@ def _read_schema(func: Any) -> OpTraits:
         and not any("Tensor" in str(a.type) for a in arguments),
         is_view=is_view,
         keeps_inference=packet in _UNSAFE_VIEWS or (is_view and str(func) != "aten.view.dtype"),
-        accepts_cpu_scalars=packet.removesuffix("_") not in _REFUSES_CPU_SCALARS,
+        refuses_numbers_at=_refuses_numbers_at(packet),
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
         is_data_dependent=bool(_VALUE_TAGS.intersection(func.tags)),
         mutates_if_position=_flag_position(packet, arguments),
@@ -246,8 +262,16 @@ def _read_schema(func: Any) -> OpTraits:
     return traits._replace(is_recorded_plainly=is_plain)
 
 
+def _refuses_numbers_at(packet: str) -> range:
+    name = packet.removeprefix("aten::").removesuffix("_")
+    if name.startswith("_foreach_"):
+        each = name.removeprefix("_foreach_")
+        name = _DOES_TO_EACH.get(each, each)
+    return _REFUSING_AT.get(name, range(sys.maxsize if name in _REFUSING else 0))
+
+
 def _is_recorded_plainly(traits: OpTraits, arguments: Any) -> bool:
-    """Whether nothing is special about recording it; it makes a tensor or writes its first."""
+    """Whether an operator only makes a tensor or writes its first argument: no special case."""
     if traits.is_metadata_only or traits.is_view or traits.is_collective or traits.is_foreach:
         return False
     if traits.reads_values or traits.checks_parameters or not traits.returns_tensors:
@@ -303,7 +327,7 @@ def _draws(func: Any, packet: str, arguments: Any) -> bool:
 
 @cache
 def overload_with_generator(func: Any) -> Any:
-    """The overload of a random operator that takes ``generator=`` too; None if there is none."""
+    """The overload of a random operator with a ``generator=`` more; None if there is none."""
     if any(a.name == "generator" for a in func._schema.arguments):
         return func
     packet = func.overloadpacket
@@ -317,8 +341,8 @@ def overload_with_generator(func: Any) -> Any:
 
 
 def with_repeats(func: Any, args: Sequence[Any], values: list[Any]) -> list[Any]:
-    """The values that stand for `args`; one of each argument that is repeated, if `func` compares
-    its arguments.
+    """`values`, which stand for `args`. If `func` compares its arguments, an argument that is
+    passed twice has one value.
     """
     if func not in _COMPARES_ARGUMENTS:
         return values

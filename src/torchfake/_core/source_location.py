@@ -1,7 +1,7 @@
 """Source locations: the line of user code that called an operator.
 
 Input: the running frames. Output: a code object and an instruction offset, resolved to a line only
-when it is printed; all that is made by one instruction has one. Invariant: no frame is kept alive.
+when printed; one tuple for all fakes made by an instruction. Invariant: no frame is kept alive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 _LIBRARY_ROOTS = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    str(Path(__file__).absolute().parents[1]) + os.sep,  # of all of torchfake
+    str(Path(__file__).absolute().parents[1]) + os.sep,  # the package torchfake
 )
 
 
@@ -29,12 +29,12 @@ _T = TypeVar("_T")
 class CodePredicate(Generic[_T]):
     """A function of code objects, evaluated once for each and cached as long as the code lives.
 
-    The key is the identity of the code: its own hash reads all of its instructions.
+    The key is the identity of the code object, whose own hash reads all of its instructions.
     """
 
     def __init__(self, predicate: Callable[[types.CodeType], _T]) -> None:
         self._predicate = predicate
-        self.cached: dict[int, _T] = {}  # by identity; hot paths look it up themselves
+        self.cached: dict[int, _T] = {}  # by identity; hot paths read this dict directly
         self._alive: dict[int, tuple[weakref.ref[types.CodeType], ...]] = {}
 
     def __call__(self, code: types.CodeType) -> _T:
@@ -44,7 +44,7 @@ class CodePredicate(Generic[_T]):
     def _evaluate(self, code: types.CodeType) -> _T:
         key = id(code)
         result = self._predicate(code)
-        # In C: an interrupt in Python code would be dropped here, and the result stay.
+        # Implemented in C: Python would discard an interrupt here, and the result would stay.
         forget = partial(self.cached.pop, key), partial(self._alive.pop, key)
         self._alive[key] = tuple(weakref.ref(code, each) for each in forget)
         self.cached[key] = result
@@ -62,8 +62,8 @@ def _is_sharding_code(code: types.CodeType) -> bool:
 
 
 is_sharding_code = CodePredicate(_is_sharding_code)
-"""Whether code belongs to torch's functions that shard, or that compute with shards. Evaluated for
-all library code when that is first met."""
+"""Whether code belongs to torch's functions that shard, or that compute with shards. Evaluated with
+:data:`is_library_code`, when a code object is first met."""
 
 
 def _is_library_code(code: types.CodeType) -> bool:
@@ -77,7 +77,7 @@ is_library_code = CodePredicate(_is_library_code)
 
 
 RawLocation = tuple[types.CodeType, int]
-"""The fields of a :class:`SourceLocation`: a plain tuple takes half the time to make."""
+"""The fields of a :class:`SourceLocation`, as a plain tuple, which takes half the time to make."""
 
 
 def _locations_in(code: types.CodeType) -> dict[int, RawLocation] | None:
@@ -85,7 +85,7 @@ def _locations_in(code: types.CodeType) -> dict[int, RawLocation] | None:
 
 
 locations_in = CodePredicate(_locations_in)
-"""The locations in user code that are known, by instruction; None of library code."""
+"""The known locations in a code object of the user, by instruction; None for library code."""
 
 _MAX_LOCATIONS = 20_000
 
@@ -95,15 +95,15 @@ class _Known:
 
 
 def new_location(code: types.CodeType, instruction: int) -> RawLocation:
-    """The location of an instruction that has none yet. Most calls are by instructions that have:
-    a location for each would be a tenth of what a fake takes.
+    """Make the location of an instruction. Most calls come from an instruction that has one
+    already: making one for each call would be a tenth of the cost of a fake.
     """
     _Known.num_locations += 1
     if _Known.num_locations > _MAX_LOCATIONS:
         _Known.num_locations = 1
         for known in list(locations_in.cached.values()):
             if known:
-                known.clear()  # which keeps code alive; storages keep theirs
+                known.clear()  # locations keep their code alive; storages keep their location
     in_code = locations_in(code)
     assert in_code is not None
     return in_code.setdefault(instruction, (code, instruction))
@@ -127,9 +127,31 @@ class SourceLocation(NamedTuple):
         return self.code.co_firstlineno
 
 
+def _no_texts(_: types.CodeType) -> dict[int, str]:
+    return {}
+
+
+_texts_in = CodePredicate(_no_texts)
+"""The texts of locations in a code object, by instruction: a line is found by a search."""
+
+
+def text_of(location: RawLocation | None) -> str:
+    """A location as file, line and function; "" for None."""
+    if location is None:
+        return ""
+    code, instruction = location
+    texts = _texts_in(code)
+    if instruction not in texts:
+        texts[instruction] = str(SourceLocation(code, instruction))
+    return texts[instruction]
+
+
 def caller_location(depth: int = 1) -> RawLocation | None:
-    """The location of the innermost running frame of user code, from `depth` frames up."""
-    frame: types.FrameType | None = sys._getframe(depth)
+    """The location of the innermost frame of user code, if any, starting `depth` frames up."""
+    try:
+        frame: types.FrameType | None = sys._getframe(depth)
+    except ValueError:  # a thread of C++, which has no Python frames but those of torchfake
+        return None
     while frame is not None:
         code = frame.f_code
         key = id(code)
@@ -142,7 +164,7 @@ def caller_location(depth: int = 1) -> RawLocation | None:
 
 
 def user_stacklevel() -> int:
-    """The ``stacklevel`` that makes a warning of the caller name the line of user code."""
+    """The ``stacklevel`` with which a warning raised by the caller names a line of user code."""
     frame: types.FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY_ROOTS):
@@ -151,10 +173,10 @@ def user_stacklevel() -> int:
 
 
 def assumed_value_for_caller(values: dict[int, tuple[types.CodeType, float]]) -> float | None:
-    """The value in `values` for the innermost running function of torch that is listed there.
+    """The value that `values` has for the innermost running function of torch that it lists.
 
-    Only frames up to the first one of user code count. `values` has, by the identity of its code, a
-    function's code and the value that it is given in place of an unknown one.
+    Only frames below user code count. `values` maps the identity of a function's code to the code
+    and the value that the function gets in place of an unknown one.
     """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:

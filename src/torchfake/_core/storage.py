@@ -1,8 +1,8 @@
-"""Storages without memory: size, device, source location, and known value. A fake has one.
+"""Storages without memory: size, device, source location, and known value. A fake has one storage.
 
-Input: sizes in bytes, devices, known values. Output: :class:`Storage`; torch's storage object of
-one, where a meta tensor needs it. Invariant: two fakes alias if and only if their ``Storage`` is
-one object.
+Input: sizes in bytes, devices, known values. Output: :class:`Storage`, and torch's storage object
+for a ``Storage`` whose fakes need meta tensors. Invariant: two fakes alias if and only if they have
+the same ``Storage`` object.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
-from torchfake._core import living
+from torchfake._core import living, modes
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake._torch import subclass
 
 
 class MetaStorage(torch.UntypedStorage):
-    """torch's own storage object behind a :class:`Storage`, for the meta tensors that stand for
-    fakes. Programs see a handle of it (``_tensor/storages``).
+    """torch's own storage object for a :class:`Storage`, on which meta tensors that stand for fakes
+    are made. Programs see a handle of it (``_tensor/storages``).
     """
 
     handle: weakref.ref[torch.UntypedStorage] | None = None
@@ -33,11 +33,11 @@ def new_meta_storage(num_bytes: int) -> MetaStorage:
 
 
 class SharedBytes:
-    """Known bytes that several storages share: they are not written any more."""
+    """Known bytes that several storages share, and which are therefore never written."""
 
     __slots__ = ("value",)
 
-    is_draw = False  # of numbers that are drawn when they are read
+    is_draw = False  # whether the bytes are random numbers, drawn when first read
 
     def __init__(self, value: torch.UntypedStorage | None) -> None:
         self.value = value
@@ -52,8 +52,8 @@ class SharedBytes:
 
 
 class ConstantFill(NamedTuple):
-    """A known value whose elements are all equal: zeros, ones. Its bytes are allocated when they
-    are read, which is never for most biases.
+    """A known value whose elements are all equal, such as zeros. The bytes are allocated when they
+    are read; those of most biases never are.
     """
 
     number: Any
@@ -75,8 +75,8 @@ class AssumedFill(ConstantFill):
 
 
 class UpperBound(AssumedFill):
-    """The largest number that each element of an unknown value can be: how many rows a mask that
-    nobody knows selects at most. Who answers questions may want to know it.
+    """An upper bound of each element of an unknown value, such as the number of rows that an
+    unknown mask selects. It is shown to those who answer questions about unknown values.
     """
 
     __slots__ = ()
@@ -98,13 +98,16 @@ class LargeFill(MaybeNotFinite):
     __slots__ = ()
 
 
+NO_BYTES = ConstantFill(0, torch.uint8, 0)
+"""The value of a tensor without elements, whatever is known of the storage that it views."""
+
 KnownValue = torch.UntypedStorage | SharedBytes | ConstantFill
 """The known value of a storage: bytes of its own, shared bytes, or a constant."""
 
 
 class PinnedMemory:
-    """Memory that was requested as pinned, and that C code may fill: safetensors reads a file into
-    it before the copy to a CUDA device. It is allocated when its address is read.
+    """Pinned memory, allocated when its address is read. C code may fill it: safetensors reads a
+    file into pinned memory, which it then copies to a CUDA device.
     """
 
     __slots__ = ("_bytes",)
@@ -124,7 +127,7 @@ class DeferredProtocol(Protocol):
     mark: int
 
     def resize(self, num_bytes: int) -> None:
-        """Record that the storage has another size now."""
+        """Record that the storage was resized."""
 
     def copy(self) -> DeferredProtocol:
         """The state of a copy of the storage."""
@@ -135,11 +138,11 @@ _by_key: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary
 
 
 class StorageKind(NamedTuple):
-    """The facts that all storages made by one kind of call share, in one record."""
+    """Size, device and operator: one record for all new storages for which they are equal."""
 
-    num_bytes: int  # when it was made: it may be resized
+    num_bytes: int  # of the new storage, which may be resized later
     device: torch.device
-    op: Any  # the operator that made it
+    op: Any  # the operator that made the storage
 
 
 _kinds: dict[tuple[int, torch.device, int], StorageKind] = {}
@@ -147,8 +150,8 @@ _MAX_KINDS = 4096
 
 
 def kind_of(num_bytes: int, device: torch.device, op: Any) -> StorageKind:
-    """The kind of a storage, mostly the one that others have too."""
-    key = num_bytes, device, id(op)  # which the kind keeps alive; its hash is a Python call
+    """The kind of storages with this size, device and operator, shared where possible."""
+    key = num_bytes, device, id(op)  # an operator's hash is a Python call; the kind keeps it alive
     known = _kinds.get(key)
     if known is None:
         if len(_kinds) >= _MAX_KINDS:
@@ -160,11 +163,12 @@ def kind_of(num_bytes: int, device: torch.device, op: Any) -> StorageKind:
 class Storage:
     """A storage without memory: its size and device, the operator that made it, its known value.
 
-    As long as there is no storage object of torch, its slot holds the sign that a fake lives.
+    ``_meta`` is torch's storage object; until one is needed, the sign that a fake lives
+    (``_core/living``) is in that slot.
     """
 
     make_handle: ClassVar[Callable[[Storage], torch.UntypedStorage]]
-    """Makes what programs get for ``untyped_storage()``: set by ``_tensor/storages``."""
+    """Makes the object that ``untyped_storage()`` returns: set by ``_tensor/storages``."""
 
     __slots__ = (
         "__weakref__",
@@ -177,9 +181,9 @@ class Storage:
 
     _kind: StorageKind
     _meta: MetaStorage | living.Sign
-    location: RawLocation | None  # in user code, where the operator was called
-    value: KnownValue | None  # on the CPU, of small tensors; None if unknown
-    deferred: DeferredProtocol | None  # if operations on the storage are recorded
+    location: RawLocation | None  # the line of user code that called the operator
+    value: KnownValue | None  # the contents, of small tensors only; None if unknown
+    deferred: DeferredProtocol | None  # the record, if operations on the storage are recorded
 
     def __new__(
         cls,
@@ -193,7 +197,7 @@ class Storage:
 
     @property
     def pinned(self) -> PinnedMemory | None:
-        """The memory of a pinned storage. Few are: they have a table, and the others no slot."""
+        """The memory of a pinned storage: in a table, since few storages need a slot for it."""
         return _pinned.get(self)
 
     @pinned.setter
@@ -215,7 +219,7 @@ class Storage:
         return self._kind.op
 
     def set_origin(self, op: Any, location: RawLocation | None) -> None:
-        """Say which operator made it, and where."""
+        """Set the operator that made the storage, and the line of user code that called it."""
         self._kind = kind_of(self._kind.num_bytes, self._kind.device, op)
         self.location = location
 
@@ -226,11 +230,11 @@ class Storage:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing is known of the value, or a bound alone."""
+        """Whether nothing is known about the value except, at most, a bound."""
         return self.value is None or isinstance(self.value, UpperBound)
 
     def num_known_bytes(self) -> int:
-        """The size of the known value. Bytes behind it, of a resize, were never written."""
+        """The size of the known value. Storage beyond it, from a resize, was never written."""
         assert self.value is not None
         is_own = isinstance(self.value, torch.UntypedStorage)
         return self.value.nbytes() if is_own else self.value.num_bytes  # type: ignore[union-attr]
@@ -239,7 +243,7 @@ class Storage:
         """The bytes of the known value, to be read only."""
         assert self.value is not None
         if isinstance(self.value, AssumedFill):
-            return self.value.bytes()  # and it stays assumed
+            return self.value.bytes()  # not kept: the value must stay an assumed one
         if isinstance(self.value, ConstantFill):
             self.value = self.value.bytes()
         return self.value if isinstance(self.value, torch.UntypedStorage) else self.value.bytes()
@@ -251,7 +255,7 @@ class Storage:
             self.value = known = known.clone()
         known.__dict__.pop(
             "finiteness", None
-        )  # of the bytes so far: see _unknown_values/finiteness
+        )  # cached for the old bytes: see _unknown_values/finiteness
         return known
 
     def share(self) -> SharedBytes | ConstantFill:
@@ -267,7 +271,7 @@ class Storage:
 
     @property
     def meta(self) -> MetaStorage:
-        """Torch's storage object, made on first request and kept as long as this."""
+        """Torch's storage object, made when first needed and kept as long as this storage."""
         if not isinstance(self._meta, MetaStorage):
             made = new_meta_storage(self._kind.num_bytes)
             made.sign = self._meta
@@ -300,7 +304,10 @@ class Storage:
         return copied
 
     def __reduce__(self) -> Any:
-        return load_storage, (self.num_bytes, str(self.device))
+        pickled = self.num_bytes, str(self.device)
+        if self.num_bytes > MAX_PICKLED_BYTES or not self.is_known:
+            return load_storage, pickled
+        return load_storage, (*pickled, bytes(self.known_bytes()).hex())
 
 
 _new = object.__new__
@@ -310,7 +317,7 @@ _living = living.state
 def storage_of_kind(
     kind: StorageKind, location: RawLocation | None, value: KnownValue | None = None
 ) -> Storage:
-    """A new storage: all are made here, those of a kind that is known in half the time."""
+    """Make a storage of a known kind, which takes half the time of ``Storage(...)``."""
     storage: Storage = _new(Storage)
     storage._kind = kind
     storage._meta = _living.find() or living.begin()
@@ -320,12 +327,21 @@ def storage_of_kind(
     return storage
 
 
-def load_storage(num_bytes: int, device: str) -> Storage:
-    """A storage from its pickle; the memo of pickle preserves aliasing."""
-    return Storage(num_bytes, torch.device(device))
+MAX_PICKLED_BYTES = 1 << 10
+"""The size of the largest storage whose value is pickled, such as a count of steps."""
+
+
+def load_storage(num_bytes: int, device: str, value: str | None = None) -> Storage:
+    """A storage from its pickle; the memo of pickle preserves aliasing. Its bytes, as hexadecimal
+    numbers: ``torch.load(weights_only=True)`` refuses an object of bytes.
+    """
+    known = None if value is None else torch.UntypedStorage(list(bytes.fromhex(value)))
+    locate = modes.thread.locate
+    located = torch.device(device) if locate is None else locate(num_bytes, device)
+    return Storage(num_bytes, located, value=known)
 
 
 def storage_of(untyped: torch.UntypedStorage, device: torch.device) -> Storage:
-    """The :class:`Storage` of a storage object of torch; a new one on `device` if it has none."""
+    """The :class:`Storage` of torch's storage object; a new one on `device` if there is none."""
     known = _by_key.get(subclass.storage_key(untyped))
     return Storage(untyped.nbytes(), device) if known is None else known

@@ -1,4 +1,4 @@
-"""Trials of draws: parameters decide whether eager refuses one, as well as dtypes.
+"""Trials of draws, which eager refuses for their generators, dtypes or parameters.
 
 Input: a call that draws. Output: nothing, or the error that eager raises. Invariant: no generator
 of the program moves. Draws that passed are remembered.
@@ -6,6 +6,7 @@ of the program moves. Draws that passed are remembered.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -21,11 +22,33 @@ from torchfake._eager_checks.small_calls import (
     small_values,
 )
 from torchfake._operators.constant_propagation import is_known
-from torchfake._operators.operator_call import Call
+from torchfake._operators.operator_call import Args, Call, Kwargs, output_device
+from torchfake._random import fake_generators
 from torchfake._torch import backends
 
+
+def check_generator(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """Refuse a generator of another device type than the result's, as kernels do that draw: not on
+    meta, and not for no elements.
+    """
+    given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Generator)]
+    if not given:
+        return
+    call, own = Call(func, args, kwargs), fake_generators.device_of(given[0]).type
+    expected = output_device(call).type
+    if own != expected != "meta" and not _draws_nothing(call):
+        raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{own}'")
+
+
+def _draws_nothing(call: Call) -> bool:
+    if call.tensors:
+        return call.tensors[0].numel() == 0
+    sizes = [value for value in call.args if isinstance(value, (list, tuple))]
+    return 0 in sizes[0] if sizes else call.args[0] == 0  # of randperm
+
+
 _MAX_DRAWN = 16
-"""So many elements are drawn in a trial: from there on, normal numbers take another kernel."""
+"""Number of elements drawn in a trial: from 16 on, normal numbers take another kernel."""
 
 
 @lru_cache(maxsize=1)
@@ -34,13 +57,13 @@ def _generator() -> torch.Generator:
 
 
 _passed: set[Any] = set()
-"""Trials of draws that have passed. Those that fail do so again."""
+"""Trials of draws that have passed. Trials that fail are run again."""
 _MAX_PASSED = 50_000
 
 
 def try_draw(call: Call) -> None:
-    """Run a draw on small tensors, from a generator of its own. Parameters that have known values
-    keep them.
+    """Run a draw on small tensors, from a generator of its own. Parameters keep the values that are
+    known.
     """
     cut = _cut_of_draw(call)
     keeps_known = call.traits.checks_parameters and any(map(is_known, call.tensors))
@@ -64,8 +87,8 @@ def try_draw(call: Call) -> None:
 
 
 _DRAWS_FROM_DEFAULT = frozenset({"aten::native_dropout", "aten::dropout", "aten::alpha_dropout"})
-"""Operators without a parameter for a generator that are tried. Others choose their kernel by the
-device (attention) or are made of many operators (recurrent layers).
+"""Operators that are tried although they take no generator. Others choose their kernel by device
+(attention) or consist of many operators (recurrent layers).
 """
 
 
@@ -79,7 +102,7 @@ def _cut_of_draw(call: Call) -> Cut:
 
 
 def _length_to_permute(length: Any, kwargs: dict[str, Any]) -> Any:
-    """The length, or 1 where it is long and every length fits the dtype."""
+    """A length to try: 1 if any length fits the dtype, otherwise `length`."""
     out = kwargs.get("out")
     dtype = out.dtype if out is not None else kwargs.get("dtype") or torch.int64
     fits = dtype in (torch.int64, torch.float64) or (dtype == torch.int32 and length < 1 << 31)
@@ -101,7 +124,7 @@ def _key_part(value: Any, size: Cut) -> Any:
         return size.of(parts) if size.lists and all(type(p) is int for p in parts) else parts
     if isinstance(value, torch.Generator):
         return None
-    return type(value), value if value == value else object()  # a nan is never found again
+    return type(value), value if value == value else object()  # a nan matches no key
 
 
 def _try(func: Any, args: Any, kwargs: dict[str, Any], device_type: str) -> None:
@@ -110,3 +133,10 @@ def _try(func: Any, args: Any, kwargs: dict[str, Any], device_type: str) -> None
     except NotImplementedError as error:
         if device_type == "cpu" and NO_DTYPE in str(error):
             raise
+        may_not_draw = func.overloadpacket is torch.ops.aten.rrelu_with_noise
+        if device_type == "cuda" and not may_not_draw and _NO_INTEGER.search(str(error)):
+            raise NotImplementedError(str(error).replace("cpu", "cuda")) from None
+
+
+_NO_INTEGER = re.compile(NO_DTYPE + "(Long|Int|Short|Char|Byte|Bool)'")
+"""Integers in which CUDA draws no numbers either; of the floating dtypes it may have more."""

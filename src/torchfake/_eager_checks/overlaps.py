@@ -1,17 +1,17 @@
-"""What eager refuses because of where elements lie: memory that is written more than once, or read,
-or that has no room.
+"""Writes that eager refuses because of where elements lie: to memory that repeats, that another
+argument reads, or that is too small.
 
 Input: a call that has no recipe yet. Output: nothing, or the error that eager would raise.
-Invariant: what eager accepts is accepted; no generator of the program moves.
+Invariant: a call that eager accepts is accepted; no generator of the program moves.
 
-Kernels differ in what they look at: all inputs, some, or none (``fill_``). Most meta kernels do not
-look, nor do those written in Python see that a result is larger than the tensor that it is written
-to in place. So a call that may be refused is tried with the CPU kernel, on small real tensors that
-share memory in the same way.
+Kernels differ in the inputs that they check: all, some, or none (``fill_``). Most meta kernels
+check none, and those written in Python miss results larger than the tensor written in place. So a
+call that may be refused is run with the CPU kernel, on small real tensors that share memory alike.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,17 +27,24 @@ from torchfake._core.metadata import (
     metadata_of,
 )
 from torchfake._core.schemas import traits_of
-from torchfake._eager_checks.small_calls import INTEGERS, TAKES_PIVOTS, Cut, cuts_for, run_small
-from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
+from torchfake._eager_checks.small_calls import (
+    INTEGERS,
+    TAKES_PIVOTS,
+    Cut,
+    num_elements_on_meta,
+    run_small,
+)
+from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors, tensors_in
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends
+from torchfake._torch.cpp_metadata import has_structured_overload
 
 _REFUSALS = ("single memory location", "doesn't match the broadcast shape")
-"""What messages of eager say that are about where the written elements lie."""
+"""Parts of eager's messages that are about where the written elements lie."""
 
 
 def check_overlaps(func: Any, args: Args, kwargs: Kwargs) -> None:
-    """Raise what eager raises if this call writes memory that repeats, or that it reads too."""
+    """Raise eager's error if the call writes memory that repeats, or that the call also reads."""
     traits = traits_of(func)
     if not traits.mutated_names or func.namespace != "aten":
         return
@@ -62,7 +69,7 @@ def _repeats(fake: FakeTensor) -> bool:
 
 
 def _is_broadcast(fake: FakeTensor, call: Call) -> bool:
-    """Whether what is written is read too, beside a tensor that would make it larger."""
+    """Whether `fake`, written in place, would have to grow to the shape of another argument."""
     if not any(fake is arg for arg in call.args):
         return False
     return not all(_is_expandable(tensor.shape, fake.shape) for tensor in call.tensors)
@@ -75,7 +82,7 @@ def _is_expandable(size: torch.Size, other: torch.Size) -> bool:
 
 
 def _is_shared(written: list[FakeTensor], tensors: list[torch.Tensor]) -> bool:
-    """Whether what is written is memory of another argument."""
+    """Whether a written tensor shares its storage with another argument."""
     if len(tensors) < 2:
         return False
     by_storage: dict[int, list[FakeTensor]] = {}
@@ -86,36 +93,48 @@ def _is_shared(written: list[FakeTensor], tensors: list[torch.Tensor]) -> bool:
 
 
 def _cuts_for(call: Call) -> list[Cut]:
-    """How to make the tensors small: whole if nothing else is possible and that takes no time."""
-    cuts = cuts_for(call)
-    if not cuts and sum(t.numel() for t in call.tensors) <= _MAX_ELEMENTS:
-        cuts = [Cut()]
-    values = (1,) if call.traits.packet in TAKES_PIVOTS else (0, 1)  # of indices, and of pivots
-    return [cut._replace(integer=value) for cut in cuts for value in values]
+    """The ways to make the tensors small: not at all unless they are large. There is none if a
+    kernel may be run on sizes that do not agree: see ``small_calls``. Kernels that look at each
+    element alone, or choose elements, broadcast the sizes first, so they may.
+    """
+    are_inputs_empty = any(t.numel() == 0 for t in tensors_in(call.args, {}))
+    if are_inputs_empty and not has_structured_overload(call.func):
+        return []  # some kernels divide by the number of elements, which ends the process
+    is_large = sum(t.numel() for t in call.tensors) > _MAX_ELEMENTS
+    cut = Cut(others=3, last=3) if is_large else Cut()
+    if not _BROADCASTING.intersection(call.func.tags) and num_elements_on_meta(call, cut) is None:
+        return []
+    values = (1,) if call.traits.packet in TAKES_PIVOTS else (0, 1)  # values of integers
+    return [cut._replace(integer=value) for value in values]
 
 
+_BROADCASTING = frozenset({torch.Tag.pointwise, torch.Tag.dynamic_output_shape})
 _MAX_ELEMENTS = 1 << 18
 
 
 def _error_of(call: Call, cut: Cut) -> Exception | None:
-    """What the kernel raises on small tensors that share memory as the arguments do."""
+    """The kernel's error on small tensors that share memory as the arguments do, or None."""
     small = _SmallTensors(call.tensors, cut)
     kwargs = {name: v for name, v in call.kwargs.items() if name not in ("pin_memory", "generator")}
     is_random = call.traits.is_random
     with backends.default_generator_kept() if is_random else nullcontext():
         try:
             run_small(call.func, small.of(call.args), small.of(kwargs))
+        except RecursionError:  # of the program
+            raise
         except Exception as error:
             return error.with_traceback(None)
     return None
 
 
 class _SmallTensors:
-    """Small real tensors in place of the arguments, one for each, that share memory as these do."""
+    """Small real tensors in place of the arguments, which share memory as the arguments do."""
 
     def __init__(self, tensors: list[torch.Tensor], cut: Cut) -> None:
         self.cut = cut
         self.made: dict[int, torch.Tensor] = {}
+        sizes = [math.prod(cut.of(t.size())) * t.dtype.itemsize for t in tensors]
+        self.slack = max(sizes)  # bytes: kernels write as if contiguous, and as much as they read
         groups: dict[int, dict[int, torch.Tensor]] = {}
         for tensor in tensors:
             owner = tensor._fake_storage if isinstance(tensor, FakeTensor) else tensor
@@ -124,7 +143,7 @@ class _SmallTensors:
             self._make(list(group.values()))
 
     def of(self, value: Any) -> Any:
-        """An argument with small tensors in it."""
+        """The argument `value`, with small tensors in place of its own."""
         if isinstance(value, torch.Tensor):
             return self.made[id(value)]
         if isinstance(value, (list, tuple)):
@@ -134,19 +153,18 @@ class _SmallTensors:
         return devices.CPU if isinstance(value, torch.device) else value
 
     def _make(self, group: list[torch.Tensor]) -> None:
-        """Make those that share one storage."""
+        """Make the small tensors for `group`, which share one storage."""
         metas = [_metadata(tensor) for tensor in group]
         small = self._where_they_lie(metas) if self.cut.others is None else None
         small = small or self._much_as_they_lie(metas)
-        slack = max(meta.num_bytes for meta in small)  # some kernels write as if it were contiguous
-        storage = torch.UntypedStorage(max(map(_end, small)) + slack, device="cpu")
+        storage = torch.UntypedStorage(max(map(_end, small)) + self.slack, device="cpu")
         views = [memory.view_of(storage, meta) for meta in small]
         for tensor, view in zip(group, views, strict=True):
             _fill(view, self.cut.integer)
             self.made[id(tensor)] = view
 
     def _where_they_lie(self, metas: list[Metadata]) -> list[Metadata] | None:
-        """All of it, from the first element of any; None if that is much memory."""
+        """Place the tensors unchanged, from the first byte of any; None if that is much memory."""
         first = min(meta.offset * meta.dtype.itemsize for meta in metas)
         small = []
         for meta in metas:
@@ -157,8 +175,8 @@ class _SmallTensors:
         return small
 
     def _much_as_they_lie(self, metas: list[Metadata]) -> list[Metadata]:
-        """Of smaller sizes. What begins where the first does still does so; what overlaps with it
-        is moved by an element; anything else comes behind it.
+        """Place tensors of smaller sizes. Those that begin where the first does still do so; those
+        that overlap with the first are moved by an element; others come behind it.
         """
         first, small = metas[0], []
         for meta in metas:
@@ -179,7 +197,7 @@ _MAX_SPAN_BYTES = 1 << 20
 
 
 def _fill(view: torch.Tensor, integer: int) -> None:
-    """Values that kernels accept: indices, and matrices that can be factorized."""
+    """Fill with values that kernels accept: as indices, and as matrices to be factorized."""
     view.fill_(integer if view.dtype in INTEGERS else 1)
     if view.dtype.is_floating_point and view.dim() > 1:
         view.diagonal(0, -2, -1).fill_(view.shape[-1] + 1)
@@ -205,7 +223,7 @@ def _end(meta: Metadata) -> int:
 
 
 def _strides_like(meta: Metadata, size: tuple[int, ...]) -> list[int]:
-    """Strides of another size: the order of the dims, gaps and repetitions as in `meta`."""
+    """Strides for `size` with the order of dims, the gaps and the repetitions of `meta`."""
     strides = [0] * len(size)
     step = 1 if is_dense(meta) or has_repeated_elements(meta.size, meta.stride) else 2
     for dim in sorted(range(len(size)), key=meta.stride.__getitem__):

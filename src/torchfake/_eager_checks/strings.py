@@ -1,10 +1,10 @@
 """Strings that eager refuses as arguments, found by running the CPU kernel on small tensors.
 
 Input: a call that has no recipe yet. Output: nothing, or the error that eager would raise.
-Invariant: a string counts as refused only if the same call with another one is accepted.
+Invariant: a string counts as refused only if the call with another string is accepted.
 
-Meta kernels accept any string, or refuse it by another error: kernels compare it with those they
-know, which no schema has.
+Meta kernels accept any string, or refuse it with another error. Eager's kernels compare it with the
+strings that they know, which schemas do not list.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from functools import lru_cache
 from typing import Any
 
 from torchfake._eager_checks import small_calls
-from torchfake._operators.operator_call import Args, Call, Kwargs
+from torchfake._operators.operator_call import Args, Call, Kwargs, named_arguments
 
 _OF_DEVICE = frozenset({"driver"})
-"""Arguments that name what another device may have: see ``_operators/argument_checks``."""
+"""Arguments whose values depend on the device: see ``_operators/argument_checks``."""
 
 _ACCEPTED = ("sum", "amax", "add", "left", "trunc", "none", "L", "linear", "reduced", "ij")
-"""Strings one of which nearly every operator that takes a string accepts; None is tried too."""
+"""Nearly every operator that takes a string accepts one of these, or None."""
 
 _MAX_PASSED = 10_000
 _passed: set[Any] = set()
 
 
 def check_strings(func: Any, args: Args, kwargs: Kwargs) -> None:
-    """Raise what the CPU kernel raises for a string among the arguments."""
+    """Raise the CPU kernel's error for a string among the arguments."""
     names = _string_arguments(func)
     if not names:
         return
     call = Call(func, args, kwargs)
     if _has_unsafe(func):
-        call = _with(call, "unsafe", True)  # small tensors do not have the values that it checks
-    given = {name: value for name, value in _named(call).items() if name in names}
+        call = _with(call, "unsafe", True)  # small tensors have other values
+    named = named_arguments(call.func, call.args, call.kwargs)
+    given = {name: value for name, value in named.items() if name in names}
     strings = {name: value for name, value in given.items() if isinstance(value, str)}
     key = call.func, tuple(strings.items())
     if not strings or key in _passed:
@@ -43,18 +44,19 @@ def check_strings(func: Any, args: Args, kwargs: Kwargs) -> None:
         if error is None:
             if len(_passed) < _MAX_PASSED:
                 _passed.add(key)
-        elif any(_is_accepted(call, cut, name) for name in strings):
+            return
+        if any(_is_accepted(call, cut, name) for name in strings):
             raise error
 
 
 def _cuts_for(call: Call, names: list[str]) -> list[small_calls.Cut]:
-    """How to make the tensors small. Some meta kernels refuse the string, too."""
+    """The ways to make the tensors small, with other strings if a meta kernel refuses these."""
     variants = (_with(call, name, other) for name in names for other in (None, *_ACCEPTED))
     return next((cuts for c in (call, *variants) if (cuts := small_calls.cuts_for(c))), [])
 
 
 def _is_accepted(call: Call, cut: small_calls.Cut, name: str) -> bool:
-    """Whether the call is accepted with another string, or none, as the argument of this name."""
+    """Whether the call is accepted with another string, or None, as the argument `name`."""
     changed = [_with(call, name, other) for other in (None, *_ACCEPTED)]
     return any(small_calls.error_of(other, cut) is None for other in changed)
 
@@ -67,11 +69,6 @@ def _with(call: Call, name: str, value: Any) -> Call:
     return Call(call.func, tuple(args), call.kwargs)
 
 
-def _named(call: Call) -> dict[str, Any]:
-    names = [argument.name for argument in call.func._schema.arguments]
-    return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-
-
 @lru_cache(maxsize=4096)
 def _has_unsafe(func: Any) -> bool:
     """Whether the operator can be told not to check values (``segment_reduce``)."""
@@ -80,7 +77,7 @@ def _has_unsafe(func: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _string_arguments(func: Any) -> frozenset[str]:
-    """The names of the arguments that are strings."""
+    """The names of the string arguments of an ATen operator."""
     if func.namespace != "aten":
         return frozenset()
     found = {a.name for a in func._schema.arguments if "str" in str(a.type)}

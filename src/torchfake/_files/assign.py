@@ -1,8 +1,8 @@
 """The values of a checkpoint, matched to the tensors of a module by name, and copied to them.
 
-Input: a checkpoint, and which tensors of a module get values. Output: the values; for a sharded
-tensor, those of this rank's shard. Invariant: every problem is found before anything is changed,
-and raised on all ranks if one rank has it; no rank reads the shards of others.
+Input: a checkpoint, and the tensors of a module that get values. Output: the values; for a sharded
+tensor, the values of this rank's shard. Invariant: every problem is found before anything is
+changed, and raised on all ranks if one rank has it; no rank reads the shards of others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from torchfake.errors import CheckpointError, printable
 
 
 class Value(NamedTuple):
-    """A tensor of a module, and the entry of a checkpoint that it gets its values from."""
+    """A tensor of a module, and the checkpoint entry that its values come from."""
 
     name: str
     target: torch.Tensor
@@ -53,20 +53,21 @@ class Value(NamedTuple):
 def values_for(
     module: torch.nn.Module, checkpoint: Source, chosen: set[int], *, strict: bool
 ) -> list[Value]:
-    """What a checkpoint has for the tensors of a module's state whose identities are `chosen`.
+    """The checkpoint's values for the tensors in `chosen`.
 
-    If some of them are sharded, all ranks that have them must call this.
+    If some of these tensors are sharded, all ranks that have them must call this.
 
     Args:
-        module: its names are those of the checkpoint; entries for its other tensors are ignored.
+        module: names its tensors as the checkpoint does; entries for tensors of the module that are
+            not in `chosen` are ignored.
         checkpoint: what :func:`torchfake._files.load.open_checkpoint` takes, or a directory of
             ``torch.distributed.checkpoint``.
-        chosen: identities of parameters and buffers.
-        strict: whether it is an error if an entry does not fit, or the module does not have it;
-            otherwise there is a warning.
+        chosen: ``id()`` of the parameters and buffers that get values.
+        strict: raise an error if an entry does not fit, or names no tensor of the module; False:
+            warn, and leave the entry out.
 
     Raises:
-        CheckpointError: with all problems, of this rank or of another.
+        CheckpointError: lists all problems, on this rank or on another.
     """
     state = module.state_dict(keep_vars=True)
     targets = {name: tensor for name, tensor in state.items() if id(tensor) in chosen}
@@ -76,6 +77,26 @@ def values_for(
         values = [_with_values(match, checkpoint) for match in matches]
     uses = Counter(id(_storage_of(t)) for t in {id(t): t for t in state.values()}.values())
     return [v._replace(owns_storage=uses[id(_storage_of(v.target))] == 1) for v in values]
+
+
+def entries_for(
+    module: torch.nn.Module, checkpoint: Source, chosen: set[int], *, strict: bool
+) -> dict[int, Entry]:
+    """The entries of a checkpoint that this rank alone reads, by the identities of tensors.
+
+    Raises:
+        CheckpointError: with all problems.
+    """
+    state = module.state_dict(keep_vars=True)
+    targets = {name: tensor for name, tensor in state.items() if id(tensor) in chosen}
+    found = _matches(module, checkpoint, {*state}, targets, strict=strict)
+    for match in found:
+        if match.entry.dtensor is not None:
+            raise CheckpointError(
+                f"{match.name} is sharded in the checkpoint, of which one rank sends all: give its "
+                "full_tensor()"
+            )
+    return {id(match.target): match.entry for match in found}
 
 
 def _storage_of(tensor: Any) -> Any:
@@ -93,7 +114,7 @@ def _matches(
     *,
     strict: bool,
 ) -> list[Value]:
-    """The entries that fit `targets`, without their values."""
+    """Match `targets` to the checkpoint's entries that fit them; no values are read."""
     known = names | {name for name, _ in module.named_buffers(remove_duplicate=False)}
     entries = _entries_for(module, checkpoint, known)
     found = [Value(name, t, entries[name]) for name, t in targets.items() if name in entries]
@@ -111,7 +132,7 @@ def _matches(
 
 
 def _entries_for(module: torch.nn.Module, checkpoint: Source, known: set[str]) -> dict[str, Entry]:
-    """Those of the checkpoint, by the module's names."""
+    """The entries of the checkpoint, by the module's names."""
     if is_distributed(checkpoint):
         return open_distributed(checkpoint, known)
     entries = open_checkpoint(checkpoint)
@@ -124,7 +145,7 @@ def _entries_for(module: torch.nn.Module, checkpoint: Source, known: set[str]) -
 
 
 def _problem(match: Value) -> str | None:
-    """Why an entry cannot be copied to its target."""
+    """Why an entry cannot be copied to its target; None if it can be."""
     _, target, entry, *_ = match
     if entry.problem is not None:
         return entry.problem
@@ -149,7 +170,7 @@ def _problem(match: Value) -> str | None:
 
 
 def _sharding_problem(dtensor: Any, target: Any) -> str | None:
-    """Why a DTensor of a state dict cannot be copied to its target."""
+    """Why a DTensor of a state dict cannot be copied to its target; None if it can be."""
     if not dtensors.is_dtensor(target):
         return "is sharded in the checkpoint and not in the module: give its full_tensor()"
     if dtensor.device_mesh != target.device_mesh:
@@ -183,12 +204,12 @@ _MAX_SHOWN = 20
 
 
 def _with_values(match: Value, checkpoint: Source) -> Value:
-    """With the values of this rank's shard, memory-mapped; small ones are copied, as the record
-    keeps them for later replays, when their file may be gone.
+    """Add the values of this rank's shard to a match. Values are memory-mapped; small ones are
+    copied, since the record keeps them for later replays, when the file may be gone.
     """
     try:
         values = _read(match).detach()
-    except Exception as error:  # a file's contents decide
+    except Exception as error:  # damaged files raise exceptions of any class
         where = "the state dict" if isinstance(checkpoint, Mapping) else os.fspath(checkpoint)
         raise CheckpointError(
             f"{match.name} of {where} cannot be read: {error}. Nothing was changed"
@@ -211,43 +232,65 @@ def _read(match: Value) -> torch.Tensor:
 
 
 def copy(values: list[Value], device: torch.device | None = None) -> None:
-    """Copy the values: recorded for tensors that are deferred, at once for those that are real.
+    """Copy values to their targets: copies to deferred tensors are recorded, others run at once.
 
     Args:
-        values: see :func:`values_for`. Of several names of one tensor the last counts.
-        device: where deferred tensors will be; None: where they were recorded.
+        values: see :func:`values_for`. The last of several names of one tensor counts.
+        device: where deferred tensors will be materialized; None: where they were recorded.
     """
     with autograd.no_grad():
         for value in {id(value.target): value for value in values}.values():
-            local = dtensors.local_tensor_of(value.target)
             assert value.values is not None
-            if not local.numel():
-                continue
-            if value.owns_storage and local is not value.target and is_deferred_fake(local):
-                _remove_padding(local)
-            is_new = value.owns_storage and value.entry.read_slices is not None
-            if not (is_new and _set_memory(local, value.values, device)):
-                local.copy_(value.values)
+            is_new = value.entry.read_slices is not None
+            owns_storage = value.owns_storage
+            give(value.target, value.values, device, owns_storage=owns_storage, is_new=is_new)
+
+
+def give(
+    target: torch.Tensor,
+    values: torch.Tensor,
+    device: torch.device | None,
+    *,
+    owns_storage: bool,
+    is_new: bool,
+) -> None:
+    """Copy the values of this rank's shard to one tensor.
+
+    Args:
+        target: deferred, or real.
+        values: of its local shape.
+        device: where a deferred one will be; None: where it was recorded.
+        owns_storage: no other tensor of the module shares its memory.
+        is_new: nothing else uses `values`.
+    """
+    local = dtensors.local_tensor_of(target)
+    if not local.numel():
+        return
+    with autograd.no_grad():
+        if owns_storage and local is not target and is_deferred_fake(local):
+            _remove_padding(local)
+        if not (owns_storage and is_new and _set_memory(local, values, device)):
+            local.copy_(values)
 
 
 def _remove_padding(shard: Any) -> None:
-    """Give a shard memory that it fills, so that nothing of its old memory has to be computed:
-    FSDP2 pads uneven shards, and will do so again.
+    """Give a shard new memory of exactly its size, so that no padding has to be computed: FSDP2
+    pads uneven shards, and pads them again when it needs to.
     """
     if shard._fake_storage.deferred.real is None and not _fills_storage(shard):
         shard.data = torch.empty_like(shard)
 
 
 def _fills_storage(fake: Any) -> bool:
-    """Whether a fake has all of its memory, in order."""
+    """Whether a fake covers its whole storage, contiguously."""
     record, cell = fake._fake_meta, fake._fake_storage.deferred.contents.cell
     in_order: bool = record.is_contiguous and not record.is_lazy
     return in_order and not record.offset and bool(record.num_bytes == cell.num_bytes)
 
 
 def _set_memory(target: torch.Tensor, values: torch.Tensor, device: torch.device | None) -> bool:
-    """Make `values`, which nothing else uses, the memory of a deferred tensor, if they fit: this
-    avoids a copy. Whether that was done.
+    """Make `values`, which nothing else uses, the memory of a deferred tensor, which avoids a copy.
+    Returns False, and changes nothing, if this is not possible.
     """
     if not is_deferred_fake(target) or not _fills_storage(target):
         return False

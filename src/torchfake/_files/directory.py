@@ -1,9 +1,9 @@
-"""The directory that a module is saved to: which of its files this save has made.
+"""The directory that a module is saved to, and which of its files belong to this save.
 
-Input: a directory, and the digest of what is saved. Output: which files are complete already, and
-the removal of those that no longer belong. Invariant: a directory that holds another model, or that
-another save is writing to, is refused before anything in it changes; while files change there is no
-index, so that a save that was interrupted never looks complete.
+Input: a directory, and the digest of the module that is saved. Output: which files are complete
+already, and the removal of files that do not belong to the save. Invariant: a directory that holds
+another model, or that another save is writing to, is refused before anything in it changes; while
+files change there is no index, so an interrupted save never looks complete.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torchfake.errors import CheckpointError
 INDEX = "model.safetensors.index.json"
 
 _DIGEST = "torchfake_record"
-"""The key under which the header of a file has the digest of what was saved."""
+"""The key of the digest in the metadata of a file's header."""
 
 
 class OutputDirectory:
-    """One save: where it writes, and the digest that its files carry. A context: when it ends, the
-    directory is free for other saves.
+    """The directory of one save, and the digest that the save's files carry. A context manager:
+    when it exits, the directory is unlocked.
     """
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path = path
         self._digest = digest
         self._lock = DirectoryLock(path)
-        self._names: dict[str, set[str]] = {}  # of the tensors in the files of this save
+        self._names: dict[str, set[str]] = {}  # file of this save -> names of its tensors
 
     def __enter__(self) -> OutputDirectory:
         return self
@@ -41,10 +41,11 @@ class OutputDirectory:
         self._lock.release()
 
     def prepare(self) -> None:
-        """Make the directory and lock it; remove the index and what was left by interrupted saves.
+        """Make and lock the directory; remove its index, and incomplete files of earlier saves.
 
         Raises:
-            CheckpointError: if it is a file, holds another model, or is being written to.
+            CheckpointError: if its path is a file, it holds another model, or another save is
+                writing to it.
         """
         if "\0" in os.fspath(self.path):
             raise CheckpointError(f"{os.fspath(self.path)!r} cannot be the name of a directory")
@@ -58,8 +59,8 @@ class OutputDirectory:
         (self.path / INDEX).unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        """The files of tensors that are there."""
-        names = sorted(os.listdir(self.path))  # a glob would be silent if this is not allowed
+        """The safetensors files that the directory holds."""
+        names = sorted(os.listdir(self.path))  # unlike glob, raises if reading is not allowed
         return [self.path / name for name in names if name.endswith(".safetensors")]
 
     def _check_own(self, path: Path) -> None:
@@ -77,7 +78,7 @@ class OutputDirectory:
             )
 
     def is_complete(self, name: str, tensor_names: set[str]) -> bool:
-        """Whether a file of this save, with these tensors, was written by an earlier call."""
+        """Whether an earlier call has written the file `name` of this save, with these tensors."""
         self._names[name] = tensor_names
         try:
             header = read_header(self.path / name)
@@ -86,15 +87,15 @@ class OutputDirectory:
         return self._has_digest(header) and set(header) - {METADATA} == tensor_names
 
     def with_digest(self, metadata: dict[str, str]) -> dict[str, str]:
-        """The metadata of a file, by which a later call knows it."""
+        """Add the digest to a file's metadata, by which a later call recognizes the file."""
         return {**metadata, _DIGEST: self._digest}
 
     def finish(self, contents: dict[str, bytes]) -> None:
-        """Write the files that hold no tensors, by name, once all others are complete, the index
-        last; remove files of the same model that a call with another ``max_shard_size`` has left.
+        """Write the files that hold no tensors, the index last; remove files of the same model that
+        a call with another ``max_shard_size`` has left. All files of tensors must be complete.
 
         Raises:
-            CheckpointError: if another save has written here too, where nothing could prevent it.
+            CheckpointError: if another save wrote at the same time, on a file system without locks.
         """
         self._check_complete()
         for name in sorted(contents, key=lambda name: (name.endswith(".index.json"), name)):
@@ -105,10 +106,10 @@ class OutputDirectory:
             if path.name not in self._names:
                 self._check_own(path)
                 path.unlink()
-        self._lock.release()  # before other ranks go on
+        self._lock.release()  # before other ranks proceed to a next save
 
     def _check_complete(self) -> None:
-        """On a file system without locks two saves may have met."""
+        """Check that no other save has changed a file, which is possible without file locks."""
         for name, tensor_names in list(self._names.items()):
             if not self.is_complete(name, tensor_names):
                 (self.path / INDEX).unlink(missing_ok=True)

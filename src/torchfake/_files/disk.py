@@ -1,9 +1,9 @@
-"""Files that are complete or not there, and refusals of the system as errors that say what to do.
+"""Atomic file writes, and errors of the operating system as CheckpointErrors with a remedy.
 
-Input: paths, the contents of a file if they are at hand, and OSErrors. Output: a unique name beside
-a file that is being written; the file, whole; the removal of what was left; a CheckpointError that
-names the file, the bytes it needs and those that are free, and the remedy. Invariant: a file has
-its name only when all of its bytes are on the disk; the OSError is the cause of the error.
+Input: paths, the contents of a file where they are known, and OSErrors. Output: a temporary name
+for a file that is being written; the complete file; the removal of incomplete files; a
+CheckpointError with the bytes needed, the bytes free, and the remedy. Invariant: a file gets its
+name only when all of its bytes are on the disk; each CheckpointError has the OSError as its cause.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _REMEDIES = {
 
 @contextlib.contextmanager
 def reported(path: str | os.PathLike[str], num_bytes: int | None = None) -> Iterator[None]:
-    """Context whose OSErrors are CheckpointErrors.
+    """Context in which an OSError is raised as a CheckpointError.
 
     Args:
-        path: what is written, unless the error names something else.
+        path: the file that is written, unless the error names another file.
         num_bytes: the size of the whole file, if it is known.
 
     Raises:
@@ -79,17 +79,17 @@ def _sizes(path: str | os.PathLike[str], num_bytes: int) -> str:
 
 
 INCOMPLETE = ".incomplete"
-"""The end of a file's name until it is complete."""
+"""The suffix of a file's temporary name, until the file is complete."""
 
 
 def incomplete_name(path: Path) -> Path:
-    """A unique name for what will be `path`."""
+    """A unique temporary name for the file that will be `path`."""
     return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{INCOMPLETE}")
 
 
 def write_whole(path: Path, contents: bytes) -> None:
-    """Write a file; what had its name stays until then. What is no file, such as /dev/stdout, is
-    written to.
+    """Write a file; an existing file of this name is replaced only when the new one is complete. A
+    path that is no regular file, such as /dev/stdout, is written to directly.
     """
     if path.exists() and not path.is_file():
         path.write_bytes(contents)
@@ -109,12 +109,12 @@ def write_whole(path: Path, contents: bytes) -> None:
 
 
 def remove_incomplete(folder: Path, *, of_all: bool) -> None:
-    """Remove files that earlier writers have left.
+    """Remove incomplete files that earlier writers have left in `folder`.
 
     Args:
-        folder: where they are.
-        of_all: whether it is certain that nobody else writes there; otherwise only those of
-            processes that do not run any more, where that is known.
+        folder: the directory.
+        of_all: remove the files of all processes, since nobody else writes there; False: only
+            those of processes that have ended, where the system can tell.
     """
     for name in os.listdir(folder):
         found = re.search(r"\.(\d+)-[0-9a-f]{8}$", name.removesuffix(INCOMPLETE))
@@ -137,5 +137,5 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        pass  # of another user; or no number of a process
+        pass  # a process of another user; or not a valid process id
     return True

@@ -1,9 +1,9 @@
 """Which tensor goes to which file, decided before anything is written.
 
-Input: the tensors of a module by name, and the size of a file. Output: a :class:`Plan`: the files,
-the names in each, and the contents of the files that hold no tensors, such as the index.
-Invariant: names, ties and sizes are those of the unsharded module, so that its files are the same
-however it is sharded; no value is computed.
+Input: the tensors of a module by name, and the maximal size of a file. Output: a :class:`Plan`: the
+files, the names in each, and the contents of the files that hold no tensors, such as the index.
+Invariant: names, ties and sizes are taken from the unsharded module, so its files do not depend on
+how the module is sharded; no value is computed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PlannedFile(NamedTuple):
     """A file of tensors that is to be written."""
 
     name: str
-    sources: dict[str, str]  # names in the file, and the names that they have in the state
+    sources: dict[str, str]  # name in the file -> name in the module's state dict
     metadata: dict[str, str]
 
 
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
 
 def plan_files(state: State, max_file_bytes: int) -> Plan:
-    """The files of any module: tied tensors once, under their first name."""
+    """Plan the files of any module. Tied tensors are saved once, under their first name."""
     tensors, ties = _without_ties(state)
     split = _split(tensors, max_file_bytes)
     files = [
@@ -60,8 +60,8 @@ def plan_files(state: State, max_file_bytes: int) -> Plan:
 
 
 def _without_ties(state: State) -> tuple[State, dict[str, str]]:
-    """Each tensor once; and the first name of each that was left out, as
-    ``safetensors.torch.save_model`` has it in the metadata.
+    """Keep one name of each tensor. Also returns the first name for each name left out, which
+    ``safetensors.torch.save_model`` puts in the metadata.
     """
     first_names: dict[Any, str] = {}
     ties = {}
@@ -95,7 +95,7 @@ def _split(tensors: State, max_file_bytes: int) -> Any:
 
 
 def full_fakes(state: State) -> dict[str, FakeTensor]:
-    """A fake of the full shape for each tensor; tied tensors have the same one."""
+    """A fake of the full shape for each tensor; tied tensors share one fake."""
     by_place: dict[Any, Any] = {}
     fakes = {}
     with fake_mode():
@@ -114,11 +114,11 @@ def full_fakes(state: State) -> dict[str, FakeTensor]:
 def plan_pretrained_files(
     module: Any, folder: Path, fakes: dict[str, FakeTensor], max_file_bytes: int
 ) -> Plan:
-    """The files that ``save_pretrained`` of a sharded transformers model would write, found by
-    running it on fakes of the full tensors.
+    """Plan the files of a sharded transformers model, by running its ``save_pretrained`` on fakes
+    of the full tensors.
 
     Raises:
-        CheckpointError: for a tensor that it merges or splits.
+        CheckpointError: for a tensor that ``save_pretrained`` merges or splits.
     """
     recorder = _WriteRecorder(fakes)
     on_fakes = partial(module.save_pretrained, state_dict=dict(fakes))
@@ -128,7 +128,7 @@ def plan_pretrained_files(
 
 
 class _WriteRecorder:
-    """Takes the place of what writes a file of tensors, and records what would be written."""
+    """Replaces the function that writes a file of tensors, and records the files as planned."""
 
     def __init__(self, fakes: dict[str, FakeTensor]) -> None:
         self.files: list[PlannedFile] = []

@@ -31,9 +31,9 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
     read: Callable[[], torch.Tensor]  # memory-mapped, where the file allows it
     is_complex: bool = False
-    problem: str | None = None  # why it cannot be read
+    problem: str | None = None  # why the tensor cannot be read; None if it can be
     read_slices: Callable[[LocalSlices], torch.Tensor] | None = None  # into new memory; not mapped
-    dtensor: Any = None  # of a state dict: the value itself, if it is sharded
+    dtensor: Any = None  # a sharded value of a state dict
 
 
 def is_distributed(source: Source) -> bool:
@@ -42,7 +42,8 @@ def is_distributed(source: Source) -> bool:
 
 
 def open_distributed(source: Any, known: Set[str]) -> dict[str, Entry]:
-    """Its tensors; if several state dicts are in it, the one with most of the names in `known`.
+    """The tensors in a directory of ``torch.distributed.checkpoint``, by name; if it has several
+    state dicts, the tensors of the one with most of the names in `known`.
 
     Raises:
         CheckpointError: if it is damaged, or it is not clear which state dict is meant.
@@ -63,11 +64,11 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
 
     Args:
         source: a directory, a ``.safetensors`` file, an index, a file of ``torch.save``, or a state
-            dict; no directory of ``torch.distributed.checkpoint``.
+            dict; for ``torch.distributed.checkpoint`` see :func:`open_distributed`.
 
     Raises:
-        CheckpointError: if it is none of these, or damaged.
-        MissingExtraError: for a safetensors file, without the library.
+        CheckpointError: if `source` is none of these, or damaged.
+        MissingExtraError: for a safetensors file, if the library safetensors is not installed.
     """
     if isinstance(source, Mapping):
         return _entries_of("the state dict", source)
@@ -79,7 +80,7 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
     try:
         path = _file_in(path) if path.is_dir() else path
         exists, is_file = path.exists(), path.is_file()
-    except OSError as error:  # not allowed, too long
+    except OSError as error:  # the path is not accessible, or too long
         raise _unreadable(path, error) from error
     if not exists:
         raise CheckpointError(
@@ -94,7 +95,7 @@ def open_checkpoint(source: Source) -> dict[str, Entry]:
 
 
 def unused_entries(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
-    """Entries for tensors that transformers did not take from a checkpoint."""
+    """Entries, marked as problems, for tensors of a checkpoint that transformers did not load."""
     return {
         name: Entry(shape, torch.Tensor, problem=f"is {list(shape)} there, and was left out")
         for name, shape in shapes.items()
@@ -150,7 +151,7 @@ def _entry_of(file: Any, name: str) -> Entry:
 def _read_pickle(path: Path) -> dict[str, Entry]:
     try:
         loaded = _load(path)
-    except Exception as error:  # pickle raises anything
+    except Exception as error:  # pickle raises exceptions of any class
         raise _unreadable(path, error) from error
     for key in ("state_dict", "model_state_dict", "model", "module"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
@@ -163,7 +164,7 @@ def _read_pickle(path: Path) -> dict[str, Entry]:
 def _load(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # the format before zip files, which cannot be mapped
+    except RuntimeError:  # the older format, not a zip file, cannot be memory-mapped
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -223,7 +224,7 @@ def _weight_map(path: Path) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; a name that is there twice would be read from either file."""
+    """A JSON object, as a dict; refuses duplicate names, whose file would be ambiguous."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,9 +1,9 @@
-"""Directories of torch.distributed.checkpoint, of which each rank reads its slices.
+"""Directories of torch.distributed.checkpoint, from which each rank reads its slices.
 
-Input: a directory, and the names that a module has. Output: tensors by those names, any slices of
-which can be read. Invariant: the directory's ``.metadata`` is a pickle; torch would run any code in
-it, and here only the classes that belong in it are loaded. No process group is needed, as each rank
-reads for itself.
+Input: a directory, and the names of a module's tensors. Output: tensors by those names, any slices
+of which can be read. Invariant: no code from the directory runs: ``.metadata`` is a pickle, and
+only the classes that belong in it are loaded. No process group is needed, as each rank reads for
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _METADATA = ".metadata"
 
 
 class SavedTensor(NamedTuple):
-    """A tensor of a checkpoint."""
+    """A tensor in a directory of torch.distributed.checkpoint."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -31,25 +31,25 @@ class SavedTensor(NamedTuple):
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory holds such a checkpoint."""
+    """Whether `path` is a directory of ``torch.distributed.checkpoint``."""
     return isinstance(path, (str, os.PathLike)) and os.path.isfile(Path(path) / _METADATA)
 
 
 def open_directory(path: str | os.PathLike[str], known: Set[str]) -> dict[str, SavedTensor]:
-    """The tensors of a checkpoint, by the names that a module has.
+    """The tensors of a checkpoint, by the names in their state dict.
 
-    If it holds several state dicts, as in ``{"model": ..., "optimizer": ...}``, those of the one
-    with most of the names in `known`.
+    If the checkpoint has several state dicts, as in ``{"model": ..., "optimizer": ...}``, these are
+    the tensors of the one with most of the names in `known`.
 
     Raises:
-        CheckpointError: if it is damaged, or several state dicts have as many of the names.
+        CheckpointError: if it is damaged, or several state dicts have equally many of the names.
     """
     folder = Path(path)
     try:
         metadata = _metadata_in(folder)
         groups = _groups(metadata)
         reader = _reader(folder, metadata)
-    except Exception as error:  # a pickle raises anything
+    except Exception as error:  # pickle raises exceptions of any class
         raise CheckpointError(
             f"{folder / _METADATA} cannot be read: it is damaged, truncated or would run code: "
             f"{error}"
@@ -92,7 +92,7 @@ def _best_group(folder: Path, groups: dict[tuple[str, ...], _Group], known: Set[
     return groups[() if () in best else best[0]]
 
 
-# Its metadata, without running code.
+# The metadata of a checkpoint, loaded without running code.
 
 _ALLOWED_CLASSES = {
     "torch.distributed.checkpoint.metadata": (
@@ -110,7 +110,7 @@ _ALLOWED_CLASSES = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Loads the classes that such metadata consists of, and no others."""
+    """Loads the classes in the metadata of a checkpoint, and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
@@ -125,7 +125,7 @@ def _metadata_in(folder: Path) -> Any:
         return _Unpickler(file).load()
 
 
-# Its tensors, by torch's reader.
+# The tensors of a checkpoint, read by torch's reader.
 
 
 def _reader(folder: Path, metadata: Any) -> Any:
@@ -145,7 +145,7 @@ class _SlicesReader:
         self._saved = saved
 
     def __call__(self, slices: LocalSlices) -> torch.Tensor:
-        """A new tensor of the shape of the shard that has these slices."""
+        """Read the shard that consists of these slices into a new tensor."""
         from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
         from torch.distributed.checkpoint.planner import LoadPlan
         from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
@@ -166,7 +166,7 @@ class _SlicesReader:
 
 
 def _planner(views: dict[tuple[int, ...], torch.Tensor]) -> Any:
-    """What torch's reader asks for the memory of each chunk: a part of one of `views`."""
+    """A planner that gives torch's reader the memory of each chunk: a part of one of `views`."""
     from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 
     class Planner(LoadPlanner):

@@ -1,11 +1,11 @@
-"""One save at a time in a directory.
+"""A lock on a directory, so that one save at a time writes to it.
 
-Input: a directory. Output: a lock, or the error that another save has it. Invariant: the system
-releases the lock of a process that dies, so a file that is left over blocks nobody; a process that
-was forked from the one that has it does not have it.
+Input: a directory. Output: a lock, or an error if another save holds it. Invariant: the operating
+system releases the lock of a process that dies, so a leftover lock file blocks nobody; a forked
+process does not inherit the lock.
 
-A file in the directory is locked rather than made: a file that only exists would outlive a killed
-process. The locks of ``flock`` exclude threads of one process too, and those of NFS other machines.
+The lock is on a file in the directory; the mere existence of a file would outlive a killed process.
+``flock`` also excludes other threads of the process, and on NFS other machines.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ import weakref
 from pathlib import Path
 
 from torchfake._files.disk import reported
+from torchfake._torch.contexts import shared
 from torchfake.errors import CheckpointError
 
 LOCK_NAME = ".torchfake.lock"
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, getattr(errno, "EOPNOTSUPP", errno.ENOSYS))
-"""What a file system without locks says."""
+"""The error numbers of a file system without locks."""
 
 _IS_LOCKED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
 _held: weakref.WeakValueDictionary[tuple[int, int], DirectoryLock] = weakref.WeakValueDictionary()
-"""The locks of this process by directory: all there is on a file system without locks."""
+"""The locks of this process by directory: the only ones on a file system without locks."""
 
-_held_guard = threading.RLock()
+_held_guard = shared(threading.RLock())
 
 
 class DirectoryLock:
@@ -43,13 +44,13 @@ class DirectoryLock:
         self._path = folder / LOCK_NAME
         self._file: io.FileIO | None = None
         self._key: tuple[int, int] | None = None
-        self.is_certain = True  # that nobody else writes there; False where there are no locks
+        self.is_certain = True  # whether no other save can write; False without file locks
 
     def acquire(self) -> None:
-        """Take it.
+        """Take the lock.
 
         Raises:
-            CheckpointError: if another save has it, or the directory cannot be written to.
+            CheckpointError: if another save holds it, or the directory cannot be written to.
         """
         with reported(self._path):
             found = os.stat(self._path.parent)
@@ -67,7 +68,7 @@ class DirectoryLock:
             raise
 
     def release(self) -> None:
-        """Give it back, and leave no file; nothing happens if it was not acquired."""
+        """Release the lock and remove its file; do nothing if the lock was not acquired."""
         file, self._file = self._file, None
         try:
             if file is not None:
@@ -76,7 +77,7 @@ class DirectoryLock:
             self._forget()
 
     def disown(self) -> None:
-        """Forget it without giving it back: this process was forked from the one that has it."""
+        """Forget the lock without releasing it: it belongs to the process that forked this one."""
         file, self._file = self._file, None
         if file is not None:
             file.close()  # the parent has a descriptor of its own
@@ -87,7 +88,7 @@ class DirectoryLock:
                 del _held[self._key]
 
     def _locked_file(self) -> io.FileIO:
-        """The file, open, locked, and still in the directory."""
+        """Open and lock the lock file, and make sure that it is still in the directory."""
         for _ in range(1000):
             file = io.FileIO(os.open(self._path, _FLAGS, 0o666), "r+b")
             try:
@@ -98,7 +99,7 @@ class DirectoryLock:
             except BaseException:
                 file.close()
                 raise
-            file.close()  # its owner has removed it in between
+            file.close()  # its owner removed it between open and lock
         raise self._busy()
 
     def _lock(self, file: io.FileIO) -> None:
@@ -127,7 +128,7 @@ class DirectoryLock:
 
 
 def _sign(file: io.FileIO) -> None:
-    """Write whose it is, for the message that others get; a full disk has no room for it."""
+    """Write the owner into the lock file, for error messages, unless the disk is full."""
     with contextlib.suppress(OSError):
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -139,7 +140,7 @@ if sys.platform == "win32":
     import msvcrt
 
     _FLAGS |= os.O_BINARY
-    _LOCKED_BYTE = 1 << 30  # behind the text, which others read
+    _LOCKED_BYTE = 1 << 30  # after the text of the file, which other processes read
 
     def _lock(descriptor: int) -> None:
         os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
@@ -150,7 +151,7 @@ if sys.platform == "win32":
         os.lseek(file.fileno(), _LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
         file.close()
-        with contextlib.suppress(OSError):  # somebody else has opened it
+        with contextlib.suppress(OSError):  # another process has opened the file
             path.unlink()
 
 else:
@@ -160,26 +161,21 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _unlock_and_remove(file: io.FileIO, path: Path) -> None:
-        """Removed before it is unlocked: whoever locks it then sees that it is not in place."""
+        """Remove the file, then unlock it: whoever locks it next finds it is not in place."""
         try:
             with contextlib.suppress(OSError):
                 path.unlink()
             with contextlib.suppress(OSError):
-                fcntl.flock(file.fileno(), fcntl.LOCK_UN)  # for copies in forked processes, too
+                fcntl.flock(file.fileno(), fcntl.LOCK_UN)  # forked processes may hold copies
         finally:
             file.close()
 
 
 def _disown_all() -> None:
-    _held_guard.release()
     for lock in list(_held.values()):
         lock.disown()
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(  # no other thread has the guard while this one forks
-        before=_held_guard.acquire,
-        after_in_parent=_held_guard.release,
-        after_in_child=_disown_all,
-    )
+    os.register_at_fork(after_in_child=_disown_all)

@@ -1,10 +1,10 @@
 """A safetensors file, written block by block.
 
 Input: names, dtypes and shapes; then bytes, in any order and from any thread. Output: the file that
-``safetensors.torch.save_file`` would have written, byte for byte. Invariant: a file has its name
+``safetensors.torch.save_file`` would have written, byte for byte. Invariant: a file gets its name
 only when it is complete.
 
-The library writes tensors that are in memory, all at once; these need not be. The format is that of
+The library's own writer needs all tensors in memory at once. The format is described at
 https://huggingface.co/docs/safetensors: the length of a JSON header, the header, the tensors'
 bytes.
 """
@@ -28,7 +28,7 @@ from torchfake._torch.contexts import holding
 from torchfake.errors import CheckpointError
 
 METADATA = "__metadata__"
-"""What is in a header under this name is no tensor."""
+"""The name in a header that stands for the file's metadata, not for a tensor."""
 
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library."""
@@ -62,14 +62,14 @@ _ORDER = {name: position for position, name in enumerate(
 
 
 class Writer:
-    """A file whose tensors are written later.
+    """A safetensors file whose tensors are written later.
 
     Args:
-        path: its name, once it is complete.
-        tensors: what will be in it, by name; only their metadata is read. Their dtypes were
-            checked.
+        path: the name of the file, once it is complete.
+        tensors: the tensors of the file, by name; only their metadata is read.
+            :func:`check_can_be_saved` must have accepted them.
         metadata: strings for the header.
-        started: its name until then, if another process has started it, for the same tensors.
+        started: the temporary name of the file, if another process has begun it for these tensors.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Writer:
             self._begin(header)
 
     def _begin(self, header: bytes) -> None:
-        """Make the file as large as it will be, with its header."""
+        """Extend the file to its final size, and write its header."""
         try:
             with reported(self._path, self._num_bytes):
                 os.ftruncate(self._file.fileno(), self._num_bytes)
@@ -110,7 +110,7 @@ class Writer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """Give the file its name; remove it, if there was an error."""
+        """Finish the file and give it its name; if there was an error, remove the file."""
         try:
             if kind is None:
                 self.finish()
@@ -122,7 +122,7 @@ class Writer:
             self.discard()
 
     def finish(self) -> None:
-        """Flush what was written to the disk, and close the file."""
+        """Flush the file to the disk, and close it."""
         with reported(self._path, self._num_bytes):
             try:
                 os.fsync(self._file.fileno())
@@ -152,7 +152,7 @@ class Writer:
 
     def _write_at(self, offset: int, data: memoryview) -> None:
         with reported(self._path, self._num_bytes):
-            while data:  # at the end of a disk, and of what is allowed, less than all is written
+            while data:  # near a full disk or a size limit, the system writes only a part
                 num_bytes = self._write_some(offset, data)
                 if not num_bytes:
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -169,7 +169,7 @@ class Writer:
 def _header(
     path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """The file up to its first tensor, and the offset of each tensor in the file."""
+    """The bytes of the file up to its first tensor, and the offset of each tensor in the file."""
     entries: dict[str, Any] = {METADATA: metadata} if metadata else {}
     starts, start = {}, 0
     for name in sorted(tensors, key=lambda name: (-_ORDER[DTYPES[tensors[name].dtype]], name)):
@@ -195,7 +195,8 @@ def read_header(path: Path) -> dict[str, Any]:
     """The header of a safetensors file.
 
     Raises:
-        OSError, ValueError, RecursionError: if it is none, or not as large as its header says.
+        OSError, ValueError, RecursionError: if `path` is not a safetensors file, or its size does
+            not match its header.
     """
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -210,7 +211,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def _stop_of(entry: Any) -> int:
-    """Where a tensor ends, from the end of the header on."""
+    """The end of a tensor in the file, counted from the end of the header."""
     match entry:
         case {"data_offsets": [int(), int() as stop]}:
             return stop
@@ -218,10 +219,10 @@ def _stop_of(entry: Any) -> int:
 
 
 def check_can_be_saved(tensors: dict[str, torch.Tensor]) -> None:
-    """Refuse a tensor that such a file cannot hold, and a name that it cannot have.
+    """Check that a safetensors file can hold these tensors, under these names.
 
     Raises:
-        CheckpointError: naming the tensor.
+        CheckpointError: if not, naming the tensor.
     """
     for name, tensor in tensors.items():
         _check_name(name)

@@ -2,9 +2,9 @@
 
 Input: a module, and the tensors of its state. Output: safetensors files and their index, as
 ``save_pretrained`` writes them. Invariant: the steps are the same for all modules: digest the
-tensors, prepare the directory, plan the files, write each that is not complete, write the index
-last, remove files that an earlier call left; of a sharded module the first rank plans, and all
-ranks write.
+tensors, prepare the directory, plan the files, write each file that is not complete, write the
+index last, remove files that an earlier call left. For a sharded module the first rank plans, and
+all ranks write.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Options(NamedTuple):
 
 
 def num_bytes_of(state: State) -> int:
-    """The bytes that this process writes."""
+    """The number of bytes that this process writes."""
     if is_sharded(state):
         return num_bytes_to_write(state.values())
     return sum(tensor.nbytes for tensor in state.values())
 
 
 def save(module: torch.nn.Module, state: State, folder: Path, options: Options) -> None:
-    """Write the tensors in `state`, which are those of `module`, to a directory."""
+    """Write the tensors of `module`, given by name in `state`, to the directory `folder`."""
     options = options._replace(advance=_locked(options.advance))
     save_state = _save_on_all_ranks if is_sharded(state) else _save_in_one_process
     with reported(folder):
@@ -56,7 +56,7 @@ def save(module: torch.nn.Module, state: State, folder: Path, options: Options) 
 
 
 def _locked(advance: Advance) -> Advance:
-    """The same, to be called from several threads."""
+    """Wrap `advance` in a lock, so that several threads may call it."""
     lock = threading.Lock()
 
     def locked(num_bytes: int) -> None:
@@ -80,7 +80,7 @@ def _save_in_one_process(
             threads, advance = options.num_threads, options.advance
             write_file(folder / name, tensors, metadata, num_threads=threads, advance=advance)
 
-        if is_transformers_model(module):  # it plans the files itself, and writes its own index
+        if is_transformers_model(module):  # save_pretrained plans the files and the index itself
             others = pretrained_files(module, folder, options.max_file_bytes, write)
         else:
             plan = plan_files(state, options.max_file_bytes)

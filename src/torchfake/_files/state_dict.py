@@ -1,10 +1,9 @@
 """The tensors of a module that are saved: collected, checked, and digested.
 
 Input: a module, deferred, real, or some of both; sharded or not. Output: the tensors of its
-``state_dict()`` by name, and one digest of them all. Invariant: what safetensors files cannot hold
-is refused by name, on all ranks if on one, before anything is written; the digest depends on what
-the values are or will be, not on whether they have been computed, nor on how they are sharded,
-where it is known what shards were sliced from.
+``state_dict()`` by name, and one digest of them all. Invariant: a tensor that safetensors files
+cannot hold is refused by name, before anything is written, and on all ranks if on one. The digest
+depends on the values, computed or not, but not on the sharding if the source of shards is known.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ State = dict[str, torch.Tensor]
 
 
 def tensors_to_save(module: torch.nn.Module) -> State:
-    """What ``state_dict()`` has.
+    """The tensors of ``module.state_dict()``, checked.
 
     Raises:
-        CheckpointError: for what is no tensor, or of a kind that such files do not have.
+        CheckpointError: if an entry is not a tensor, or not one that a safetensors file can hold.
         NotDeferredError: for a fake that was not recorded.
     """
     state = module.state_dict()
@@ -47,23 +46,21 @@ def tensors_to_save(module: torch.nn.Module) -> State:
                 f"{name} is a {type(tensor).__name__}, and safetensors files hold only tensors: "
                 "save it in another file beside them"
             )
-        local = dtensors.local_tensor_of(tensor)
-        if isinstance(local, FakeTensor):
-            check_recorded(name, local)
+        check_recorded(name, dtensors.local_tensor_of(tensor))
     check_can_be_saved(state)
     return state
 
 
 def is_sharded(state: State) -> bool:
-    """Whether a tensor of it is a DTensor."""
+    """Whether any tensor in `state` is a DTensor."""
     return any(map(dtensors.is_dtensor, state.values()))
 
 
 def check_ranks(state: State) -> None:
-    """Check that all ranks are about to save the same module. All of them must call this.
+    """Check that all ranks are about to save the same module. All ranks must call this.
 
     Raises:
-        RankMismatchError: if not, on all ranks.
+        RankMismatchError: on all ranks, if they differ.
         CheckpointError: if it is not known which elements a shard has, or if the other ranks are
             simulated.
     """
@@ -91,7 +88,7 @@ def check_ranks(state: State) -> None:
 
 
 def deferred_state_of(tensor: torch.Tensor) -> DeferredState | None:
-    """What the storage of a deferred tensor has; None for a real tensor."""
+    """The deferred state of a tensor's storage; None for a real tensor."""
     if not is_deferred_fake(tensor):
         return None
     assert isinstance(tensor, FakeTensor)
@@ -101,7 +98,7 @@ def deferred_state_of(tensor: torch.Tensor) -> DeferredState | None:
 
 
 def digest_of(state: State) -> str:
-    """The digest, in hexadecimal digits, of names and of what the values are or will be."""
+    """The digest of all names and values, computed or not, in hexadecimal digits."""
     return hash_parts([(name, _digest_of_tensor(tensor)) for name, tensor in state.items()]).hex()
 
 
@@ -114,8 +111,9 @@ def _digest_of_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def digest_on_all_ranks(state: State) -> str:
-    """What :func:`digest_of` gives for the module before it was sharded; where the source of shards
-    is not known, with the digests of the shards of all ranks. All of them must call this.
+    """The digest of a sharded module: that of :func:`digest_of` before the module was sharded, if
+    the source of all shards is known; otherwise it also covers the shards of all ranks. All ranks
+    must call this.
     """
     full: list[tuple[str, bytes]] = []
     of_shards: list[tuple[str, bytes]] = []
@@ -132,12 +130,12 @@ def digest_on_all_ranks(state: State) -> str:
     digest = hash_parts(full)
     if any(each != hash_parts([]) for each in gathered):
         digest = hash_parts(digest, gathered)
-    # That of rank 0 counts: other ranks may have empty shards, whose source is not known.
+    # The digest of rank 0 counts: other ranks may have empty shards, whose source is not known.
     return str(dtensors.broadcast_from_first(digest.hex()))
 
 
 def _digest_of_source(dtensor: Any) -> bytes | None:
-    """The digest of a deferred tensor before it was sharded; None if that is not known."""
+    """The digest of a deferred tensor before it was sharded; None if its source is not known."""
     source = shard_source(dtensor)
     metadata = None if source is None else source_metadata(dtensor, source)
     if source is None or metadata is None:

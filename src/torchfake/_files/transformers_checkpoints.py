@@ -1,9 +1,9 @@
-"""Models of transformers: files and values in the form that transformers has them.
+"""Models of transformers, saved and loaded by the functions of transformers.
 
 transformers renames, merges and splits tensors when it saves and loads, so its own functions are
-used. Input: one of its models, and a directory. Output: files that its ``save_pretrained`` has laid
-out, with values that are computed here; or values that its ``from_pretrained`` has read.
-Invariant: what is patched in transformers is patched for one call, in one place.
+used. Input: a transformers model, and a directory. Output: files laid out by ``save_pretrained``,
+with values that torchfake computes; or values read by ``from_pretrained``. Invariant: transformers
+is patched in one place, for the duration of one call.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ import torch
 from torchfake._files.disk import incomplete_name
 from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import backends, dispatcher
-from torchfake._torch.contexts import Setting, holding
+from torchfake._torch.contexts import Setting, holding, shared
 from torchfake.errors import CheckpointError
 
-_lock = threading.RLock()
-"""What is patched and switched here belongs to the process."""
+_lock = shared(threading.RLock(), for_whole_calls=True)
+"""Held while transformers is patched or its settings are changed, which affects all threads."""
 
 WriteFile = Callable[[dict[str, torch.Tensor], str, dict[str, str]], None]
-"""Writes tensors to the file of a name, with metadata."""
+"""Writes a file: takes its tensors, its name, and its metadata."""
 
 
 def is_transformers_model(module: torch.nn.Module) -> bool:
-    """Whether `module` is a model of transformers, which is not imported for the answer."""
-    transformers: Any = sys.modules.get("transformers")
-    return transformers is not None and isinstance(module, transformers.PreTrainedModel)
+    """Whether `module` is a model of transformers; does not import transformers."""
+    # not transformers.PreTrainedModel, which imports what may be missing
+    models: Any = sys.modules.get("transformers.modeling_utils")
+    return models is not None and isinstance(module, models.PreTrainedModel)
 
 
 def pretrained_files(
@@ -44,8 +45,8 @@ def pretrained_files(
     config; files of tensors are written by `write_file`.
 
     Returns:
-        The contents of all other files, by name. They were in a temporary directory in `folder`, as
-        the method may be interrupted while it writes one.
+        The contents of all other files, by name. ``save_pretrained`` writes them to a temporary
+        directory in `folder`, since it may be interrupted in the middle of a file.
     """
     temporary = incomplete_name(folder / "pretrained")
     try:
@@ -58,8 +59,8 @@ def pretrained_files(
 
 
 def _tensors_written_by(write_file: WriteFile) -> Patched:
-    """Context in which files of tensors that this thread saves are written by `write_file`. Checked
-    on transformers 5.23.
+    """Context in which `write_file` writes each file of tensors that transformers saves in this
+    thread. Checked on transformers 5.23.
     """
     from transformers import modeling_utils
 
@@ -102,14 +103,14 @@ def converts_checkpoints(module: Any) -> bool:
 def read_pretrained(
     module: Any, folder: str | os.PathLike[str]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Shape]]:
-    """The values in `folder` for a model like `module`, by the names of its ``state_dict()``; and
-    the shapes of the tensors that it does not take.
+    """Read a checkpoint whose tensors are renamed, merged or split, with ``from_pretrained``, which
+    needs memory for the whole model.
 
-    For checkpoints whose tensors are renamed, merged or split when they are loaded. This needs
-    memory for the whole model.
+    Returns:
+        The values, by names of ``module.state_dict()``; and the shapes of unused tensors.
 
     Raises:
-        CheckpointError: if it cannot be read.
+        CheckpointError: if the checkpoint cannot be read.
     """
     kept = backends.keeping_state(torch.default_generator)
     with holding(_lock), dispatcher.as_eager(), kept, _no_progress_bars():

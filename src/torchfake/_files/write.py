@@ -1,9 +1,9 @@
 """The values of tensors, written to a safetensors file as they are computed.
 
 Input: tensors by name, deferred or real; or the shards that a rank has of them. Output: a file with
-their values, the same bytes however they are sharded. Invariant: of deferred tensors no more is in
-memory than one tensor and 64 MB, and they stay deferred; nothing is gathered: each rank writes what
-it has, at its place; a file gets its name when all of its bytes are on the disk.
+their values, whose bytes do not depend on the sharding. Invariant: computing deferred tensors takes
+no more memory than the largest of them and 64 MB, and they stay deferred; nothing is gathered: each
+rank writes its shards at their offsets; a file gets its name when all of its bytes are on the disk.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def write_file(
     """Write `tensors`, deferred or real, to the safetensors file `path`.
 
     Args:
-        path: of the file; it has this name when all is written.
+        path: the file gets this name when it is complete.
         tensors: by name.
         metadata: strings for the header.
         advance: called with the number of bytes that were written, from any thread.
-        num_threads: that compute the values; None: ``torch.get_num_threads()``.
+        num_threads: number of threads that compute values; None: ``torch.get_num_threads()``.
     """
     with Writer(path, tensors, metadata) as writer:
         _TensorWriter(writer, advance).write(tensors, num_threads)
@@ -66,7 +66,7 @@ class _ByteWriter(Protocol):
 
 
 class _View(NamedTuple):
-    """A tensor of the file, and how it lies in its storage."""
+    """A tensor of the file, and its metadata, which locate it in its storage."""
 
     name: str
     record: Metadata
@@ -81,12 +81,12 @@ class _View(NamedTuple):
 
 
 class _TensorWriter:
-    """Writes values in order of their elements, whole tensors or block by block."""
+    """Writes the values of tensors, in element order, whole or block by block."""
 
     def __init__(self, writer: _ByteWriter, advance: Advance) -> None:
         self._writer = writer
         self._advance = advance
-        self._views: dict[Contents, list[_View]] = {}  # of what is to be computed
+        self._views: dict[Contents, list[_View]] = {}  # tensors of each storage to be computed
 
     def write(self, tensors: State, num_threads: int | None) -> None:
         for name, tensor in tensors.items():
@@ -109,7 +109,7 @@ class _TensorWriter:
         )
 
     def _write_contents(self, contents: Contents, storage: torch.UntypedStorage) -> None:
-        """Write what could not be computed block by block."""
+        """Write the tensors of a storage that was computed as a whole."""
         for view in self._views[contents]:
             self._write_view(view, storage)
 
@@ -129,7 +129,7 @@ class _TensorWriter:
         self._advance(values.nbytes)
 
     def _block_writer(self, views: list[_View]) -> BlockWriter:
-        """Writes what a block of their storage holds of each of `views`."""
+        """A function that writes, for one block of the storage, the part of each of `views`."""
 
         def write(start: int, values: torch.Tensor) -> None:
             data = values.view(torch.uint8)
@@ -145,7 +145,7 @@ class _TensorWriter:
 
 
 def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A tensor in order, a few rows at once: what is not contiguous has to be copied."""
+    """The tensor in element order, a few rows at a time, since non-contiguous rows are copied."""
     num_bytes = tensor.nbytes
     if num_bytes <= _BLOCK_BYTES or not tensor.dim():
         yield tensor
@@ -163,10 +163,10 @@ class SharedFileWriter:
     """Writes files together with the other ranks.
 
     Args:
-        folder: which all ranks see.
-        state: the sharded module's; each rank has its shards.
+        folder: a directory that all ranks see.
+        state: the tensors of the sharded module; each rank has its shards.
         advance: called with the number of bytes that this rank has written, from any thread.
-        num_threads: that compute the values; None: ``torch.get_num_threads()``.
+        num_threads: number of threads that compute values; None: ``torch.get_num_threads()``.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class SharedFileWriter:
             raise
 
     def _begin(self, path: Path, file: PlannedFile) -> str:
-        """Make the file, as large as it will be; its name until it is complete."""
+        """Create the file at its final size; returns the temporary name."""
         writer = Writer(path, self._on_meta(file), file.metadata)
         try:
             writer.finish()
@@ -207,7 +207,7 @@ class SharedFileWriter:
             return {n: torch.empty(t.shape, dtype=t.dtype, device="meta") for n, t in full.items()}
 
     def _write_shards(self, path: Path, file: PlannedFile, incomplete: Path) -> None:
-        """Write what this rank has to write of a file."""
+        """Write this rank's part of a file."""
         tensors = {name: self._state[source] for name, source in file.sources.items()}
         found = {name: shard_to_write(tensor) for name, tensor in tensors.items()}
         shards = {name: _with_own_memory(t) for name, t in found.items() if t is not None}
@@ -230,13 +230,13 @@ def _rename(incomplete: Path, path: Path) -> None:
 
 
 def num_bytes_to_write(tensors: Iterable[torch.Tensor]) -> int:
-    """The bytes that this rank writes of the tensors of a sharded module."""
+    """The number of bytes that this rank writes for the tensors of a sharded module."""
     shards = map(shard_to_write, tensors)
     return sum(shard.numel() * shard.dtype.itemsize for shard in shards if shard is not None)
 
 
 def shard_to_write(tensor: torch.Tensor) -> torch.Tensor | None:
-    """What this rank writes of a tensor: it is the first of the ranks that have the same."""
+    """The shard of a tensor that this rank writes; None if empty, or an earlier rank writes it."""
     if not dtensors.is_dtensor(tensor):
         return tensor if _is_first_rank() and tensor.numel() else None
     shard = dtensors.shard_of(tensor)
@@ -248,8 +248,8 @@ def _is_first_rank() -> bool:
 
 
 def _with_own_memory(shard: torch.Tensor) -> torch.Tensor:
-    """The same shard; recorded as a copy if it is a small view of what it was sliced from, all of
-    which would be computed for it.
+    """Copy a deferred shard, if it covers less than half of its storage: otherwise the whole
+    storage would be computed. Other shards are returned as they are.
     """
     deferred = deferred_state_of(shard)
     if deferred is None or deferred.real is not None:
@@ -261,7 +261,7 @@ def _with_own_memory(shard: torch.Tensor) -> torch.Tensor:
 
 
 class _ShardWriter:
-    """Writes the bytes of shards where they are in the full tensors."""
+    """Writes the bytes of each shard to its place in the full tensor."""
 
     def __init__(self, writer: Writer, slices: dict[str, LocalSlices], shards: State) -> None:
         self._writer = writer

@@ -2,7 +2,7 @@
 
 Input: contents of a cell; real storages. Output: :class:`DeferredState`, which a deferred
 ``Storage`` has as its ``deferred``. Invariant: the contents are those after the last recorded
-write; once there is a real storage, the program writes that, and nothing more is recorded for it.
+write; once there is a real storage, the program writes to its memory, and no write is recorded.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torchfake._graph.rare_fields import RareField
 from torchfake._torch import dispatcher
 
 VersionCounters = tuple[tuple[torch.Tensor, torch.Tensor], ...]
-"""Pairs of tensors without memory: one has the version counter that fakes share, the other the one
-that the real tensors of these share."""
+"""Pairs of tensors without memory: the first has the version counter that some fakes share, the
+second the version counter that the real tensors of these fakes share."""
 
 
 class DeferredState:
@@ -37,15 +37,15 @@ class DeferredState:
 
     __slots__ = ("_rare", "cell", "mark", "op", "real")
 
-    num_bytes = RareField[int | None](None)  # of the storage, if that is smaller than its cell
-    version_counters = RareField[VersionCounters](())  # of its tensors that are materialized
-    alias_of = RareField[torch.Tensor | None](None)  # the real tensor that its fakes stand for
+    num_bytes = RareField[int | None](None)  # the storage's size, if smaller than its cell's
+    version_counters = RareField[VersionCounters](())  # of the storage's materialized tensors
+    alias_of = RareField[torch.Tensor | None](None)  # the real tensor that the fakes stand for
 
     def __init__(self, cell: Cell, op: Op | None, mark: int) -> None:
         self.cell = cell
-        self.op = op  # the operation that has written it last; None: it is uninitialised memory
+        self.op = op  # the last operation that wrote the storage; None: uninitialised memory
         self.mark = mark
-        self.real: torch.UntypedStorage | None = None  # once it is materialized
+        self.real: torch.UntypedStorage | None = None  # once the storage is materialized
         self._rare: dict[str, Any] | None = None
 
     @property
@@ -59,7 +59,7 @@ class DeferredState:
         self.cell, self.op = contents.cell, contents.op
 
     def set_real(self, contents: Contents, storage: torch.UntypedStorage) -> None:
-        """Set the real storage, which a replay has made from `contents`."""
+        """Set the real storage that a replay has made from `contents`."""
         assert contents == self.contents
         if self.num_bytes is not None:
             storage.resize_(self.num_bytes)
@@ -77,7 +77,7 @@ class DeferredState:
             cell.num_bytes = max(num_bytes, cell.num_bytes)
 
     def refuse(self, reason: str) -> None:
-        """Refuse to replay the contents, since they are values that do not exist."""
+        """Make every replay of the contents an error that gives `reason`."""
         self._record_write(torch.ops.aten.fill_.Scalar, (self.as_bytes(), 0))
         assert self.op is not None
         self.op.unreplayable_reason = reason
@@ -87,27 +87,27 @@ class DeferredState:
         self.op.add_written(self.cell)
 
     def copy(self) -> DeferredState:
-        """The state of a storage with a copy of the bytes."""
+        """The state of a new storage that holds a copy of the bytes."""
         if self.real is not None:
             return deferred_from_copy(self.real, self.mark)
         return _clone_of(self.as_bytes(), self.cell, self.mark)
 
     def as_bytes(self) -> Read:
-        """A read of all contents, as one dimension of bytes."""
+        """A read of the whole cell, as uint8[n]."""
         cell = self.cell
         return Read(self.contents, _bytes_record(cell.num_bytes, cell.device))
 
 
 def deferred_from_real(real: torch.UntypedStorage, mark: int) -> DeferredState:
-    """The state of a deferred storage that is materialized already, as `real`."""
+    """The state of a deferred storage whose real storage is `real`."""
     deferred = DeferredState(Cell(real.nbytes(), real.device), None, mark)
     deferred.real = real
     return deferred
 
 
 def deferred_alias(real: torch.Tensor, mark: int) -> DeferredState:
-    """The state of a storage whose fakes, views of them too, stand for `real` and its memory: they
-    stay fakes where C++ must see the device of one, and what is written to them is written there.
+    """The state of a storage whose fakes stand for `real` and views of it. The tensors stay fakes
+    where C++ must see the device of a fake; writes to them go to the memory of `real`.
     """
     deferred = deferred_from_real(real.untyped_storage(), mark)
     deferred.alias_of = real
@@ -115,7 +115,7 @@ def deferred_alias(real: torch.Tensor, mark: int) -> DeferredState:
 
 
 def deferred_from_copy(real: torch.UntypedStorage, mark: int) -> DeferredState:
-    """The state of a deferred storage with a copy of `real`, which is copied now."""
+    """The state of a deferred storage that holds a copy of `real`, made by this call."""
     with dispatcher.no_interception():
         source = External(flat_view(real, torch.uint8).clone())
         return _clone_of(source, Cell(real.nbytes(), real.device), mark)
@@ -124,7 +124,7 @@ def deferred_from_copy(real: torch.UntypedStorage, mark: int) -> DeferredState:
 def deferred_from_file(
     source: FileSlice, mark: int, location: RawLocation | None = None
 ) -> DeferredState:
-    """The state of a deferred storage with the bytes of a file, which are read at the replay."""
+    """The state of a deferred storage that holds bytes of a file, which the replay reads."""
     cell = Cell(source.num_bytes, torch.device("cpu"))
     op = Op(read_slice, (source,), {}, location)
     op.outputs = (Output(None, cell, _bytes_record(cell.num_bytes, cell.device)),)

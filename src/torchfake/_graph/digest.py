@@ -23,7 +23,7 @@ from torchfake._torch.numerics import Numerics
 
 
 def digest_of_op(op: Op) -> bytes:
-    """The digest of an operation and of its dependencies."""
+    """The digest of an operation and of all operations that it depends on."""
     for each in dependencies([op], ignore_cached=True):
         if each.digest is None:
             each.digest = _of_op(each)
@@ -32,16 +32,16 @@ def digest_of_op(op: Op) -> bytes:
 
 
 def digest_of_contents(contents: Contents) -> bytes:
-    """The digest of the operation that wrote them, and of their position among its results."""
+    """The digest of the operation that wrote `contents` and of their position in its results."""
     if contents.op is not None:
         digest_of_op(contents.op)
     return _of_contents(contents)
 
 
 def digest_of_record(record: Metadata) -> bytes:
-    """The digest of metadata."""
+    """The digest of a metadata record."""
     layout = record.size, record.stride, record.offset, str(record.dtype), str(record.device)
-    zero = ("zero",) if record.zero else ()  # other digests are in files already
+    zero = ("zero",) if record.zero else ()  # digests in existing files stay valid
     return hash_parts(layout, record.conj, record.neg, *zero)
 
 
@@ -66,15 +66,15 @@ def _of_op(op: Op) -> bytes:
 
 
 def _of_settings(settings: Numerics) -> Any:
-    """The settings as digested. Settings of the process alone are left out: ranks may have
-    different numbers of threads.
+    """The settings that a digest includes. Settings in which ranks may differ, such as the number
+    of threads, are left out.
     """
     options = () if settings.deterministic is None else (settings.deterministic,)
     return str(settings.default_dtype), settings.flushes_denormals, *options
 
 
 def _of_draw(draw: Any) -> Any:
-    """The position of a draw: words after a state, or after a draw with a digest."""
+    """The position of a draw: a number of words after a state, or after a draw with a digest."""
     if draw is None:
         return None
     if draw.anchor_digest is not None:
@@ -93,7 +93,7 @@ def _of_argument(arg: Any) -> Any:
         return arg.digest()
     if type(arg) in (list, tuple):
         return [_of_argument(item) for item in arg]
-    if isinstance(arg, (float, complex)):  # all NaNs have the same text
+    if isinstance(arg, (float, complex)):  # repr gives all NaNs the same text
         return type(arg).__name__, struct.pack("dd", arg.real, arg.imag)
     return arg
 

@@ -1,24 +1,24 @@
 """External tensors: real tensors among the arguments of recorded operations.
 
-Input: a real tensor. Output: a reference to it, and whether it was written since. Invariant: a
-replay never uses values that a tensor did not have when the operation was recorded: writes are
-detected by the version counter, and by a digest of the bytes where they do not count as versions.
+Input: a real tensor. Output: a reference to it, and whether it was written later. Invariant: a
+replay never uses values that a tensor did not have when the operation was recorded. Writes are
+detected by the version counter; writes that do not increase the counter, by a hash of the bytes.
 """
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 
 import torch
 
+from torchfake._core import memory
 from torchfake._core.metadata import bytes_spanned
 from torchfake._torch import dispatcher
 from torchfake.errors import RecordError
 
 
 class External:
-    """A real tensor, held by reference. It must not be written before it is replayed."""
+    """A real tensor, held by reference, that must not be written before the replay reads it."""
 
     __slots__ = ("_digest", "_version", "_versioned", "tensor")
 
@@ -26,7 +26,7 @@ class External:
         self._versioned: torch.Tensor | None = None  # the tensor whose version is compared
         self._version = 0
         with dispatcher.no_interception():
-            self.tensor = tensor.detach()  # its memory now, whatever ``tensor.data`` is later
+            self.tensor = tensor.detach()  # keeps this memory, even if ``tensor.data`` is set later
             if not tensor.is_inference():
                 self._versioned, self._version = tensor, tensor._version
                 self._digest = _digest(self.tensor)
@@ -46,7 +46,7 @@ class External:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the tensor was written since this was made."""
+        """Whether the tensor was written after this reference was made."""
         if self._versioned is None:
             return False
         with dispatcher.no_interception():
@@ -56,18 +56,18 @@ class External:
 
 
 def _digest(tensor: torch.Tensor) -> int:
-    """A hash of all bytes of the tensor, or of their sums, if they are many: it detects writes that
-    do not increase the version counter, through ``tensor.data`` or an array of numpy.
+    """A hash of all bytes of a tensor or, for a large tensor, of sums of its 64-bit words. The hash
+    detects writes that do not increase the version counter (``tensor.data``, NumPy arrays).
 
-    A sum of 64-bit words, each times an odd number of its own, changes with each bit, and if two
-    words are exchanged: but for words that differ in their highest bit alone. CUDA has no product
-    of integers: words that are exchanged within one row of ``_WORDS_PER_SUM`` are not detected
-    there; an odd length of it makes rows of tensors not fit into it.
+    On the CPU each word is multiplied by an odd number of its own. So a sum changes if any bit of a
+    word changes, or if two words are exchanged, unless these differ in the highest bit alone. CUDA
+    has no integer matrix product: there, an exchange of words within one row of ``_WORDS_PER_SUM``
+    is not detected. This length is odd, so that rows of the tensor do not coincide with such rows.
     """
     num_bytes = tensor.numel() * tensor.element_size()
     is_plain = tensor.is_cpu and tensor.layout is torch.strided
     if is_plain and num_bytes <= MAX_COPIED_BYTES and tensor.is_contiguous():
-        return hash(ctypes.string_at(tensor.data_ptr(), num_bytes))  # as below, by a shorter way
+        return hash(memory.bytes_at(tensor.data_ptr(), num_bytes))  # the hash below, but faster
     flat = _memory_of(tensor)
     num_bytes = flat.numel()
     if num_bytes <= MAX_COPIED_BYTES:
@@ -82,9 +82,9 @@ def _digest(tensor: torch.Tensor) -> int:
 
 
 def _memory_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of the tensor as they lie in memory, uint8[n]; of a copy, if others lie between."""
+    """The memory of the tensor, uint8[n]; the memory of a copy if the tensor has gaps."""
     for dim in range(tensor.dim()):
-        if tensor.stride(dim) == 0:  # expanded: the same memory again and again
+        if tensor.stride(dim) == 0:  # expanded: all elements of this dim share their memory
             tensor = tensor.narrow(dim, 0, min(1, tensor.shape[dim]))
     size = tensor.element_size()
     if bytes_spanned(tensor.shape, tensor.stride(), 0, size) != tensor.numel() * size:
@@ -96,7 +96,7 @@ def _memory_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _hash_of_bytes(flat: torch.Tensor) -> int:
     host = flat.cpu()
-    return hash(ctypes.string_at(host.data_ptr(), host.numel()))
+    return hash(memory.bytes_at(host.data_ptr(), host.numel()))
 
 
 @cache
@@ -109,7 +109,7 @@ _WORDS_PER_SUM = 509  # a prime
 
 
 MAX_COPIED_BYTES = 64 * 1024
-"""Inference tensors up to this size are copied, and all bytes of others up to it are hashed."""
+"""Up to this size, inference tensors are copied, and all bytes of other tensors are hashed."""
 
 MAX_EXTERNAL_BYTES = 64 * 1024
-"""Larger real tensors are not kept alive for the sake of another materialization."""
+"""The most bytes of real tensors kept alive so that a materialized tensor can be deferred again."""

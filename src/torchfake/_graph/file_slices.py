@@ -1,8 +1,8 @@
 """Slices of files among the arguments of recorded operations: bytes that are read at the replay.
 
 Input: the name of a file, and a range of its bytes. Output: the bytes, when a replay asks for them.
-Invariant: no byte is read earlier; bytes of a file that was written, exchanged or removed since are
-never given.
+Invariant: no byte is read earlier; reading from a file that was written, replaced or removed in the
+meantime is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FileVersion(NamedTuple):
 
 
 class File:
-    """A file as it is now; it must be the same when its slices are read."""
+    """A file in its current version. Reading a slice from another version is an error."""
 
     __slots__ = ("path", "version")
 
@@ -43,7 +43,7 @@ class File:
         return self.version.num_bytes
 
     def check(self, stat: os.stat_result) -> None:
-        """Refuse the file if it is another one than it was, or was written since."""
+        """Raise a CheckpointError if `stat` shows that the file was replaced or written."""
         if _version(stat) != self.version:
             raise CheckpointError(
                 f"{self.path} was modified or replaced after tensors were loaded from it, and "
@@ -57,19 +57,19 @@ def _version(stat: os.stat_result) -> FileVersion:
 
 
 _CLOCK_TICK_NS = 20_000_000
-"""The longest time between two writes of a file that can have the same time of modification, as
-Linux takes it from a clock that advances at each tick."""
+"""The longest time between two writes with the same modification time: Linux takes this time from a
+clock that advances once per tick."""
 
 
 def _wait_for_clock(modified_ns: int) -> None:
-    """Wait until a write from now on has another time of modification than the last one."""
+    """Wait until a further write would set a modification time other than `modified_ns`."""
     age_ns = time.time_ns() - modified_ns
     if 0 <= age_ns < _CLOCK_TICK_NS:
         time.sleep((_CLOCK_TICK_NS - age_ns) / 1e9)
 
 
 class FileSlice:
-    """Some bytes of a file, which are read when they are needed."""
+    """A range of bytes of a file, read when the bytes are needed."""
 
     __slots__ = ("file", "num_bytes", "start_bytes")
 
@@ -79,14 +79,14 @@ class FileSlice:
         self.num_bytes = num_bytes
 
     def part(self, first: int, last: int) -> FileSlice:
-        """The bytes from `first` to before `last` of these."""
+        """The slice from byte `first` (inclusive) to byte `last` (exclusive) of this slice."""
         return FileSlice(self.file, self.start_bytes + first, last - first)
 
     def read(self) -> torch.UntypedStorage:
         """The bytes, in new memory.
 
         Raises:
-            CheckpointError: naming the file, if it cannot be read, or is not as it was.
+            CheckpointError: if the file cannot be read or has changed. The message names the file.
         """
         made = torch.UntypedStorage(self.num_bytes, device="cpu")
         view = (ctypes.c_char * self.num_bytes).from_address(made.data_ptr() or 1)
@@ -130,12 +130,12 @@ _BLOCK_BYTES = 16 * 1024 * 1024
 
 
 def read_slice(source: FileSlice) -> torch.Tensor:
-    """The bytes of a slice, uint8[n]: the operation that is recorded for them."""
+    """The bytes of a slice, uint8[n]. This function is recorded as an operation of the graph."""
     return memory.flat_view(source.read(), torch.uint8)
 
 
 class FileBytes(SharedBytes):
-    """A known value that is read from its file when somebody asks for it."""
+    """A known value that is read from its file when it is first needed."""
 
     __slots__ = ("_source",)
 

@@ -4,8 +4,8 @@ Input: an operator, its arguments, and the source location of the call. Output: 
 and the nodes on which it depends. Invariant: an operation is never changed so that it would give
 other values; ``number`` orders operations as they were recorded.
 
-A storage is a :class:`Cell` in the graph. Each operation that writes it gives it new contents,
-:class:`Written`, and the previous ones stay for those who read them.
+A storage is a :class:`Cell` in the graph. Each operation that writes the storage gives it new
+contents, :class:`Written`; the previous contents stay for the operations that read them.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from torchfake._core.metadata import Metadata
 from torchfake._core.source_location import RawLocation, SourceLocation
 from torchfake._graph.rare_fields import RareField
 from torchfake._torch import numerics
+from torchfake._torch.contexts import shared
 
 _Kind = TypeVar("_Kind")
 
 _numbers = itertools.count()
 
 next_number = partial(next, _numbers)
-"""Takes a number from those of operations: less than that of the next one."""
+"""Takes the next number of an operation; operations recorded later have greater numbers."""
 
 
-recording_lock = threading.RLock()
-"""Held while an operation is recorded: what it reads, and what is then in what it writes, belong
-together, and threads that a mode has followed into may write parts of one storage. As a ``with``
-statement, and not by ``holding()``: no interrupt comes between this lock and its block, and it
-costs less."""
+recording_lock = shared(threading.RLock())
+"""Held while an operation is recorded: the threads of a mode may write parts of one storage, and
+the contents that an operation reads must match the contents that it gives. Taken by ``with``, not
+by ``holding()``: ``with`` admits no interrupt between this lock and its block, and costs less."""
 
 
 class Cell:
-    """The identity of a storage in the graph, which has other contents after each write.
+    """The identity of a storage in the graph; each write gives the storage new contents.
 
-    It also stands for its contents before any write, uninitialised memory: most initialisers
-    overwrite a whole storage, and read those.
+    A cell also stands for the contents before any write, uninitialised memory. An operation that
+    overwrites a whole storage, as most initialisers do, reads these contents.
     """
 
     __slots__ = ("device", "num_bytes")
 
-    op: ClassVar[None] = None  # that has written these contents
+    op: ClassVar[None] = None  # no operation has written uninitialised memory
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         self.num_bytes = num_bytes
@@ -67,20 +67,20 @@ class Written(NamedTuple):
 
 
 Contents = Cell | Written
-"""What is in a cell at some time. Both kinds have ``cell`` and ``op``, None of the first."""
+"""The contents of a cell at some time. Both classes have ``cell`` and ``op`` (None for a Cell)."""
 
 
 class Read(NamedTuple):
-    """An argument that was a deferred fake: the contents of its storage then, and its metadata."""
+    """A deferred fake as an argument: its metadata, and the contents of its storage at the call."""
 
     contents: Contents
     record: Metadata
 
 
 class Output(NamedTuple):
-    """A result with a new storage."""
+    """A result of an operation, in a new storage."""
 
-    position: int | None  # among several results
+    position: int | None  # the index among several results; None for a single result
     cell: Cell
     record: Metadata
 
@@ -100,9 +100,9 @@ class Op:
     unreplayable_reason = RareField[str | None](None)
     # Results of an earlier replay:
     cached = RareField[dict[Cell, torch.UntypedStorage] | None](None)
-    gives_up_cached = RareField(False)  # a replay may have those storages: it copies them otherwise
+    gives_up_cached = RareField(False)  # whether a replay takes these storages, without a copy
     digest = RareField[bytes | None](None)  # see torchfake._graph.digest
-    # Of products of matrices only:
+    # Of matrix products only:
     product_settings = RareField[numerics.ProductSettings | None](None)
     is_sharding = RareField(False)  # called by torch to shard, to pad, or to compute with shards
 
@@ -115,7 +115,7 @@ class Op:
         number: int | None = None,
         settings: numerics.Numerics | None = None,
     ) -> None:
-        # Fractions: parts into which replay splits one.
+        # Parts into which a replay splits an operation have fractional numbers.
         self.number: float = next_number() if number is None else number
         self.func = func
         self.args = args
@@ -124,12 +124,12 @@ class Op:
         self.numerics = settings or numerics.current()
         self.outputs: tuple[Output, ...] = ()
         self.draw: Any = None  # a torchfake._random.recorded_draws.Draw
-        self._written: Cell | tuple[Cell, ...] = ()  # most write no storage that existed, or one
+        self._written: Cell | tuple[Cell, ...] = ()  # most write at most one existing storage
         self._rare: dict[str, Any] | None = None
 
     @property
     def mutated(self) -> tuple[Cell, ...]:
-        """The cells that it has written, which existed before."""
+        """The cells that the operation writes and that existed before it."""
         written = self._written
         return written if type(written) is tuple else (written,)  # type: ignore[return-value]
 
@@ -138,7 +138,7 @@ class Op:
         self._written = cells[0] if len(cells) == 1 else cells
 
     def add_written(self, cell: Cell) -> None:
-        """Note that it has written one more."""
+        """Add an existing cell to the cells that the operation writes."""
         self._written = (*self.mutated, cell) if self._written else cell
 
     @property
@@ -146,13 +146,11 @@ class Op:
         return None if self.location is None else SourceLocation(*self.location)
 
     def reads(self) -> list[Read]:
-        """The reads among the arguments and in lists of arguments."""
+        """The arguments of class :class:`Read`, those in lists included."""
         return self.arguments_of(Read)
 
     def arguments_of(self, kind: type[_Kind]) -> list[_Kind]:
-        """The arguments of a kind, :class:`Read` or ``External`` (a real tensor), and those in
-        lists of arguments.
-        """
+        """The arguments of class `kind`, such as ``External``; those in lists included."""
         found = []
         for value in (*self.args, *self.kwargs.values()):
             for item in value if type(value) in (list, tuple) else (value,):
@@ -180,8 +178,8 @@ def dependencies(requested: Iterable[Op | None], *, ignore_cached: bool = False)
     was recorded later. Operations with cached results depend on nothing. A draw depends on the
     draws that determine its position in the generator's sequence.
 
-    With `ignore_cached`, cached results make no difference; but dependencies of operations whose
-    digest is known are left out.
+    With `ignore_cached`, an operation with cached results keeps its dependencies, but an operation
+    whose digest is known has none.
     """
     found: dict[float, Op] = {}
     pending = list(requested)

@@ -1,8 +1,8 @@
-"""Fields that few objects of a class have: these have a dict of them, and the others no slots.
+"""Attributes that few objects of a class set: kept in a dict, so that most objects need no memory.
 
 Input: a class whose objects have a slot ``_rare``, None at first. Output: :class:`RareField`, an
-attribute of it with a default. Invariant: a dict is not written once it is there, so that a copy of
-an object and another thread may share it.
+attribute of the class with a default. Invariant: a dict is never changed after it was made, so that
+a copy of an object, or another thread, may share it.
 """
 
 from __future__ import annotations

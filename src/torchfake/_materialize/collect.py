@@ -1,22 +1,22 @@
-"""What is to be materialized of a module, collected in one walk over it.
+"""The tensors of a module that are to be materialized, collected in one walk.
 
-Input: a module, and a choice of its submodules. Output: a :class:`Selection`: its tensors by name,
-each once, what they are on this rank, deferred tensors in plain attributes, and the modules that
+Input: a module, and a choice of its submodules. Output: a :class:`Selection`: parameters and
+buffers by name, each once, deferred tensors in plain attributes and classes, and the modules that
 have to be notified afterwards. Invariant: nothing is changed or refused here; ``checks`` does that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._materialize.reachable import Found, Search, may_refer
 from torchfake._sharding.local_tensors import NamedTensors
-from torchfake._tensor.classes import FAKE_TYPES
-from torchfake._tensor.copies import attribute_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
-from torchfake._torch import subclass
+from torchfake._tensor.storages import FakeUntypedStorage
+from torchfake._torch import autograd
 from torchfake._torch.distributed import dtensors
 
 Check = Callable[[torch.nn.Module], bool]
@@ -24,20 +24,30 @@ Check = Callable[[torch.nn.Module], bool]
 
 
 class Attribute(NamedTuple):
-    """A deferred tensor that a module holds as a plain attribute, or in a list or dict of one."""
+    """A deferred tensor that is reached from an attribute of a module or class, or a buffer that a
+    forward pass has computed.
+    """
 
-    name: str  # fully qualified
+    name: str  # fully qualified; "Class.attribute" of a class
     fake: FakeTensor
     owner: torch.nn.Module
 
 
+class Left(NamedTuple):
+    """What is reached and stays fake: a fake without a record, a storage, or another module."""
+
+    name: str  # of the attribute, as in :class:`Attribute`
+    kind: type
+
+
 class Selection(NamedTuple):
-    """What one materialization is about."""
+    """The tensors and modules of one materialization."""
 
     tensors: NamedTensors  # parameters and buffers as modules hold them, each once
     attributes: Sequence[Attribute] = ()
     scripted: Sequence[str] = ()  # paths of chosen modules whose tensors C++ holds
-    fsdp_modules: Sequence[torch.nn.Module] = ()  # which keep what they know of their shards
+    fsdp_modules: Sequence[torch.nn.Module] = ()  # which cache facts about their shards
+    left: Sequence[Left] = ()  # what is no deferred tensor, and stays fake
 
     @property
     def ids(self) -> set[int]:
@@ -48,16 +58,18 @@ class Selection(NamedTuple):
 def collect(
     module: torch.nn.Module, *, buffers_only: bool = False, check: Check | None = None
 ) -> Selection:
-    """Collect what belongs to the submodules that `check` is true of. It is asked once of each.
+    """Collect the tensors of the submodules for which `check`, called once for each, is true.
 
     Args:
-        module: with its submodules.
+        module: searched with its submodules.
         buffers_only: leave parameters and plain attributes out.
         check: see :data:`Check`; None: all submodules.
     """
     tensors: dict[int, tuple[str, torch.Tensor]] = {}
     attributes: list[Attribute] = []
     scripted: list[str] = []
+    left: list[Left] = []
+    search = Search(module)
     fsdp_modules: list[torch.nn.Module] = []
     for path, submodule in module.named_modules():
         if dtensors.is_fsdp_module(submodule):  # chosen or not: it may manage inner tensors
@@ -66,19 +78,47 @@ def collect(
             continue
         prefix = f"{path}." if path else ""
         own = [] if buffers_only else [*submodule.named_parameters(recurse=False)]
-        own += submodule.named_buffers(recurse=False)
+        buffers = [*submodule.named_buffers(recurse=False)]
+        own += buffers
         for name, tensor in own:
             tensors.setdefault(id(tensor), (prefix + name, tensor))
+        for name, buffer in buffers:
+            if _is_computed(buffer):
+                attributes.append(Attribute(prefix + name, buffer, submodule))
         if not buffers_only:
-            for name, value in vars(submodule).items():
-                if name not in _OF_EVERY_MODULE and isinstance(value, _MAY_HOLD_TENSORS):
-                    attributes += _attributes(prefix + name, value, submodule)
-            for name, tensor in own:
-                if type(tensor) not in _WITHOUT_INNER_TENSORS:
-                    attributes += _of_tensor(prefix + name, tensor, submodule)
+            search.note_class(submodule)
+            _sort(_of_module(prefix, submodule, own, search), submodule, attributes, left)
             if isinstance(submodule, torch.jit.ScriptModule):
                 scripted.append(path)
-    return Selection(list(tensors.values()), attributes, scripted, fsdp_modules)
+    _sort(search.from_classes(), module, attributes, left)
+    return Selection(list(tensors.values()), attributes, scripted, fsdp_modules, left)
+
+
+def _sort(
+    found: Iterable[tuple[str, Found]],
+    owner: torch.nn.Module,
+    deferred: list[Attribute],
+    left: list[Left],
+) -> None:
+    """Add each of what is found to one of the two; modules without fakes to neither."""
+    for name, each in found:
+        if isinstance(each, FakeTensor):
+            if is_deferred_fake(each):
+                deferred.append(Attribute(name, each, owner))
+            else:
+                left.append(Left(name, FakeTensor))
+        elif isinstance(each, FakeUntypedStorage):
+            left.append(Left(name, FakeUntypedStorage))
+        elif not _is_around(each, owner) and _has_fakes(each):
+            left.append(Left(name, torch.nn.Module))
+
+
+def _is_around(found: torch.nn.Module, root: torch.nn.Module) -> bool:
+    return any(each is root for each in found.modules())
+
+
+def _has_fakes(module: torch.nn.Module) -> bool:
+    return any(isinstance(t, FakeTensor) for t in (*module.parameters(), *module.buffers()))
 
 
 def meshes_of(module: torch.nn.Module) -> list[Any]:
@@ -88,32 +128,24 @@ def meshes_of(module: torch.nn.Module) -> list[Any]:
     return list({t.device_mesh: None for t in sharded})
 
 
-_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
-_MAY_HOLD_TENSORS = (torch.Tensor, dict, list, tuple)
-_WITHOUT_INNER_TENSORS = {torch.Tensor, torch.nn.Parameter, *FAKE_TYPES}
+_REGISTERED = frozenset({"_parameters", "_buffers", "_modules", "training"})
 
 
-def _attributes(name: str, value: Any, module: torch.nn.Module) -> Iterator[Attribute]:
-    """Tables of positions, and what ``weight_norm`` and pruning compute of their parameters."""
-    for fake in _deferred_inside(value):
-        yield Attribute(name, fake, module)
+def _of_module(
+    prefix: str, module: torch.nn.Module, own: NamedTensors, search: Search
+) -> Iterator[tuple[str, Found]]:
+    """Tables of positions, distributions, what ``weight_norm`` and pruning compute of their
+    parameters, and what a parameter has in attributes and hooks of its own, such as scales.
+    """
+    for name, value in vars(module).items():
+        if name not in _REGISTERED and may_refer(value):
+            for found in search.from_value(value):
+                yield prefix + name, found
+    for name, tensor in own:
+        for found in search.from_tensor(tensor):
+            yield prefix + name, found
 
 
-def _of_tensor(name: str, tensor: torch.Tensor, module: torch.nn.Module) -> Iterator[Attribute]:
-    """What a parameter has in attributes of its own, such as the scales of its values."""
-    for held in attribute_tensors(tensor):
-        if is_deferred_fake(held):
-            yield Attribute(name, held, module)  # type: ignore[arg-type]
-
-
-def _deferred_inside(value: Any) -> Iterator[FakeTensor]:
-    if isinstance(value, torch.Tensor):
-        for leaf in subclass.leaf_tensors(value):
-            if is_deferred_fake(leaf):
-                yield leaf  # type: ignore[misc]
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _deferred_inside(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _deferred_inside(item)
+def _is_computed(tensor: torch.Tensor) -> bool:
+    """Whether a buffer was reassigned by a forward pass that computed it from parameters."""
+    return is_deferred_fake(tensor) and autograd.history_of(tensor) is not None

@@ -1,9 +1,9 @@
-"""The real tensor of each fake: it shares with others what the fake shares with theirs.
+"""The real tensors of fakes, which share bases, memory and version counters as the fakes do.
 
-Input: fakes whose storage is real. Output: real tensors. Invariant: a view of a base is a view of
-the real tensor of that base, as autograd sees it, whichever of the two is materialized first, or
-alone; and tensors share a version counter if their fakes did. So a write to one is seen by a
-backward pass that has saved the other.
+Input: fakes whose storage is real. Output: real tensors. Invariant: for autograd, the real tensor
+of a view is a view of the real tensor of its base, whichever of the two is materialized first, or
+alone; and real tensors share a version counter if their fakes did. So a backward pass that has
+saved one notices a write to the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchfake._torch import autograd, subclass
 
 
 def real_tensor(fake: FakeTensor) -> torch.Tensor:
-    """The real tensor that `fake` stands for, on the real storage of its own."""
+    """The real tensor that `fake` stands for, on the real storage of `fake`."""
     own = subclass.all_attributes(fake)
     made: torch.Tensor | None = own.pop(REAL_COUNTERPART, None)  # made as the base of a view
     recorded: Any = fake._fake_storage.deferred
@@ -31,12 +31,12 @@ def real_tensor(fake: FakeTensor) -> torch.Tensor:
 
 
 def remember(base: torch.Tensor, counterpart: torch.Tensor) -> None:
-    """Keep what views of `base` will be views of once materialized, as long as there are any."""
+    """Keep `counterpart` as the base of materialized views of `base`, as long as `base` lives."""
     subclass.all_attributes(base)[REAL_COUNTERPART] = counterpart
 
 
 def _new(fake: FakeTensor, geometry: torch.Tensor) -> torch.Tensor:
-    """A tensor with the metadata and memory of `geometry`, and what `fake` shares with others."""
+    """A tensor on `geometry` with the base of views, or the version counter, that `fake` has."""
     if fake.is_inference():
         if autograd.version_of(fake) is None:
             return geometry
@@ -52,7 +52,7 @@ def _new(fake: FakeTensor, geometry: torch.Tensor) -> torch.Tensor:
 
 
 def _base_of_views(fake: FakeTensor) -> torch.Tensor:
-    """The real tensor of a fake that is still one, or was one, and of which there are views."""
+    """The real tensor of `fake`, a base of views, whether or not it has been materialized."""
     made: torch.Tensor | None = subclass.all_attributes(fake).get(REAL_COUNTERPART)
     if isinstance(made, FakeTensor):  # real for a while, and deferred again
         return _base_of_views(made)
@@ -66,14 +66,14 @@ def _base_of_views(fake: FakeTensor) -> torch.Tensor:
 
 def _geometry_of_base(fake: FakeTensor) -> torch.Tensor:
     recorded: Any = fake._fake_storage.deferred
-    if recorded is None or recorded.real is None:  # it was given other memory than its views
+    if recorded is None or recorded.real is None:  # the base was given other memory than its views
         return torch.empty(0, dtype=fake._fake_meta.dtype)
     record: Metadata = fake._fake_meta
     return memory.view_of(recorded.real, record)
 
 
 def _with_version_counter(fake: FakeTensor) -> torch.Tensor:
-    """A tensor without memory, with the version counter that stands for that of `fake`."""
+    """A tensor without memory, with the real version counter in place of that of `fake`."""
     recorded: Any = fake._fake_storage.deferred
     made = torch.empty(0, dtype=fake._fake_meta.dtype)
     version = autograd.version_of(fake)

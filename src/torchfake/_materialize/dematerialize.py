@@ -1,7 +1,7 @@
-"""Real tensors made deferred again, in place, so that their memory is given back.
+"""Real tensors made deferred again, in place, which frees their memory.
 
 Input: real tensors that were materialized. Output: the same objects, deferred, with the record that
-they were made from. Invariant: another materialization gives the bits that they hold.
+they were made from. Invariant: another materialization gives bit-identical values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchfake.errors import ChangedValueError, MaterializeError
 
 
 def dematerialize(tensors: NamedTensors) -> None:
-    """Make those of `tensors` that are real deferred again, if all of them can be.
+    """Make the real tensors in `tensors` deferred again, if this is possible for all of them.
 
     Raises:
         ChangedValueError: naming the tensor that holds other values than were recorded.
@@ -50,17 +50,17 @@ def dematerialize(tensors: NamedTensors) -> None:
 
 
 def _parts(name: str, tensor: torch.Tensor) -> NamedTensors:
-    """What a wrapper holds, which is deferred in its place; any other tensor itself."""
+    """The inner tensors of a wrapper, which are deferred in its place; other tensors themselves."""
     if dtensors.is_dtensor(tensor):
         return [(name, tensor)]
     return list(subclass.named_leaves(name, tensor))
 
 
-# What a real storage was made from.
+# The records of real storages.
 
 
 class Source(NamedTuple):
-    """What a real storage was made from."""
+    """The recorded contents that a real storage was made from."""
 
     storage: weakref.ref[torch.UntypedStorage]
     contents: Contents
@@ -68,11 +68,11 @@ class Source(NamedTuple):
 
 
 _sources: dict[int, Source] = {}
-"""By the address of the storage; as long as that is there."""
+"""By the address of the storage, as long as the storage lives."""
 
 
 def remember_source(storage: torch.UntypedStorage, contents: Contents, mark: int) -> None:
-    """Keep what `storage` was made from, as long as it lives, unless that is large itself."""
+    """Keep the contents that `storage` was made from while it lives, unless they are large."""
     num_bytes = 0
     for op in dependencies([contents.op]):
         for external in op.arguments_of(External):
@@ -89,7 +89,7 @@ def _source_of(real: torch.Tensor) -> Source | None:
 
 
 def _equals_source(real: torch.Tensor, source: Source) -> bool:
-    """Whether the storage of `real` holds what its record says, bit for bit."""
+    """Whether the storage of `real` equals a replay of its record, bit for bit."""
     equal: list[bool] = []
 
     def compare(_: Contents, made: torch.UntypedStorage) -> None:
@@ -98,12 +98,12 @@ def _equals_source(real: torch.Tensor, source: Source) -> bool:
         equal.append(torch.equal(own, again))
 
     if source.contents.op is None:
-        return False  # memory that nobody had written: what it holds now is somebody's
+        return False  # recorded as unwritten memory: its values were written later
     replay.replay([source.contents], compare)
     return equal[0]
 
 
-# What cannot be deferred again.
+# Tensors that cannot be deferred again.
 
 
 def _check_not_sharded(name: str, tensor: torch.Tensor) -> None:
@@ -115,7 +115,7 @@ def _check_not_sharded(name: str, tensor: torch.Tensor) -> None:
 
 
 def _check_can_be_deferred(name: str, real: torch.Tensor) -> None:
-    """Refuse a tensor that would lose a gradient."""
+    """Refuse a tensor that has a gradient, or that a graph holds."""
     if real.grad is not None:
         raise ChangedValueError(
             f"{name} has a gradient, which would be lost: zero_grad() first, or leave it out with "
@@ -146,7 +146,7 @@ def _check_unchanged(name: str, tensor: torch.Tensor) -> None:
 
 
 def _make_deferred(tensor: torch.Tensor, storages: dict[int, Storage]) -> None:
-    """Make a real tensor deferred; those that shared a storage share one again."""
+    """Make a real tensor deferred; tensors that shared a storage share one again."""
     source: Any = _source_of(tensor)
     storage = storages.get(id(source))
     if storage is None:

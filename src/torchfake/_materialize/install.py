@@ -1,7 +1,7 @@
-"""One deferred fake exchanged with a real tensor: the same object, from then on real.
+"""The exchange of one deferred fake with its real tensor, after which the fake's object is real.
 
-Input: a fake whose storage is real by now. Output: the same object, with the class, gradient, hooks
-and attributes that it had. Invariant: every reference to it is real with it.
+Input: a fake whose storage is real. Output: the same object, with the class, gradient, hooks and
+attributes that it had. Invariant: every reference to the fake refers to the real tensor afterwards.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torchfake._torch import autograd, subclass
 
 
 def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None) -> None:
-    """Make `fake` the real tensor that it stands for, on the real storage of `recorded`. To be
-    called in :func:`~torchfake._torch.dispatcher.as_eager`.
+    """Make `fake` the real tensor that it stands for, on the real storage of `recorded`. The caller
+    is in :func:`~torchfake._torch.dispatcher.as_eager`.
     """
     assert recorded.real is not None
     requires_grad = fake.requires_grad
@@ -31,11 +31,11 @@ def install(fake: FakeTensor, recorded: DeferredState, grad: torch.Tensor | None
     real.__dict__.update(user_attributes(fake))
     subclass.move_hooks(fake, real)
     subclass.swap_tensors(fake, real)
-    counterparts.remember(real, fake)  # which are exchanged: views of the fake are views of it
+    counterparts.remember(real, fake)  # exchanged: `fake` is the real tensor
 
 
 def _set_gradient(real: torch.Tensor, grad: torch.Tensor) -> None:
-    """Set ``real.grad``, which has another shape where the tensor was changed in place since."""
+    """Set ``real.grad``, also if in-place changes of the tensor gave it another shape since."""
     data = real.data
     subclass.set_data(real, grad.detach())
     real.grad = grad
@@ -43,8 +43,8 @@ def _set_gradient(real: torch.Tensor, grad: torch.Tensor) -> None:
 
 
 def _of_class(tensor: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
-    """`tensor` with the class that a real one would have: the same object, on which views may
-    depend, unless the class takes part in dispatch.
+    """`tensor` with the class of `fake` in eager mode: the same object, on which views may depend,
+    unless the class takes part in dispatch.
     """
     wanted = getattr(type(fake), "_fake_of", torch.Tensor)
     if wanted.__torch_dispatch__ is not subclass.disabled_torch_dispatch:

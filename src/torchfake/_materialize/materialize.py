@@ -1,7 +1,7 @@
-"""Deferred fakes replayed, and materialized one storage after the other.
+"""Replay of deferred fakes, which are materialized one storage after the other.
 
 Input: deferred fakes by name, which have been checked. Output: the same objects, real. Invariant:
-at any time each is either still deferred or wholly real, whatever interrupts the replay.
+each fake is either still deferred or wholly real, whatever interrupts the replay.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def materialize(
     """Materialize `fakes`, each as soon as its storage is real, all in one context.
 
     Args:
-        fakes: by name; checked before. Those that are real by now are passed over.
-        device: where to; None: where they were recorded.
-        keep: keep what is computed on the way, for later replays.
-        advance: called with the number of bytes of each.
-        num_threads: that compute values; None: ``torch.get_num_threads()``.
+        fakes: by name, checked before. Tensors that are already real are skipped.
+        device: where to materialize; None: where the fakes were recorded.
+        keep: keep intermediate results for later replays.
+        advance: called with the number of bytes of each tensor.
+        num_threads: threads that compute values; None: ``torch.get_num_threads()``.
 
     Raises:
         ReplayError: if a recorded operation cannot be replayed; it says which tensors are real.
@@ -103,7 +103,7 @@ class _Run:
         assert recorded.real is not None
         for name, fake in self.groups[recorded]:
             size = fake._fake_meta.num_bytes
-            grad = autograd.gradient_of(fake)  # the object: autograd refers to the fake
+            grad = autograd.gradient_of(fake)  # autograd's reference to the object
             if is_deferred_fake(grad):
                 materialize([(f"{name}.grad", grad)], device=self.device)  # type: ignore[list-item]
             install(fake, recorded, grad)
@@ -129,6 +129,8 @@ def _named(names: list[str]) -> str:
 def _moved(storage: torch.UntypedStorage, device: torch.device, name: str) -> torch.UntypedStorage:
     try:
         return memory.flat_view(storage, torch.uint8).to(device).untyped_storage()
+    except RecursionError:
+        raise
     except Exception as error:
         raise ReplayError(
             f"{name} was replayed, and could not be moved to {device}: {error}"

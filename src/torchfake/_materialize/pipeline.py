@@ -1,9 +1,9 @@
 """The steps of one materialization, in order: check, read, compare ranks, prepare, replay, install.
 
-Input: a :class:`~torchfake._materialize.collect.Selection`, and what the user asked for. Output:
-the tensors of the selection, real. Invariant: until all checks have passed, on all ranks, no tensor
-has changed; but for attributes that were computed from parameters: whether another graph holds
-these too is found out when the attributes have let go of them.
+Input: a :class:`~torchfake._materialize.collect.Selection`, and a :class:`Request`. Output: the
+tensors of the selection, real. Invariant: no tensor changes until all checks have passed on all
+ranks. The exception is attributes computed from parameters: their histories are released before the
+check whether another graph holds them or the parameters.
 """
 
 from __future__ import annotations
@@ -11,31 +11,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from torchfake._files import assign
-from torchfake._files.load import Source
+from torchfake._files.load import Entry, Source
 from torchfake._materialize import prepare, wrappers
-from torchfake._materialize.checks import NamedFakes, check_can_be_exchanged, check_kinds
+from torchfake._materialize.checks import (
+    NamedFakes,
+    check_can_be_exchanged,
+    check_kinds,
+    warn_of_left,
+)
 from torchfake._materialize.collect import Selection, meshes_of
+from torchfake._materialize.from_rank import Delivery
 from torchfake._materialize.materialize import materialize
 from torchfake._materialize.progress import progress_bar
 from torchfake._sharding import row_exchange
 from torchfake._sharding.exchange_batches import materialize_exchanged
 from torchfake._sharding.local_tensors import NamedTensors
 from torchfake._sharding.rank_agreement import check_agreement
+from torchfake._sharding.sent_targets import targets_of
+from torchfake._torch.contexts import shared
 from torchfake._torch.distributed import dtensors
+from torchfake._torch.distributed.source_group import source_group
 
-lock = threading.RLock()
-"""Held by the public functions while they collect and run: two materializations of one module must
-not materialize it twice.
+lock = shared(threading.RLock(), for_whole_calls=True)
+"""Held by the public functions while they collect and run, so that two threads do not materialize
+one module twice.
 """
 
 
 class Request(NamedTuple):
-    """What a user asked for; see :func:`torchfake.materialize_module`."""
+    """The arguments of a user; see :func:`torchfake.materialize_module`."""
 
     device: torch.device | None = None  # None: where tensors were recorded
     dtype: torch.dtype | None = None
@@ -43,37 +52,61 @@ class Request(NamedTuple):
     strict: bool = True
     num_threads: int | None = None
     progress: bool | None = False
-    exchange: bool = False  # rows, between ranks that have columns
-    keep: bool = False  # what is computed on the way, for later replays
+    exchange: bool = False  # rows between ranks that hold columns
+    keep: bool = False  # intermediate results, for later replays
+    from_rank: int | None = None  # the rank that has the values for all others
+    group: Any = None  # of these ranks; None: all of the process group
 
 
 def run(selection: Selection, request: Request, module: torch.nn.Module | None = None) -> None:
-    """Materialize what was collected while :data:`lock` was held.
+    """Materialize a selection; :data:`lock` has been held since it was collected.
 
     Args:
-        selection: of the tensors.
-        request: how.
-        module: whose names a checkpoint has, and whose ranks exchange rows.
+        selection: the tensors.
+        request: the user's arguments.
+        module: the module that a checkpoint is for, and whose meshes exchange rows.
 
     Raises:
         NotDeferredError, MaterializeError, CheckpointError, RankMismatchError: before anything has
             changed.
-        ReplayError: if what was recorded cannot be done.
+        ReplayError: if a recorded operation cannot be replayed.
     """
+    group = None
+    if request.from_rank is not None:
+        group = source_group(request.group, request.from_rank)
+    if group is None:
+        _run(selection, request, module, None)
+    else:
+        with Delivery(group) as delivery:
+            _run(selection, request, module, delivery)
+
+
+def _run(
+    selection: Selection,
+    request: Request,
+    module: torch.nn.Module | None,
+    delivery: Delivery | None,
+) -> None:
     fakes, shards, wrapped = check_kinds(selection)
     if shards or wrapped:
         wrappers.check_placement(shards, request.device)
         wrappers.check_others(wrapped, request.device, request.dtype)
+    computed = prepare.computed_by_hooks(selection.attributes)
     in_histories = prepare.ids_in_histories(selection.attributes)
     others = [pair for pair in fakes if id(pair[1]) not in in_histories]
     check_can_be_exchanged(others, device=request.device)
     values: list[assign.Value] = []
-    if request.checkpoint is not None:
+    if delivery is not None:
+        assert module is not None
+        targets = targets_of(selection.tensors, module, request.dtype)
+        delivery.agree(targets, fakes, _entries(delivery, selection, request, module))
+    elif request.checkpoint is not None:
         assert module is not None
         values = assign.values_for(module, request.checkpoint, selection.ids, strict=request.strict)
     exchanges: Sequence[row_exchange.Exchange] = ()
-    if shards or request.exchange:
-        exchanges = _agreed_exchanges(shards, values, request, module)
+    real = _real_shards(selection, shards)
+    if delivery is None and (shards or real or request.exchange):
+        exchanges = _agreed_exchanges(shards, real, values, request, module)
     if in_histories:
         prepare.release_histories(selection.attributes)
         released = [pair for pair in fakes if id(pair[1]) in in_histories]
@@ -81,20 +114,43 @@ def run(selection: Selection, request: Request, module: torch.nn.Module | None =
     if shards or wrapped:
         prepare.give_own_memory(shards)
         with wrappers.updated_afterwards(shards + wrapped):
-            _materialize(fakes, values, request, wrappers.ids_inside(wrapped), exchanges)
+            inside = wrappers.ids_inside(wrapped)
+            _materialize(fakes, values, request, inside, exchanges, delivery)
     else:
-        _materialize(fakes, values, request)
+        _materialize(fakes, values, request, delivery=delivery)
+    prepare.compute_again(computed)
+    if selection.left:
+        warn_of_left(selection.left)
     for managed in selection.fsdp_modules:
         dtensors.refresh_fsdp_shards(managed)
 
 
+def _entries(
+    delivery: Delivery, selection: Selection, request: Request, module: torch.nn.Module
+) -> dict[int, Entry]:
+    """What is sent of the checkpoint, which the source alone reads."""
+    if request.checkpoint is None or not delivery.is_source:
+        return {}
+    return assign.entries_for(module, request.checkpoint, selection.ids, strict=request.strict)
+
+
+def _real_shards(selection: Selection, deferred: NamedTensors) -> NamedTensors:
+    """The DTensors of a selection that are real on this rank, and perhaps not on others."""
+    shards = [(name, t) for name, t in selection.tensors if dtensors.is_dtensor(t)]
+    if not shards:
+        return shards
+    ids = {id(tensor) for _, tensor in deferred}
+    return [(name, t) for name, t in shards if id(t) not in ids]
+
+
 def _agreed_exchanges(
     shards: NamedTensors,
+    real: NamedTensors,
     values: list[assign.Value],
     request: Request,
     module: torch.nn.Module | None,
 ) -> list[row_exchange.Exchange]:
-    """The exchanges of rows, if there are to be any, when all ranks have recorded the same."""
+    """The exchanges of rows that the request wants, once all ranks agree on their records."""
     given = {id(value.target) for value in values}
     replayed = [pair for pair in shards if id(pair[1]) not in given]
     exchanges: list[row_exchange.Exchange] = []
@@ -103,6 +159,7 @@ def _agreed_exchanges(
         exchanges = [each for each in found if each is not None]
     check_agreement(
         replayed,
+        real=[pair for pair in real if id(pair[1]) not in given],
         exchanged={each.name for each in exchanges},
         meshes=meshes_of(module) if request.exchange and module is not None else (),
     )
@@ -115,15 +172,17 @@ def _materialize(
     request: Request,
     uncast: Collection[int] = (),
     exchanges: Sequence[row_exchange.Exchange] = (),
+    delivery: Delivery | None = None,
 ) -> None:
     """Record casts and the values of a checkpoint, then replay all of `fakes`.
 
     Args:
         fakes: by name.
         values: from a checkpoint.
-        request: how.
-        uncast: identities of those that keep their dtype.
+        request: the user's arguments.
+        uncast: identities of the fakes that keep their dtype.
         exchanges: of rows, with other ranks.
+        delivery: of values, by one rank.
     """
     places = {each.name: row_exchange.first_copy(each) for each in exchanges}
     if request.dtype is not None:
@@ -142,6 +201,8 @@ def _materialize(
         if exchanges:
             install = partial(_install, fakes, materialize_some)
             materialize_exchanged(list(exchanges), places, install)
+        if delivery is not None:
+            delivery.run(request.device, materialize_some)
         materialize_some(fakes)
 
 
@@ -150,6 +211,6 @@ def _install(
     materialize_some: Callable[[NamedFakes], None],
     batch: list[row_exchange.Exchange],
 ) -> None:
-    """Materialize the shards of a batch, whose rows are there."""
+    """Materialize the shards of a batch of exchanges, whose rows have arrived."""
     shards = {id(dtensors.shard_of(each.dtensor)) for each in batch}
     materialize_some([pair for pair in fakes if id(pair[1]) in shards])

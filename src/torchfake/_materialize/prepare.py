@@ -1,23 +1,26 @@
-"""What is recorded, or let go of, before deferred tensors are replayed.
+"""Steps before the replay of deferred tensors: releasing histories, recording copies and casts.
 
-Input: deferred fakes that can be materialized. Output: the same fakes, as they will be: leaves of
-no graph, of the dtype asked for, on memory of their own size. Invariant: the values that a replay
-gives are the same, but for casts.
+Input: deferred fakes that can be materialized. Output: the same fakes: leaves outside any graph, of
+the requested dtype, on memory of their own size. Invariant: a replay gives the same values, except
+for casts.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.weight_norm import WeightNorm
 
 from torchfake._core import source_location
 from torchfake._core.metadata import Metadata
 from torchfake._graph.deferred_storage import DeferredState
 from torchfake._materialize.collect import Attribute
 from torchfake._sharding.local_tensors import NamedTensors
+from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake, rebind
 from torchfake._torch import autograd, subclass
 from torchfake._torch.distributed import dtensors
@@ -28,7 +31,7 @@ def ids_in_histories(attributes: Iterable[Attribute]) -> set[int]:
     """Identities of the attributes that were computed from parameters, and of these parameters.
 
     The history of such an attribute cannot be materialized, and its graph holds the parameters:
-    :func:`release_histories` lets go of both.
+    :func:`release_histories` releases both.
     """
     found: set[int] = set()
     seen: set[Any] = set()
@@ -55,8 +58,8 @@ def _last_nodes(fake: FakeTensor) -> list[Any]:
 
 
 def _is_forbidden_result(fake: FakeTensor) -> bool:
-    """Whether `fake` is a view with a history that autograd refuses to give: its base was written
-    since. It still holds the graph.
+    """Whether `fake` is a view that still holds its graph, but whose history autograd refuses to
+    give, since the base was written afterwards.
     """
     return fake.requires_grad and autograd.is_forbidden_view(fake)
 
@@ -82,8 +85,38 @@ def release_histories(attributes: Iterable[Attribute]) -> None:
         subclass.swap_tensors(fake, leaf)
 
 
+_Hook = Callable[[torch.nn.Module, Any], Any]
+
+
+def computed_by_hooks(attributes: Iterable[Attribute]) -> list[tuple[_Hook, torch.nn.Module]]:
+    """The hooks of legacy ``weight_norm`` and of pruning that have computed some of `attributes`,
+    with a history, and their modules.
+    """
+    owners: dict[int, torch.nn.Module] = {}
+    for attribute in attributes:
+        if autograd.history_of(attribute.fake) is not None:
+            owners[id(attribute.owner)] = attribute.owner
+    if not owners:
+        return []
+    return [
+        (hook, owner)
+        for owner in owners.values()
+        for hook in owner._forward_pre_hooks.values()
+        if isinstance(hook, (WeightNorm, BasePruningMethod))
+    ]
+
+
+def compute_again(hooks: Iterable[tuple[_Hook, torch.nn.Module]]) -> None:
+    """Let hooks compute their weight of the real parameters, so that it has the history that it
+    has in eager, where it is no leaf.
+    """
+    for hook, owner in hooks:
+        with known_values.without_fake_mode(), torch.enable_grad():
+            hook(owner, ())
+
+
 def rebind_as_view(fake: FakeTensor) -> None:
-    """Let a view that autograd refuses to use let go of the graph; it is refused as before."""
+    """Release the graph of a view that autograd refuses to use, and goes on to refuse."""
     view: Any = autograd.view_like(fake._base, fake)  # type: ignore[arg-type]
     rebind(view, fake._fake_meta, fake._fake_storage)
     subclass.all_attributes(view).update(subclass.all_attributes(fake))
@@ -91,10 +124,10 @@ def rebind_as_view(fake: FakeTensor) -> None:
 
 
 def give_own_memory(shards: NamedTensors) -> None:
-    """Record a copy of shards that look at a small part of their storage.
+    """Record copies of shards that are views of a small part of their storage.
 
-    A shard that was only split off would keep the memory of the whole. Those that share memory
-    still do afterwards.
+    As a view, a shard would keep the memory of the full tensor. Shards that share memory still do
+    afterwards.
     """
     copies: dict[tuple[DeferredState, Metadata], torch.Tensor] = {}
     with autograd.no_grad():

@@ -1,8 +1,8 @@
 """A progress bar while tensors are materialized or written.
 
-Input: the number of bytes in all. Output: a function that is called with the bytes of each tensor.
-Invariant: nothing is shown within the first two seconds unless it was asked for, and tqdm is
-imported only if there is a bar.
+Input: the total number of bytes. Output: a function to call with the bytes of each tensor.
+Invariant: no bar is shown within the first two seconds unless the user asked for one, and tqdm is
+imported only if there may be a bar.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECONDS_OF_SILENCE = 2.0
 def progress_bar(
     num_bytes: int, wanted: bool | None, what: str = "Materializing"
 ) -> Iterator[Callable[[int], Any] | None]:
-    """A bar of `num_bytes`, shown at once, never, or after two seconds."""
+    """A bar of `num_bytes`, shown at once (True), never (False), or after two seconds (None)."""
     bar_class: Any = None
     if wanted is not False:
         try:

@@ -1,9 +1,9 @@
 """Tensors that wrap deferred ones: DTensors, and others such as quantized tensors.
 
-Input: wrappers by name, of which what is inside is to be materialized. Output: the same objects,
-wrappers of real tensors. Invariant: a wrapper has the device, and a DTensor the dtype, of what is
-inside, whatever interrupted the materialization; one that would not be what eager gives is refused
-before anything has changed.
+Input: wrappers by name, whose inner tensors are to be materialized. Output: the same objects,
+wrappers of real tensors. Invariant: a wrapper has the device, and a DTensor the dtype, of its inner
+tensors, whatever interrupted the materialization; a wrapper that would differ from eager's is
+refused before any change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torchfake.errors import MaterializeError
 
 
 def check_placement(shards: NamedTensors, device: torch.device | None) -> None:
-    """Refuse DTensors whose shards would not be where their mesh is, or that a graph holds.
+    """Refuse DTensors whose shards would not be on the devices of the mesh, or that a graph holds.
 
     Args:
         shards: DTensors of deferred shards, by name.
         device: where their shards will be; None: where they were recorded.
 
     Raises:
-        MaterializeError: naming the first.
+        MaterializeError: naming the first DTensor that is refused.
     """
     for name, dtensor in shards:
         _check_mesh(name, dtensor, device)
@@ -43,11 +43,11 @@ def check_others(
 
     Args:
         wrapped: wrappers of deferred tensors that are no DTensors, by name.
-        device: where what is inside will be; None: where it was recorded.
+        device: where the inner tensors will be; None: where they were recorded.
         dtype: the floating point dtype asked for.
 
     Raises:
-        MaterializeError: naming the first.
+        MaterializeError: naming the first wrapper that is refused.
     """
     for name, wrapper in wrapped:
         check_no_graph(name, wrapper)
@@ -61,12 +61,12 @@ def check_others(
 
 
 def ids_inside(wrapped: NamedTensors) -> set[int]:
-    """The identities of the tensors inside, whose dtypes are not the wrapper's."""
+    """The identities of the inner tensors, whose dtypes are not the wrapper's."""
     return {id(leaf) for _, wrapper in wrapped for leaf in subclass.leaf_tensors(wrapper)}
 
 
 class updated_afterwards(Restoring):
-    """Context in which what is inside is materialized: wrappers are updated when it is left."""
+    """Context in which inner tensors are materialized; on exit, their wrappers are updated."""
 
     def __init__(self, wrappers: NamedTensors) -> None:
         self._wrappers = wrappers
@@ -91,13 +91,15 @@ def _check_mesh(name: str, dtensor: Any, device: torch.device | None) -> None:
 
 
 def _check_can_be_moved(name: str, wrapper: torch.Tensor, device: torch.device) -> None:
-    """Move a fake copy: the class decides what its ``__tensor_unflatten__`` makes of other inner
-    tensors, and may keep a device of its own.
+    """Refuse a wrapper whose fake copy cannot be moved: the class decides what
+    ``__tensor_unflatten__`` makes of other inner tensors, and may keep a device of its own.
     """
     cause = None
     try:
         if FakeCopies(device).of(wrapper).device == device:
             return
+    except RecursionError:
+        raise
     except Exception as error:
         cause = error
     raise MaterializeError(
@@ -107,7 +109,7 @@ def _check_can_be_moved(name: str, wrapper: torch.Tensor, device: torch.device) 
 
 
 def _update(wrapper: torch.Tensor) -> None:
-    """Give a wrapper the device of what is inside, in place; a DTensor the dtype too."""
+    """Give a wrapper the device of its inner tensors, in place; a DTensor their dtype too."""
     is_dtensor = dtensors.is_dtensor(wrapper)
     if is_dtensor:
         made = dtensors.rewrapped(wrapper)
@@ -122,4 +124,5 @@ def _update(wrapper: torch.Tensor) -> None:
     subclass.move_hooks(wrapper, made)
     subclass.swap_tensors(wrapper, made)
     if is_dtensor:
+        dtensors.materialized[wrapper] = True
         dtensors.set_spec_from(wrapper, made)

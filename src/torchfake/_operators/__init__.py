@@ -5,8 +5,8 @@ fakes do, and read the results back. The other files are parts of that procedure
 operators that it does not fit. The package ``meta_kernels`` replaces missing or wrong kernels.
 
 Input: an operator and its arguments, from ``_dispatch``, when the cache has no recipe. Output: the
-operator's result, as fakes. Invariant: no real tensor is written, and the global random generators
-do not move.
+operator's result, as fakes. Invariant: an operator on fakes writes no real tensor and moves no
+global random generator.
 
 Its files, in reading order:
 
@@ -15,10 +15,10 @@ Its files, in reading order:
     result_strides        gives results the strides of eager, where meta kernels give others
     argument_checks       refuses arguments that eager refuses and meta kernels accept
     special_operators     handlers of the operators that the general procedure does not fit
-    set_storage           the handler of set_: a fake views another storage
+    storage_handlers      the handlers of set_ and of pinned memory
     collectives           operators of torch.distributed: their metadata, and the bytes they send
-    composites            kernels above autograd, for operators that C++ would decompose wrongly
     constant_propagation  computes the values of results from known values of arguments
+    argument_values       which values a check may read before a call runs, recorded ones too
     lazy_values           defers the computation of a known value until the value is read
     random_values         draws: which values are kept, and the generator that each draw advances
     lazy_draws            draws of a few floats, made when their values are read

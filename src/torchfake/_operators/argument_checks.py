@@ -14,7 +14,13 @@ from typing import Any
 import torch
 
 from torchfake._core import modes
-from torchfake._operators.operator_call import Call, device_of, mutated_tensors
+from torchfake._operators.operator_call import (
+    Call,
+    device_of,
+    different_devices,
+    mutated_tensors,
+    named_arguments,
+)
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
 from torchfake.errors import RealTensorWriteError, UnsupportedOpError
@@ -49,11 +55,13 @@ def check_arguments(call: Call) -> None:
         _check_number(call)
     if call.traits.packet in _WITH_DRIVER and call.kwargs.get("driver") is not None:
         _check_driver(call)
+    if call.traits.packet in _TRANSFORMS:
+        _check_batch(call)
 
 
 def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
-    """Refuse a nested tensor. Plain fakes do not get here: for them ``nn.TransformerEncoder`` is
-    told that no mask is left-aligned. The masks of deferred tensors are read.
+    """Refuse a nested tensor, which ``nn.TransformerEncoder`` makes if a mask is left-aligned. The
+    encoder is told that masks of plain fakes are not; masks of deferred tensors are read.
     """
     raise UnsupportedOpError(
         f"{func} makes or takes a nested tensor, which cannot be recorded or fake. "
@@ -68,11 +76,11 @@ _FILLS = {
     "aten::full": 1, "aten::full_like": 1, "aten::new_full": 2, "aten::fill_": 1,
     "aten::masked_fill": 2, "aten::masked_fill_": 2,
 }  # fmt: skip
-"""The position of the number that an operator fills with."""
+"""Operators that fill a tensor with a number, and the position of this argument."""
 
 
 def _check_number(call: Call) -> None:
-    """Refuse a number outside of the dtype: 1e40 in float32, a complex one in a real dtype."""
+    """Refuse a number outside of the dtype: 1e40 in float32, a complex number in a real dtype."""
     position = _FILLS[call.traits.packet]
     number = call.args[position] if len(call.args) > position else None
     dtype = call.kwargs.get("dtype") or (call.tensors[0].dtype if call.tensors else None)
@@ -93,6 +101,17 @@ def _check_driver(call: Call) -> None:
             call.func(*[one] * _WITH_DRIVER[call.traits.packet], driver=call.kwargs["driver"])
 
 
+_TRANSFORMS = frozenset({"aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r"})
+
+
+def _check_batch(call: Call) -> None:
+    """Refuse to transform no signals, if the library of Fourier transforms does."""
+    tensor = call.args[0]
+    if call.device.type == "cpu" and not tensor.numel():
+        with dispatcher.as_eager():  # raises what eager raises
+            call.func(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), *call.args[1:])
+
+
 def _alert_of_put(call: Call) -> None:
     one, index = torch.zeros(1, device="cpu"), torch.zeros(1, dtype=torch.int64, device="cpu")
     accumulate = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
@@ -105,7 +124,7 @@ def _alert_of_max_unpool(call: Call) -> None:
 
 
 def _as_eager(alert: Callable[[Call], None]) -> Callable[[Call], None]:
-    """A check that runs `alert` on real tensors: torch itself raises or warns, as it is set."""
+    """A check that runs `alert` on real tensors: torch raises or warns, as the user has set."""
 
     def check(call: Call) -> None:
         with dispatcher.as_eager():
@@ -128,8 +147,7 @@ _AT_DIM = frozenset({"aten::_softmax", "aten::_safe_softmax", "aten::sort"})
 
 
 def _check_dim(call: Call) -> None:
-    names = [argument.name for argument in call.func._schema.arguments]
-    dim = {**dict(zip(names, call.args, strict=False)), **call.kwargs}.get("dim", -1)
+    dim = named_arguments(call.func, call.args, call.kwargs).get("dim", -1)
     num_dims = call.args[0].dim()
     if not -max(num_dims, 1) <= dim < max(num_dims, 1):
         with dispatcher.no_interception():
@@ -178,9 +196,15 @@ def _check_indices(call: Call) -> None:
     indices = [index for index in call.args[1] if index is not None]
     if any(index.dtype not in _INDICES for index in indices):
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+    num_dims = call.args[0].dim()
+    if len(call.args[1]) > num_dims:
+        given = f"(got {len(call.args[1])})"
+        raise IndexError(f"too many indices for tensor of dimension {num_dims} {given}")
     shapes = [index.shape for index in indices if index.dtype in _INTEGERS]
     try:
         torch.broadcast_shapes(*shapes)
+    except RecursionError:
+        raise
     except RuntimeError:
         listed = ", ".join(str(list(shape)) for shape in shapes)
         raise IndexError(
@@ -188,7 +212,7 @@ def _check_indices(call: Call) -> None:
         ) from None
 
 
-def _check_shape_written(target: Any, indices: Any, values: Any) -> None:
+def check_shape_written(target: Any, indices: Any, values: Any) -> None:
     """Refuse values whose shape does not broadcast to the indexed elements."""
     if any(index is not None and index.dtype in _MASKS for index in indices):
         return  # the number of indexed elements depends on the mask's values
@@ -210,19 +234,16 @@ def _on_meta(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _check_values_written(call: Call) -> None:
     """Refuse values on another device than the target's; a 0-dim CPU tensor fits any device.
 
-    A plain meta tensor fits too: after a mode C++ makes one from a number, ``x[mask] = 0``, and one
-    of zeros for the gradient of ``x[mask] = y``.
+    A plain meta tensor fits too: outside a mode, C++ makes one from a number (``x[mask] = 0``), and
+    one of zeros for the gradient of ``x[mask] = y``.
     """
     target, values = call.args[0], call.args[2]
     own, expected = device_of(values), device_of(target)
     is_made_in_cpp = own is None and (values.dim() == 0 or modes.current() is None)
     is_anywhere = is_made_in_cpp or (values.dim() == 0 and own is not None and own.type == "cpu")
     if own != expected and not is_anywhere:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{expected} and {own}! (when checking the arguments of {call.traits.name})"
-        )
-    _check_shape_written(target, call.args[1], values)
+        raise different_devices(call.traits, expected, own)
+    check_shape_written(target, call.args[1], values)
 
 
 def _check_mutated(call: Call) -> None:
@@ -237,10 +258,7 @@ def _check_mutated(call: Call) -> None:
             )
         own = device_of(tensor)
         if not call.traits.mixes_devices and own is not None and own != call.device:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{call.device} and {own}! (when checking the arguments of {call.traits.name})"
-            )
+            raise different_devices(call.traits, call.device, own)
 
 
 def _check_dtypes_equal(call: Call) -> None:

@@ -28,9 +28,9 @@ class Collective(NamedTuple):
     """The signature of one collective operator: which arguments are its payload and its output."""
 
     name: str  # "all_gather", "reduce_scatter", ...
-    payload: int  # the argument whose bytes are the payload; lists opened
+    payload: int  # the argument whose bytes are the payload: a tensor, or lists of tensors
     written: int | None = None  # the argument that the operator writes
-    per_rank: bool = False  # the payload is that argument, times the ranks of the group
+    per_rank: bool = False  # whether the payload is that argument's bytes times the group size
 
 
 COLLECTIVES: dict[str, Collective] = {

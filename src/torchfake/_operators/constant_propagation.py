@@ -12,13 +12,15 @@ from typing import Any
 import torch
 
 from torchfake._core import devices, memory, modes, source_location
-from torchfake._core.metadata import Metadata
+from torchfake._core.schemas import traits_of
 from torchfake._core.storage import ConstantFill, SharedBytes
 from torchfake._operators import lazy_draws, lazy_values, random_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
+from torchfake._random.generator_memory import call_drawing_nothing
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
 from torchfake._torch import backends
+from torchfake._torch.cpp_metadata import is_structured
 from torchfake._unknown_values import answerers, assumptions
 from torchfake.errors import UnsupportedOpError
 
@@ -26,7 +28,7 @@ from torchfake.errors import UnsupportedOpError
 def argument_value(value: Any) -> Any:
     """An argument with fakes replaced by their values, which must all be known."""
     if isinstance(value, FakeTensor):
-        return memory.view_of(value._fake_storage.known_bytes(), value._fake_meta)
+        return known_values.value_of(value)
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, (list, tuple)):
@@ -39,7 +41,7 @@ def argument_value(value: Any) -> Any:
 def is_known(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a fake of known value, or a small real CPU tensor."""
     if isinstance(tensor, FakeTensor):
-        return tensor._fake_storage.is_known
+        return known_values.is_known(tensor)
     if tensor.device.type != "cpu":
         return False
     return known_values.keeps_value(tensor.numel() * tensor.element_size(), tensor.dtype)
@@ -84,7 +86,7 @@ def _run_kernel(call: Call) -> Any:
     kwargs.pop("pin_memory", None)
     if call.traits.is_random:
         func, args, kwargs = random_values.with_private_generator(func, args, kwargs, call.device)
-    return func(*args, **kwargs)
+    return call_drawing_nothing(func, args, kwargs, UnsupportedOpError)
 
 
 def run_on_known_values(call: Call) -> Any:
@@ -134,9 +136,12 @@ def _wrap_values(call: Call, result: Any) -> Any:
 
 def propagate_values(call: Call, result: Any) -> None:
     """Compute the values of new results and written arguments, or forget overwritten values."""
-    written = [t for t in mutated_tensors(call) if isinstance(t, FakeTensor)]
+    fakes = [t for t in mutated_tensors(call) if isinstance(t, FakeTensor)]
+    written = [fake for fake in fakes if _has_elements_after(call, fake)]
     new = _new_results(call, result)
     if not written and not new:
+        return
+    if not written and _is_of_nothing(call, new):
         return
     if modes.is_recording() or (call.traits.is_random and is_recorded(call)):
         for fake in written:
@@ -151,11 +156,31 @@ def propagate_values(call: Call, result: Any) -> None:
         if _compute_values(call, result, new):
             return
     if call.traits.is_random:
-        random_values.pass_over(call, (written or new)[0]._fake_meta)
+        random_values.skip_draw(call, (written or new)[0]._fake_meta)
     if not is_recorded(call) and assumptions.follow(call, result):
         return
     for fake in written:
         fake._fake_storage.value = None
+
+
+def _is_of_nothing(call: Call, new: list[FakeTensor]) -> bool:
+    """Whether there is nothing to compute, or nothing to compute it from. The kernel is not run:
+    some divide by the number of elements, which ends the process. Structured ones check it first.
+    """
+    if call.traits.packet == "aten::as_strided_copy":  # which reads memory beyond its argument
+        return not call.tensors[0].numel()
+    if call.traits.is_random or not call.tensors or is_structured(call.func):
+        return False
+    has_several = len(call.tensors) > 1
+    return not any(fake.numel() for fake in new) or (
+        has_several and not any(tensor.numel() for tensor in call.tensors)
+    )
+
+
+def _has_elements_after(call: Call, fake: FakeTensor) -> bool:
+    """Whether a written argument has elements once the operator has run."""
+    after = [meta for meta, argument in call.fakes_by_meta.values() if argument is fake]
+    return all((after[0] if after else fake).shape)
 
 
 def is_recorded(call: Call) -> bool:
@@ -164,8 +189,9 @@ def is_recorded(call: Call) -> bool:
     """
     if modes.is_recording():
         return True
-    fakes = [t for t in call.tensors if isinstance(t, FakeTensor)]
-    return any(t._fake_storage.deferred for t in fakes) or modes.is_in_recorded_initialiser()
+    if modes.is_in_recorded_initialiser():
+        return True
+    return any(isinstance(t, FakeTensor) and t._fake_storage.deferred for t in call.tensors)
 
 
 def _start_uninitialized(new: list[FakeTensor]) -> None:
@@ -211,7 +237,7 @@ def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTen
         return False
     if traits.overwrites_first and _covers_storage(call.args[0]):
         others = call.tensors[1:]
-        if not call.args[0]._fake_storage.is_known and all(is_known(t) for t in others):
+        if not is_known(call.args[0]) and all(is_known(t) for t in others):
             storage = call.args[0]._fake_storage
             storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
     if traits.packet == "aten::rrelu_with_noise" and is_known(call.args[0]):
@@ -233,12 +259,12 @@ def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
     if _copies_onto_itself(call):
         return True
     if _can_be_lazy(call, result, new):
-        _set_lazy_value(call, result)
+        _set_lazy_value(call.func, call.args, call.kwargs, result)
         return True
     try:
         values = _run_on_values(call)
-    except (NotImplementedError, RuntimeError):
-        if call.device.type == "cpu":
+    except (NotImplementedError, RuntimeError) as error:
+        if call.device.type == "cpu" or isinstance(error, RecursionError):
             raise
         return False  # the CPU has no kernel where the fake's device may have one
     if not new:
@@ -247,7 +273,7 @@ def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
         [(result, values)] if isinstance(result, FakeTensor) else zip(result, values, strict=True)
     )
     for fake, value in pairs:
-        if value is None or not any(fake is f for f in new):  # attention weights not wanted
+        if value is None or not any(fake is f for f in new):  # None: unwanted attention weights
             continue
         if value.shape == fake.shape:  # on CUDA, batch norm saves statistics in eval, too
             _set_value(fake, value)
@@ -257,7 +283,7 @@ def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
 
 
 def _copies_onto_itself(call: Call) -> bool:
-    """Whether the same elements are read and written, as ``x[0] += 1`` does in the end."""
+    """Whether the call copies elements onto themselves, as ``x[0] += 1`` does at its end."""
     if call.traits.packet != "aten::copy_" or not isinstance(call.args[1], FakeTensor):
         return False
     target, source = call.args[:2]
@@ -282,39 +308,30 @@ def _can_be_lazy(call: Call, result: Any, new: list[FakeTensor]) -> bool:
     return not result._fake_meta.is_lazy and lazy_values.keeps_dtype(call)
 
 
-def _set_lazy_value(call: Call, fake: FakeTensor) -> None:
+def _set_lazy_value(func: Any, args: Args, kwargs: Kwargs, fake: FakeTensor) -> None:
     """Let the value of `fake` be computed when it is first read."""
-    if call.traits.overwrites_first and _covers_storage(fake):
-        storage = fake._fake_storage  # whose value nobody will read
-        storage.value = ConstantFill(0, torch.uint8, storage.num_bytes)
     storage = fake._fake_storage
-    storage.value = lazy_value(
-        call.func, call.args, call.kwargs, fake._fake_meta, storage.num_bytes
-    )
+    if traits_of(func).overwrites_first and _covers_storage(fake):  # its old value is not read
+        storage.value = ConstantFill(0, torch.uint8, storage.num_bytes)
+    record, num_bytes = fake._fake_meta, storage.num_bytes
+    storage.value = lazy_values.lazy_value(func, args, kwargs, record, num_bytes)
 
 
-def lazy_value(
-    func: Any, args: Args, kwargs: Kwargs, record: Metadata, num_bytes: int
-) -> lazy_values.LazyValue:
-    """The value of a storage of `num_bytes` that holds the result, with metadata `record`, of a
-    call on fakes of known values. The value is computed when it is first read.
+def write_lazily(func: Any, args: Args) -> bool:
+    """Let the value that `func` writes to its first argument be computed when it is read, as that
+    of an earlier call of equal metadata. Return False, with no effect, if values are not known.
     """
-    kept = [_lazy_argument(arg) for arg in args]
-    named = {name: _lazy_argument(arg) for name, arg in kwargs.items() if name != "pin_memory"}
-    lazy = lazy_values.LazyValue(func, kept, named, record, num_bytes)
-    if lazy.depth > lazy_values.MAX_DEPTH:
-        lazy.bytes()
-    return lazy
-
-
-def _lazy_argument(value: Any) -> Any:
-    if isinstance(value, FakeTensor):
-        return lazy_values.KnownArgument(value._fake_meta, value._fake_storage)
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()  # real: the caller may write it
-    if isinstance(value, (list, tuple)):
-        return [_lazy_argument(item) for item in value]
-    return devices.CPU if isinstance(value, torch.device) else value
+    written: FakeTensor = args[0]
+    storage = written._fake_storage
+    if modes.is_recording() or modes.is_in_recorded_initialiser():
+        return False
+    if not all(is_known(arg) for arg in args[1:] if isinstance(arg, torch.Tensor)):
+        return False
+    if not (traits_of(func).overwrites_first and _covers_storage(written)):
+        if not storage.is_known or _has_grown(written):
+            return False
+    _set_lazy_value(func, args, {}, written)
+    return True
 
 
 def _set_value(fake: FakeTensor, value: torch.Tensor) -> None:

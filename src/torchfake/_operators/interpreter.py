@@ -5,13 +5,15 @@ result, as fakes. Invariant: a real tensor is written only by an operator with n
 arguments, no generator moves, and an argument's metadata is changed only after the operator has
 succeeded.
 
-The operator runs once, on meta tensors that alias as the fakes do. What it returns is read back:
-the same meta tensor is the same fake, the same meta storage is the same :class:`Storage`, anything
-else is new. Where the value of every input is known, the operator runs on the values too.
+The operator runs once, on meta tensors that alias as the fakes do. Its results are then identified:
+the meta tensor of an argument becomes that argument, a meta tensor on the meta storage of a
+:class:`Storage` becomes a view of it, and any other result is a new fake. If the values of all
+inputs are known, the operator also runs on the values.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from torchfake._core.schemas import RESIZES
 from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, storage_of
 from torchfake._operators import random_values
 from torchfake._operators.argument_checks import check_arguments
+from torchfake._operators.composites.sums import as_engine_adds
 from torchfake._operators.constant_propagation import (
     is_known,
     propagate_values,
@@ -30,16 +33,17 @@ from torchfake._operators.constant_propagation import (
 )
 from torchfake._operators.meta_kernels.counted import COUNTED
 from torchfake._operators.meta_kernels.first_use import replacement_for
+from torchfake._operators.meta_kernels.parts import kernel_for
 from torchfake._operators.operator_call import (
     Args,
     Call,
     Kwargs,
-    device_of,
+    check_list_devices,
+    devices_of_results,
     increment_versions,
     output_device,
     results_on_cpu,
 )
-from torchfake._operators.result_strides import with_strides_of_eager
 from torchfake._random import mt19937
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._torch import kernels, subclass, zero_tensors
@@ -62,6 +66,7 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
             return result
     call.device = output_device(call)
     check_arguments(call)
+    check_list_devices(call)
     if needs_values is None:
         needs_values = (
             call.traits.is_data_dependent and replacement_for(func, call.device.type) is None
@@ -74,7 +79,7 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
     if needs_values:
         return run_on_known_values(call)
     try:
-        result = wrap(call, with_strides_of_eager(call, run_on_meta(call)))
+        result = wrap(call, as_engine_adds(func, args, run_on_meta(call)))
     except _NeedsValuesError:
         return run_on_known_values(call)
     propagate_values(call, result)  # reads the arguments' old metadata
@@ -83,12 +88,11 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
 
 
 def _run_without_fakes(call: Call) -> tuple[bool, Any]:
-    """Operations inside a mode that have no fake among their inputs: whether the operator itself
-    has been run, and its result.
+    """Run an operator that has no fakes among its inputs, inside a mode, if its results are not to
+    be fakes. Return whether it was run, and its result.
 
-    It is run on plain meta tensors, whose results are plain meta tensors too, and on real tensors
-    that are viewed, written or read. What would be computed from real tensors is fake, but for
-    copies of the state of a generator.
+    The operator is run on plain meta tensors, and on real tensors that it views, writes or reads.
+    Results computed from real tensors are fakes, except copies of the state of a generator.
     """
     named = call.kwargs.get("device")
     if named is not None:
@@ -111,8 +115,8 @@ def _run_without_fakes(call: Call) -> tuple[bool, Any]:
 
 
 def _with_answered_count(call: Call, counted: Any) -> tuple[bool, Any]:
-    """The result of an operator whose length depends on unknown values: whether there is one, since
-    somebody said how long it is or only one length is possible, and the result.
+    """Return whether the length of the operator's result, which depends on unknown values, is
+    answered or has only one possibility, and the result of this length.
     """
     if "out" in call.kwargs:
         return False, None
@@ -138,31 +142,35 @@ def run_on_meta(call: Call) -> Any:
     kwargs.pop("pin_memory", None)  # only for the allocator; meta kernels refuse it
     if kwargs.get("generator") is not None:
         kwargs["generator"] = None
-    if "device" in kwargs:
-        kwargs["device"] = _META
-    replacement = replacement_for(call.func, call.device.type)
+    if "device" in kwargs or (not call.tensors and _takes_device(call.func)):
+        kwargs["device"] = _META  # a factory without it, as TorchScript calls it, would draw
     if call.func.namespace not in _BUILTIN:
         result = kernels.run_fake_impl(call.func, _Sizes(call), args, kwargs)
         if result is not NotImplemented:
             return result
     try:
-        return (replacement or call.func)(*args, **kwargs)
+        return kernel_for(call.func, call.device.type)(*args, **kwargs)
     except NotImplementedError as error:
         decomposition = kernels.decomposition_of(call.func)
         if decomposition is None:
             raise _unsupported(call) from error
         return decomposition(*args, **kwargs)
-    except AssertionError as error:
+    except (AssertionError, KeyError) as error:  # KeyError: of a dtype
         if call.func.namespace not in _BUILTIN:
             raise
-        raise RuntimeError(str(error)) from error  # what TORCH_CHECK raises in their place
+        raise RuntimeError(str(error)) from error  # where eager's C++ has a TORCH_CHECK
+
+
+@cache
+def _takes_device(func: Any) -> bool:
+    return any(argument.name == "device" for argument in func._schema.arguments)
 
 
 _BUILTIN = ("aten", "prims")
 
 
 class _NeedsValuesError(Exception):
-    """The size of a result depends on values, and nobody says how large it is."""
+    """The size of a result depends on unknown values, and no answerer gives the size."""
 
 
 class _Sizes:
@@ -231,7 +239,7 @@ def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
     meta = torch.empty(0, dtype=record.dtype, device=_META)
     untyped: torch.UntypedStorage = fake._fake_storage.meta
     needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
-    if needed > untyped.nbytes():  # it was resized to 0, as FSDP does; set_ would undo that
+    if needed > untyped.nbytes():  # FSDP resized the storage to 0, and set_ would enlarge it
         untyped = new_meta_storage(needed)
     meta.set_(untyped, record.offset, record.size, record.stride)
     subclass.set_conj_and_neg(meta, record.conj, record.neg)
@@ -239,10 +247,16 @@ def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
 
 
 def _meta_of_real(call: Call, real: torch.Tensor) -> torch.Tensor:
+    if torch.nn.parameter.is_lazy(real):
+        raise UnsupportedOpError(
+            f"{call.traits.name} of a parameter that has no shape yet, of a lazy module that was "
+            "made outside of the mode. Make the module in the mode, or convert its fake copy, "
+            "torchfake.fake_like(module)"
+        )
     if zero_tensors.is_zero_tensor(real):
         return meta_counterpart(fake_copy(real))
     meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
-    if call.traits.packet == "aten::_has_same_storage_numel":  # of a real view: of all of its base
+    if call.traits.packet == "aten::_has_same_storage_numel":  # a view has its base's storage
         meta.untyped_storage().resize_(real.untyped_storage().nbytes())
     subclass.set_conj_and_neg(meta, real.is_conj(), real.is_neg())
     return meta
@@ -252,7 +266,7 @@ def _meta_of_real(call: Call, real: torch.Tensor) -> torch.Tensor:
 
 
 def wrap(call: Call, result: Any) -> Any:
-    """The results of a run on meta tensors, as fakes."""
+    """Wrap the results of a run on meta tensors as fakes."""
     if isinstance(result, torch.Tensor):
         return _wrap_tensor(call, result, call.device)
     if isinstance(result, (list, tuple)):
@@ -266,15 +280,15 @@ def wrap(call: Call, result: Any) -> Any:
 
 
 def _element_devices(call: Call, num_elements: int) -> list[torch.device]:
-    if call.traits.is_foreach and len(call.args[0]) == num_elements:
-        return [device_of(t) or call.device for t in call.args[0]]
+    if call.traits.is_foreach:
+        return devices_of_results(call)
     on_cpu = results_on_cpu(call)
     return [_CPU if index in on_cpu else call.device for index in range(num_elements)]
 
 
 def _wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """One result: an argument itself, a view of a storage of the arguments, or a new fake."""
-    if device.type == "meta":  # also if it is what stood for an argument: ``fake.to("meta")``
+    """Wrap one result: an argument itself, a view of an argument's storage, or a new fake."""
+    if device.type == "meta":  # even the meta tensor of an argument: ``fake.to("meta")``
         return meta
     found = call.fakes_by_meta.get(id(meta))
     if found is not None:
@@ -293,13 +307,15 @@ def _wrap_tensor(call: Call, meta: torch.Tensor, device: torch.device) -> torch.
 def _new_storage(call: Call, untyped: torch.UntypedStorage, device: torch.device) -> Storage:
     storage = Storage(untyped.nbytes(), device, call.func, source_location.caller_location(3))
     if call.kwargs.get("pin_memory"):
+        if device.type != "cpu":
+            raise RuntimeError("Only dense CPU tensors can be pinned")  # as eager does
         storage.pinned = PinnedMemory()
     call.storages_by_key[subclass.storage_key(untyped)] = storage
     return storage
 
 
 def _update_mutated_fakes(call: Call) -> None:
-    """Give the fakes that were written the metadata that their meta tensors have now."""
+    """Give each written fake the metadata that its meta tensor has after the run."""
     if not call.traits.mutated_names:
         return
     if call.traits.is_foreach:
@@ -310,7 +326,7 @@ def _update_mutated_fakes(call: Call) -> None:
         if storage is None:
             storage = storage_of(meta.untyped_storage(), device)
         record = metadata_of(meta, device)
-        if call.traits.packet in RESIZES:  # of memory that had been freed: see meta_counterpart
+        if call.traits.packet in RESIZES:  # the memory may have been freed: see meta_counterpart
             needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
             if needed > storage.num_bytes:
                 storage.resize(needed)

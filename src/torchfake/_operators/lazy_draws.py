@@ -1,8 +1,8 @@
-"""Draws of a few floats, which are done when their values are read.
+"""Draws of a few floats, made when their values are read.
 
-Input: a call that draws, and the fake that it fills. Output: a :class:`LazyDraw`, the known
-value of the storage. Invariant: draws are done in the order of the program, when the first value
-after them is read.
+Input: a call that draws, and the fake that it fills. Output: a :class:`LazyDraw`, the known value
+of the storage. Invariant: draws are made in the order of the program; reading a value makes all
+draws that wait for the generator.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _FILLS = {
     "aten::geometric_": aten.geometric_.default,
     "aten::bernoulli_": aten.bernoulli_.float,
 }
-"""Draws that may be done later, as fills of memory: none reads the value of a tensor."""
+"""Draws that may be made later, and the fill that makes each. No fill reads a tensor's value."""
 
 _DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 """Dtypes for which the CPU has kernels of all these fills."""
 
 
 class LazyDraw(SharedBytes):
-    """The value of a draw, which is done when it is read, after those before it in the sequence."""
+    """The value of a draw, made when it is read, after the draws that precede it in the program."""
 
     __slots__ = ("__weakref__", "_lazy", "_num_bytes")
 
@@ -83,7 +83,7 @@ def _filled(
 
 
 def _numbers_drawn_with(call: Call) -> tuple[Any, ...] | None:
-    """The positional arguments of the fill that does the draw; None if some are tensors."""
+    """The positional arguments of the fill that makes the draw; None if some are tensors."""
     if call.traits.mutated_names:
         return tuple(call.args[1:])
     if call.traits.packet != "aten::normal":
@@ -93,10 +93,9 @@ def _numbers_drawn_with(call: Call) -> tuple[Any, ...] | None:
 
 
 def draw_lazily(call: Call, fake: Any) -> bool:
-    """Let the value of `fake`, a few floats that `call` has drawn, be drawn when it is read.
-
-    Whether that is possible. A draw into a part of a storage whose value is unknown takes its place
-    in the sequence and is lost.
+    """Let the value of `fake`, a few floats that `call` draws, be drawn when it is read. Return
+    whether that is possible. Numbers drawn into a part of a storage of unknown value are lost, but
+    they advance the generator.
     """
     fill = _FILLS.get(call.traits.packet)
     if fill is None or not isinstance(fake, FakeTensor) or not _is_small_draw(fake, call):
@@ -105,7 +104,7 @@ def draw_lazily(call: Call, fake: Any) -> bool:
     storage, record = fake._fake_storage, fake._fake_meta
     is_whole = record.num_bytes == storage.num_bytes
     if is_in_place and not is_whole and storage.value is not None:
-        return False  # done at once, in the bytes that are there
+        return False  # drawn at once, into the known bytes
     numbers = _numbers_drawn_with(call)
     if numbers is None:
         return False
@@ -120,8 +119,8 @@ def draw_lazily(call: Call, fake: Any) -> bool:
 
 
 def draw_whole_lazily(fill: Any, args: Args) -> bool:
-    """:func:`draw_lazily` for the first argument of an operator that fills it, a plain fake on the
-    CPU of few floats; or nothing has happened, if there is more to its storage.
+    """:func:`draw_lazily` for a fill of a plain fake of few floats on the CPU, the first argument.
+    Return False, with no effect, if the fake does not cover its storage, or the fill is recorded.
     """
     storage, record = args[0]._fake_storage, args[0]._fake_meta
     size = record.num_bytes
@@ -138,14 +137,14 @@ def draw_whole_lazily(fill: Any, args: Args) -> bool:
 def _fill_later(
     drawn: LazyDraw | None, lazy: LazyGenerator, record: Metadata, fill: Any, *call: Any
 ) -> None:
-    """Have a fill take its place in the sequence, for the value that gets its bytes, if one does.
+    """Add a fill to the draws that wait for a lazy generator.
 
     Args:
-        drawn: that value.
-        lazy: what the fill draws from.
-        record: of the tensor that is filled.
-        fill: the operator that fills it.
-        *call: the arguments of that but for the tensor, the named ones, and the size in bytes.
+        drawn: the value that gets the bytes; None if the numbers are lost.
+        lazy: the generator that the fill draws from.
+        record: the metadata of the tensor that is filled.
+        fill: the operator that fills the tensor.
+        *call: the fill's other arguments, its keyword arguments, and the size in bytes.
     """
     numbers, options, size = call
     item = Fill(
@@ -153,7 +152,7 @@ def _fill_later(
         partial(word_counts.taken_by, fill, (None, *numbers), options, record),
     )
     if drawn is not None:
-        item.reader = weakref.ref(drawn)  # before others may see the item: what nobody reads goes
+        item.reader = weakref.ref(drawn)  # before `add`: unread items may be discarded then
     lazy.add(item)
 
 

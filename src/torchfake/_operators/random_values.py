@@ -5,26 +5,29 @@ draw are kept, or the operator with a generator that stands for the global one. 
 global generators never move; a lazy generator (``_random/lazy_generators``) moves in their place,
 by every draw, as they do in eager mode. A ``generator=`` that the caller has given moves itself.
 
-Draws of integers, of single numbers and of a few floats decide what a program does next (samplers,
-seeds, LayerDrop, ``torch.rand(1) < p``) and keep their values; larger draws of floats are weights
-and noise and do not: they are passed over.
+The values of integers, of single numbers and of a few floats decide what a program does next
+(samplers, seeds, LayerDrop, ``torch.rand(1) < p``), so they are kept. Larger draws of floats are
+weights and noise: they are passed over, that is, they only advance the lazy generator.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from torchfake._core import modes, schemas
+from torchfake._core import modes, schemas, source_location
 from torchfake._core.metadata import Metadata
+from torchfake._core.source_location import SourceLocation
 from torchfake._operators import lazy_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._random import fake_generators, lazy_generators, word_counts
 from torchfake._random.lazy_generators import LazyGenerator, Run, Words
+from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends
 from torchfake._torch.contexts import Setting
@@ -35,7 +38,7 @@ MAX_KNOWN_FLOATS = 64
 """The largest draw of floats whose values are kept."""
 
 MAX_RUN_ELEMENTS = 20_000_000
-"""The largest draw that is done only to know how far it moves the generator."""
+"""The largest draw that is made only to find out how far it moves the generator."""
 
 
 LIKE_ITS_ARGUMENT = frozenset({"aten::rand_like", "aten::randn_like"})
@@ -61,7 +64,7 @@ def keeps_drawn_values(func: Any, results: list[Any]) -> bool:
 def with_private_generator(
     func: Any, args: Sequence[Any], kwargs: Kwargs, device: torch.device
 ) -> tuple[Any, list[Any], dict[str, Any]]:
-    """The call so changed that running it does not move the global generator."""
+    """The overload and arguments of the call with a lazy generator in place of the global one."""
     overload = schemas.overload_with_generator(func)
     assert overload is not None, f"{func} draws, and takes no generator"
     lazy, _ = lazy_generator_of(given_generator(args, kwargs), device)
@@ -71,7 +74,7 @@ def with_private_generator(
 
 
 def given_generator(args: Sequence[Any], kwargs: Kwargs) -> torch.Generator | None:
-    """The generator that the caller has given, if it is not the global one."""
+    """The generator that the caller has passed; None if it is the global one, or missing."""
     found = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Generator)]
     if not found or backends.canonical_generator(found[0]) is torch.default_generator:
         return None
@@ -81,8 +84,8 @@ def given_generator(args: Sequence[Any], kwargs: Kwargs) -> torch.Generator | No
 def lazy_generator_of(
     given: torch.Generator | None, device: torch.device
 ) -> tuple[LazyGenerator, bool]:
-    """What a call draws from, and whether nothing may wait there: the program has methods of a real
-    generator, which see its state.
+    """The lazy generator that a call draws from, and whether its draws must be made at once: those
+    of a real generator must, since the program can read its state.
     """
     if given is not None:
         fake = fake_generators.fake_generator(given)
@@ -95,34 +98,49 @@ def lazy_generator_of(
 # Draws that are passed over.
 
 
-def pass_words(words: Words) -> None:
-    """Let a large draw take its words of the lazy generator."""
+def skip_words(words: Words) -> None:
+    """Advance the lazy generator by the words of a large draw."""
     thread = modes.thread
-    if not (thread.passes_over_together or modes.is_recording()):
-        (thread.draw_position or lazy_generators.position()).pass_over(words)
+    if not (thread.skips_draws_as_one or modes.is_recording()):
+        (thread.draw_position or lazy_generators.position()).skip_draw(words)
 
 
-def words_to_pass(func: Any, args: Args, kwargs: Kwargs, record: Metadata) -> Words | None:
-    """The words that each such call passes over; None if calls differ, or keep values."""
+def words_to_skip(func: Any, args: Args, kwargs: Kwargs, record: Metadata) -> Words | None:
+    """The words that every such call passes over; None if they vary, or if values are kept."""
     if record.device.type != "cpu" or keeps_draw(record.dtype, math.prod(record.size)):
         return None
     taken = word_counts.taken_by(func, args, kwargs, record)
     return taken if isinstance(taken, Words) else None
 
 
-def pass_over(call: Call, record: Metadata) -> None:
-    """Let a draw whose values are not kept take its place. `record`: of what is drawn.
+def skip_draw(call: Call, record: Metadata) -> None:
+    """Advance the lazy generator by a draw of a tensor with `record`, whose values are not kept.
 
-    One that cannot be counted is done later, if all that it takes has values; else what is drawn
-    after it differs from eager's.
+    A draw whose words cannot be counted is made later, if its inputs have known values. If they
+    have none, later draws differ from eager's: whoever reads one is warned.
     """
-    if call.device.type == "meta" or modes.thread.passes_over_together:
+    if call.device.type == "meta" or modes.thread.skips_draws_as_one:
         return
     taken: Any = word_counts.taken_by(call.func, call.args, call.kwargs, record)
     if taken is None:
         taken = _run_later(call, record)
+    if taken is None and call.device.type == "cpu":
+        taken = _unknown_draw(call.traits.name)
     if taken is not None:
         _add(taken, given_generator(call.args, call.kwargs), call.device)
+
+
+def _unknown_draw(name: str) -> Run:
+    """A draw of which nobody knows how many words it takes: it warns where it would be done."""
+    location = source_location.caller_location(3)
+    place = "" if location is None else f" at {SourceLocation(*location)}"
+    text = (
+        f"the random numbers read now differ from eager's: {name}{place} drew before them, and how "
+        "many random words it takes depends on values that its fakes do not have, or on more than "
+        f"{MAX_RUN_ELEMENTS:,} elements. Call torch.manual_seed() after that draw, or use a "
+        "deferred mode"
+    )
+    return Run(lambda _: warnings.warn(text, stacklevel=2))
 
 
 def _add(taken: Any, given: torch.Generator | None, device: torch.device) -> None:
@@ -132,20 +150,22 @@ def _add(taken: Any, given: torch.Generator | None, device: torch.device) -> Non
         lazy.settle()
 
 
-def passing_over_together(
+def skipping_draws_as_one(
     function: Callable[..., Any], fake: FakeTensor, args: Args, generator: torch.Generator | None
 ) -> Setting:
-    """Context: draws that are passed over here are counted by calling `function`, which fills a
-    tensor, when it has to be known how many words they take.
+    """A context in which draws are passed over together: `function`, which fills a tensor and makes
+    all of them, is called when the number of their words is needed.
     """
     is_refused = fake.is_inference() and not torch.is_inference_mode_enabled()
-    if math.prod(fake.shape) <= MAX_RUN_ELEMENTS and not is_refused:
+    given = None if generator is None else given_generator((generator,), {})
+    if math.prod(fake.shape) > MAX_RUN_ELEMENTS:
+        _add(_unknown_draw("trunc_normal_"), given, fake.device)
+    elif not is_refused:
         filled = [fake._fake_meta, *args]
-        given = None if generator is None else given_generator((generator,), {})
         _add(Run.again(partial(_run, function, filled, {})), given, fake.device)
     return Setting(
-        lambda: modes.thread.passes_over_together,
-        lambda value: setattr(modes.thread, "passes_over_together", value),
+        lambda: modes.thread.skips_draws_as_one,
+        lambda value: setattr(modes.thread, "skips_draws_as_one", value),
         True,
     )
 
@@ -154,7 +174,7 @@ def _run_later(call: Call, record: Metadata) -> Run | None:
     overload = schemas.overload_with_generator(call.func)
     written = mutated_tensors(call)
     taken = [t for t in call.tensors if not any(t is w for w in written)]
-    is_known = all(isinstance(t, FakeTensor) and t._fake_storage.is_known for t in taken)
+    is_known = all(isinstance(t, FakeTensor) and known_values.is_known(t) for t in taken)
     if overload is None or not is_known or math.prod(record.size) > MAX_RUN_ELEMENTS:
         return None
     args = [_kept(arg, written) for arg in call.args if not isinstance(arg, torch.Generator)]
@@ -184,8 +204,8 @@ def _real(arg: Any) -> Any:
 
 
 def draw_for_real(call: Call) -> Any:
-    """Draw into a real tensor: what eager would draw there. The global generator moves to where
-    eager has it then.
+    """Draw the numbers of eager into a real tensor. The global generator is first moved to its
+    position in eager, and then by the draw.
     """
     overload = schemas.overload_with_generator(call.func)
     if overload is None or given_generator(call.args, call.kwargs) is not None:
@@ -201,7 +221,7 @@ def draw_for_real(call: Call) -> Any:
 
 
 def draw_into(func: Any, args: Args, kwargs: Kwargs, run: Callable[..., Any]) -> Any:
-    """``torch.rand(3, out=x)`` and its kin, as eager does them: `x` gets the size, and is filled.
+    """Run a draw with ``out=`` as eager does: ``torch.rand(3, out=x)`` resizes and fills `x`.
 
     ``run(func, args, kwargs)`` runs an operator without ``out=``.
     """
@@ -236,7 +256,7 @@ _FILLS_OF_OUT: dict[str, Callable[..., Any]] = {
 
 
 def overloads_with_out() -> list[Any]:
-    """The operators that :func:`draw_into` does."""
+    """The random operators with ``out=``, which :func:`draw_into` runs."""
     names = (
         "rand",
         "randn",

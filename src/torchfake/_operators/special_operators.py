@@ -1,8 +1,8 @@
 """Handlers of the operators that the general procedure of ``interpreter`` does not fit.
 
-Input: an operator and its arguments, as they come from ``_dispatch``. Output: its result.
-Invariant: ``handler_of`` knows them all: nothing else in torchfake runs an operator by its name.
-Each handler says why its operator is here.
+Input: an operator and its arguments, as they come from ``_dispatch``. Output: the operator's
+result. Invariant: ``handler_of`` finds all handlers: nothing else in torchfake runs an operator by
+its name. The docstring of a handler says why its operator needs one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from torchfake._operators.constant_propagation import (
     is_recorded,
 )
 from torchfake._operators.interpreter import interpret
-from torchfake._operators.operator_call import Args, Call, Kwargs
-from torchfake._operators.set_storage import set_storage
+from torchfake._operators.operator_call import Args, Call, Kwargs, common_device
+from torchfake._operators.storage_handlers import is_pinned, pin_memory, set_storage
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake
 from torchfake._tensor.storages import FakeUntypedStorage
-from torchfake._torch import backends
+from torchfake._torch import backends, dispatcher
 from torchfake._torch.compiler import python_functions
 from torchfake._unknown_values import answerers
 from torchfake.errors import UnsupportedOpError
@@ -43,7 +43,7 @@ aten = torch.ops.aten
 
 Handler = Callable[[Any, Args, Kwargs], Any]
 _HANDLERS: dict[int, tuple[Any, Handler]] = {}
-"""By the operator's identity: its own hash is a Python call."""
+"""Handlers by the ``id`` of the operator: hashing the operator would be a Python call."""
 
 
 def register_handler(*overloads: Any) -> Callable[[Handler], Handler]:
@@ -59,11 +59,11 @@ def register_handler(*overloads: Any) -> Callable[[Handler], Handler]:
 
 @register_handler(aten._local_scalar_dense.default)
 def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``item()``: the known value; of an unknown one that torch itself reads, the assumed one."""
+    """``item()``: the known value, or an assumed one if torch's own code reads an unknown value."""
     fake = args[0]
     if not isinstance(fake, FakeTensor):
         return func(*args, **kwargs)
-    if fake._fake_storage.is_unknown:
+    if known_values.is_unknown(fake):
         assumed = source_location.assumed_value_for_caller(python_functions.assumed_values())
         if assumed is not None:
             answerers.note(fake, "item()", assumed, "torch")
@@ -77,9 +77,9 @@ LIFTS = frozenset(map(id, _LIFTING))
 
 @register_handler(*_LIFTING)
 def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Data that C++ made from Python objects or numpy arrays becomes a fake of known value.
+    """Make a fake of known value from a tensor that C++ made from Python objects or NumPy arrays.
 
-    A real tensor gets here inside a mode only; one on meta, which torch 2.15 lifts, stays there.
+    Real tensors are lifted inside a mode only. A meta tensor, which torch 2.15 lifts, is unchanged.
     """
     source = args[0]
     if isinstance(source, FakeTensor):
@@ -90,6 +90,17 @@ def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if source.is_meta:
         return source
     return fake_copy(source, known=True)
+
+
+_marks = torch.ops.profiler
+_MARKS = _marks._record_function_enter_new.default, _marks._record_function_exit._RecordFunction
+MARKS = frozenset(map(id, _MARKS))
+
+
+@register_handler(*_MARKS)
+def run_itself(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An operator without tensors: a mark in the trace of the profiler, as optimizers set it."""
+    return func(*args, **kwargs)
 
 
 @register_handler(aten.detach.default, aten.alias.default)
@@ -107,21 +118,21 @@ def whole_view(func: Any, args: Args, kwargs: Kwargs) -> Any:
     aten.geometric_.default, aten.cauchy_.default, aten.log_normal_.default,
 )  # fmt: skip
 def fill_with_draws(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Random fills: no metadata changes. Trials have found what eager refuses (_eager_checks)."""
+    """Random fills need no kernel: no metadata changes, and ``_eager_checks`` has run before."""
     fake = args[0]
     if not isinstance(fake, FakeTensor) or random_values.keeps_drawn_values(func, [fake]):
         return interpret(func, args, kwargs)
     call = Call(func, args, kwargs)
     if not is_recorded(call):
         call.device = fake._fake_meta.device
-        random_values.pass_over(call, fake._fake_meta)
+        random_values.skip_draw(call, fake._fake_meta)
     fake._fake_storage.value = None
     return fake
 
 
 @register_handler(*random_values.overloads_with_out())
 def draw_into(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``torch.rand(3, out=x)``: the memory of `x` is filled, whatever it was."""
+    """``torch.rand(3, out=x)``: `x` is resized and filled, and its old value is not read."""
     if not isinstance(kwargs["out"], FakeTensor) or modes.is_recording():
         return interpret(func, args, kwargs)
     return random_values.draw_into(func, args, kwargs, interpret)
@@ -132,7 +143,7 @@ _PLAIN_OPTIONS = frozenset({"dtype", "device"})
 
 @register_handler(aten.empty.memory_format)
 def empty(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Contiguous floats, as every weight is at first: no kernel is needed."""
+    """Contiguous floats, with which most weights begin, are made without a kernel."""
     size, dtype = tuple(args[0]), kwargs.get("dtype") or torch.get_default_dtype()
     target = devices.resolve(kwargs.get("device") or devices.CPU)
     plain = not kwargs.get("pin_memory") and kwargs.keys() - {"pin_memory"} <= _PLAIN_OPTIONS
@@ -170,13 +181,13 @@ def as_strided(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @register_handler(aten._is_any_true.default)
 def is_any_true(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Called by torch's own checks for bad values (anomaly detection): no unknown value is bad."""
+    """Torch uses this to find bad values (anomaly detection): unknown values are assumed good."""
     return _assume(func, args, kwargs, assumed=False)
 
 
 @register_handler(aten._is_all_true.default)
 def is_all_true(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Called by torch's own checks that values are in range (distributions): unknown ones are."""
+    """Torch uses this to check ranges (distributions): unknown values are assumed in range."""
     return _assume(func, args, kwargs, assumed=True)
 
 
@@ -191,7 +202,7 @@ def _assume(func: Any, args: Args, kwargs: Kwargs, *, assumed: bool) -> Any:
 
 @register_handler(aten._nested_tensor_from_mask_left_aligned.default)
 def is_left_aligned(func: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Called by ``nn.TransformerEncoder``, to use nested tensors if it may: no fake is nested."""
+    """False, so that ``nn.TransformerEncoder`` makes no nested tensor: fakes cannot be nested."""
     return False
 
 
@@ -206,8 +217,13 @@ register_handler(
 
 
 @register_handler(aten._linalg_check_errors.default)
-def check_errors(func: Any, args: Args, kwargs: Kwargs) -> None:
+def check_errors(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Checks whether a factorisation succeeded: without values, it did."""
+    info = args[0]
+    if isinstance(info, FakeTensor) and info._fake_storage.is_known:
+        with dispatcher.as_eager():
+            return func(argument_value(info), *args[1:], **kwargs)
+    return None
 
 
 _DEGENERATE = frozenset({aten.le.Scalar, aten.lt.Scalar, aten.eq.Scalar})
@@ -215,36 +231,34 @@ _DEGENERATE = frozenset({aten.le.Scalar, aten.lt.Scalar, aten.eq.Scalar})
 
 @register_handler(aten.equal.default)
 def equal(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``torch.equal``. C++ itself calls ``equal(condition, ones)``, with the ones made just before
-    (``is_scalar_tensor_true``, in ``torch.cov``). Of an unknown condition, it is assumed that a
-    check passes, and that a degenerate case is not met.
+    """``torch.equal``. C++ itself calls ``equal(condition, ones)`` with ones that it has just made
+    (``is_scalar_tensor_true``, in ``torch.cov``). If the condition is unknown, a check is assumed
+    to pass, and a degenerate case not to occur.
     """
     condition, ones = args
+    are_alike = condition.dtype == ones.dtype and condition.device == ones.device
+    if are_alike and condition.shape != ones.shape:
+        return False  # whatever the values are
     if isinstance(condition, FakeTensor) and isinstance(ones, FakeTensor):
         storage, made_by = condition._fake_storage, ones._fake_storage.op
         if storage.is_unknown and made_by is aten.new_ones.default and condition.dim() == 0:
             return storage.op not in _DEGENERATE
         if storage.is_unknown and _is_same_tensor(condition, ones):
-            return _equals_itself(condition)
+            if condition.dtype.is_floating_point or condition.dtype.is_complex:
+                answerers.note(condition, "aten.equal.default", True, "finiteness")  # no NaN
+            return True
     return interpret(func, args, kwargs)
 
 
 def _is_same_tensor(one: FakeTensor, other: FakeTensor) -> bool:
-    """Whether two fakes are the same bytes, read in the same way: tied weights."""
+    """Whether two plain fakes have the same storage and metadata, as tied weights do."""
     is_same = one._fake_storage is other._fake_storage and one._fake_meta == other._fake_meta
     return is_same and one._fake_storage.deferred is None
 
 
-def _equals_itself(fake: FakeTensor) -> bool:
-    """Whether a tensor of unknown value equals itself: NaN does not, and numbers are finite."""
-    if fake.dtype.is_floating_point or fake.dtype.is_complex:
-        answerers.note(fake, "aten.equal.default", True, "finiteness")
-    return True
-
-
 @register_handler(aten.allclose.default)
 def allclose(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """``torch.allclose``: of unknown values that torch itself compares, the assumed answer."""
+    """``torch.allclose``: the assumed answer if torch's own code compares unknown values."""
     if not all(is_known(t) for t in args[:2]):
         assumed = source_location.assumed_value_for_caller(python_functions.assumed_values())
         if assumed is not None:
@@ -254,10 +268,11 @@ def allclose(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @register_handler(aten.masked_select.default)
 def masked_select(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The mask decides the length of the result; the values selected need not be known."""
+    """``masked_select``: only the mask decides the length; the source need not be known."""
     source, mask = args
     if is_known(source) or not is_known(mask):
         return interpret(func, args, kwargs)
+    common_device(traits_of(func), [source, mask])
     shape = torch.broadcast_shapes(source.shape, mask.shape)
     length = int(argument_value(mask).expand(shape).sum())
     return interpret(aten.new_empty.default, (source, [length]), {})
@@ -282,9 +297,11 @@ def index(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _positions(mask: Any) -> list[FakeTensor]:
-    """The positions where a mask is true, as one index tensor for each dim. Of an unknown mask
-    somebody may say how many there are.
+    """The positions where a mask is true, as one index tensor for each dim. For an unknown mask, an
+    answerer may give their number.
     """
+    if not isinstance(mask, FakeTensor) and mask.is_meta:
+        return list(mask.nonzero().unbind(1))  # raises what eager raises
     if not is_known(mask):
         count = answerers.count_of(mask, "indexing with a mask", 0, mask.numel())
         if count is None:
@@ -294,16 +311,8 @@ def _positions(mask: Any) -> list[FakeTensor]:
     return [fake_copy(p, device=mask.device, known=True) for p in found]
 
 
-@register_handler(aten.is_pinned.default)
-def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Fakes have no memory, so none is pinned."""
-    return False
-
-
-@register_handler(aten._pin_memory.default, aten.pin_memory.default)
-def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A copy in pinned memory has the metadata of a clone."""
-    return interpret(aten.clone.default, args[:1], {})
+register_handler(aten.is_pinned.default)(is_pinned)
+register_handler(aten._pin_memory.default, aten.pin_memory.default)(pin_memory)
 
 
 @register_handler(
@@ -314,13 +323,13 @@ def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
     aten._empty_affine_quantized.default,
 )
 def refuse_quantized(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Quantized dtypes carry a scale, and their meta kernels lose the dtype."""
+    """Refuse quantized dtypes: they carry a scale, and their meta kernels lose the dtype."""
     raise UnsupportedOpError(f"{func} gives a quantized tensor; fakes have no quantized dtypes")
 
 
 @register_handler(aten.record_stream.default)
 def record_stream(func: Any, args: Args, kwargs: Kwargs) -> None:
-    """Tells the CUDA allocator about a stream: there is no memory and no stream."""
+    """Do nothing: no allocator has to know the stream."""
 
 
 def handler_of(func: Any) -> Handler | None:

@@ -1,6 +1,6 @@
 """The functions that switch autocast, replaced so that a mode notices.
 
-Input: the originals. Output: versions that call ``_tensor/torch_function`` too, which keeps for
+Input: the originals. Output: versions that also tell ``_tensor/torch_function``, which keeps for
 each thread whether autocast is on. Invariant: each does what the original does, on every thread.
 
 Querying torch at each call of a torch function instead would cost a tenth of a whole operation.
@@ -24,12 +24,12 @@ def _updating_override(original: Any) -> Any:
         try:
             if _switches_on(args, kwargs):
                 torch_function.expect_autocast()
-                return original(*args, **kwargs)  # last: an interrupt after it would leave it on
+                return original(*args, **kwargs)  # last: a later interrupt would leave autocast on
             original(*args, **kwargs)
             torch_function.update_override()
         except BaseException as error:
             if not isinstance(error, Exception) and not _switches_on(args, kwargs):
-                original(*args, **kwargs)  # torch's ``__exit__`` calls this once
+                original(*args, **kwargs)  # torch's ``__exit__`` calls it only once
             raise
         return None
 

@@ -1,13 +1,13 @@
 """torch.compile: compiled functions run uncompiled in a mode, and wherever they meet a fake.
 
 Input: functions and modules compiled by torch.compile, before a mode, in it or after it. Output:
-what the functions themselves give. Invariant: nothing is compiled in a mode or for fakes, and what
-was compiled for real tensors is used for them again; on other threads and without fakes
-torch.compile works as ever.
+the results of the functions themselves. Invariant: nothing is compiled in a mode or for fakes, and
+code compiled for real tensors is reused for real tensors; on other threads and without fakes
+torch.compile works as usual.
 
 In a mode the tracer is not asked about any frame, as under ``torch.compiler.set_stance`` with
-"force_eager", which is for the whole process and therefore not used. After it, a frame that
-reaches a fake runs as it is.
+"force_eager", which is not used because it applies to the whole process. After the mode, a frame
+that reaches a fake runs uncompiled.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
 def patches_of_tracer() -> list[Replacement]:
-    """What is replaced in the tracer, which has been imported."""
+    """The replacements in the tracer, which has been imported."""
     if not _state.is_skipping:
-        kernels.register_kernels()  # the tracer has operators of its own
+        kernels.register_kernels()  # also for the operators of the tracer
         frames.skip(_untraced_modules())
         _state.is_skipping = True
     return frames.run_as_they_are(_has_fake, _in_a_mode, modes.thread)
@@ -48,7 +48,7 @@ _state = _State()
 
 
 def patches_of_attention() -> list[Replacement]:
-    """The module of ``flex_attention`` does not warn of scores that fakes do not have."""
+    """The replacement by which ``flex_attention`` does not warn about the scores of fakes."""
     if not higher_order.UNFUSED_ATTENTION.holds():
         return []
     return [
@@ -62,13 +62,13 @@ _TRACED = (
     *(f"_patches.{name}" for name in _WITH_REPLACEMENTS),
     "_tracing.meta_patcher",
 )
-"""Replacements, and what tells them that their thread is in no mode: they are traced while another
-thread is in one, and forwards of layers without weights until they are unpatched."""
+"""Modules that the tracer looks into: replacements and their test for a mode, traced on a thread
+without a mode while another is in one; and methods that ``MetaAwareMethodsPatcher`` replaces."""
 _DIVIDED = ("_core", "_patches", "_tracing")
 
 
 def _untraced_modules() -> Iterator[str]:
-    """The modules of torchfake that the tracer is not to look into."""
+    """The names of torchfake's modules that the tracer must not look into."""
     package = __name__.split(".")[0]
     root = sys.modules[package].__path__[0]
     for parent in ("", *_DIVIDED):
@@ -83,7 +83,7 @@ def _in_a_mode() -> bool:
 
 
 def _has_fake(variables: dict[str, Any]) -> bool:
-    """Whether a frame is in a mode, or reaches a fake by its variables."""
+    """Whether this thread is in a mode, or a frame with these variables reaches a fake."""
     if _in_a_mode():
         return True
     seen: set[int] = set()
@@ -101,11 +101,11 @@ def _reaches_fake(value: Any, seen: set[int], depth: int) -> bool:
 
 def _parts_of(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
-        is_initialized = "_modules" in vars(value)  # this frame may be its constructor
+        is_initialized = "_modules" in vars(value)  # the frame may be its constructor
         return (*value.parameters(), *value.buffers()) if is_initialized else ()
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
-    # Of other objects no attribute is read: proxies make one for each name, or are half made.
+    # Attributes of other objects are not read: proxies have any, or are half constructed.
     return (value.__self__,) if isinstance(value, _BOUND) else ()

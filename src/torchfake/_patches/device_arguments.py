@@ -1,6 +1,6 @@
 """Functions whose C++ reads device arguments before anything is dispatched, replaced.
 
-Input: the originals. Output: versions that resolve devices as the mode's fake machine has them.
+Input: the originals. Output: versions that resolve devices on the mode's fake machine.
 Invariant: outside a mode, or on another thread, each is the original.
 """
 
@@ -21,7 +21,7 @@ from torchfake.errors import UnsupportedOpError
 
 
 def _with_index(device: Any) -> Any:
-    """An ordinal, or ``cuda`` without one, as a device with an index; other devices unchanged.
+    """Return the device, with an index, of an ordinal or of ``cuda``; other devices unchanged.
 
     For an ordinal C++ looks for the accelerator, and for ``cuda`` it queries CUDA's current device.
     """
@@ -36,11 +36,11 @@ def _with_index(device: Any) -> Any:
     return devices.resolve(device)
 
 
-_device = torch.device  # the name may refer to a stand-in
+_device = torch.device  # ``torch.device`` may be a stand-in
 
 
 def _factory(original: Any) -> Any:
-    """Functions that take ``device=``."""
+    """A function that takes ``device=``, such as ``torch.ones``."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -54,8 +54,8 @@ def _factory(original: Any) -> Any:
 
 
 def is_factory(function: Any) -> bool:
-    """Whether this is a replacement of a function that takes ``device=``: of calls without one, it
-    gives what the original gives.
+    """Whether `function` replaces a function that takes ``device=``. Called without a device, the
+    replacement does what the original does.
     """
     return getattr(function, "__code__", None) is _CODE_OF_FACTORIES
 
@@ -64,7 +64,7 @@ _CODE_OF_FACTORIES = _factory(lambda: None).__code__
 
 
 def _drop_device_of_out(kwargs: dict[str, Any]) -> None:
-    """Leave out a device that ``out=`` is on: C++ would compare it with that of the wrapper."""
+    """Drop the device that the ``out=`` tensor is on: C++ would compare it with the carrier."""
     device, own = kwargs["device"], kwargs["out"].device
     if device is not None and _device(device).type != own.type:
         raise RuntimeError(
@@ -89,7 +89,7 @@ def _to(original: Any) -> Any:
 
 
 def _to_device_type(original: Any) -> Any:
-    """``Tensor.cuda`` and its kin, of a real tensor: C++ would start the driver."""
+    """``Tensor.cuda``, ``xpu`` and ``mtia`` of a real tensor: C++ would start the driver."""
     device_type = original.__name__
 
     @functools.wraps(original)
@@ -111,7 +111,7 @@ def _to_device_type(original: Any) -> Any:
 
 
 def _legacy_type(original: Any) -> Any:
-    """``Tensor.type`` of a real tensor, with the name of a type of another device."""
+    """``Tensor.type`` of a real tensor, given a type such as ``torch.cuda.FloatTensor``."""
 
     @functools.wraps(original)
     def replacement(tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -150,7 +150,7 @@ def _parse_to(original: Any) -> Any:
 
 
 def _group_by_device(original: Any) -> Any:
-    """How foreach optimizers group tensors: C++ sees carriers and refuses CPU step counts."""
+    """Group a foreach optimizer's tensors: C++ sees carriers and refuses step counts on the CPU."""
 
     @functools.wraps(original)
     def replacement(lists: Any, with_indices: bool = False) -> Any:
@@ -171,7 +171,7 @@ def _group_by_device(original: Any) -> Any:
 
 
 class _TypesWithFakes(list[type]):
-    """Classes of tensors, and those of fakes, but while operations are recorded."""
+    """Classes that foreach accepts: torch's list, and fakes unless operations are recorded."""
 
     def __contains__(self, cls: object) -> bool:
         if super().__contains__(cls):
@@ -180,7 +180,7 @@ class _TypesWithFakes(list[type]):
 
 
 def _is_alias_of(original: Any) -> Any:
-    """Whether two tensors share a storage: the wrapper of a fake has none in C++."""
+    """Whether two tensors share a storage: in C++, a fake has none."""
 
     @functools.wraps(original)
     def replacement(one: Any, other: Any) -> bool:
@@ -192,9 +192,9 @@ def _is_alias_of(original: Any) -> Any:
 
 
 def _wrap_for_grad(original: Any) -> Any:
-    """What ``torch.func`` does to a tensor that a function is differentiated by. Inside another
-    transform, C++ compares the devices of that tensor and of its gradient, which is fake. So a real
-    one is represented by a fake of the same memory, which is read and written as in eager mode.
+    """Wrap a tensor by which ``torch.func`` differentiates a function. Inside another transform,
+    C++ compares the devices of that tensor and of its gradient, which is fake. So a fake of the
+    same memory, read and written as in eager mode, stands for a real tensor.
     """
 
     @functools.wraps(original)
@@ -210,7 +210,7 @@ def _wrap_for_grad(original: Any) -> Any:
 
 
 def _refuse_functionalized(tensor: torch.Tensor) -> None:
-    """Its wrappers keep the device of the real tensor, and are written back to it at the end."""
+    """Refuse a functionalized tensor: its wrappers keep the real device, and are written back."""
     if autograd.is_functionalized(tensor):
         raise UnsupportedOpError(
             "inside a mode, torch.func.functionalize was given a real tensor by which a function "
@@ -229,8 +229,8 @@ def _is_acceptable(original: Any) -> Any:
 
 
 _constructors = backends.device_constructors()
-"""Asked for at import, since torch keeps what it finds at its own first question: in a mode that
-would be replacements, which it would not know again, in the mode or after it.
+"""Computed at import, since torch caches the set at its first use: in a mode the set would contain
+replacements, which torch would not recognise later, in the mode or after it.
 """
 
 _names_of_constructors = [
@@ -241,7 +241,7 @@ _names_of_constructors = [
 
 
 def _known_constructors(original: Any) -> Any:
-    """``torch.device`` as a context asks for them again when torch's cache was cleared."""
+    """The set that ``with torch.device(...)`` asks for again if torch's cache was cleared."""
 
     @functools.wraps(original)
     def replacement() -> set[Any]:
@@ -254,11 +254,11 @@ def _known_constructors(original: Any) -> Any:
 
 @functools.cache
 def patches_for_ordinals() -> list[Patch]:
-    """Patches of what takes ``device=``, where C++ would take a number for another device than the
-    mode's. Found when they are first needed: it takes as long as a tenth of ``import torchfake``.
+    """Patches of all functions that take ``device=``, for modes in which C++ would take a number
+    for another device than the mode's. Found at first use, since the search takes time.
 
-    Only there, since a function mode of the user gets the original, and may compare it with
-    ``torch.ones``.
+    Other modes leave the functions alone: a function mode of the user gets the original, and may
+    compare it with ``torch.ones``.
     """
     names = kernels.names_of_functions_with_device()
     patches = [
@@ -287,4 +287,4 @@ PATCHES_FOR_NAMED_DEVICES = [
     Patch(backends.optimizer_functions, backends.FOREACH_TYPES, _TypesWithFakes),
     Patch(backends.foreach_functions, backends.FOREACH_TYPES, _TypesWithFakes),
 ]
-"""For modes in which devices may be named that this machine does not have."""
+"""The patches for modes in which the program may name devices that this machine lacks."""

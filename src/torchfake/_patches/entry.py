@@ -1,14 +1,14 @@
-"""A mode entered and left, so that torch is restored wherever an interrupt arrives.
+"""Entry and exit of modes: torch is restored wherever an interrupt arrives.
 
 Input: a mode object, and the state of its new entry. Output: torch with the mode on, or as it was
 before. Invariant: the modes of a thread are left in the reverse order of their entries; a mode that
 nothing can leave any more (its ``with`` statement was interrupted before ``__exit__`` began, or its
 object was dropped) has ended.
 
-What a mode changes follows from the list of modes that are on, and from what each found when it was
-entered. So there is one way back, :func:`end`, which may begin and stop anywhere and be called
-again: by the entry or exit that was interrupted, by a weak reference when nothing is left that
-could leave the mode (see ``_torch/contexts``), and by the next entry or exit of any mode.
+The changes that a mode makes follow from the list of active modes, and from what each mode found on
+entry. So one function, :func:`end`, undoes the changes. It may be interrupted anywhere, and is
+called again: by the interrupted entry or exit, by a weak reference when nothing can leave the mode
+any more (see ``_torch/contexts``), and by the next entry or exit of any mode.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 
 from torchfake._core import living, modes
 from torchfake._core.modes import ModeState
-from torchfake._patches import missing_devices
+from torchfake._patches.accelerators import missing_devices
 from torchfake._patches.install import update_patches
 from torchfake._random import lazy_generators
 from torchfake._recording import generator_sync
 from torchfake._tensor import torch_function
 from torchfake._torch import contexts, dispatcher, versions
-from torchfake._torch.compiler import frames
+from torchfake._torch.compiler import frames, scripts
 
 
 class ModeExit:
-    """``__exit__`` of a mode: for a ``with`` statement, an object that only the statement holds."""
+    """``__exit__`` of a mode: each lookup makes an object, held only by the ``with`` statement."""
 
     def __get__(self, mode: Any, cls: Any = None) -> Callable[..., None]:
         if mode is None:  # looked up on the class, as contextlib does
@@ -55,12 +55,14 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
     del exit_, owner
     state.slot_before = dispatcher.current_fake_mode()
     state.lift_before = dispatcher.only_lift_cpu()
+    state.optimizes_before = scripts.optimizes()
     try:
         modes.thread.modes.append(state)
         modes.on_any_thread.add(state)
         state.sign = living.take()
         update_patches()
         dispatcher.set_only_lift_cpu(True)
+        scripts.set_optimizing(False)
         dispatcher.set_fake_mode(dispatch)
         state.frame_callback_before = frames.swap_frame_callback(None)
         if modes.thread.modes[0] is state:
@@ -75,10 +77,10 @@ def enter(mode: Any, state: ModeState, dispatch: Any) -> None:
 
 
 def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = None) -> None:
-    """Leave a mode that is the innermost of this thread.
+    """Leave `mode`, the innermost mode of this thread.
 
     Raises:
-        RuntimeError: if it is not. Nothing has changed then.
+        RuntimeError: if `mode` is not the innermost one. Nothing has changed then.
     """
     state = None
     try:
@@ -109,8 +111,8 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
 
 
 def _place_draws(state: ModeState, outer: ModeState) -> None:
-    """Go on in the lazy generator of the mode around this one. Recorded operations draw from the
-    global generator: where that and a lazy generator meet, one goes on from the other.
+    """Continue the random sequence of the enclosing mode. Plain modes draw from a lazy generator,
+    deferred modes from the global one: if the kind changes, one continues at the other's position.
     """
     if state.mark and not outer.mark:
         lazy_generators.position().move_global()
@@ -118,8 +120,37 @@ def _place_draws(state: ModeState, outer: ModeState) -> None:
         generator_sync.synchronize_all()
 
 
+class without_modes(contexts.Restoring):
+    """Context: no mode of torchfake is on, on this thread. A mode entered inside is the first."""
+
+    _before: tuple[Any, ...] | None = None
+
+    def change(self) -> None:
+        own, slot, lift = modes.thread, dispatcher.slot_state(), dispatcher.only_lift_cpu()
+        optimizes = scripts.optimizes()
+        override = torch_function.override_state()
+        self._before = own.modes, own.draw_position, own.answering, slot, lift, optimizes, override
+        outside = own.modes[0].optimizes_before if own.modes else optimizes
+        own.modes, own.answering = [], []
+        dispatcher.set_fake_mode(None)
+        dispatcher.set_only_lift_cpu(False)
+        scripts.set_optimizing(outside)
+        torch_function.update_override()
+
+    def restore(self) -> None:
+        if self._before is not None:
+            own = modes.thread
+            own.modes, own.draw_position, own.answering, slot, lift, optimizes, override = (
+                self._before
+            )
+            scripts.set_optimizing(optimizes)
+            dispatcher.set_only_lift_cpu(lift)
+            dispatcher.put_back(slot)
+            torch_function.put_back(override)
+
+
 class Entered(contexts.Restoring):
-    """Context: a mode, as a part of a context that consists of several."""
+    """Context that enters a mode, as a part of a context that consists of several."""
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
@@ -129,7 +160,7 @@ class Entered(contexts.Restoring):
         self._mode.__enter__()
 
     def restore(self) -> None:
-        # Kept, since a part of end may have been done when this is called again.
+        # Kept: when restore is called again, `end` may have removed the entry from the list.
         self._entry = self._entry or next(iter(_entries_of(self._mode)), None)
         if self._entry is not None:
             end(self._entry)
@@ -141,8 +172,8 @@ def _entries_of(mode: Any) -> list[ModeState]:
 
 
 def _entry_to_leave(mode: Any, *, has_error: bool) -> tuple[ModeState | None, str]:
-    """The entry of `mode`, not the innermost one, that is to be left, or None, and why that is an
-    error, if it is one.
+    """Return the entry to leave if `mode` is not the innermost one, or None to leave nothing; and
+    the message of an error to raise, or an empty string.
     """
     entries, own = modes.thread.modes, _entries_of(mode)
     name = type(mode).__name__
@@ -158,8 +189,8 @@ def _entry_to_leave(mode: Any, *, has_error: bool) -> tuple[ModeState | None, st
             "still on. Leave modes in reverse order; a generator or coroutine that is suspended "
             "inside a mode has to be closed before"
         )
-    # An error leaves what is inside too. Only what a suspended generator holds stays on, and this
-    # mode with it: to raise here would hide the error.
+    # An error leaves the inner modes too. If a suspended generator holds one of them, that mode and
+    # this one stay on: raising here would hide the error.
     return (None if any(state.is_owned_by_with for state in inner) else own[-1]), ""
 
 
@@ -168,7 +199,7 @@ def _name_of(state: ModeState) -> str:
 
 
 def end(state: ModeState) -> None:
-    """Restore what the entry of `state` found, unless that was done. May be called again."""
+    """Restore torch as it was when `state` was entered. May be called again after an interrupt."""
     entries = modes.thread.modes
     if state in entries:
         ended = entries[entries.index(state) :]
@@ -178,6 +209,7 @@ def end(state: ModeState) -> None:
                 modes.end_in_daemons(each)
         dispatcher.set_fake_mode(state.slot_before)
         dispatcher.set_only_lift_cpu(state.lift_before)
+        scripts.set_optimizing(state.optimizes_before)
         frames.swap_frame_callback(state.frame_callback_before)
         del entries[entries.index(state) :]
         for other in ended[1:]:
@@ -190,7 +222,7 @@ def end(state: ModeState) -> None:
 
 
 def _end_abandoned() -> None:
-    """End the innermost modes of this thread as long as nothing can leave them any more."""
+    """End the innermost modes of this thread that nothing can leave any more."""
     entries = modes.thread.modes
     if not entries or entries[-1].owner() is not None:
         if not entries and modes.thread.drawn_generators:
@@ -202,17 +234,17 @@ def _end_abandoned() -> None:
 
 
 def _end_after_its_owner(state: ModeState) -> None:
-    """Nothing is left that could leave `state`: end it, if it is on and this is its thread."""
+    """End `state`, which nothing can leave any more, if it is on and this is its thread."""
     if state.thread_id == threading.get_ident():
         if state in modes.thread.modes or state in modes.on_any_thread:
             _end_abandoned()
             update_patches()
     elif state.thread_id not in {thread.ident for thread in threading.enumerate()}:
         modes.on_any_thread.discard(state)
-        update_patches()  # a thread that is alive does it at its next entry or exit
+        update_patches()  # a live thread ends the mode at its next entry or exit
 
 
 def _forget_draws() -> None:
-    """After an interrupt: what is recorded next draws from where its generator is."""
+    """Forget draws after an interrupt: the next recorded draw starts at its generator's state."""
     if not modes.is_recording():
         generator_sync.forget_draws()

@@ -1,9 +1,9 @@
-"""Which patches are installed, for the modes that are on in the process.
+"""Installation of the patches that the active modes of the process need.
 
-Input: modes entered and left. Output: torch with and without the replacements. Invariant: what only
-fake devices need is replaced only while a mode has them, and what only one type needs while a mode
-has that; when the last mode of the process is left, every original of these is back. What fakes
-need as long as they live is in ``_patches/while_fakes_live``.
+Input: modes entered and left. Output: torch with and without the replacements. Invariant: patches
+for fake devices are installed only while a mode has fake devices, those for one device type only
+while a mode has that type; all are removed when the last mode of the process is left. Patches that
+fakes need as long as they live are in ``_patches/while_fakes_live``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from torchfake._core import living, modes
 from torchfake._core.modes import DEFERRED_AS_META, ModeState
+from torchfake._operators.composites import own_autograd
 from torchfake._patches import (
     autocast,
     device_arguments,
@@ -22,26 +23,27 @@ from torchfake._patches import (
     while_fakes_live,
     wrapper_devices,
 )
-from torchfake._patches.accelerators import cuda, others, stand_ins, tables
+from torchfake._patches.accelerators import cuda, others, parallel, stand_ins, tables
 from torchfake._patches.patch import Patch, PatchSet, entered
 from torchfake._patches.sources import (
     copies,
     data_sources,
     draws,
     files,
+    lazy_parameters,
     subclasses,
 )
-from torchfake._torch import backends, dispatcher
-from torchfake._torch.contexts import Restoring, holding
+from torchfake._torch import backends, dispatch_keys, dispatcher
+from torchfake._torch.contexts import Restoring, holding, shared
 
-_lock = threading.RLock()
+_lock = shared(threading.RLock())
 
 _for_any_mode, _for_named_devices, _for_ordinals = PatchSet(), PatchSet(), PatchSet()
 _by_device_type: dict[str, PatchSet] = {}
 
 
 class as_outside_modes(Restoring):
-    """Context: torch is as it is outside all modes, for an import that reads its functions."""
+    """Context in which torch is as outside all modes, for imports that read torch's functions."""
 
     def __init__(self) -> None:
         self._lock = holding(_lock)
@@ -50,7 +52,7 @@ class as_outside_modes(Restoring):
     def change(self) -> None:
         self._lock.change()
         self._slot.change()
-        for patched in reversed(entered):  # which wrap those of the modes
+        for patched in reversed(entered):  # first: they wrap the patches of modes
             patched.uninstall()
         while_fakes_live.uninstall()
         _install_for(set())
@@ -64,19 +66,21 @@ class as_outside_modes(Restoring):
 
 
 def update_patches() -> None:
-    """Install what the modes need that are on, on any thread, and the fakes that live; remove all
-    else, but what is removed when the last of these dies.
+    """Install the patches that the active modes of all threads and the live fakes need. Remove the
+    others, except those that remove themselves when the last fake or mode dies.
     """
     if _lock._is_owned():  # type: ignore[attr-defined]
-        return  # an abandoned mode was found in the middle of this: the next entry or exit does it
+        return  # an abandoned mode was found during an update: the next entry or exit updates
     with holding(_lock):
         _install_for(modes.on_any_thread.copy())
         if living.state.find() is not None:
             _for_fakes.install()
+            for operator in dispatch_keys.new_with_own_autograd():
+                own_autograd.register(operator)
 
 
 def _expect_fakes() -> None:
-    if not modes.on_any_thread:  # a mode installs them after itself
+    if not modes.on_any_thread:  # a mode that is being entered does this itself
         update_patches()
 
 
@@ -104,7 +108,7 @@ def _install_for(on: set[ModeState]) -> None:
     elif not on:
         if _for_any_mode.is_installed:
             _lists_of_functions.forget_new()
-        _for_any_mode.uninstall()  # what was begun, too
+        _for_any_mode.uninstall()  # also after an interrupted installation
     if any_named:
         _for_named_devices.install(_patches_for_named_devices())
     if misread:
@@ -116,21 +120,21 @@ def _install_for(on: set[ModeState]) -> None:
 
 
 class _ListsOfFunctions:
-    """What torch caches of its own functions: replacements, and devices that are not there, would
-    stay there after the last mode.
+    """Torch's caches of its own functions, in which replacements and fake devices would stay after
+    the last mode.
     """
 
     def __init__(self) -> None:
         self._misses: dict[Any, int] = {}
 
     def note(self) -> None:
-        """Note what is cached before functions are replaced."""
+        """Note the state of the caches before functions are replaced."""
         self._misses.clear()
         for cached in backends.caches_of_functions():
             self._misses[cached] = cached.cache_info().misses
 
     def forget_new(self) -> None:
-        """Have torch forget what it has cached since."""
+        """Clear the caches that torch has added to since :meth:`note`."""
         for cached in backends.caches_of_functions():
             if cached.cache_info().misses != self._misses.get(cached, 0):
                 cached.cache_clear()
@@ -140,7 +144,7 @@ _lists_of_functions = _ListsOfFunctions()
 
 
 def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
-    """What was installed last is removed first: some replace the same attribute."""
+    """Remove unneeded patches, the last installed first: some replace the same attribute."""
     for device_type, patches in _by_device_type.items():
         if device_type not in types:
             patches.uninstall()
@@ -157,10 +161,11 @@ PATCHES_FOR_ANY_MODE = [
     *device_arguments.PATCHES,
     *draws.PATCHES,
     *files.PATCHES,
+    *lazy_parameters.PATCHES,
     *subclasses.PATCHES,
     *libraries.PATCHES,
 ]
-"""Files that enter modes themselves, as ``_patches/threads`` does, add theirs."""
+"""Modules that enter modes themselves, such as ``_patches/threads``, add their patches."""
 
 
 @cache
@@ -178,7 +183,7 @@ _known_patches: dict[str, tuple[int, str, list[Patch]]] = {}
 
 
 def _patches_for(device_type: str) -> list[Patch]:
-    """Found again when something was imported, which may know functions by names of its own."""
+    """The patches for a device type, searched again after imports, which may add names to patch."""
     state = len(sys.modules), backends.name_of_privateuse1()
     known = _known_patches.get(device_type)
     if known is None or known[:2] != state:
@@ -188,7 +193,7 @@ def _patches_for(device_type: str) -> list[Patch]:
 
 def _find_patches_for(device_type: str) -> list[Patch]:
     if device_type == "cuda":
-        return [*_patches_of_cuda(), *stand_ins.CUDA_TENSORS]
+        return [*_patches_of_cuda(), *stand_ins.CUDA_TENSORS, *parallel.PATCHES]
     found = [*others.TABLES]
     if device_type == backends.name_of_privateuse1():
         found.append(others.table_of_privateuse1())

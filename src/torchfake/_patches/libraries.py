@@ -1,23 +1,25 @@
-"""What other libraries ask that neither a mode nor a replaced function of torch can answer.
+"""Patches for other libraries, where neither a mode nor a replaced function of torch is enough.
 
-Some compare the exact class of a tensor; some hand one to an operator of their own as a number,
-which C++ reads; some ask once whether there is a device, and remember the answer for the whole
-process.
+Some libraries compare the exact class of a tensor; some pass a tensor to an operator of their own
+as a number, which C++ reads; some ask once whether a device exists, and cache the answer.
 
-Input: the libraries that are imported. Output: answers about fakes as about real tensors, and
-caches that are emptied. Invariant: no library is imported here; for what is not fake, each gives
-what it gave.
+Input: the libraries that are imported. Output: libraries that treat fakes as real tensors, and
+whose caches of devices are cleared. Invariant: no library is imported here; nothing changes for
+tensors that are not fake.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterator
+from itertools import starmap
 from typing import Any
 
 import torch
 
 from torchfake._core import modes
+from torchfake._patches import while_fakes_live
 from torchfake._patches.patch import Patch
 from torchfake._patches.sources import offloading, safetensors_files
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -36,30 +38,7 @@ _COMPARE_CLASSES = (
 would be kept unpacked, with two or four times the bytes, in silence."""
 
 
-def _make_wrapper_subclass(original: Any) -> Any:
-    """Each such class is made of data that the module then looks at."""
-    function = getattr(original, "__func__", original)
-
-    @functools.wraps(function)
-    def replacement(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.startswith(_PACKAGE) and modes.current() is not None:
-            _show_classes_of_originals()
-        return function(cls, *args, **kwargs)
-
-    return staticmethod(replacement)
-
-
-def _show_classes_of_originals() -> None:
-    """Give the imported modules a ``type`` that tells the class eager would have, once and for all:
-    fakes outlive the mode. For anything but a fake it is the builtin.
-    """
-    for name in _COMPARE_CLASSES:
-        module = sys.modules.get(_PACKAGE + name)
-        if module is not None:
-            vars(module).setdefault("type", _class_of_original)
-
-
-_NAMES = ("__module__", "__name__", "__qualname__", "__doc__")  # 3.12 would copy a descriptor too
+_NAMES = ("__module__", "__name__", "__qualname__", "__doc__")  # not 3.12's __type_params__
 
 
 @functools.wraps(type, assigned=_NAMES, updated=())
@@ -70,14 +49,26 @@ def _class_of_original(obj: Any) -> Any:
     return torch.Tensor if cls is FakeTensor else getattr(cls, "_fake_of", cls)
 
 
+def _show_classes_of_originals(name: str) -> Iterator[tuple[Any, str, Any]]:
+    """Define ``type`` in the quanto module `name`: of a fake it returns the class in eager mode,
+    otherwise what the builtin returns.
+    """
+    yield sys.modules[name], "type", lambda _: _class_of_original
+
+
+for _module in _COMPARE_CLASSES:
+    _name = _PACKAGE + _module
+    while_fakes_live.replacements[_name] = functools.partial(_show_classes_of_originals, _name)
+
+
 _Packet: Any = type(torch.ops.aten.add)
 _NUMBERS = frozenset({"FloatType", "IntType", "NumberType", "BoolType"})
 _REFUSED = "instead found type 'FakeTensor'"
-"""How C++ says that a tensor is to be read as a number and, as if it were on meta, cannot be."""
+"""Part of the error of C++ where an operator takes a number and is given a fake, a meta tensor."""
 
 
 def _call_packet(original: Any) -> Any:
-    """``torch.ops.NAMESPACE.OPERATOR(...)``, as bitsandbytes calls LAMB and LARS with norms."""
+    """``torch.ops.NAMESPACE.OPERATOR(...)``: bitsandbytes passes tensors (norms) as numbers."""
 
     @functools.wraps(original)
     def replacement(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -97,12 +88,12 @@ def _call_packet(original: Any) -> Any:
 
 
 def _with_numbers(declared: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]] | None:
-    """The arguments with the values of fakes that are declared numbers; None if there are none."""
+    """The arguments, with the values of fakes that are declared numbers; None if there are none."""
     numbers = {argument.name for argument in declared if _is_number(argument.type)}
     names = [argument.name for argument in declared]
     given = [*zip(names, args, strict=False), *kwargs.items()]
     fakes = [v for n, v in given if n in numbers and isinstance(v, FakeTensor)]
-    if not fakes or any(fake.requires_grad for fake in fakes):  # which eager refuses, too
+    if not fakes or any(fake.requires_grad for fake in fakes):  # eager refuses these, too
         return None
     read = [v.item() if n in numbers and isinstance(v, FakeTensor) else v for n, v in given]
     return read[: len(args)], dict(zip(kwargs, read[len(args) :], strict=True))
@@ -114,18 +105,16 @@ def _is_number(declared: Any) -> bool:
 
 
 PATCHES = [
-    Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass),
     Patch(_Packet, "__call__", _call_packet),
 ]
 
 
 def patches_of_imported() -> list[Patch]:
-    """The patches of functions that libraries have, of those that are imported."""
-    found = []
-    for module, path, make_replacement in (
-        *offloading.OF_LIBRARIES,
-        *safetensors_files.OF_LIBRARIES,
-    ):
+    """The patches of functions in those libraries that are imported."""
+    found = (
+        list(starmap(Patch, offloading.of_imported())) if offloading.MODULE in sys.modules else []
+    )
+    for module, path, make_replacement in safetensors_files.OF_LIBRARIES:
         owner: Any = sys.modules.get(module)
         *classes, name = path.split(".")
         for each in classes:
@@ -141,8 +130,8 @@ _WORDS = ("cuda", "mps", "xpu", "hpu", "mtia", "xla", "bf16", "fp16", "tf32", "g
 
 
 def forget_devices() -> None:
-    """Have libraries ask again which devices there are: of functions named by devices, drop what
-    they remember.
+    """Clear the caches of library functions with a device in their names, so that libraries ask
+    again which devices exist.
     """
     for name in _REMEMBER_DEVICES:
         module = sys.modules.get(name)
@@ -154,12 +143,12 @@ def forget_devices() -> None:
 
 
 class RememberedDevices:
-    """What libraries remember, for the fake devices that are there."""
+    """The types of fake devices that libraries have cached as available."""
 
     def __init__(self) -> None:
         self.types: set[str] = set()  # of the fake devices
 
     def update(self, types: set[str]) -> None:
-        """Called when `types` of fake devices have come or go."""
+        """Clear the caches of libraries: fake devices are of `types` from here on."""
         forget_devices()
         self.types = set(types)

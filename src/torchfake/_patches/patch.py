@@ -1,8 +1,8 @@
 """One replacement of an attribute of torch, and sets of replacements.
 
 Input: patches: an owner, a name, and a function from the original to its replacement. Output: the
-attributes replaced, or the originals restored. Invariant: whatever interrupted the installation of
-a set, the original of all that is replaced is known, and is restored when the set is removed.
+attributes replaced, or the originals restored. Invariant: even if the installation of a
+set is interrupted, all originals are known, and are restored when the set is removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchfake._torch.contexts import Restoring, call_if, results
 
 
 class Patch(NamedTuple):
-    """One attribute to replace, or one entry of a table."""
+    """An attribute, or an entry of a dict, that is to be replaced."""
 
     owner: Any  # a module, a class, an object, or a dict
     name: Any  # a string; the key, if the owner is a dict
@@ -29,7 +29,7 @@ _INHERITED = object()  # the owner only inherits the attribute
 
 
 def _inherited(owner: Any, name: Any) -> Any:
-    """What the owner inherits under this name, as it is in its class; None if there is nothing."""
+    """The attribute that the owner inherits, as its class stores it; None if there is none."""
     if not isinstance(owner, type):
         return None if type(owner) is dict else inspect.getattr_static(owner, name, None)
     for cls in owner.__mro__:
@@ -39,7 +39,7 @@ def _inherited(owner: Any, name: Any) -> Any:
 
 
 def _restoring(owner: Any, name: str, original: Any, replacement: Any) -> Callable[[], None]:
-    """What restores an original unless somebody has replaced the replacement; in C."""
+    """A function, implemented in C, that restores `original` if `replacement` is still in place."""
     is_there = map(operator.is_, results([partial(vars(owner).get, name)]), [replacement])
     if original is _INHERITED:
         return call_if(is_there, partial(delattr, owner, name))
@@ -47,28 +47,28 @@ def _restoring(owner: Any, name: str, original: Any, replacement: Any) -> Callab
 
 
 class PatchSet:
-    """Patches that are installed and removed together. An interrupted call is made again."""
+    """Patches that are installed and removed together. Interrupted calls are repeated."""
 
     def __init__(self) -> None:
         self.is_installed = False
-        # of what is replaced, or about to be, and the replacement
+        # owner, name, original, replacement: of attributes that are, or are about to be, replaced
         self.originals: list[tuple[Any, Any, Any, Any]] = []
         self._made: dict[tuple[int, Any], tuple[Any, Any]] = {}  # originals and replacements
 
     def install(self, patches: list[Patch], to_undo: list[Callable[[], Any]] | None = None) -> None:
-        """Install `patches`, if they are not installed. What removes them is added to `to_undo`,
-        as functions that are implemented in C: see :mod:`torchfake._core.living`.
+        """Install `patches`, unless this set is installed. Functions implemented in C that remove
+        the patches are added to `to_undo`: see :mod:`torchfake._core.living`.
         """
         if self.is_installed:
             return
-        self.uninstall()  # what was begun
+        self.uninstall()  # an interrupted installation
         if to_undo is not None:
             to_undo += [self.originals.clear, partial(setattr, self, "is_installed", False)]
         for owner, name, make_replacement in patches:
             own = (owner if type(owner) is dict else vars(owner)).get(name, _INHERITED)
             original = _inherited(owner, name) if own is _INHERITED else own
             known = self._made.get((id(owner), name))
-            if known is None or known[0] is not original:  # to make one takes longer than the rest
+            if known is None or known[0] is not original:  # making one is the slow part
                 known = self._made[id(owner), name] = original, make_replacement(original)
                 kernels.name_in_scripts(known[1], original)
             replacement = known[1]
@@ -82,14 +82,14 @@ class PatchSet:
         self.is_installed = True
 
     def uninstall(self) -> None:
-        """Restore the originals of all that is installed."""
+        """Restore all originals."""
         self.is_installed = False
         while self.originals:
             owner, name, original, replacement = self.originals[-1]
             is_table = type(owner) is dict
             now = (owner if is_table else vars(owner)).get(name, _INHERITED)
             if now is not replacement and (now is not _INHERITED or isinstance(original, tuple)):
-                pass  # it is what somebody has set meanwhile: CUDA was started on another thread
+                pass  # other code has set it meanwhile: CUDA was started on another thread
             elif original is not _INHERITED and is_table:
                 owner[name] = original
             elif original is not _INHERITED:
@@ -102,7 +102,7 @@ class PatchSet:
 
 
 class Patched(Restoring):
-    """Context in which patches are installed, of their own: they wrap those that are already."""
+    """Context in which patches are installed on top of those that are installed already."""
 
     def __init__(self, patches: list[Patch]) -> None:
         self._patches = patches
@@ -118,11 +118,11 @@ class Patched(Restoring):
         self.uninstall()
 
     def install(self) -> None:
-        """Install them, if they are not installed."""
+        """Install the patches, unless they are installed."""
         self._set.install(self._patches)
 
     def uninstall(self) -> None:
-        """Restore what they wrap."""
+        """Restore the attributes that the patches replace."""
         self._set.uninstall()
 
 

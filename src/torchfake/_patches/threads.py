@@ -1,14 +1,13 @@
-"""Modes that follow into threads, and into work that is handed to executors.
+"""Modes propagated into threads, and into work submitted to executors.
 
-Input: a thread that is started inside a mode, or work that is handed to an executor there. Output:
-the same in a mode like it. Invariant: a thread that was started outside of modes, and work that was
-handed over there, are outside; a thread of a pool is in no mode but while it runs work from inside
-one.
+Input: a thread started, or work submitted to an executor, inside a mode. Output: the thread or the
+work runs in a mode like it. Invariant: a thread started, and work submitted, outside of modes runs
+outside of modes; a thread of a pool is in a mode only while it runs work submitted in one.
 
-As :mod:`contextvars` does: the mode is captured where the work is handed over, and entered around
-the function where that runs, if the mode was left in between too. So what comes back is the same
-however the threads are scheduled. A daemon thread, which nobody waits for, leaves the mode when it
-is left where it was entered: such threads run on in the background (those of pools, of progress
+As in :mod:`contextvars`, the mode is captured where the work is submitted, and entered around the
+function where it runs, even if the mode was left in between. So results do not depend on how
+threads are scheduled. A daemon thread, which nobody waits for, leaves the mode when the thread that
+entered the mode leaves it: daemon threads run on in the background (those of pools, of progress
 bars), and would keep a mode on for ever.
 """
 
@@ -31,7 +30,7 @@ from torchfake._torch import contexts
 
 
 class CapturedMode:
-    """The innermost mode of the thread that captured it, and what threads share in it."""
+    """The innermost mode of the capturing thread, and the state that threads in that mode share."""
 
     def __init__(self, state: ModeState) -> None:
         self.state = state
@@ -40,12 +39,12 @@ class CapturedMode:
         self.answerers = tuple(modes.answerers())
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call `function` in a mode like the captured one, on the thread that calls this."""
+        """Call `function` in a mode like the captured one, on the current thread."""
         with _Following(self):
             return function(*args, **kwargs)
 
     def run_thread(self, thread: threading.Thread, run: Callable[[], None], own: Any) -> None:
-        """What ``run()`` of a thread is replaced with when it is started."""
+        """Restore the thread's own ``run``, and call `run` in a mode like the captured one."""
         _restore_run(thread, own)
         with _Following(self, is_daemon=thread.daemon):
             run()
@@ -58,7 +57,7 @@ def captured_mode() -> CapturedMode | None:
 
 
 class _Following(contexts.Restoring):
-    """Context: this thread is in a mode like the one that was captured in another."""
+    """Context in which this thread is in a mode like the one captured on another thread."""
 
     def __init__(self, captured: CapturedMode, *, is_daemon: bool = False) -> None:
         self._captured = captured
@@ -82,7 +81,7 @@ class _Following(contexts.Restoring):
         modes.thread.draw_position = self._captured.draw_position
         if self._is_daemon:
             origin.daemons.append(self._state)
-            if origin not in modes.on_any_thread:  # it was left meanwhile
+            if origin not in modes.on_any_thread:  # the captured mode was left meanwhile
                 modes.end_in_daemons(origin)
 
     def restore(self) -> None:
@@ -93,7 +92,7 @@ class _Following(contexts.Restoring):
         modes.thread.draw_position = self._position_before
         if modes.is_recording():
             return
-        # Where the mode was entered, the generators are moved once, when it is left there.
+        # The thread that entered the mode moves the generators, once, when it leaves the mode.
         self._captured.drawn_generators.update(modes.thread.drawn_generators)
         if self._captured.state in modes.on_any_thread:
             modes.thread.drawn_generators.clear()
@@ -105,7 +104,7 @@ class _Following(contexts.Restoring):
 
 @functools.cache
 def _daemon_class(dispatch_class: Any) -> Any:
-    """A class of modes for torch's FAKE slot in a daemon thread: they go when they are over."""
+    """A class of modes for torch's FAKE slot in daemon threads: a mode that is over ends itself."""
 
     def dispatch(
         self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -139,7 +138,7 @@ def _following_start(original: Any) -> Any:
         thread.run = functools.partial(captured.run_thread, thread, thread.run, own)  # type: ignore[method-assign]
         try:
             original(thread)
-        except BaseException:  # it was started before, or there can be no more
+        except BaseException:  # started before, or too many threads
             _restore_run(thread, own)
             raise
 
@@ -158,8 +157,8 @@ def _restore_run(thread: threading.Thread, own: Any) -> None:
 
 
 def _following_work(original: Any) -> Any:
-    """``ThreadPoolExecutor.submit`` and methods of ``ThreadPool``: the function is called in the
-    mode of the caller; threads that are started for it are in none.
+    """``ThreadPoolExecutor.submit`` and methods of ``ThreadPool``: the function runs in the mode of
+    the caller; threads that are started for it are in none.
     """
 
     @functools.wraps(original)
@@ -178,7 +177,7 @@ def _following_work(original: Any) -> Any:
 
 
 def _plainly(original: Any) -> Any:
-    """The constructor of ``ThreadPool``, which starts its threads: they are in no mode."""
+    """The constructor of ``ThreadPool``: the threads that it starts are in no mode."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,11 @@
-"""What is replaced in torch as long as a mode is on or a fake lives, with a mode on or not.
+"""Replacements, in torch and in libraries, that stay as long as a mode is on or a fake lives.
 
-Input: the sign that there is a mode or a fake; modules of torch, as they are imported. Output:
-torch's tracers, its DTensor and DDP know of fakes, or are as torch has them. Invariant: once there
-is neither a mode nor a fake, every original is back.
+Input: the sign that there is a mode or a fake (``_core/living``); modules of torch, as they are
+imported. Output: torch's tracers, DTensor and DDP, with and without support for fakes. Invariant:
+once there is neither a mode nor a fake, every original is back.
 
-Fakes outlive their modes. What C++ or a tracer does with them then is dispatched to nobody: which
-device a DTensor of one reports, whether a compiled function is compiled for it.
+Fakes outlive their modes. Some decisions about them are then made without a dispatch, by C++ or a
+tracer: which device a DTensor of fakes reports, whether a function is compiled for a fake.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torchfake._core import living
 from torchfake._operators.higher_order import kernels
 from torchfake._patches import compiled
 from torchfake._patches.patch import Patch, PatchSet
+from torchfake._patches.sources import safetensors_files
+from torchfake._tensor import gradient_devices
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import subclass
 from torchfake._torch.compiler import frames, higher_order
@@ -34,28 +36,30 @@ replacements: dict[str, Callable[[], Iterable[Replacement]]] = {
     "torch": lambda: [
         subclass.traced_by_make_fx(_is_class_of_fakes),
         higher_order.trees_in_cond(kernels.is_for_fakes),
+        *gradient_devices.replacements(),
     ],
     distributed_patches.DTENSORS: distributed_patches.devices_of_shards,
     frames.TRACER: compiled.patches_of_tracer,
     higher_order.FLEX_ATTENTION_MODULE: compiled.patches_of_attention,
+    safetensors_files.SAFETENSORS: safetensors_files.patches_of_writing,
 }
-"""What is replaced once a module of torch has been imported, by its name: owners, names and what
-makes a replacement of an original. ``deferred`` adds to it."""
+"""By name of a module: the replacements to install once it has been imported, as owners, names and
+functions from an original to its replacement. ``deferred``, ``scripts``, ``libraries`` add more."""
 
 _sets: dict[str, PatchSet] = {}
 
 
 @cache
 def _patches_of(name: str) -> list[Patch]:
-    """What is replaced once the module is there."""
+    """The patches to install once the module `name` has been imported."""
     return [Patch(*each) for each in replacements[name]()]
 
 
 class Watched:
-    """The replacements, and Python's import, by which they follow the modules that they are for.
+    """The replacements, each installed once the module of torch that it is for has been imported.
 
     Args:
-        as_outside: makes the context in which a tracer is imported, which reads torch's functions.
+        as_outside: makes the context to import a tracer in, since it reads torch's functions.
         update: called when one of the modules has been imported.
     """
 
@@ -65,7 +69,7 @@ class Watched:
         self._finder = frames.ImportWatch(as_outside, replacements, update)
 
     def install(self) -> None:
-        """Have the patches installed that can be, until the sign of the fakes dies."""
+        """Install the patches of all imported modules, until the last fake and mode have died."""
         to_undo = living.state.to_undo
         self._finder.set_on(to_undo)
         for name in replacements:
@@ -75,6 +79,6 @@ class Watched:
 
 
 def uninstall() -> None:
-    """Restore every original, for a while. What was installed last is removed first."""
+    """Restore every original for a while, the last replaced first."""
     for patches in reversed(_sets.values()):
         patches.uninstall()

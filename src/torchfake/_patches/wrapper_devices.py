@@ -1,12 +1,12 @@
-"""Wrapper subclasses on fake devices: C++ sees their carrier, as it does of fakes.
+"""Wrapper subclasses on fake devices: C++ sees a carrier device, as for fakes.
 
 Input: classes whose constructors call ``torch.Tensor._make_wrapper_subclass`` with the device of a
 fake inside; functions that ask a DTensor for its device in C++. Output: wrappers on a carrier that
-report the device it stands for; the functions as they are on that device. Invariant: on real
-devices such a class answers as before.
+report the device that it encodes; functions that act as on that device. Invariant: on real devices
+the wrappers and the functions are as in eager mode.
 
-A wrapper with ``cuda`` as its device in C++ aborts the process as soon as autograd records an
-operation on it and there is no CUDA runtime, and operations that look for the device's guard fail.
+A wrapper whose device in C++ is ``cuda`` aborts the process as soon as autograd records an
+operation on it without a CUDA runtime, and operations that look up the device's guard fail.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def _carrier(device: Any) -> Any:
 
 
 def _report_devices_of_carriers(cls: Any) -> None:
-    """Have wrappers of `cls` report the devices that their carriers stand for, once and for all:
-    they outlive the mode. What the class defines itself is left.
+    """Make wrappers of `cls` report the devices that their carriers encode, even after the mode,
+    which they outlive. Attributes that the class itself defines stay.
     """
     if cls.device is not _builtin.device:
         return
     for name, replacement in _REPORTED.items():
-        if getattr(cls, name) is getattr(torch.Tensor, name):  # which may be replaced now
+        if getattr(cls, name) is getattr(torch.Tensor, name):  # possibly replaced
             setattr(cls, name, replacement)
-    cls.device = property(_device, doc=_builtin.device.__doc__)  # the last: it tells that all are
+    cls.device = property(_device, doc=_builtin.device.__doc__)  # last: it marks `cls` as done
 
 
 def _device(wrapper: Any) -> torch.device:
@@ -69,7 +69,7 @@ def _device(wrapper: Any) -> torch.device:
 
 
 def _cpp_device(wrapper: Any) -> torch.device:
-    with subclass.no_subclass_functions():  # of the class, which may call others
+    with subclass.no_subclass_functions():  # those of the class may call others
         return _builtin.device.__get__(wrapper)  # type: ignore[no-any-return]
 
 
@@ -138,7 +138,7 @@ PATCHES = [Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass)
 
 
 def _group_by_device(original: Any) -> Any:
-    """Foreach optimizers group tensors by device: of DTensors, by that of their shards."""
+    """Group a foreach optimizer's tensors by device: DTensors by the device of their shards."""
 
     def replacement(lists: Any, with_indices: bool = False) -> Any:
         if not any(is_dtensor(tensor) for tensor in lists[0]):
@@ -154,13 +154,13 @@ def _group_by_device(original: Any) -> Any:
 
 
 def _switched_by_autocast(original: Any) -> Any:
-    """C++ autocast asks a DTensor for the carrier's device too: it is cast where fakes are."""
+    """C++ autocast asks a DTensor for its carrier too, so DTensors are cast where fakes are."""
     return override_switch
 
 
 def _attention(original: Any) -> Any:
-    """C++ chooses the kernel of attention by the device that it knows: of DTensors, the carrier's.
-    Context parallelism wraps this function, and sends the keys and values of the chosen kernel.
+    """Attention: C++ would choose the kernel by the carrier of a DTensor. Context parallelism wraps
+    the replaced function, and sends the keys and values of the chosen kernel.
     """
 
     @functools.wraps(original)  # context parallelism assigns by name
@@ -173,8 +173,8 @@ def _attention(original: Any) -> Any:
 
 
 def patches_of_dtensors() -> list[Patch]:
-    """Patches by which DTensors of fakes are on the devices of their shards for optimizers, for
-    autocast and for attention. They wrap the patches of a mode.
+    """Patches by which optimizers, autocast and attention see DTensors of fakes on the devices of
+    their shards. They wrap the patches of a mode.
     """
     from torch.distributed.tensor import DTensor
 

@@ -13,9 +13,9 @@ Its files, in reading order:
     mt19937           the state of a CPU generator any number of words later, without drawing them
     draw_sizes        the number of words that a random operator draws
     recorded_draws    the position of each recorded draw in its generator's sequence
-    generator_memory  whether a generator was moved, told from its memory
-    lazy_generators   where a generator would stand, had all draws of fakes been done
-    word_counts       what a draw takes there, of any random operator
+    generator_memory  the bytes of a generator's state, read where they lie in memory
+    lazy_generators   the state that a generator would have after all draws of fakes
+    word_counts       the words that a draw by any random operator takes
     fake_generators   generators of accelerators that are not there
     generator_pool    generators at given positions, for a replay
 """

@@ -1,9 +1,9 @@
 """The number of random words (32-bit outputs of the CPU generator) that an operator draws.
 
 Input: a random operator, its arguments, and the metadata of the tensor that it fills. Output: a
-number of words; None if the operator has to be run to know it. Invariant: a number is given only if
-the installed torch was seen to draw as many, which is verified when a distribution is first met. If
-it does not, replay runs the draw, which costs time alone.
+number of words; None if the operator has to be run to count them. Invariant: a number is returned
+only if the installed torch draws that many, which is tested at the first use of a distribution.
+Otherwise a replay runs the draw to count its words, which only costs time.
 
 The numbers are those of aten/src/ATen/native/cpu/DistributionTemplates.h, whose kernels draw one
 word or two for each element in order, whatever the layout; exceptions are noted at each.
@@ -24,20 +24,20 @@ from torchfake._random.mt19937 import jump_ahead
 from torchfake._torch import dispatcher
 
 NORMAL_BLOCK_ELEMENTS = 16
-"""Normal numbers are drawn in blocks of so many. If there are fewer of them, or the tensor is not
-contiguous, they are drawn in pairs, one by one."""
+"""Normal numbers are drawn in blocks of this many. Fewer numbers, or numbers for a tensor that is
+not contiguous, are drawn in pairs, one by one."""
 
 
 class _Distribution(NamedTuple):
     """Operators that draw the same number of words."""
 
     num_words: Callable[[torch.dtype, int], int]  # for a dtype and a number of elements
-    sample: Callable[[torch.Tensor, torch.Generator], Any]  # fills a tensor with one of them
-    may_differ: bool = False  # by processor (MKL draws instead on some), or by version
+    sample: Callable[[torch.Tensor, torch.Generator], Any]  # fills a tensor
+    may_differ: bool = False  # on processors where MKL draws, or in other versions
 
 
 def _num_normal_words(dtype: torch.dtype, length: int) -> int:
-    """The words of a fill.
+    """The number of words that it takes to fill a tensor with `length` normal numbers.
 
     If the length is no multiple of 16, the last 16 elements are drawn again (float32, float64),
     or the last block is drawn as a whole (bfloat16, float16).
@@ -48,7 +48,7 @@ def _num_normal_words(dtype: torch.dtype, length: int) -> int:
 
 
 def num_words_per_element(dtype: torch.dtype) -> int:
-    """The words of one element, if they are drawn with the precision of the dtype."""
+    """The number of words of one element that is drawn with the precision of `dtype`."""
     return 2 if dtype.itemsize == 8 else 1
 
 
@@ -103,9 +103,21 @@ def num_words_drawn(func: Any, args: Any, record: Metadata) -> int | None:
         record: metadata of the tensor that is filled.
     """
     distribution = _DISTRIBUTIONS.get(func._schema.name)
+    if distribution is None and _drops_nothing(func, args):
+        return 0
     if distribution is None:
         distribution = _distribution_by_arguments(func, args, record.dtype)
     return None if distribution is None else _num_words(distribution, record)
+
+
+def _drops_nothing(func: Any, args: Any) -> bool:
+    """Whether an operator draws for dropout alone, and there is none: attention and recurrent
+    layers of CUDA.
+    """
+    values = {a.name: a.default_value for a in func._schema.arguments}
+    values.update(zip(values, args, strict=False))
+    dropped = [values[name] for name in ("dropout_p", "dropout") if name in values]
+    return bool(dropped) and (dropped[0] == 0 or values.get("train") is False)
 
 
 def num_words_of_normal(record: Metadata) -> int | None:
@@ -119,7 +131,7 @@ def sample_as(packet: str, tensor: torch.Tensor, generator: torch.Generator) -> 
 
 
 def is_uniform_counted() -> bool:
-    """Whether ``uniform_`` draws one word for each float32, so that it can skip words."""
+    """Whether ``uniform_`` draws one word for each float32, so that it can skip words quickly."""
     return _is_verified(_UNIFORM, torch.float32)
 
 
@@ -152,7 +164,7 @@ def _distribution_of_integers(low: Any, high: Any, dtype: torch.dtype) -> _Distr
 @lru_cache(maxsize=4096)
 def _num_words(distribution: _Distribution, record: Metadata) -> int | None:
     length = math.prod(record.size)
-    if distribution is _NORMAL and (length < NORMAL_BLOCK_ELEMENTS or not record.is_contiguous):
+    if distribution is _NORMAL and (length < NORMAL_BLOCK_ELEMENTS or not record.lies_in_order):
         return None
     if distribution is _PERMUTATION and length > _MAX_PERMUTED:
         return None
@@ -163,11 +175,13 @@ def _num_words(distribution: _Distribution, record: Metadata) -> int | None:
 
 @cache
 def _is_verified(distribution: _Distribution, dtype: torch.dtype) -> bool:
-    """Whether the installed torch draws as many words as are given here."""
+    """Whether the installed torch draws as many words as `distribution` says."""
     if dtype not in (_FLOATS if distribution in (_UNIFORM, _NORMAL) else (*_FLOATS, *_INTEGERS)):
         return False
     try:
         matches = all(_matches_one_draw(distribution, dtype, length) for length in (16, 41))
+    except RecursionError:  # of the program: the next call asks again
+        raise
     except RuntimeError:  # the operator does not support the dtype
         return False
     if not matches and not distribution.may_differ:

@@ -5,7 +5,7 @@ generator's own sequence, which its seed alone determines; no other generator mo
 
 The numbers are those of a CPU generator with the same seed: only the device itself could tell what
 it would draw. C++ makes a new Python object for a generator among the arguments of an operator, so
-they are found again by the address of what is in C++.
+fake generators are found by the address of the C++ generator.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 
 from torchfake._random.lazy_generators import LazyGenerator
 from torchfake._random.recorded_draws import RecordedDraws
-from torchfake._torch import dispatcher
-from torchfake._torch.contexts import holding
+from torchfake._torch import backends, dispatcher
+from torchfake._torch.contexts import holding, shared
 
 _CPU = torch.device("cpu")
 _Generator = torch.Generator  # the name may refer to a stand-in
@@ -28,19 +28,20 @@ _MAX_POSITIONS = 256
 
 _by_address: weakref.WeakValueDictionary[int, FakeGenerator] = weakref.WeakValueDictionary()
 _defaults: dict[torch.device, FakeGenerator] = {}
-_positions: dict[int, Any] = {}  # of states that were read, by the number in place of the offset
-_lock = threading.RLock()
+_positions: dict[int, Any] = {}  # by the offsets that were returned for them
+_lock = shared(threading.RLock())
 
 
 class FakeGenerator(_Generator):
-    """A generator of `device`. In C++ it is one of the CPU, which draws values that are kept."""
+    """A generator that reports `device`. The C++ generator is a CPU's: it draws known values."""
 
     def __new__(cls, device: torch.device, follows_cpu: bool = False) -> FakeGenerator:
         return super().__new__(cls, device="cpu")  # type: ignore[call-arg]
 
     def __init__(self, device: torch.device, follows_cpu: bool = False) -> None:
         self._device = device
-        self._cpu_seed = torch.initial_seed() if follows_cpu else None  # that it was seeded with
+        # of all devices, when this generator was seeded; None for one that is not a default one
+        self._seeding = backends.last_seeding() if follows_cpu else None
         self.recorded = RecordedDraws(_CPU)
         self._lazy = LazyGenerator(self)
         self._offset = 0  # a number for the position, if that was read; 0 at the beginning
@@ -56,8 +57,8 @@ class FakeGenerator(_Generator):
     def manual_seed(self, seed: int) -> FakeGenerator:
         self._lazy.drop()
         super().manual_seed(seed)
-        if self._cpu_seed is not None:
-            self._cpu_seed = torch.initial_seed()
+        if self._seeding is not None:
+            self._seeding = backends.last_seeding()
         self.recorded = RecordedDraws(_CPU)
         self._offset, self._offset_of = 0, self._position()
         return self
@@ -68,21 +69,21 @@ class FakeGenerator(_Generator):
         return seed
 
     def initial_seed(self) -> int:
-        if self._cpu_seed is not None and self._cpu_seed != torch.initial_seed():
+        if self._seeding is not None and self._seeding != backends.last_seeding():
             self.manual_seed(torch.initial_seed())  # a default one: torch.manual_seed seeds all
         return super().initial_seed()
 
     def lazy_generator(self) -> LazyGenerator:
-        """Where draws of plain fakes stand, which are not recorded."""
+        """The lazy generator for draws of plain fakes, which are not recorded."""
         self.initial_seed()
         return self._lazy
 
     def beginning(self) -> torch.Tensor:
-        """The state of a CPU generator with its seed."""
+        """The state of a CPU generator that has just been given this generator's seed."""
         return _Generator("cpu").manual_seed(self.initial_seed()).get_state()
 
     def get_offset(self) -> int:
-        """A number for the position in the sequence: 0 at the beginning, the same for the same."""
+        """A number for the position: 0 at the beginning, unchanged until the generator moves."""
         self.initial_seed()
         position = self._position()
         if not _is_same(position, self._offset_of):
@@ -94,7 +95,7 @@ class FakeGenerator(_Generator):
         return self._offset
 
     def set_offset(self, offset: int) -> FakeGenerator:
-        """Go back to a position that was read; one that is unknown is the beginning."""
+        """Move to the position for which `offset` was returned; to the beginning if unknown."""
         position = _positions.get(offset)
         self.manual_seed(self.initial_seed())
         if position is not None:
@@ -143,12 +144,17 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def fake_generator(generator: Any) -> FakeGenerator | None:
-    """The fake generator that `generator`, which C++ handed over, is in C++; None if it is real."""
+    """The fake generator with the C++ generator of `generator`; None if `generator` is real."""
     return None if generator is None else _by_address.get(generator._cdata)
 
 
+def device_of(generator: torch.Generator) -> torch.device:
+    """The device of a real generator, or the one that a fake generator reports."""
+    return (fake_generator(generator) or generator).device
+
+
 def default_generator(device: torch.device) -> FakeGenerator:
-    """The default generator of a device that is not there: of the process, as torch's own are."""
+    """The default generator of a device that is not there, one for the whole process."""
     found = _defaults.get(device)
     if found is None:
         found = _defaults.setdefault(device, FakeGenerator(device, follows_cpu=True))

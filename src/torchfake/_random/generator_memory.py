@@ -1,27 +1,28 @@
-"""The memory of a CPU generator, which tells at once whether it was moved.
+"""The memory of a CPU generator, read to tell quickly whether the generator has moved.
 
 Input: a CPU generator. Output: a function that reads the bytes of its state. Invariant: only memory
 of the generator is read, and nothing is written.
 
-``Generator.get_state()`` makes a tensor of 5,056 bytes, which takes as long as the rest of such a
+``Generator.get_state()`` makes a tensor of 5,056 bytes, which takes as long as the rest of a small
 draw. The fields of ``at::mt19937`` and the normal numbers that are kept lie together in the
-generator (aten/src/ATen/CPUGeneratorImpl.h). Where, is found by the words of a generator whose
-state is known; if that is not to be relied on, `state_memory` reads the state by ``get_state()``.
+generator (aten/src/ATen/CPUGeneratorImpl.h), at an offset that is found by searching for the words
+of a known state. If the offset cannot be relied on, `state_memory` calls ``get_state()``.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from torchfake._core import memory
 from torchfake._random import mt19937
 from torchfake._torch import backends, dispatcher, private_facts
 
 _WORDS_BYTES = 4 * 624
-_LARGEST_OFFSET = 512  # within which the words are sought: less than the words themselves take
+_LARGEST_OFFSET = 512  # the search for the words ends here
 _HEAD_BYTES = 24  # before the words: the seed, and the position among them
 _TAIL_BYTES = 24  # after them: the normal numbers that are kept
 _PROBED_BYTES = 64
@@ -32,7 +33,7 @@ class StateMemory(Protocol):
 
     @property
     def raw(self) -> bytes:
-        """Bytes that are others when the generator is at another state."""
+        """Bytes that differ if the state of the generator differs."""
 
 
 class _CopiedState:
@@ -45,7 +46,7 @@ class _CopiedState:
 
 
 def state_memory(generator: torch.Generator) -> StateMemory:
-    """The memory of `generator`, which has to outlive it."""
+    """The memory of `generator`. The generator has to outlive the result."""
     if not FACT.holds():
         return _CopiedState(generator)
     offset = words_offset()
@@ -60,8 +61,31 @@ def _memory_at(generator: torch.Generator, offset: int) -> StateMemory:
 
 
 def state_bytes(state: torch.Tensor) -> bytes:
-    """A generator's state for comparison. ``numpy()`` would be ten times as slow in any mode."""
-    return ctypes.string_at(state.data_ptr(), state.numel())
+    """The bytes of a generator's state, to be compared. ``numpy()`` is much slower in a mode."""
+    return memory.bytes_at(state.data_ptr(), state.numel())
+
+
+_OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "c10d", "_c10d_functional"})
+
+
+def call_drawing_nothing(func: Any, args: Any, kwargs: Any, error: type[Exception]) -> Any:
+    """Call an operator that by its tags does not draw. An operator of a library or of the program
+    that draws nevertheless is refused: the draws after it would have other values than in eager
+    mode. The default generator of the CPU is put back.
+    """
+    if getattr(func, "namespace", "aten") in _OF_TORCH:
+        return func(*args, **kwargs)
+    with backends.default_generator_kept() as default:
+        before = state_bytes(default.get_state())
+        result = func(*args, **kwargs)
+        has_drawn = state_bytes(default.get_state()) != before
+    if has_drawn:
+        raise error(
+            f"{func} has drawn random numbers, and its tags do not say so: draws after it would "
+            "differ from eager's. Declare it with tags=torch.Tag.nondeterministic_seeded, which "
+            "torch.library.custom_op and torch.library.define take"
+        )
+    return result
 
 
 @lru_cache(maxsize=1)
@@ -71,8 +95,8 @@ def words_offset() -> int | None:
     generator.manual_seed(5489)
     words = mt19937.words_of(generator.get_state())
     start = backends.generator_address(generator)
-    offset = ctypes.string_at(start, _LARGEST_OFFSET + _PROBED_BYTES).find(words[:_PROBED_BYTES])
-    if offset < _HEAD_BYTES or ctypes.string_at(start + offset, len(words)) != words:
+    offset = memory.bytes_at(start, _LARGEST_OFFSET + _PROBED_BYTES).find(words[:_PROBED_BYTES])
+    if offset < _HEAD_BYTES or memory.bytes_at(start + offset, len(words)) != words:
         return None
     return offset
 

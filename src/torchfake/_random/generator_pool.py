@@ -3,9 +3,9 @@
 Input: draws, and offsets after their beginning. Output: generators at these positions. Invariant:
 the generators are the replay's own; no other generator moves.
 
-A position is reached in one of three ways: by a generator that a draw has left there; by one so
-near before it that drawing the words between is quickest; or by a jump from the nearest state
-before it that is known.
+A position is reached in one of three ways: by a generator that a draw has left there; by a
+generator so close before it that drawing the words between is quickest; or by a jump from the
+nearest known state before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from torchfake._random.recorded_draws import Draw
 from torchfake._torch.contexts import holding
 
 MAX_SKIPPED_WORDS = 200_000
-"""Drawing a word takes 4 ns; a jump takes 1.5 ms, or 6 ms if its length is new."""
+"""The most words that are drawn to save a jump. A word takes 4 ns, a jump 1.5 ms, and the first
+jump of a length 6 ms."""
 
 MAX_KNOWN_STATES = 256
 
@@ -81,7 +82,7 @@ class GeneratorPool:
     def at(self, draw: Draw, skip_words: int = 0) -> torch.Generator:
         """A generator `skip_words` after the beginning of `draw`, whose position is known.
 
-        Who draws from it reports that with :meth:`advance_by` or :meth:`advance_to`.
+        The caller reports what it draws with :meth:`advance_by` or :meth:`advance_to`.
         """
         anchor, target = draw.resolve_anchor(), draw.offset_words + skip_words
         positioned = self._near(anchor, target) or self._jump(draw.device, anchor, target)
@@ -92,11 +93,11 @@ class GeneratorPool:
         return positioned.generator
 
     def advance_by(self, num_words: int) -> None:
-        """Record that so many words were drawn from the generator that was requested last."""
+        """Record that `num_words` words were drawn from the generator that was requested last."""
         self._generators[-1].offset_words += num_words
 
     def advance_to(self, state: torch.Tensor) -> None:
-        """Record the state of that generator after an uncounted draw."""
+        """Record the state, after an uncounted draw, of the generator that was requested last."""
         self._generators[-1].anchor, self._generators[-1].offset_words = state, 0
 
     def publish_position(self) -> None:
@@ -106,7 +107,7 @@ class GeneratorPool:
             self._known.add(last.anchor, last.offset_words, last.generator.get_state())
 
     def _near(self, anchor: torch.Tensor, target: int) -> _PositionedGenerator | None:
-        """The generator nearest before a position, if it is near enough to draw up to there."""
+        """The generator nearest before a position, if it is close enough to draw the rest."""
         limit = MAX_SKIPPED_WORDS if is_uniform_counted() else 0
         nearest = None
         for positioned in self._generators:
@@ -117,8 +118,8 @@ class GeneratorPool:
     def _jump(
         self, device: torch.device, anchor: torch.Tensor, target: int
     ) -> _PositionedGenerator:
-        """Move a new generator, or the one unused for longest. Several are kept for fused groups
-        with two draws, which continue both in turn.
+        """Jump with a new generator, or the least recently used one. Several are kept, for fused
+        groups with several draws, which continue their sequences in turn.
         """
         same = [g for g in self._generators if g.generator.device == device]
         if len(same) < _MAX_GENERATORS:

@@ -1,12 +1,12 @@
-"""Lazy generators: where a generator would stand, had all draws of fakes been done.
+"""Lazy generators: the state that a generator would have if all draws of fakes were executed.
 
-Input: draws in the order of the program: some to be read, most of them only passed over. Output:
-values for those that are read, and the state that the generator would have in eager mode.
-Invariant: nothing is drawn before a value or a state is read; the global generator is read here,
-and moved only where the program sets it or draws for real.
+Input: draws in the order of the program: the values of a few are read, most only advance the
+generator. Output: the values that are read, and the state that the generator would have in eager
+mode. Invariant: nothing is drawn before a value or a state is read; the global generator is read
+here, and moved only where the program sets its state or draws for real.
 
-The lazy generator of a mode begins at the state of the global generator. The threads of the mode
-share the lazy generator. It begins anew when the program has moved the global generator.
+The lazy generator of a mode, which its threads share, begins at the state of the global generator.
+A new lazy generator is made when the program has moved the global generator.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from torchfake._core import modes
 from torchfake._random import generator_memory, mt19937
 from torchfake._random.generator_memory import state_bytes
 from torchfake._torch import dispatcher
-from torchfake._torch.contexts import holding, uninterrupted
+from torchfake._torch.contexts import holding, shared, uninterrupted
 
 _Generator = torch.Generator  # the name may refer to a stand-in
 _default = torch.default_generator
 _default_memory = generator_memory.state_memory(_default)
 
-lock = threading.RLock()
+lock = shared(threading.RLock())
 """Held while a lazy generator is read or moved."""
 
 _MAX_PENDING = 256
@@ -42,12 +42,12 @@ _MAX_PENDING_AFTER_CLEANING = 1 << 16
 _MAX_SAVED_STATES = 4096
 
 
-# What waits for a lazy generator. Each moves a generator as eager's kernel does.
+# Pending draws of a lazy generator. Each moves a generator as eager's kernel does.
 
 
 @dataclass(slots=True)
 class Words:
-    """Draws that nobody reads, of which it is known how many words they take."""
+    """Draws whose values nothing reads, and whose number of words is known."""
 
     num_words: int
 
@@ -58,7 +58,7 @@ class Words:
 
 
 class SingleNormals:
-    """Normal numbers that are drawn one by one: in pairs, whose second one is kept for later."""
+    """Normal numbers drawn one by one: a pair at a time, of which the second is kept for later."""
 
     __slots__ = ("num_elements",)
 
@@ -80,7 +80,7 @@ def _draw_normals(generator: torch.Generator, num_elements: int) -> None:
 
 
 class Run:
-    """A draw that nobody reads, and that has to be done to know how many words it takes."""
+    """A draw whose values nothing reads, and which is executed since its words are not counted."""
 
     __slots__ = ("draw",)
 
@@ -90,7 +90,7 @@ class Run:
     @classmethod
     def again(cls, draw: Callable[[torch.Generator], Any]) -> Run:
         """A run of `draw` without its errors and warnings, which the program has already seen. The
-        numbers drawn before an error count.
+        words drawn before an error count.
         """
 
         def draw_quietly(generator: torch.Generator) -> None:
@@ -102,7 +102,7 @@ class Run:
 
 
 class Fill:
-    """A small draw that somebody may read: memory that is filled from a generator."""
+    """A small draw whose values may be read: a storage that is filled from a generator."""
 
     __slots__ = ("_count", "_fill", "reader")
 
@@ -112,11 +112,11 @@ class Fill:
         count: Callable[[], Any],
     ) -> None:
         self._fill = fill
-        self._count = count  # gives Words, if these can be counted
-        self.reader: Callable[[], Any] = lambda: None  # a weak reference to who gets the bytes
+        self._count = count  # returns Words, if they can be counted
+        self.reader: Callable[[], Any] = lambda: None  # a weak reference to the storage's owner
 
     def without_reader(self) -> Any:
-        """The number of words drawn, if nobody can read the memory any more; else this fill."""
+        """The fill's Words, if nothing can read the storage any more; else the fill itself."""
         counted = self._count() if self.reader() is None else None
         return counted if type(counted) is Words else self
 
@@ -127,9 +127,9 @@ class Fill:
 
 
 class LazyGenerator:
-    """A generator that is moved when a value or a state is read, and the draws that wait for it.
+    """A generator and its pending draws, which are executed when a value or a state is read.
 
-    Threads add at the right end; what is taken from the left is taken by one that holds the lock.
+    Any thread appends draws at the right; only the thread that holds the lock takes from the left.
     """
 
     __slots__ = ("_limit", "_pending", "generator")
@@ -140,14 +140,14 @@ class LazyGenerator:
         self._limit = _MAX_PENDING
 
     def add(self, item: Any) -> None:
-        """Have a draw take its place."""
+        """Append a pending draw."""
         pending = self._pending
         pending.append(item)
         if len(pending) > self._limit:
             self._forget_unread()
 
     def _forget_unread(self) -> None:
-        """Merge what nobody can read any more."""
+        """Merge draws whose values nothing can read; execute all draws if too many remain."""
         with holding(lock):
             self._merge()
             self._limit = max(_MAX_PENDING, 2 * len(self._pending))
@@ -162,7 +162,7 @@ class LazyGenerator:
         uninterrupted([*removed, partial(pending.extendleft, _merged(taken)[::-1])])
 
     def settle(self) -> None:
-        """Do what waits, in the order of the program."""
+        """Execute the pending draws, in the order of the program."""
         if not self._pending:
             return
         with holding(lock), dispatcher.as_eager():
@@ -172,7 +172,9 @@ class LazyGenerator:
                 self._pending.popleft()
 
     def drop(self) -> None:
-        """Forget what waits, but for what somebody may read: the generator is about to be set."""
+        """Drop the pending draws, since the generator is about to be set. If values of one may
+        still be read, the draws are executed first.
+        """
         with lock:
             if any(type(item) is Fill and item.reader() is not None for item in self._pending):
                 self.settle()
@@ -205,15 +207,15 @@ def _merged(items: Iterable[Any]) -> list[Any]:
 
 
 class Position:
-    """Where the threads of a mode stand: their lazy generator, and the global one that it left."""
+    """The lazy generator of a mode's threads, and the global generator's state at its beginning."""
 
     __slots__ = ("_global_memory", "_global_state", "_lazy", "_saved")
 
     def __init__(self) -> None:
         self._lazy: LazyGenerator | None = None
-        self._global_memory = b""  # of the global generator, which does not move
+        self._global_memory = b""  # of the global generator, as long as it has not moved
         self._global_state: torch.Tensor | None = None
-        self._saved: dict[bytes, torch.Tensor] = {}  # its states, by those that were read here
+        self._saved: dict[bytes, torch.Tensor] = {}  # global states, by the states read then
 
     def lazy_generator(self) -> LazyGenerator:
         """The lazy generator; a new one after the program has moved the global generator."""
@@ -231,15 +233,15 @@ class Position:
         assert self._global_state is not None
         return state_bytes(self._global_state)
 
-    def pass_over(self, words: Words) -> None:
-        """Have a draw take its place that nobody reads."""
+    def skip_draw(self, words: Words) -> None:
+        """Append a draw whose values nothing reads."""
         lazy = self._lazy
         if lazy is None or _default_memory.raw != self._global_memory:
             lazy = self.lazy_generator()
         lazy.add(words)
 
     def _begin(self, state: torch.Tensor | None = None) -> LazyGenerator:
-        """Go on from `state`, or from where the global generator is."""
+        """Make a new lazy generator with `state`, or with the state of the global generator."""
         # Its memory is read first, so that a move of another thread in between is noticed.
         memory, global_state = _default_memory.raw, _Generator.get_state(_default)
         with dispatcher.in_fake_slot(None):
@@ -249,11 +251,13 @@ class Position:
         return lazy
 
     def restart(self) -> None:
-        """Begin anew at the next draw: a seed was set, and it may be the same again."""
+        """Make a new lazy generator at the next draw: a seed was set, perhaps to the same value."""
         self._lazy = None
 
     def read_state(self) -> torch.Tensor:
-        """The state of eager's generator. If it is set again, the global one is where it is now."""
+        """The state that the generator has in eager mode. The global generator's present state is
+        saved with it: :meth:`set_state` restores both.
+        """
         with holding(lock):
             state = self.lazy_generator().state()
             assert self._global_state is not None
@@ -270,8 +274,26 @@ class Position:
             set_global(state if before is None else before)
             self._begin(state)
 
+    def lend_global(self) -> Callable[[], None]:
+        """Move the global generator to the state of the lazy one, for real draws. The result is to
+        be called after them: it puts the state back, if nothing was drawn.
+        """
+        before, lazy = _Generator.get_state(_default), self._lazy
+        if lazy is not None:
+            self.move_global()
+        lent = _Generator.get_state(_default)
+
+        def give_back() -> None:
+            now = state_bytes(_Generator.get_state(_default))
+            if now == state_bytes(lent) != state_bytes(before):
+                with holding(lock):
+                    _default.set_state(before)
+                    self._begin(lent)
+
+        return give_back
+
     def move_global(self) -> None:
-        """Move the global generator to where the lazy generator stands."""
+        """Move the global generator to the state of the lazy generator."""
         with holding(lock):
             state = self.lazy_generator().state()
             if state_bytes(state) != self._global_bytes():

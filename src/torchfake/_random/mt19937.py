@@ -13,18 +13,19 @@ Twister", in a form that makes reduction cheap. With B = t^623 + t^396 and a the
     t (B^32 + sum of a_i B^(31 - i) over i < 31) + 1 = 0,
 
 so polynomials are represented by digits to the base B. One of degree 39,872 is reduced by adding
-each of its 32 upper digits to the 12 digits that the bits of a select, which takes 0.1 ms. A jump
+each of its 32 upper digits to the 12 digits that the twist a selects, which takes 0.1 ms. A jump
 of any length takes 6 ms, or 1.5 ms if its length was met before.
 """
 
 from __future__ import annotations
 
-import ctypes
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+from torchfake._core import memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +37,7 @@ _TWIST = 0x9908B0DF
 _TAPS = tuple(i for i in range(31) if _TWIST >> i & 1)
 _UPPER, _LOWER, _ONE = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(1)
 
-_DIGIT_BITS = _N - 1  # the degree of B, and so what the degree of a digit stays below
+_DIGIT_BITS = _N - 1  # the degree of B; a digit has a lower degree
 _DIGIT_MASK = (1 << _DIGIT_BITS) - 1
 _LOW_TERM = _M - 1  # B = t^_DIGIT_BITS + t^_LOW_TERM
 _NUM_DIGITS = 32  # digit 32 of a reduced polynomial is 0 or 1: 32 * 623 + 1 is phi's degree
@@ -147,7 +148,7 @@ def _mix(first: Words, second: Words) -> Words:
 
 
 _SEQUENTIAL_BLOCKS = 100
-"""For so few blocks, computing all of them is as quick as a jump."""
+"""Up to this number of blocks, computing all of them is as quick as a jump."""
 
 
 def _block_after(x: Words, num_blocks: int, jump: int) -> Words:
@@ -181,7 +182,7 @@ def _jump(x: Words, num_words: int) -> Words:
 
 _TABLE_BITS = 5
 _BATCH_WINDOWS = 512
-"""Windows that are summed at once: so many stay in a processor's cache."""
+"""Windows that are summed at once: this number of windows stays in a processor's cache."""
 
 
 @lru_cache(maxsize=256)
@@ -217,7 +218,7 @@ def is_state(tensor: torch.Tensor) -> bool:
         return False
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return False
-    data = np.frombuffer(ctypes.string_at(tensor.data_ptr(), STATE_BYTES), np.uint8)
+    data = np.frombuffer(memory.bytes_at(tensor.data_ptr(), STATE_BYTES), np.uint8)
     left, used = data[_LEFT_FIELD].view(np.int32)[0], data[_NEXT_FIELD].view(np.uint64)[0]
     is_counted = 1 <= left <= _N and used <= _N and data[_SEEDED_FIELD].view(np.int32)[0] == 1
     return bool(is_counted and not (data[_BLOCK_FIELD].view(np.uint64) >> np.uint64(32)).any())
@@ -225,7 +226,7 @@ def is_state(tensor: torch.Tensor) -> bool:
 
 def words_of(state: torch.Tensor) -> bytes:
     """The block of 624 words in a state, in 4 bytes each."""
-    data = np.frombuffer(ctypes.string_at(state.data_ptr(), STATE_BYTES), np.uint8)
+    data = np.frombuffer(memory.bytes_at(state.data_ptr(), STATE_BYTES), np.uint8)
     return data[_BLOCK_FIELD].view(np.uint64).astype(np.uint32).tobytes()
 
 

@@ -2,8 +2,7 @@
 
 Input: draws in recorded order, and the states of their generators. Output: a :class:`Draw` for
 each, and the state in which eager mode would have left the generator. Invariant: the program's
-generators are read and moved here, but never drawn from; one is moved to where eager mode would
-have left it or, where that would take too long, to another state.
+generators are read here and moved to where eager mode would have left them, but never drawn from.
 
 A position is an anchor and an offset in words. The anchor is a state that was read from the
 generator, or the last draw that has to be replayed before it is known how many words it takes.
@@ -11,7 +10,6 @@ generator, or the last draw that has to be replayed before it is known how many 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,15 +22,13 @@ from torchfake._graph.rare_fields import RareField
 from torchfake._random import mt19937
 from torchfake._random.generator_memory import state_bytes, state_memory
 from torchfake._torch import backends
+from torchfake._torch.contexts import shared
 
-MAX_RESOLVED_ELEMENTS = 1_000_000
-"""Uncounted draws of up to so many elements are replayed only to move a generator."""
-
-lock = threading.RLock()
+lock = shared(threading.RLock())
 """Held while recorded draws are read or added."""
 
 holds_lock: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
-"""Whether this thread holds the lock: what ``threading.Condition`` asks of it."""
+"""Whether this thread holds the lock. ``threading.Condition`` calls the same private method."""
 
 
 class Draw:
@@ -40,7 +36,7 @@ class Draw:
 
     __slots__ = ("_rare", "anchor", "device", "num_words", "offset_words")
 
-    end_state = RareField[torch.Tensor | None](None)  # of an uncounted draw, once replayed
+    end_state = RareField[torch.Tensor | None](None)  # set when an uncounted draw is replayed
     anchor_digest = RareField[bytes | None](None)  # of the draw that was the anchor
 
     def __init__(
@@ -58,7 +54,7 @@ class Draw:
 
     @property
     def previous(self) -> Op | None:
-        """The draw that is the anchor, as long as it is referenced."""
+        """The draw that is the anchor; None if the anchor is a state."""
         return self.anchor if isinstance(self.anchor, Op) else None
 
     @property
@@ -78,28 +74,25 @@ class Draw:
 
 
 class RecordedDraws:
-    """The recorded draws of one generator, which give it a position: the end of the last."""
+    """The position in a generator's sequence at which its last recorded draw ends."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.anchor: torch.Tensor | Op | None = None
         self.offset_words = 0
-        self.is_synchronized = True  # the generator is at the end of the draws, or given up
+        self.is_synchronized = True  # the generator is at the end of the draws
         self._seen = b""  # the state of the generator when it was last read or moved
         self._memory = b""  # of torch's default generator, which tells sooner that it has not moved
-        self._num_unresolved_elements = 0  # of uncounted draws since the last known state
 
-    def add_draw_of(
-        self, op: Op, generator: torch.Generator, num_words: int | None, num_elements: int
-    ) -> None:
+    def add_draw_of(self, op: Op, generator: torch.Generator, num_words: int | None) -> None:
         """Record that `op` draws next, from `generator`."""
         memory = _default_memory.raw if self is default else b""  # first: another thread may draw
-        self.add_draw(op, generator.get_state(), num_words, num_elements)
+        self.add_draw(op, generator.get_state(), num_words)
         self._memory = memory
 
     def next_draw(self, num_words: int) -> Draw | None:
-        """The next draw, if torch's default generator is where it was at the last recorded draw,
-        and has still to be moved to its end. No state is read.
+        """The next draw of torch's default generator; None if the generator has moved since the
+        last recorded draw, or is at the end of the draws. No state is read.
         """
         if self.is_synchronized or _default_memory.raw != self._memory:
             return None
@@ -107,9 +100,7 @@ class RecordedDraws:
         self.offset_words += num_words
         return draw
 
-    def add_draw(
-        self, op: Op, generator_state: torch.Tensor, num_words: int | None, num_elements: int
-    ) -> None:
+    def add_draw(self, op: Op, generator_state: torch.Tensor, num_words: int | None) -> None:
         """Record that `op` draws next, from a generator that has the state `generator_state`."""
         self._memory = b""
         if self.anchor is None or state_bytes(generator_state) != self._seen:
@@ -119,21 +110,29 @@ class RecordedDraws:
         self.is_synchronized = False
         if num_words is None:
             self.anchor, self.offset_words = op, 0
-            self._num_unresolved_elements += num_elements
         else:
             self.offset_words += num_words
 
     def restart_at(self, generator_state: torch.Tensor) -> None:
         """Continue from the generator's own state."""
-        self.anchor, self.offset_words, self._num_unresolved_elements = generator_state, 0, 0
+        self.anchor, self.offset_words = generator_state, 0
         self._seen, self.is_synchronized = state_bytes(generator_state), True
 
     def move_to(
         self, generator_state: torch.Tensor, anchor: torch.Tensor | Op | None, offset_words: int
     ) -> None:
-        """Continue at a position that it had, of a generator that has stayed at its seed."""
+        """Continue at an earlier position of a generator that is itself still at its seed."""
         self.restart_at(generator_state)
         self.anchor, self.offset_words = anchor, offset_words
+
+    def end(self) -> tuple[Any, ...]:
+        """Where the draws end, for :meth:`return_to`."""
+        return self.anchor, self.offset_words, self._seen, self.is_synchronized
+
+    def return_to(self, end: tuple[Any, ...]) -> None:
+        """Continue at an :meth:`end`, with the generator in the state that it had then."""
+        self.anchor, self.offset_words, self._seen, self.is_synchronized = end
+        self._memory = b""
 
     def reset(self) -> None:
         """Have the next draw continue from the state that the generator has then."""
@@ -145,11 +144,6 @@ class RecordedDraws:
         draw = self.anchor if isinstance(self.anchor, Op) else None
         return draw if draw is not None and draw.draw.end_state is None else None
 
-    @property
-    def is_cheap_to_resolve(self) -> bool:
-        """Whether replaying the pending draws takes little time."""
-        return self._num_unresolved_elements <= MAX_RESOLVED_ELEMENTS
-
     def synchronize(self, generator: torch.Generator) -> None:
         """Move `generator` to the end of the draws. No draw may be pending."""
         state = self.anchor.draw.end_state if isinstance(self.anchor, Op) else self.anchor
@@ -159,37 +153,17 @@ class RecordedDraws:
         generator.set_state(state)
         self.restart_at(state)
 
-    def desynchronize(self, generator: torch.Generator) -> None:
-        """Move `generator` elsewhere, so that it is noticed when the program restores its state or
-        another generator takes its address: no program gets so far by drawing.
-        """
-        state = _far_ahead(generator.get_state(), next(_given_up))
-        generator.set_state(state)
-        self._seen, self.is_synchronized = state_bytes(state), True
-
-
-def _far_ahead(state: torch.Tensor, distance: int) -> torch.Tensor:
-    if state.numel() != _PHILOX_BYTES:
-        return mt19937.jump_ahead(state, distance << _FAR_BITS)
-    moved = state.clone()
-    moved[_PHILOX_BYTES // 2 :].view(torch.int64).add_(4 * distance << _FAR_BITS)
-    return moved
-
-
-_PHILOX_BYTES = 16  # the seed, and the offset: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp
-_FAR_BITS = 50  # an offset of CUDA has 64
-_given_up = itertools.count(1)
 
 _default_memory = state_memory(torch.default_generator)
 default = RecordedDraws(torch.device("cpu"))
-"""That of torch's default generator of the CPU."""
+"""The recorded draws of torch's default CPU generator."""
 
 _by_address: dict[int, RecordedDraws] = {}
 """By the address of the C++ generator: each dispatch makes another Python object for it, and before
-torch 2.13 there are no weak references to those. An entry without a pending draw holds no
-more than the state in which it left its generator, so it is right for a later one at that address.
+torch 2.13 these have no weak references. An entry without a pending draw holds only the state in
+which its generator was left, so it is also right for a later generator at the same address.
 """
-_MAX_GENERATORS = 256  # from which on those are dropped that hold no more than that
+_MAX_GENERATORS = 256  # from here on, entries without a pending draw are dropped
 
 
 def draws_of(generator: torch.Generator) -> RecordedDraws:

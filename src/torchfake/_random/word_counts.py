@@ -1,12 +1,12 @@
-"""What a draw takes from the generator, of any random operator, computed without its values.
+"""The words that a draw by any random operator takes from its generator, without drawing.
 
-Input: a random operator, its arguments, and the metadata of the tensor that it fills. Output: the
-part of a lazy generator that the draw takes; None if that part depends on values, or has to be
-tried. Invariant: the returned part moves a generator as eager's kernel does; ``_random/draw_sizes``
-verifies the counts against the installed torch.
+Input: a random operator, its arguments, and the metadata of the tensor that it fills. Output: a
+pending draw for a lazy generator; None if the number of words depends on values, or can only be
+found by drawing. Invariant: the returned draw moves a generator as eager's kernel does;
+``_random/draw_sizes`` tests the counts against the installed torch.
 
-``_random/draw_sizes`` counts draws that can be cut into tiles. Here are the others: whatever is
-drawn, it has to be known where the next draw begins.
+``_random/draw_sizes`` counts draws that can be tiled. This file also counts all other draws, since
+the state of the generator after a draw has to be known for each of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 Taken = Words | SingleNormals | None
 
 _NORMALS = frozenset({"aten::normal_", "aten::normal", "aten::randn", "aten::randn_like"})
-_MAX_COUNTED = 16  # so many elements are the fewest that normal numbers are drawn for in blocks
+_MAX_COUNTED = 16  # from this number of elements on, normal numbers are drawn in blocks
 
 
 def taken_by(func: Any, args: Any, kwargs: Any, record: Metadata) -> Taken:
@@ -52,13 +52,15 @@ def taken_by(func: Any, args: Any, kwargs: Any, record: Metadata) -> Taken:
 
 
 def _as_drawn(record: Metadata) -> Metadata:
-    """Complex numbers are drawn as pairs, truth values as integers."""
+    """The metadata of the numbers that are drawn: complex numbers as pairs, booleans as bytes."""
     size, stride, dtype = record.size, record.stride, record.dtype
     if dtype.is_complex:
         size, stride = (*size, 2), (*(2 * step for step in stride), 1)
         dtype = dtype.to_real()
     elif dtype == torch.bool:
         dtype = torch.uint8
+    else:
+        return record
     return intern(size, stride, 0, dtype, record.device)
 
 
@@ -74,14 +76,14 @@ def _draws_nothing(packet: str, named: dict[str, Any]) -> bool:
 
 def _normals(named: dict[str, Any], record: Metadata) -> Taken:
     num_elements = math.prod(record.size)
-    if num_elements < _MAX_COUNTED or not record.is_contiguous:
+    if num_elements < _MAX_COUNTED or not record.lies_in_order:
         return SingleNormals(num_elements)
     num_words = draw_sizes.num_words_of_normal(record)
     return None if num_words is None else Words(num_words)
 
 
 def _bernoulli(named: dict[str, Any], record: Metadata) -> Taken:
-    """One word for a probability in a tensor, two if that is of float64, or is a number."""
+    """Two words per element for a number `p` or a float64 tensor, one for any other tensor."""
     if named["overload"] in ("float", "p"):
         return _counted(aten.bernoulli_.float, (), record)
     tensor = named.get("p", named["self"])

@@ -18,6 +18,7 @@ from torchfake._graph.deferred_storage import deferred_alias
 from torchfake._graph.externals import MAX_COPIED_BYTES
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 from torchfake._replay.first_use import value_of
+from torchfake._tensor import known_values
 from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake, new_fake
 from torchfake._torch import autograd, dispatcher
@@ -27,7 +28,7 @@ RunOnFakes = Callable[[Any, Args, Kwargs], Any]
 
 
 class CallArguments:
-    """The tensors among the arguments of a call, and of which kinds they are."""
+    """The tensors among the arguments of a call, and the kinds of tensors among them."""
 
     __slots__ = (
         "has_deferred",
@@ -41,8 +42,8 @@ class CallArguments:
     def __init__(self, args: Args, kwargs: Kwargs, mark: int) -> None:
         self.tensors = tensors_in(args, kwargs)
         self.has_deferred = self.has_materialized = self.has_real = False
-        self.has_unknown_values = False  # of a plain fake or a meta tensor, which has none
-        self.mark = mark  # of the metadata records of results
+        self.has_unknown_values = False  # of a meta tensor, or of a plain fake
+        self.mark = mark  # the mark that results get
         for tensor in self.tensors:
             if type(tensor) not in FAKE_TYPES and not isinstance(tensor, FakeTensor):
                 if tensor.is_meta:
@@ -53,7 +54,7 @@ class CallArguments:
             storage = tensor._fake_storage  # type: ignore[attr-defined]
             deferred: Any = storage.deferred
             if deferred is None:
-                if not storage.is_known:
+                if not known_values.is_known(tensor):
                     self.has_unknown_values = True
                 continue
             self.has_deferred = True
@@ -78,17 +79,17 @@ def is_real(tensor: torch.Tensor) -> bool:
 
 
 def is_materialized(tensor: Any) -> bool:
-    """Whether a tensor is still a fake object, but of a storage that has real memory."""
+    """Whether a tensor is a fake object whose deferred storage already has real memory."""
     return is_deferred_fake(tensor) and tensor._fake_storage.deferred.real is not None
 
 
 def is_alias(tensor: Any) -> bool:
-    """Whether a tensor is a fake that stands for a real tensor, whose views stay fakes."""
+    """Whether a tensor is a fake made by :func:`fake_aliases`. Views of such a fake stay fakes."""
     return is_materialized(tensor) and tensor._fake_storage.deferred.alias_of is not None
 
 
 def fake_aliases(value: Any) -> Any:
-    """Fakes that stand for real tensors and read and write their memory, in place of these."""
+    """Replace each real tensor in `value` by a fake that reads and writes the tensor's memory."""
     if isinstance(value, (list, tuple)):
         return type(value)(fake_aliases(item) for item in value)
     if not isinstance(value, torch.Tensor) or not is_real(value):
@@ -99,15 +100,15 @@ def fake_aliases(value: Any) -> Any:
 
 
 def has_unknown_value(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no values that a replay could compute, as plain fakes have none."""
+    """Whether a tensor has no values for a replay: a meta tensor, or a fake of unknown value."""
     if not isinstance(tensor, FakeTensor):
         return tensor.is_meta
-    return tensor._fake_storage.deferred is None and not tensor._fake_storage.is_known
+    return tensor._fake_storage.deferred is None and not known_values.is_known(tensor)
 
 
 def count_writes(mutated: list[torch.Tensor]) -> None:
-    """Count writes to fakes of real memory as writes to the real tensors that share it: a backward
-    pass that has saved one of these refuses to use it.
+    """Increment the version counters of real tensors that share the memory of `mutated` fakes: a
+    backward pass that has saved such a real tensor then refuses to use the tensor.
     """
     for fake in mutated:
         if is_materialized(fake) and not fake.is_inference():
@@ -123,8 +124,8 @@ def have_values(args: Args) -> bool:
 
 
 def with_real_tensors(arg: Any, *, copied: bool = False) -> Any:
-    """An argument, with real tensors in place of fakes that have been materialized; small ones as
-    copies, if `copied`: the program may write the original before a replay reads it.
+    """An argument, with real tensors in place of fakes that have been materialized. With `copied`,
+    small tensors are cloned: the program may write the original before a replay reads it.
     """
     if isinstance(arg, dict):
         return {name: with_real_tensors(item, copied=copied) for name, item in arg.items()}

@@ -1,9 +1,9 @@
 """New operations of the graph, and the contents that they leave in storages.
 
 Input: an operation with its arguments, before and after it has run on fakes. Output: an
-:class:`~torchfake._graph.operations.Op`, and new contents of each storage that it made or wrote.
-Invariant: an operation reads the contents that its arguments had before it; a write that covers a
-storage reads nothing, so the overwritten contents are freed.
+:class:`~torchfake._graph.operations.Op`, and new contents of each storage that the operation made
+or wrote. Invariant: an operation reads the contents that its arguments had before it ran; a write
+that covers a storage reads nothing, so the overwritten contents are freed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from torchfake.errors import RecordError
 def new_op(
     func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, location: RawLocation | None
 ) -> Op:
-    """The operation with its arguments as they are recorded. Nothing has changed yet."""
+    """Make the operation of the graph for a call that has not run yet."""
     recorded = [arg if type(arg) in NON_TENSOR_TYPES else recorded_arg(func, arg) for arg in args]
     recorded = with_repeats(func, args, recorded)
     if traits.overwrites_first and type(recorded[0]) is Read:
@@ -58,7 +58,7 @@ def recorded_arg(func: Any, arg: Any) -> Any:
     """The recorded form of an argument of `func`.
 
     Raises:
-        RecordError: if it cannot be kept until it is replayed.
+        RecordError: if the argument cannot be kept until the operation is replayed.
     """
     if type(arg) in FAKE_TYPES or isinstance(arg, FakeTensor):
         deferred: Any = arg._fake_storage.deferred
@@ -68,7 +68,7 @@ def recorded_arg(func: Any, arg: Any) -> Any:
     if type(arg) in NON_TENSOR_TYPES or isinstance(arg, (int, float, complex, str)):
         return arg
     if isinstance(arg, torch.Tensor):
-        if zero_tensors.is_zero_tensor(arg):  # it has no memory, and is all in its metadata
+        if zero_tensors.is_zero_tensor(arg):  # without memory: metadata are all of it
             return Read(Cell(0, arg.device), metadata_of(arg, arg.device))
         if arg.is_nested:
             refuse_nested(func, (), {})
@@ -84,8 +84,8 @@ def recorded_arg(func: Any, arg: Any) -> Any:
 
 
 def contents_before_write(fake: FakeTensor) -> Contents:
-    """The contents that an operation reads which overwrites `fake`: uninitialised memory, if that
-    is the whole storage.
+    """The contents that an operation reads when it overwrites `fake`: uninitialised memory if
+    `fake` covers its storage, else the storage's contents.
     """
     deferred: Any = fake._fake_storage.deferred
     cell: Cell = deferred.cell
@@ -97,7 +97,7 @@ def contents_before_write(fake: FakeTensor) -> Contents:
 
 @lru_cache(maxsize=4096)
 def _covers_storage(record: Metadata, num_bytes: int) -> bool:
-    """Whether a fake of `record` looks at each byte of its storage once."""
+    """Whether a tensor with metadata `record` contains each byte of its storage exactly once."""
     return record.offset == 0 and record.num_bytes == num_bytes and is_dense(record)
 
 
@@ -107,7 +107,7 @@ def _covers_storage(record: Metadata, num_bytes: int) -> bool:
 def add_to_graph(
     op: Op, traits: OpTraits, result: Any, arguments: CallArguments, args: Args, kwargs: Kwargs
 ) -> Any:
-    """Make `op`, which has given `result`, the source of all that it made and wrote."""
+    """Record that `op` made the new storages in `result`, and wrote the mutated arguments."""
     op.outputs = defer_outputs(result, op, arguments, op.location)
     if not traits.mutated_names and not traits.is_random:
         return result
@@ -124,7 +124,7 @@ def add_to_graph(
 def defer_outputs(
     result: Any, op: Op | None, arguments: CallArguments, location: RawLocation | None
 ) -> tuple[Output, ...]:
-    """Make those results deferred that have new storages."""
+    """Make results with new storages deferred, and return them as outputs of `op`."""
     if isinstance(result, FakeTensor):
         return _defer_output(None, result, op, arguments, location)
     outputs: tuple[Output, ...] = ()
@@ -156,7 +156,7 @@ def _defer_output(
 
 def defer(fake: FakeTensor, op: Op | None, mark: int, location: RawLocation | None) -> Cell:
     """Make a new fake deferred: its storage has the contents that `op` leaves, or is uninitialised
-    if that is None.
+    if `op` is None.
     """
     storage = fake._fake_storage
     storage.value, storage.location = None, location

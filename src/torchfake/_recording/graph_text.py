@@ -42,11 +42,11 @@ class Line:
 
 
 class Graph:
-    """The operations that a deferred tensor will be computed by, in the recorded order.
+    """The operations that compute a deferred tensor, in the recorded order.
 
     Attributes:
         lines: one :class:`Line` for each operation.
-        result: the tensor in terms of their results, as ``"$3"`` or a view of it.
+        result: the tensor in terms of the lines' results: ``"$3"``, or a view of ``$3``.
     """
 
     def __init__(self, contents: Contents, record: Metadata) -> None:
@@ -95,7 +95,7 @@ class Graph:
         return str(arg).removeprefix("torch.") if isinstance(arg, torch.dtype) else str(arg)
 
     def _read(self, read: Read) -> str:
-        """A tensor among the arguments: the name of its contents, and the view unless it is all."""
+        """The name of the contents that a tensor argument reads, and its view of the contents."""
         record = read.record
         name = self._names.get((read.contents.op, read.contents.cell))
         if name is None:

@@ -1,9 +1,9 @@
-"""Recording of an operation whose outcome is cached, in one piece.
+"""The fast path of recording, for an operation whose result is cached.
 
-Input: a recipe of the dispatch cache with the facts needed to record it, and the arguments of a
-call of its key. Output: the result, recorded. Invariant: the recorded operation equals the one that
-``_recording/record`` would record; special calls (tensors that are not deferred or already
-materialized, inference mode) are left to ``_recording/record``.
+Input: a recipe of the dispatch cache with the facts needed to record a call, and the arguments of a
+call with the recipe's key. Output: the result, recorded. Invariant: the recorded operation equals
+the one that ``_recording/record`` would record; special calls (tensors that are not deferred or
+already materialized, inference mode) are left to ``_recording/record``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torchfake._tensor.classes import FAKE_TYPES
 from torchfake._torch import numerics, subclass
 
 NOT_RECORDED: Any = object()
-"""What :func:`record_hit` returns for a call that it does not record."""
+"""The result of :func:`record_hit` for a call that it does not record."""
 
 _make_wrapper = subclass.make_wrapper
 _default_dtype = torch.get_default_dtype
@@ -48,10 +48,10 @@ def _shared(number: float) -> float:
 
 
 def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, mark: int) -> Any:
-    """Make the result of a call from `recipe`, and add it to the graph; or return
-    :data:`NOT_RECORDED`, and nothing has happened. `mark` is that of the mode.
+    """Make the result of a call from `recipe`, and add the operation to the graph; or return
+    :data:`NOT_RECORDED`, without any effect. `mark` is the mark of the mode.
 
-    A hot path, in one piece as that of ``_dispatch``.
+    A hot path, which is one function for the same reason as ``_dispatch.dispatch``.
     """
     default_dtype = recipe.guard_default_dtype
     if default_dtype is not None and default_dtype is not _default_dtype():
@@ -66,7 +66,7 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
         recorded: list[Any] = []
         for arg in args:
             kind = type(arg)
-            if kind is float and arg:  # zeros have a sign, which no key tells
+            if kind is float and arg:  # 0.0 and -0.0 are equal as keys
                 recorded.append(_shared(arg))
             elif kind in NON_TENSOR_TYPES:
                 recorded.append(arg)
@@ -77,7 +77,7 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
                 if deferred.mark > mark:
                     mark = deferred.mark
                 recorded.append(_new(Read, (deferred.contents, arg._fake_meta)))
-            elif kind is list:  # of numbers
+            elif kind is list:  # a list of numbers
                 recorded.append(arg.copy())
             elif isinstance(arg, torch.Tensor):
                 return NOT_RECORDED
@@ -113,7 +113,7 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
 def _new_fake(
     recipe: RecordingRecipe, op: Op | None, location: RawLocation | None, mark: int
 ) -> Any:
-    """The result of `op` with a new storage; of uninitialised memory, if that is None."""
+    """The result of `op` with a new storage, which is uninitialised if `op` is None."""
     fake: Any = _make_wrapper(*recipe.wrapper)  # type: ignore[misc]
     record, kind = recipe.records[mark], recipe.kind
     storage = storage_of_kind(kind, location)

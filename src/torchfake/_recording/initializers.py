@@ -1,12 +1,12 @@
 """Functions of torch.nn.init that are recorded as one operation.
 
 Input: the frames of a running call. Output: the user's source location; or, inside an initialiser
-such as ``trunc_normal_``, an operation for the whole call of it. Invariant: an initialiser is
+such as ``trunc_normal_``, one operation for the whole initialiser. Invariant: an initialiser is
 recorded as one operation only if it fills a deferred tensor and all of its arguments have values;
-what it does inside is run on fakes, and not recorded again.
+the operators that it calls run on fakes, and are not recorded.
 
-Such initialisers draw again until all values are in range, or decompose a matrix. As one operation
-they take no computation at construction, and are replayed by torch's own code.
+Such initialisers draw again until all values are in range, or decompose a matrix. Recorded as one
+operation, they compute nothing at construction, and a replay calls torch's own function.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CallSite = tuple["RawLocation | None", "types.FrameType | None", bool]
 
 
 def find_call_site(depth: int = 2) -> CallSite:
-    """The user's source location, the frame of an initialiser between here and there, and whether
-    torch's sharding functions are in between. Frames up to `depth` are none of these.
+    """Find the user's source location, the frame of an initialiser that was called from there, and
+    whether a sharding function of torch was. The search begins `depth` frames above this one.
     """
     frame: types.FrameType | None = sys._getframe(depth)
     initialisers = python_functions.compound_initialisers()
@@ -60,7 +60,7 @@ def find_call_site(depth: int = 2) -> CallSite:
 
 
 def is_called_by_to_empty() -> bool:
-    """Whether ``nn.Module.to_empty`` asks for memory now."""
+    """Whether ``nn.Module.to_empty`` has called the running operator."""
     codes = python_functions.code_of_to_empty()
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and source_location.is_library_code(frame.f_code):
@@ -88,8 +88,8 @@ def _is_recorded_as_one(frame: types.FrameType) -> bool:
 def _is_accepted(frame: types.FrameType) -> bool:
     """Whether eager accepts the call in `frame`, found by a call with a small real tensor.
 
-    A call that it does not is recorded one operation after the other, up to the one that raises, so
-    that what eager has drawn and written by then counts.
+    A call that eager refuses is recorded operator by operator, up to the one that raises: the draws
+    and writes before the error remain, as in eager.
     """
     values, meta = frame.f_locals, frame.f_locals["tensor"]._fake_meta
     names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
@@ -119,7 +119,7 @@ def _accepts(
 def run_in_initialiser(
     frame: types.FrameType, func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes
 ) -> Any:
-    """Run an operation inside the initialiser of `frame`, which is recorded at its first one."""
+    """Run an operation of the initialiser in `frame`; the first one records the initialiser."""
     if frame is not modes.thread.initialiser_frame:
         _record_call(frame)
         modes.thread.initialiser_frame = frame

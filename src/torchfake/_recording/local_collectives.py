@@ -1,11 +1,11 @@
-"""Collectives on deferred tensors: copies on this rank where torch shards, else on real values.
+"""Collectives on deferred tensors: recorded as copies on this rank, or run on real values.
 
-Input: a collective operation. Output: the copies that it amounts to on this rank, which are
-recorded in its place; or its result, on materialized tensors. Invariant: nothing is sent
-by functions that shard. Ranks that shard a deferred module have recorded the same operations, which
-:mod:`torchfake._sharding.rank_agreement` checks before any value is computed. So what another rank
-would send is what this rank has, or another part of it. A broadcast that a program asks for itself
-is sent, since its other ranks may have anything.
+Input: a collective operation. Output: copies on this rank with the effect of the collective, which
+are recorded in its place; or, on materialized tensors, the result of running it. Invariant: torch's
+sharding functions send nothing. Ranks that shard a deferred module have recorded the same
+operations (:mod:`torchfake._sharding.rank_agreement` checks that before any value is computed), so
+this rank can compute whatever another rank would send. A broadcast that the program itself calls
+is sent, since the ranks may have different values.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from torchfake.errors import RecordError
 
 
 def run_on_real_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The result of a collective whose tensors are real, or become so; None if it is not to be run.
+    """Run a collective on real tensors and return its result; None if a tensor stays deferred.
 
-    A broadcast needs the values of one rank, and gives the others the same: those of its tensors
-    that are deferred are computed. Any other collective is run if all of them have been computed.
+    A broadcast that the program calls materializes its deferred tensors. Any other collective runs
+    only if all of its tensors are materialized.
     """
     fakes = deferred_fakes(_flattened([*args, *kwargs.values()]))
     is_broadcast = traits_of(func).packet == "c10d::broadcast_"
@@ -45,8 +45,8 @@ def run_on_real_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _become_real(fake: FakeTensor) -> None:
-    """Exchange a tensor that was broadcast for the real one, if a module and autograd know nothing
-    of it. What comes next may be C++ that cannot use fakes: a list of them is not dispatched.
+    """Swap a broadcast fake for its real tensor, unless the fake has attributes or requires grad.
+    The program may next pass it in a list to C++, which does not dispatch on fakes in lists.
     """
     if type(fake) is FakeTensor and not vars(fake) and not fake.requires_grad:
         real: Any = with_real_tensors(fake)
@@ -64,7 +64,7 @@ def local_copies(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor
     """Targets and sources of the copies on this rank that have the effect of a collective.
 
     Raises:
-        RecordError: if it needs values that only other ranks will have.
+        RecordError: if the collective needs values that only other ranks will have.
     """
     if name == "c10d::broadcast_":
         return []  # all ranks have what the sender has

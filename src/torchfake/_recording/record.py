@@ -2,8 +2,8 @@
 
 Input: an operation with a deferred fake among its arguments, or any operation in a deferred mode.
 Output: its result, and an :class:`~torchfake._graph.operations.Op` as the source of each storage
-that it made or wrote. Invariant: a result that depends on values that do not exist (a plain fake's)
-is a plain fake, or refuses to be replayed; no result is replayed with other values.
+that the operation made or wrote. Invariant: a result that depends on values of a plain fake, which
+do not exist, is a plain fake, or its replay raises; a replay never gives other values than eager.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from torchfake._core import modes
+from torchfake._core import devices, modes
 from torchfake._core.memory import number_of_empty_memory
-from torchfake._core.metadata import PLAIN, intern
+from torchfake._core.metadata import DEFERRED, DEFERRED_AS_META, PLAIN, intern
 from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of, with_repeats
 from torchfake._core.source_location import RawLocation
+from torchfake._eager_checks.values import check_recorded_values, checks_values
 from torchfake._graph.operations import Op, recording_lock
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
 from torchfake._random import mt19937
@@ -61,7 +62,7 @@ _LIKE_FIRST = frozenset(
      "aten::randn_like", "aten::randint_like", "aten::new_full", "aten::new_ones",
      "aten::new_zeros"}
 )  # fmt: skip
-"""Operators that read no values of their first argument, only what kind of tensor it is."""
+"""Operators that read only the metadata of their first argument, not its values."""
 
 
 def record(
@@ -70,7 +71,7 @@ def record(
     """Run `func` by ``run(func, args, kwargs)``, and add it to the graph.
 
     Raises:
-        RecordError: if an argument cannot be kept until it is replayed.
+        RecordError: if an argument cannot be kept until the operation is replayed.
     """
     if traits.is_metadata_only:
         return run(func, args, kwargs)
@@ -103,10 +104,12 @@ def _record(
     if traits.is_random and len(args) > 1:
         args, kwargs = _with_generator_by_name(func, args, kwargs)
     arguments = CallArguments(args, kwargs, mode_mark)
+    if arguments.mark == DEFERRED_AS_META != mode_mark and _names_device(traits, kwargs):
+        arguments.mark = DEFERRED
     if arguments.has_materialized:
         return _record_on_real_memory(func, traits, args, kwargs, run, mode_mark)
     if not arguments.tensors and not traits.returns_tensors:
-        return run(func, args, kwargs)  # the profiler's, for instance
+        return run(func, args, kwargs)  # an operator of the profiler, for instance
     if not arguments.has_deferred and (arguments.mark == PLAIN or arguments.has_real):
         if not _makes_deferred(traits, arguments, args):
             return _run_on_real_tensors(func, args, kwargs, run)
@@ -117,18 +120,20 @@ def _record(
     if traits.returns_uninitialized and not traits.mutated_names:
         is_kept = arguments.has_deferred and not backends.fills_empty_memory()
         if func is _EMPTY_LIKE and is_kept and is_called_by_to_empty():
-            return _kept(args, kwargs, run, mode_mark)
+            return _record_to_empty(args, kwargs, run, mode_mark)
         result = run(func, args, kwargs)
         defer_outputs(result, None, arguments, location)  # no operation to replay
         _fill_if_deterministic(result, 0, run)
         return result
-    if arguments.has_unknown_values and _is_made_like_first(traits, args, kwargs):
-        args = (_memory_like(args[0], kwargs, run, arguments.mark), *args[1:])
+    if arguments.has_unknown_values and _reads_only_metadata_of_first(traits, args, kwargs):
+        args = (_deferred_like(args[0], kwargs, run, arguments.mark), *args[1:])
     elif arguments.has_unknown_values:
         result = run(func, args, kwargs)
-        return _poison(func, result, mutated_arguments(traits, args, kwargs), location)
+        return _mark_unreplayable(func, result, mutated_arguments(traits, args, kwargs), location)
     if needs_values(func, traits, args, arguments):
         return run_on_values(func, args, kwargs, arguments, location)
+    if checks_values(func):
+        check_recorded_values(func, args, kwargs)
     op = new_op(func, traits, args, kwargs, location)
     op.is_sharding = is_sharding
     old_bytes = args[0]._fake_storage.num_bytes if traits.packet in RESIZES else None
@@ -143,17 +148,33 @@ def _record(
     return result
 
 
-def _is_made_like_first(traits: OpTraits, args: Args, kwargs: Kwargs) -> bool:
-    """Whether the result has values, and is like the first argument, whose values are not read."""
+def _names_device(traits: OpTraits, kwargs: Kwargs) -> bool:
+    """Whether a tensor is copied to a device, or made there like another one. After ``meta_init``,
+    the result reports that device.
+    """
+    device: torch.device | None = kwargs.get("device")
+    is_made_there = traits.packet in _LIKE_FIRST or traits.packet in _MADE_LIKE_FIRST
+    return is_made_there and device is not None and devices.decode(device) != devices.META
+
+
+_MADE_LIKE_FIRST = frozenset(
+    {"aten::_to_copy", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
+)
+
+
+def _reads_only_metadata_of_first(traits: OpTraits, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the operator reads only metadata of its first argument, and the result has values."""
     if traits.packet not in _LIKE_FIRST:
         return False
     device: torch.device = kwargs.get("device") or args[0].device
     return device.type != "meta"
 
 
-def _memory_like(tensor: torch.Tensor, kwargs: Kwargs, run: RunOnFakes, mark: int) -> torch.Tensor:
-    """A deferred tensor, for an operator that reads the metadata of `tensor` alone: a replay has
-    nothing that stands for a meta tensor, or for a plain fake.
+def _deferred_like(
+    tensor: torch.Tensor, kwargs: Kwargs, run: RunOnFakes, mark: int
+) -> torch.Tensor:
+    """A deferred tensor with the metadata of `tensor`, for an operator that reads only metadata: a
+    replay has no real tensor for a meta tensor or a plain fake.
     """
     if is_deferred_fake(tensor):
         return tensor
@@ -164,21 +185,21 @@ def _memory_like(tensor: torch.Tensor, kwargs: Kwargs, run: RunOnFakes, mark: in
     return result
 
 
-def _kept(args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int) -> Any:
-    """The result of ``module.to_empty()`` on a deferred tensor: a copy on the requested device. In
-    eager the copy may hold anything. An initialiser that overwrites the copy discards it unmade;
-    otherwise the copy keeps the recorded values.
+def _record_to_empty(args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int) -> Any:
+    """Record ``module.to_empty()`` of a deferred tensor as a copy to the requested device. In eager
+    the new memory is uninitialised, so the recorded values are a valid choice. If an initialiser
+    overwrites the copy, no replay executes it.
     """
     result = record(_TO_COPY, traits_of(_TO_COPY), args, kwargs, run, mode_mark)
-    for fake in deferred_fakes([result]):  # of a copy to meta nothing is left
+    for fake in deferred_fakes([result]):  # none if the copy is a meta tensor
         deferred: Any = fake._fake_storage.deferred
         deferred.contents.op.is_sharding = True  # ranks compare what is copied
     return result
 
 
 def _fill_if_deterministic(fake: Any, start_bytes: int, run: RunOnFakes) -> None:
-    """Record what torch does under ``torch.use_deterministic_algorithms``: it fills empty memory,
-    of a new tensor or of the part of a storage behind `start_bytes` that a resize has added.
+    """Record torch's fill of uninitialised memory under ``torch.use_deterministic_algorithms``: of
+    a new tensor, or of the bytes of a storage from `start_bytes` on, which a resize has added.
     """
     if not backends.fills_empty_memory():
         return
@@ -193,7 +214,7 @@ def _fill_if_deterministic(fake: Any, start_bytes: int, run: RunOnFakes) -> None
 
 
 def _with_generator_by_name(func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments of the call with its generator as a keyword argument, which is not recorded."""
+    """Make the generator among `args` a keyword argument: `new_op` leaves that one out."""
     for i, arg in enumerate(args):
         if isinstance(arg, torch.Generator):
             named = {a.name: v for a, v in zip(func._schema.arguments[i:], args[i:], strict=False)}
@@ -216,13 +237,13 @@ def _record_on_real_memory(
     if args and result is real_args[0]:
         return args[0]
     if any(map(is_alias, tensors_in(args, kwargs))):
-        return fake_aliases(result)  # of what was run at once, since it writes real tensors
+        return fake_aliases(result)  # real results, if it was run at once
     return result
 
 
 def _makes_deferred(traits: OpTraits, arguments: CallArguments, args: Args) -> bool:
-    """Whether an operation on real tensors, in a deferred mode, makes a new tensor. A copy of the
-    state of a generator stays real: generators read its memory.
+    """Whether an operation on real tensors gives a deferred result: a new tensor made in a deferred
+    mode. A copy of a generator's state stays real, since ``set_state`` reads its memory.
     """
     if arguments.mark == PLAIN or not traits.returns_tensors:
         return False
@@ -232,7 +253,7 @@ def _makes_deferred(traits: OpTraits, arguments: CallArguments, args: Args) -> b
 
 
 def _run_on_real_tensors(func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes) -> Any:
-    """Run an operation on real tensors. If it draws, its draws come after those recorded."""
+    """Run an operation on real tensors. A random operator draws after all recorded draws."""
     if traits_of(func).is_random:
         generator_sync.synchronize_all()
     if modes.current() is not None:
@@ -240,10 +261,10 @@ def _run_on_real_tensors(func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes)
     return func(*args, **kwargs)
 
 
-def _poison(
+def _mark_unreplayable(
     func: Any, result: Any, mutated: list[torch.Tensor], location: RawLocation | None
 ) -> Any:
-    """Make the written contents refuse to be replayed: they depend on values that do not exist."""
+    """Mark the contents of `mutated` as unreplayable: they depend on values that do not exist."""
     for tensor in deferred_fakes(mutated):
         op = Op(func, (), {}, location)
         op.unreplayable_reason = (

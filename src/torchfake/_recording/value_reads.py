@@ -1,8 +1,8 @@
 """Operations whose outcome depends on values: executed while recording.
 
 Input: an operation that reads values of deferred tensors, or writes to a real tensor. Output: its
-result, computed by replaying what it reads. Invariant: deferred tensors stay deferred; what the
-operation makes or writes of them is recorded as any other operation.
+result, computed from the replayed values of its arguments. Invariant: deferred tensors stay
+deferred; the results and the writes to deferred tensors are recorded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,20 @@ from torchfake._core.schemas import (
     traits_of,
 )
 from torchfake._core.source_location import RawLocation
+from torchfake._eager_checks.draws import check_generator
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Op, Read
+from torchfake._operators.argument_checks import check_index_devices
 from torchfake._operators.meta_kernels.first_use import has_replacement
-from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
+from torchfake._operators.operator_call import (
+    Args,
+    Call,
+    Kwargs,
+    mutated_arguments,
+    output_device,
+    tensors_in,
+)
 from torchfake._recording import generator_sync
 from torchfake._recording.arguments import (
     CallArguments,
@@ -49,7 +58,7 @@ _CHECK_ERRORS = torch.ops.aten._linalg_check_errors.default
 
 
 def needs_values(func: Any, traits: OpTraits, args: Args, arguments: CallArguments) -> bool:
-    """Whether the outcome depends on values, or is written to a real tensor."""
+    """Whether the outcome of an operator depends on values, or it writes to a real tensor."""
     if traits.reads_values and arguments.tensors:
         if traits.packet in ACCEPTS_MASKS:
             return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
@@ -60,11 +69,14 @@ def needs_values(func: Any, traits: OpTraits, args: Args, arguments: CallArgumen
 def run_on_values(
     func: Any, args: Args, kwargs: Kwargs, arguments: CallArguments, location: RawLocation | None
 ) -> Any:
-    """Execute `func` on real values, replaying what they take; record what it makes and writes."""
+    """Execute `func` on replayed values of its arguments; record its results and its writes."""
     traits = traits_of(func)
     if func is _CHECK_ERRORS and _has_no_values(args[0]):
-        return None  # as of plain fakes: it did succeed
+        return None  # assume success, as for plain fakes
     check_overlaps(func, args, kwargs)
+    device = output_device(Call(func, args, kwargs))  # refuses tensors on different devices
+    if traits.packet in ACCEPTS_MASKS:
+        check_index_devices(*args[:2])
     op = new_op(func, traits, args, kwargs, location) if traits.returns_tensors else None
     mutated = mutated_arguments(traits, args, kwargs)
     writes_real = any(map(is_real, mutated))
@@ -77,15 +89,15 @@ def run_on_values(
         real_kwargs = {name: _value_of(arg, copies) for name, arg in kwargs.items()}
         result = func(*real_args, **real_kwargs)
     if op is not None and not writes_real:
-        return add_to_graph(op, traits, _fake_copies(result), arguments, args, kwargs)
-    for fake in deferred_fakes(mutated):  # in a list with real tensors
+        return add_to_graph(op, traits, _fake_copies(result, device), arguments, args, kwargs)
+    for fake in deferred_fakes(mutated):  # deferred tensors in a list with real ones
         _record_value(fake, copies[id(fake)], location)
     return result
 
 
 def _has_no_values(tensor: torch.Tensor) -> bool:
-    """Whether a deferred tensor was written last by an operation on plain fakes: the ``info`` that
-    ``lu_factor(fake, out=...)`` makes outside of modes, for instance.
+    """Whether the last write to a deferred tensor was an operation on plain fakes, for instance to
+    the ``info`` of ``lu_factor(fake, out=...)`` outside of modes.
     """
     ops = [fake._fake_storage.deferred.contents.op for fake in deferred_fakes([tensor])]  # type: ignore[union-attr]
     return any(op is not None and op.unreplayable_reason is not None for op in ops)
@@ -99,9 +111,10 @@ def run_draw(
     location: RawLocation | None,
     run: RunOnFakes,
 ) -> Any:
-    """Run a random operator on fakes. What eager refuses is refused at once; what eager has drawn
-    and written until then, it has drawn and written here, too.
+    """Run a random operator on fakes. A call that eager refuses raises at once; draws and writes
+    that eager does before its error are done, too.
     """
+    check_generator(func, args, kwargs)
     try:
         if traits.checks_parameters and _is_on_cpu(args, kwargs):
             _draw_on_values(func, args, kwargs, torch.Generator(device="cpu"))
@@ -126,8 +139,8 @@ def _draw_on_values(
     generator: torch.Generator | None,
     location: RawLocation | None = None,
 ) -> None:
-    """Draw as eager would, into copies. With a location, values written to the copies before an
-    error are recorded.
+    """Draw as eager would, into copies of the tensors. With `location`, an error is suppressed, and
+    values written to the copies before the error are recorded.
     """
     mutated = deferred_fakes(mutated_arguments(traits_of(func), args, kwargs))
     named = {} if generator is None else {"generator": generator}
@@ -146,19 +159,19 @@ def _draw_on_values(
 
 
 def materialize_storages(tensors: Sequence[torch.Tensor]) -> None:
-    """Materialize the storages of deferred tensors that are used with real ones: an optimizer's
-    state that was made while its parameters were deferred is written at each step from now on, and
-    what is broadcast is written by another rank.
+    """Materialize the storages of deferred tensors that are used with real ones: the state that an
+    optimizer made for deferred parameters, which each step writes; a tensor that is broadcast,
+    which another rank writes.
     """
     for fake in deferred_fakes(tensors):
         deferred: Any = fake._fake_storage.deferred
         make_real(deferred)
 
 
-def _fake_copies(result: Any) -> Any:
+def _fake_copies(result: Any, device: torch.device) -> Any:
     if isinstance(result, torch.Tensor):
-        return fake_copy(result)
-    return type(result)(_fake_copies(item) for item in result)
+        return fake_copy(result, device=device)
+    return type(result)(_fake_copies(item, device) for item in result)
 
 
 def _copies_of(mutated: list[FakeTensor]) -> dict[int, torch.Tensor]:
@@ -177,7 +190,7 @@ def _value_of(arg: Any, copies: dict[int, torch.Tensor]) -> Any:
 
 
 def _record_value(fake: FakeTensor, value: torch.Tensor, location: RawLocation | None) -> None:
-    """Record that `fake` has `value` now, a tensor that nobody else references."""
+    """Record a write of `value`, a tensor that nothing else references, to `fake`."""
     target = Read(contents_before_write(fake), fake._fake_meta)
     op = Op(torch.ops.aten.copy_.default, (target, External(value)), {}, location)
     add_write(op, fake._fake_storage)

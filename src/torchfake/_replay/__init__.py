@@ -8,7 +8,7 @@ The pipeline: the operations that the contents depend on are restricted to the e
 demanded, fused into groups that can be computed tile by tile, and run by threads as their
 dependencies allow. Files in reading order:
 
-    first_use        requests of what every program imports: the first one imports the other files
+    first_use        the entry for files that every program imports: imports the rest when called
     replay           the entry: requests contents, delivers storages; small replays run sequentially
     demand_analysis  which elements of each cell have to be computed
     slicing          operations rewritten to the demanded elements

@@ -2,15 +2,15 @@
 
 Input: operations in the recorded order, and the cells that are requested whole. Output: a
 :class:`Demand`, with the range of elements that is demanded of each cell; None if everything is.
-Invariant: whoever computes the demanded ranges has every element that these computations read.
+Invariant: the demanded ranges include every element that computing them reads.
 
-A shard is a copy of a part of a parameter. Of the parameter only this part is demanded, and so of
-all that it was computed from element by element, down to the draws. An operation that needs more
-(an orthogonal matrix, a norm, a draw that cannot be counted) demands all elements that it reads.
+A shard is a copy of a part of a parameter, so only that part is demanded, of the parameter and of
+all cells that it was computed from element by element, down to the draws. An operation that needs
+more (an orthogonal matrix, a norm, a draw that cannot be counted) demands all that it reads.
 
 Cells whose elements correspond one to one form a group, for which one range is demanded. Ranges are
-found backwards, from the last operation to the first: what copies into a cell demands the elements
-that it copies. This is repeated until no range grows, as a cell may be read again further up.
+found backwards, from the last operation to the first: a copy into a cell demands the elements that
+it copies. This is repeated until no range grows, since an earlier operation may read a cell too.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def _reads_part(op: Op) -> bool:
 
 
 class CellGroup:
-    """Cells with the same number of elements, of which the same range is demanded."""
+    """Cells whose elements correspond one to one, and of which one range is demanded."""
 
     def __init__(self, num_elements: int, itemsize: int) -> None:
         self.num_elements = num_elements
-        self.itemsize = itemsize  # of the widest dtype: all cells have as many elements
+        self.itemsize = itemsize  # of the widest dtype among the cells
         self.start = self.stop = 0  # empty: nothing is demanded yet
         self.can_be_sliced = True
 
     def extend(self, start: int, stop: int) -> bool:
-        """Extend the demanded range to include this one; whether it has grown."""
+        """Extend the demanded range to include another; return whether it has grown."""
         if start >= stop:
             return False
         if not self.can_be_sliced or self.num_elements * self.itemsize <= MIN_SLICED_BYTES:
@@ -85,8 +85,8 @@ class CellGroup:
 
 
 def align_range(start: int, stop: int, num_elements: int) -> tuple[int, int]:
-    """The range extended by a few elements, so that draws have the bits of the whole: see
-    :func:`torchfake._replay.tiling.as_tileable`. The last elements stay together.
+    """Extend a range by a few elements, so that its draws have the bits of a draw of all elements:
+    see :func:`torchfake._replay.tiling.as_tileable`. The last elements stay together.
     """
     stop = -(-stop // DRAW_ALIGNMENT) * DRAW_ALIGNMENT
     if num_elements - stop < 2 * DRAW_ALIGNMENT:
@@ -109,7 +109,7 @@ class Demand:
             if tileable is not None:
                 self._tileables[op.number] = tileable
                 self._merge_groups(tileable)
-        for op in sorted(ops, key=reads_file):  # a file has bytes: who reads them knows more
+        for op in sorted(ops, key=reads_file):  # file reads last: other operations know the dtype
             for cell, itemsize in _itemsizes(op):
                 if cell not in self._group_of:
                     self._put(cell, CellGroup(cell.num_bytes // itemsize, itemsize))
@@ -154,9 +154,9 @@ class Demand:
                 group.extend(0, group.num_elements)
 
     def propagate(self, op: Op) -> bool:
-        """Demand the elements that `op` reads for its demanded results; whether a range grew."""
+        """Demand what `op` reads for its demanded results; return whether a range grew."""
         if self.tileable(op) is not None or reads_file(op):
-            return False  # it reads the range that is demanded of its own group, or nothing
+            return False  # reads only its own group's demanded range, or no cell
         pair = copy_operands(op)
         if pair is not None:
             rows = self.demanded_rows(pair[0])
@@ -181,7 +181,7 @@ class Demand:
         return (first, last) if first < last else (0, 0)
 
     def groups_read_by_one_copy(self, ops: list[Op]) -> Iterator[tuple[CellGroup, Read, Read]]:
-        """Groups that tileable operations write and one copy reads, with its target and source."""
+        """Groups that tileable operations write and one copy reads, with that copy's operands."""
         users: dict[CellGroup, list[Op]] = {}
         for op in ops:
             tileable = self.tileable(op)
@@ -199,7 +199,7 @@ class Demand:
                 yield group, *pair
 
     def _has_group_itemsize(self, read: Read) -> bool:
-        """Whether elements of the record are elements of the cell's group."""
+        """Whether an element of the view is as large as an element of its cell."""
         return read.record.dtype.itemsize == self.itemsize(read.contents.cell)
 
     def _demand(self, read: Read) -> bool:
@@ -227,8 +227,8 @@ def _itemsizes(op: Op) -> Iterable[tuple[Cell, int]]:
 
 
 def _defines_whole(cell: Cell, op: Op) -> bool:
-    """Whether an operation that cannot be tiled gives all of `cell` its contents, not only what it
-    reads of it.
+    """Whether an operation that cannot be tiled defines all elements of `cell`, not only those that
+    it reads from `cell`.
     """
     return op.cached is not None or all(read.contents.cell is not cell for read in op.reads())
 
@@ -265,7 +265,7 @@ def _is_plain(record: Metadata) -> bool:
 
 
 def _rows_of(record: Metadata) -> tuple[int, int]:
-    """Along the first dimension that is longer than 1: the number of rows, and elements of each."""
+    """The number of rows along the first dimension longer than 1, and of elements in each row."""
     dim = _row_dim(record)
     return record.size[dim], math.prod(record.size[dim + 1 :])
 
@@ -275,7 +275,7 @@ def _row_dim(record: Metadata) -> int:
 
 
 def slice_rows(read: Read, rows: tuple[int, int], dim: int | None = None) -> Read:
-    """The view of the rows from the first to before the last: along `dim`, or else along the first
+    """The view of the rows ``rows[0]`` to ``rows[1] - 1`` along `dim`, which defaults to the first
     dimension that is longer than 1.
     """
     record, (first, last) = read.record, rows

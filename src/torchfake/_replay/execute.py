@@ -15,16 +15,19 @@ import torch
 from torchfake._core.memory import (
     allocate_storage,
     flat_view,
-    is_available,
+    pins_memory,
     replay_device,
     view_of,
 )
 from torchfake._core.schemas import overload_with_generator, with_repeats
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Op, Output, Read
+from torchfake._random.generator_memory import call_drawing_nothing
 from torchfake._random.generator_pool import GeneratorPool
 from torchfake._torch import backends, numerics
 from torchfake.errors import ReplayError
+
+_device = torch.device  # in a mode with fake devices, the name refers to a stand-in
 
 
 class Storages(dict[Cell, torch.UntypedStorage]):
@@ -33,6 +36,8 @@ class Storages(dict[Cell, torch.UntypedStorage]):
     def __missing__(self, cell: Cell) -> torch.UntypedStorage:
         try:
             storage = self[cell] = allocate_storage(cell.num_bytes, cell.device)
+        except RecursionError:
+            raise
         except RuntimeError as error:
             raise no_memory_error(cell, error) from error
         return storage
@@ -62,7 +67,7 @@ def execute(op: Op, storages: Storages, generators: GeneratorPool) -> None:
             result = _call(op, storages, generators)
         if op.outputs:
             _store_results(op, result, storages)
-    except ReplayError:
+    except (ReplayError, RecursionError):
         raise
     except Exception as error:
         raise replay_error(op, error) from error
@@ -72,7 +77,7 @@ def _store_results(op: Op, result: Any, storages: Storages) -> None:
     for output in op.outputs:
         value = result if output.position is None else result[output.position]
         if value is None or output.position == _WORKSPACES.get(op.func, -1):
-            continue  # kept for a backward pass only, and not needed for one here
+            continue  # only a backward pass would read it, and none is recorded
         if value.shape != output.record.size:
             raise ReplayError(
                 f"{op} gave a result of shape {list(value.shape)} when it was replayed, and one of "
@@ -89,9 +94,23 @@ _WORKSPACES = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
 def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
     args = with_repeats(op.func, op.args, _real_argument(op.args, storages))
     kwargs = op.kwargs and {n: _real_argument(arg, storages) for n, arg in op.kwargs.items()}
+    func, kwargs = _without_pinning(op.func, kwargs)
     if op.draw is None:
-        return op.func(*args, **kwargs)
+        return call_drawing_nothing(func, args, kwargs, ReplayError)
     return _call_with_draws(op, args, kwargs, generators)
+
+
+_PIN = torch.ops.aten._pin_memory.default
+
+
+def _without_pinning(func: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """An operator and its arguments, in memory that is not pinned where the machine cannot pin: a
+    program may be recorded for a GPU that is not there.
+    """
+    if (func is _PIN or kwargs.get("pin_memory")) and not pins_memory():
+        kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        return torch.ops.aten.clone.default if func is _PIN else func, kwargs
+    return func, kwargs
 
 
 def check_replayable(op: Op) -> None:
@@ -124,17 +143,17 @@ def _real_argument(arg: Any, storages: Storages) -> Any:
         return arg.tensor
     if type(arg) in (list, tuple):
         return [_real_argument(item, storages) for item in arg]
-    if type(arg) is torch.device and not is_available(arg):
+    if type(arg) is _device:
         return replay_device(arg)
     return arg
 
 
 def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> None:
-    """Make the storage of `result` that of its cell; copy it if the kernel has chosen another
-    layout than was recorded, or a lazy conjugate.
+    """Make the storage of `result` the storage of the output's cell. Copy the values instead if the
+    kernel has chosen another layout than was recorded, or a lazy conjugate.
     """
     record, cell = output.record, output.cell
-    if record.zero:  # what views and copies of it read
+    if record.zero:  # recorded views and copies of the zero tensor read zeros
         flat_view(storages[cell], torch.uint8).zero_()
         return
     same = result.stride() == record.stride and result.storage_offset() == record.offset
@@ -175,5 +194,5 @@ def _call_with_generator(
 
 
 def _init_with_generator(function: Any) -> Any:
-    """A function of torch.nn.init, if all of its draws come from its ``generator`` argument."""
+    """`function`, of torch.nn.init, if all of its draws are from its ``generator``; else None."""
     return function if function is not torch.nn.init.sparse_ else None

@@ -1,7 +1,7 @@
-"""Requests for contents, from files that every program imports: few programs replay anything.
+"""The entry to the replay for files that every program imports.
 
 Input: a deferred state, or a draw. Output: the values that ``_replay/replay`` computes. Invariant:
-the replay is imported by the first request, which takes as long as a tenth of importing torchfake.
+the replay is imported by the first request, since few programs replay anything.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def value_of(deferred: DeferredState, record: Metadata) -> torch.Tensor:
-    """The real tensor that a fake of `record` on that storage stands for; not to be written."""
+    """The real tensor with metadata `record` on a deferred storage. Callers must not write it."""
     from torchfake._replay import replay
 
     return replay.value_of(deferred, record)
 
 
 def make_real(deferred: DeferredState) -> torch.UntypedStorage:
-    """The memory of a deferred storage, which is computed if there is none yet."""
+    """The real memory of a deferred storage, which is computed if there is none yet."""
     from torchfake._replay import replay
 
     return replay.make_real(deferred)
 
 
 def run_draws(op: Op) -> None:
-    """Execute `op`, whose draws cannot be counted, so that it is known where they end."""
+    """Execute `op`, whose draws cannot be counted, to find the position at which they end."""
     from torchfake._replay import replay
 
     replay.run_draws(op)

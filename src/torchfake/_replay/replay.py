@@ -1,13 +1,13 @@
-"""Replay: recorded contents are computed, into real storages.
+"""The entry of a replay: computes recorded contents into real storages.
 
 Input: contents that are requested. Output: a real storage for each, delivered by a callback.
 Invariant: a storage belongs to the replay alone until it is delivered, and no storage that existed
-before is written; draws come from generators of the replay's own.
+before is written; draws come from the replay's own generators.
 
 Large replays go through the whole pipeline: demand analysis and slicing, then scheduling, then
 :mod:`torchfake._replay.workers` on all cores. Small ones, and those whose intermediate results are
-cached, execute all operations one after the other in the recorded order. Each operation finds what
-it read then, since whatever overwrote it came later.
+cached, execute all operations one after the other in the recorded order. Each operation reads the
+values that it read when recorded, since operations that overwrite these come later.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from torchfake._torch import dispatcher, numerics
 Deliver = Callable[[Contents, torch.UntypedStorage], None]
 
 MAX_CACHED_BYTES = 1024 * 1024
-"""Values up to this size are cached when they are read, with those they were computed from: a
-constructor that reads them in a loop would have them computed again each time."""
+"""Values up to this size are cached when they are read, together with the values that they were
+computed from: otherwise a constructor that reads in a loop would replay in each iteration."""
 
 MAX_SEQUENTIAL_BYTES = 256 * 1024
 """If no cell is larger than this, scheduling takes longer than execution."""
@@ -53,21 +53,21 @@ def replay(
 
     Args:
         requested: each is the last contents of its cell.
-        deliver: called with each of them and its storage, in this thread.
+        deliver: called with each of the contents and their storage, in this thread.
         cache_all: cache all intermediate results, for later replays.
         cache_small: cache the last contents of small cells.
         num_threads: None: ``torch.get_num_threads()``.
-        block_writers: of contents that are not needed as a whole: handed their elements block by
-            block, from any thread; where that is possible `deliver` is not called. With these, all
-            memory is bounded, that of requested contents included.
+        block_writers: for contents that are not needed as a whole: called with their elements block
+            by block, from any thread. Where that is possible, `deliver` is not called. With block
+            writers, the limit of memory includes the requested contents.
 
     Raises:
         ReplayError: naming the operation that cannot be replayed, or failed.
     """
     computed: list[Contents] = []
-    # Denormals: on this thread, and on those that it starts.
+    # Denormals are kept on this thread, and on threads that it starts.
     with dispatcher.as_eager(), numerics.denormals_flushed(False):
-        for contents in list(requested):  # `deliver` may change what it came from
+        for contents in list(requested):  # copied: `deliver` may change `requested`
             if contents.op is not None:
                 computed.append(contents)
             else:
@@ -109,7 +109,7 @@ def _run_scheduled(
 
 
 def value_of(deferred: DeferredState, record: Metadata) -> torch.Tensor:
-    """The real tensor that a fake of `record` on that storage stands for; not to be written."""
+    """The real tensor with metadata `record` on a deferred storage. Callers must not write it."""
     if deferred.real is None:
         computed: list[torch.UntypedStorage] = []
         is_small = deferred.contents.cell.num_bytes <= MAX_CACHED_BYTES
@@ -123,8 +123,8 @@ def value_of(deferred: DeferredState, record: Metadata) -> torch.Tensor:
 
 
 def make_real(deferred: DeferredState) -> torch.UntypedStorage:
-    """The memory of a deferred storage, which is computed if there is none yet. From now on the
-    program reads and writes that: it is called when something gets its address.
+    """The real memory of a deferred storage, which is computed if there is none yet. After this,
+    operations on the storage's fakes read and write that memory.
     """
     if deferred.real is None:
         replay([deferred.contents], deferred.set_real)
@@ -143,7 +143,7 @@ def clear_cached_results() -> None:
 
 
 def run_draws(op: Op) -> None:
-    """Execute `op`, whose draws cannot be counted, so that it is known where they end."""
+    """Execute `op`, whose draws cannot be counted, to find the position at which they end."""
     with dispatcher.as_eager():
         ops = dependencies([op])
         _SequentialReplay(ops, _count_uses(ops)).run([], lambda *_: None)
@@ -192,7 +192,7 @@ class _SequentialReplay:
                     self._cache_last(cell, storage)
 
     def _cache_last(self, cell: Cell, storage: torch.UntypedStorage) -> None:
-        """Cache the last contents of `cell`, if it is small, in place of its contents before."""
+        """Cache the last contents of a small cell, and drop cached earlier contents of the cell."""
         op = self._last_writers[cell]
         if storage.nbytes() > MAX_CACHED_BYTES:
             return

@@ -1,8 +1,8 @@
 """Tasks of a replay: operations fused into groups, and the dependencies between them.
 
 Input: operations in the order in which they were recorded. Output: a :class:`Schedule` of tasks,
-each with the tasks that it depends on. Invariant: two tasks that touch the same cell are ordered,
-and so are two of which one draws where the other's draws end; all other tasks are independent.
+each with the tasks that it depends on. Invariant: two tasks that touch the same cell are ordered;
+a task that draws where an uncounted draw ends follows that draw; other tasks are independent.
 
 Operations that can be computed tile by tile (:mod:`torchfake._replay.tiling`) are fused with those
 on the same elements, as long as no other task depends on either. The rest are executed whole, one
@@ -151,7 +151,7 @@ class _ScheduleBuilder:
             task.dependencies.add(other)
 
     def _depend_on_draws(self, task: Task, op: Op) -> None:
-        """Where an uncounted draw ends is known when it has been executed."""
+        """Make `task` wait for the uncounted draw at whose end `op` draws."""
         waits_for = op.draw.pending_draw
         if waits_for is not None:
             task.dependencies.add(self._uncounted_draws[waits_for.number])

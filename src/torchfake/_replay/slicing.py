@@ -2,11 +2,11 @@
 
 Input: operations in the recorded order, and the cells that are requested whole. Output: the
 operations rewritten to smaller cells, which hold the demanded ranges alone. Invariant: every
-element that is computed keeps its bits; a draw begins as much later in its sequence as random words
-are skipped with the elements before its range.
+element that is computed keeps its bits; a draw of a range starts later in its sequence, by the
+number of random words that the elements before the range take.
 
-For columns of a matrix the elements in between are drawn too, as this is faster than to jump in the
-sequence from row to row. Only one block of the matrix exists at a time then.
+For some columns of a matrix, whole rows are drawn, as that is faster than jumping in the sequence
+from row to row; but only one block of rows exists at a time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _GroupSlice:
         self._sliced_cells: dict[Cell, Cell] = {}
 
     def cell(self, cell: Cell) -> Cell:
-        """The cell that holds the range of `cell`."""
+        """The smaller cell that holds this range of `cell`."""
         if self.is_whole:
             return cell
         if cell not in self._sliced_cells:
@@ -94,7 +94,7 @@ class _CopyBlocks(NamedTuple):
 
 
 class _Rewriter:
-    """Writes operations anew, on cells of the demanded size."""
+    """Rewrites operations to cells of the demanded size."""
 
     def __init__(self, demand: Demand, ops: list[Op]) -> None:
         self._demand = demand
@@ -164,7 +164,7 @@ class _Rewriter:
                 yield _number_block(new, i, blocks)
 
     def _restricted(self, op: Op, tileable: TileableOp, group_slice: _GroupSlice) -> Op | None:
-        """A tileable operation on the elements of a slice; None if it works on none of them."""
+        """A tileable operation on the elements of a slice; None if it covers none of them."""
         first, last = tileable.clip(group_slice.start, group_slice.stop)
         if group_slice.is_whole:
             return op
@@ -175,7 +175,7 @@ class _Rewriter:
             Output(m.position, view.contents.cell, view.record)
             for m, view in zip(op.outputs, views, strict=True)
         )
-        reads_shape = is_factory(op)  # of some tensor: the result itself has the right one
+        reads_shape = is_factory(op)  # and no values: the result has the right shape
 
         def restrict(arg: Any) -> Any:
             if type(arg) is not Read:

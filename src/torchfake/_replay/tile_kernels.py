@@ -2,8 +2,8 @@
 
 Input: a recorded operation. Output: a kernel, which computes the operation on slices of its
 operands; None if its arguments do not allow that. Invariant: an operator is computed by tiles only
-if its results have the same bits: for draws and arithmetic this torch is tried once per operator,
-dtype and arguments, and for copies the conversion must not depend on an element's index.
+if its results have the same bits. For draws and arithmetic, the installed torch is tested once for
+each operator, dtype and arguments; for copies, no conversion may depend on an element's index.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _copy_in_place(op: Op) -> Kernel | None:
 
 
 def _converts_exactly(source: Metadata, target: Metadata) -> bool:
-    """Whether each element gets the same bits at any index: rounding between floating dtypes does
-    so, but the result for numbers that an integer cannot hold may depend on the index.
+    """Whether a conversion gives an element the same bits at any index. Rounding between floating
+    dtypes does; the result for a number that an integer cannot hold may depend on the index.
     """
     both_float = source.dtype.is_floating_point and target.dtype.is_floating_point
     return source.dtype == target.dtype or both_float
@@ -162,12 +162,12 @@ _BUILDERS: dict[str, Builder] = {
 }  # fmt: skip
 
 
-# Whether tiles have the bits of the whole: tried on this torch.
+# Tests of the installed torch: whether tiles have the bits of the whole.
 
 
 @cache
 def tiled_draws_match(packet: str, dtype: torch.dtype) -> bool:
-    """Whether this torch draws the same numbers tile by tile."""
+    """Whether the installed torch draws the same numbers tile by tile."""
     with dispatcher.as_eager():
         whole, tiled = (torch.empty(105, dtype=dtype, device="cpu") for _ in range(2))
         for target, edges in ((whole, [0, 105]), (tiled, [0, 16, 80, 105])):
@@ -182,13 +182,13 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_exact(op: Op) -> bool:
-    """Whether this torch gives equal bits for tiles: a vectorised kernel may round otherwise than
-    the scalar one that computes the elements left over.
+    """Whether the installed torch gives equal bits for tiles: a vectorised kernel may round
+    differently from the scalar one that computes the remaining elements.
     """
     records = [arg.record for arg in op.args if type(arg) is Read]
     dtypes = tuple(record.dtype for record in records)
     if not all(dtype.is_floating_point and dtype.itemsize > 1 for dtype in dtypes):
-        return False  # with integers the default dtype may take part
+        return False  # results for integers may depend on the default dtype
     if any(type(arg) is External for arg in op.args):
         return False
     others = tuple(_TENSOR if type(arg) is Read else arg for arg in op.args)

@@ -2,7 +2,7 @@
 
 Input: tileable operations, and a range of their elements. Output: this range of the cells that are
 needed: in their storages, or handed over block by block. Invariant: ranges of a group can be
-computed in any order, by any number of threads at a time; cells that nobody else needs exist as
+computed in any order, by any number of threads at a time; cells that no other task needs exist as
 tiles only.
 """
 
@@ -25,7 +25,7 @@ TILE_ELEMENTS = 32 * 1024
 start threads of its own (at::internal::GRAIN_SIZE)."""
 
 DRAW_TILE_ELEMENTS = 4 * 1024 * 1024
-"""Elements of a tile where a single draw is all there is to compute: what Ctrl-C waits for."""
+"""Elements of a tile that a single draw computes. Ctrl-C takes effect after the tile."""
 
 ELEMENTS_AT_ONCE = 2 * 1024 * 1024
 """Elements that exist at a time, in all threads together, of a cell that is handed over block by
@@ -42,7 +42,7 @@ class TileBuffers:
     _storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
 
     def get(self, index: int, num_elements: int, dtype: torch.dtype) -> torch.Tensor:
-        """The buffer of this number, of at least so many elements."""
+        """The buffer with number `index`, as `num_elements` elements of `dtype`."""
         storage = self._storages.get(index)
         if storage is None or storage.nbytes() < num_elements * dtype.itemsize:
             storage = torch.UntypedStorage(num_elements * dtype.itemsize, device="cpu")
@@ -64,7 +64,7 @@ class BufferAssignment:
 
 
 def block_elements(num_threads: int) -> int:
-    """The elements of a block, where so many threads have one each."""
+    """The number of elements of a block, if each of `num_threads` threads has a block."""
     return max(2 * TILE_ELEMENTS, ELEMENTS_AT_ONCE // num_threads)
 
 
@@ -137,7 +137,7 @@ class TileLoop:
                 yield first, last, active
 
     def _is_single_draw(self, active: list[TileableOp]) -> bool:
-        """Whether one draw is all there is to compute, into memory that has room for it."""
+        """Whether there is only one draw to compute, into memory with room for a large tile."""
         if len(active) > 1 or active[0].draw is None:
             return False
         is_whole = all(view.cell in self._assignment.whole for view in active[0].views)
@@ -155,6 +155,8 @@ class TileLoop:
             num_words = (start - tileable.start) * tileable.words_per_element
             generator = self._generators.at(tileable.draw, num_words)
             tileable.kernel(slices, generator)
+        except RecursionError:
+            raise
         except Exception as error:
             raise replay_error(tileable.op, error) from error
         self._generators.advance_by(_words_drawn(tileable, start, stop))
@@ -183,13 +185,13 @@ class TileLoop:
 def _words_drawn(tileable: TileableOp, start: int, stop: int) -> int:
     assert tileable.draw is not None
     assert tileable.draw.num_words is not None
-    if stop == tileable.stop:  # with those that the last elements take again
+    if stop == tileable.stop:  # with the words of elements that are drawn again
         return tileable.draw.num_words - (start - tileable.start) * tileable.words_per_element
     return (stop - start) * tileable.words_per_element
 
 
 def _split(start: int, stop: int, size: int, length: int) -> Iterator[tuple[int, int]]:
-    """Ranges of about `size` elements, split where draws can be."""
+    """Ranges of about `size` elements, split where draws can be split."""
     while start < stop:
         end = stop if stop - start <= size else aligned_stop(start + size, length)
         end = min(end, stop)

@@ -3,7 +3,7 @@
 Input: a recorded operation. Output: a :class:`TileableOp`, which computes any range of its elements
 without the others; None if the operation has to be executed whole. Invariant: tiled or not, the
 bits are the same. Draws are split at multiples of 16 elements, where torch's kernels start anew;
-arithmetic is split anywhere, if this torch was seen to give equal bits.
+arithmetic is split anywhere, if a test of the installed torch gives equal bits.
 
 All operands of a tileable operation are cells with the same number of elements, in the same order
 in memory. Element i of the result depends on elements i of the operands alone, or on position i of
@@ -37,7 +37,7 @@ DRAW_ALIGNMENT = NORMAL_BLOCK_ELEMENTS
 
 
 class FlatView(NamedTuple):
-    """All elements of a cell in memory order, as one dimension of this dtype."""
+    """All elements of a cell in memory order, as one dimension of dtype `dtype`."""
 
     cell: Cell
     dtype: torch.dtype
@@ -59,7 +59,7 @@ class TileableOp(NamedTuple):
         return self.op.draw  # type: ignore[no-any-return]
 
     def clip(self, start: int, stop: int) -> tuple[int, int]:
-        """The part of a range that this operation covers: empty if its start is not less."""
+        """The part of a range that the operation covers; empty unless it starts before it stops."""
         return max(start, self.start), min(stop, self.stop)
 
 
@@ -69,7 +69,7 @@ def as_tileable(op: Op) -> TileableOp | None:
     if build is None or op.cached is not None or op.unreplayable_reason is not None:
         return None
     if op.numerics.flushes_denormals or not op.numerics.rounds_to_nearest:
-        return None  # settings of one thread
+        return None  # settings of one thread; tiles are computed by several
     operands = [(output.record, output.cell) for output in op.outputs]
     if not builds_factory(build):  # factories read no values
         reads = [(read.record, read.contents.cell) for read in op.args if type(read) is Read]
@@ -96,7 +96,7 @@ def is_factory(op: Op) -> bool:
 
 
 def _is_tileable_argument(arg: Any) -> bool:
-    """Whether all tiles take the same argument: no real tensor but a scalar, no list of tensors."""
+    """Whether tiles can be given `arg`: no real tensor with dims, and no list of tensors."""
     if type(arg) is External:
         return arg.tensor.dim() == 0 and arg.tensor.device.type == "cpu"
     return type(arg) not in (list, tuple) or not any(isinstance(i, (Read, External)) for i in arg)

@@ -1,8 +1,8 @@
 """The queue of a replay's tasks: which can begin, in what order, and in how much memory.
 
 Input: a schedule, and the cells that are requested. Output: work for threads: single operations,
-ranges of fused groups, cells that can be delivered. Invariant: memory in addition to what is
-requested stays below a limit, except for one task that needs more by itself. All methods are called
+ranges of fused groups, cells that can be delivered. Invariant: memory in addition to the requested
+cells stays below a limit, except for one task that needs more by itself. All methods are called
 with the lock of the workers held.
 
 Elements of fused groups are handed out in the order in which they were recorded, from the first
@@ -25,10 +25,11 @@ from torchfake._replay.tile_loop import BlockWriter, BufferAssignment, aligned_s
 from torchfake._replay.tiling import DRAW_ALIGNMENT
 
 MAX_SCRATCH_BYTES = 64 * 1024 * 1024
-"""Memory in addition to what is requested. A cell that is larger is the only one."""
+"""The limit of memory in addition to requested cells. A larger cell exists without others."""
 
 MIN_RANGE_ELEMENTS, MAX_RANGE_ELEMENTS = 1 << 22, 1 << 26
-"""Elements that a thread takes at once: the fewest take longer than two jumps of a generator."""
+"""The fewest and most elements that a thread takes at once. To compute the fewest takes longer than
+two jumps of a generator."""
 
 
 class GroupProgress:
@@ -38,7 +39,7 @@ class GroupProgress:
         self.group = group
         self.next = 0  # the first element that no thread has taken
         self.num_unfinished = group.cell_length
-        self.assignment: BufferAssignment | None = None  # from when it was begun
+        self.assignment: BufferAssignment | None = None  # None until the group has begun
 
     @property
     def num_untaken(self) -> int:
@@ -80,12 +81,12 @@ class WorkQueue:
         for task in tasks:
             for other in task.dependencies:
                 self._dependents.setdefault(other, []).append(task)
-        self._ready_ops: list[SingleOp] = []  # in order, as the two lists below
+        self._ready_ops: list[SingleOp] = []  # sorted, like the two lists below
         self._ready_free_ops: list[SingleOp] = []  # these allocate nothing, and may free memory
         self._ready_groups: list[GroupProgress] = []
         self._deliverable: deque[Cell] = deque()
         self._num_running = 0  # ranges and single operations
-        self._num_bytes = 0  # that count towards the limit
+        self._num_bytes = 0  # bytes that count towards the limit
         for task in tasks:
             if not self._num_dependencies[task]:
                 self._enqueue(task)
@@ -121,7 +122,7 @@ class WorkQueue:
             ready = self._ready_ops if self._bytes_to_allocate(task) else self._ready_free_ops
             bisect.insort(ready, task, key=lambda other: other.number)
 
-    # What begins.
+    # Tasks that begin.
 
     def take_for_main(self) -> Cell | SingleOp | list[TakenRange] | None:
         """The next work of the calling thread: a cell to deliver, an operation, ranges of groups;
@@ -140,7 +141,7 @@ class WorkQueue:
 
     def take_ranges(self, over_limit: bool = False) -> list[TakenRange]:
         """The next elements of groups: enough to be worth a turn, and few enough to leave some to
-        other threads. With `over_limit`, those of one group even if there is no memory for it.
+        other threads. With `over_limit`, one group is taken even if its memory exceeds the limit.
         """
         startable = self._startable_groups(over_limit)
         size = sum(progress.num_untaken for progress in startable) // (2 * self._num_threads)
@@ -222,7 +223,7 @@ class WorkQueue:
         """Whether no memory will be freed before something else begins."""
         return not self._num_running and not self._deliverable
 
-    # What is finished.
+    # Tasks that are finished.
 
     def finish_range(self, taken: TakenRange, *, was_stopped: bool) -> None:
         progress = taken.progress

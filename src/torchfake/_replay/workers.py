@@ -1,8 +1,8 @@
 """The threads of a replay.
 
 Input: a schedule, and the cells that are requested. Output: each requested cell, delivered in the
-calling thread as soon as no task will write it again. Invariant: however it ends, no thread is left
-running, and no cell that was not delivered is referenced.
+calling thread as soon as no task will write it again. Invariant: however the replay ends, no thread
+is left running, and no cell that was not delivered is referenced.
 
 The calling thread executes single operations in order, delivers cells, and otherwise computes
 ranges of fused groups, as its helpers do: see :mod:`torchfake._replay.work_queue`.
@@ -37,10 +37,10 @@ class Workers:
     Args:
         schedule: the tasks.
         requested: the cells to deliver.
-        deliver: called with each and its storage, in the calling thread.
+        deliver: called with each requested cell and its storage, in the calling thread.
         num_threads: the calling one included.
-        block_writers: of requested cells that need not exist as a whole: handed their blocks, from
-            any thread; where that is possible `deliver` is not called.
+        block_writers: for requested cells that need not exist as a whole: called with their blocks,
+            from any thread. Where that is possible, `deliver` is not called.
         counts_requested: whether requested cells count towards the limit of memory.
     """
 
@@ -64,7 +64,7 @@ class Workers:
             counts_requested=counts_requested,
         )
         self._known = KnownStates()
-        self._lock = threading.Lock()  # of the queue
+        self._lock = threading.Lock()  # protects the queue
         self._main_runs = threading.Lock()  # held as long as the calling thread runs tasks
         self._wakeups = [SimpleQueue[None]() for _ in range(num_threads)]
         self._error: BaseException | None = None
@@ -73,7 +73,7 @@ class Workers:
         """Run all tasks.
 
         Raises:
-            ReplayError: of the operation that failed, from whichever thread.
+            ReplayError: naming the operation that failed, in any of the threads.
         """
         threads = [
             threading.Thread(target=self._run_helper, args=(wakeup,), name="torchfake", daemon=True)
@@ -166,7 +166,7 @@ def _wait(wakeup: SimpleQueue[None]) -> None:
 
 
 def _join_all(threads: list[threading.Thread]) -> None:
-    """Wait until all have ended, which is soon; a second Ctrl-C is raised after that."""
+    """Wait until all threads have ended; a Ctrl-C that arrives meanwhile is raised after that."""
     interrupt = None
     for thread in threads:
         while thread.is_alive():

@@ -1,18 +1,20 @@
-"""Tensors that are sharded over ranks: what a rank has of them, and whether ranks agree.
+"""Tensors that are sharded over ranks: a rank's shards of them, and agreement between ranks.
 
-Input: DTensors of deferred shards, or of real ones. Output: the slices of the full tensor that this
-rank has, what a deferred shard was sliced from, and errors that all ranks raise together.
-Invariant: nothing is changed here, and ranks exchange digests and messages, and values only
-where they are asked to (``row_exchange``).
+Input: DTensors of deferred or real shards. Output: the slices of the full tensor that this rank
+has, the storage that a deferred shard was sliced from, and errors that all ranks raise together.
+Invariant: ranks exchange digests and messages; values only in ``row_exchange``, which the user
+requests.
 
 Files, in reading order:
 
     local_tensors     the deferred tensors of this rank: plain ones, and the shards of DTensors
     local_slices      which elements of the full tensor a shard has
-    provenance        what a deferred shard was sliced from
-    rank_agreement    whether all ranks have recorded the same
-    row_exchange      columns, made of rows that ranks draw in turn and exchange
+    provenance        the full tensor that a deferred shard was sliced from
+    rank_agreement    a check that all ranks have recorded the same operations
+    one_source        which tensors one rank sends to the others
+    sent_targets      the tensors of a module that another rank may send values for
+    row_exchange      column shards, assembled from rows that the ranks draw and exchange
     row_packing       the rows that a rank draws, in the order in which they are sent
-    exchange_batches  these exchanges batch by batch, errors told to the others
+    exchange_batches  row exchanges, batch by batch; errors are sent to the other ranks
     shared_errors     an error on one rank, raised on all of them
 """

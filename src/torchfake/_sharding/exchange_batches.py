@@ -1,8 +1,8 @@
-"""Shards of columns materialized from rows that ranks exchange, batch by batch.
+"""Column shards, materialized from rows that ranks exchange, batch by batch.
 
-Input: what is exchanged, and the deferred fakes. Output: those fakes, real. Invariant: an error on
-one rank is raised on all ranks of its group, before they would wait for it; afterwards the record
-is what it was.
+Input: the exchanges, and the operations that read their values. Output: the shards, materialized.
+Invariant: an error on one rank is raised on all ranks of its process group, so that none waits for
+it; the record is unchanged afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def materialize_exchanged(
     places: dict[str, Place | None],
     install: Callable[[list[Exchange]], None],
 ) -> None:
-    """Exchange the values of each batch, and call `install`, which replays its shards from them."""
+    """Exchange the values of each batch, and call `install`, which replays the batch's shards while
+    the operations at `places` (see :func:`row_exchange.first_copy`) read the exchanged values.
+    """
     pending, scratch = list(row_exchange.batches(exchanges)), row_exchange.Scratch()
     while pending:
         try:
@@ -49,7 +51,7 @@ def materialize_exchanged(
 
 
 def _tell(pending: list[list[Exchange]], message: str) -> None:
-    """Tell the ranks of each group that waits for this one."""
+    """Send an error message to the ranks of all groups with pending exchanges."""
     for group in {id(batch[0].group): batch[0].group for batch in pending}.values():
         dtensors.gather_in_group(message, group)
 

@@ -1,13 +1,13 @@
-"""Which elements of a tensor this rank has.
+"""The elements of a tensor that this rank has.
 
 Input: a tensor, sharded or not. Output: its :class:`LocalSlices`: for each dimension, ranges of
-indices of the full tensor. Invariant: they have the shape of the shard that they describe, element
-for element; a shard whose elements cannot be determined is refused by name.
+indices of the full tensor. Invariant: the slices have the shape of the shard that they describe; a
+shard whose elements cannot be determined is refused by name.
 
 A dimension may be sharded along several axes of a mesh. DTensor reads its placements from left to
 right, and writes "sharded by tensor parallelism first, then by FSDP" as a shard with a split
-factor. For uneven sizes the two do not give the same: FSDP2 splits the shard that it finds. That
-order is tried first here, and what DTensor would make of the placements after it.
+factor. For uneven sizes, the two orders give different shards: FSDP2 splits the shard that it
+finds. FSDP2's order is tried first, then DTensor's left-to-right reading.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torchfake._torch.distributed.dtensors import AxisSplit
 from torchfake.errors import CheckpointError
 
 Ranges = tuple[tuple[int, int], ...]
-"""Start and stop of ranges of indices, in order."""
+"""Ranges of indices as (start, stop), in order."""
 
 
 class Chunk(NamedTuple):
@@ -40,7 +40,7 @@ class LocalSlices:
 
     Args:
         global_shape: the shape of the full tensor.
-        ranges: of indices, for each dimension.
+        ranges: the ranges of indices, for each dimension.
     """
 
     def __init__(self, global_shape: tuple[int, ...], ranges: tuple[Ranges, ...]) -> None:
@@ -65,7 +65,7 @@ class LocalSlices:
         return full
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks that the shard consists of."""
+        """The chunks of the shard: all combinations of one range per dimension."""
         by_dim = [[*zip(_local_starts(ranges), ranges, strict=True)] for ranges in self.ranges]
         for selected in itertools.product(*by_dim):
             yield Chunk(
@@ -75,15 +75,15 @@ class LocalSlices:
             )
 
     def byte_runs(self, start: int, stop: int, itemsize: int) -> Iterator[tuple[int, int]]:
-        """Where bytes of the shard, in order of its elements, are in the full tensor.
+        """Locate bytes of the shard, in the order of its elements, in the full tensor.
 
         Args:
-            start: a byte of the shard.
-            stop: the byte behind the last.
+            start: the first byte, counted in the shard.
+            stop: the byte after the last.
             itemsize: bytes of an element.
 
         Yields:
-            The offset of a byte in the full tensor, and how many bytes follow each other there.
+            The offset in the full tensor of a run of contiguous bytes, and its number of bytes.
         """
         run_bytes = self._run_length * itemsize
         while start < stop:
@@ -93,8 +93,8 @@ class LocalSlices:
             start += num_bytes
 
     def _contiguous_runs(self) -> tuple[int, int]:
-        """Elements are contiguous in the full tensor in runs: the number of dimensions outside of
-        a run, and the number of elements in one.
+        """The longest runs of the shard's elements that are contiguous in the full tensor: the
+        number of dimensions outside a run, and the number of elements in a run.
         """
         length, dim = 1, len(self.global_shape)
         while dim > 0 and self.shape[dim - 1] == self.global_shape[dim - 1]:
@@ -106,7 +106,7 @@ class LocalSlices:
         return dim, length
 
     def _run_offset(self, run: int) -> int:
-        """The element of the full tensor that a run starts with."""
+        """The offset, in elements of the full tensor, at which a run starts."""
         offset, inner = 0, self._num_outer_dims
         if inner < len(self.global_shape) and self.ranges[inner]:
             offset = self.ranges[inner][0][0] * self._strides[inner]
@@ -116,15 +116,20 @@ class LocalSlices:
         return offset
 
 
+def whole(shape: tuple[int, ...]) -> LocalSlices:
+    """All of a tensor."""
+    return LocalSlices(shape, tuple(((0, size),) for size in shape))
+
+
 def local_slices_of(name: str, tensor: Any) -> LocalSlices:
     """The slices that this rank has of `tensor`, which may be a DTensor.
 
     Raises:
-        CheckpointError: if they cannot be determined, by name.
+        CheckpointError: if they cannot be determined; gives `name`.
     """
     global_shape = tuple(tensor.shape)
     if not dtensors.is_dtensor(tensor):
-        return LocalSlices(global_shape, tuple(((0, size),) for size in global_shape))
+        return whole(global_shape)
     if dtensors.is_partial_sum(tensor):
         raise CheckpointError(
             f"{name} is a DTensor with a pending sum over the ranks: redistribute() it first"
@@ -148,7 +153,7 @@ def local_slices_of(name: str, tensor: Any) -> LocalSlices:
 
 
 def _ranges(size: int, local_size: int, splits: list[AxisSplit]) -> Ranges | None:
-    """Indices of a dimension on this rank; None if no order of the splits leaves `local_size`."""
+    """Indices of a dimension on this rank; None if neither order of splits gives `local_size`."""
     for order in (_order_of_splitting(splits), splits):
         ranges: Ranges = ((0, size),)
         for split in order or ():
@@ -159,7 +164,7 @@ def _ranges(size: int, local_size: int, splits: list[AxisSplit]) -> Ranges | Non
 
 
 def _order_of_splitting(splits: list[AxisSplit]) -> list[AxisSplit] | None:
-    """Splits that have a factor come after as many parts as it says; None if there are fewer."""
+    """Put each split with a factor after splits into that many parts; None if there are not."""
     order: list[AxisSplit] = []
     pending: list[AxisSplit] = []
     for split in splits:
@@ -174,12 +179,12 @@ def _order_of_splitting(splits: list[AxisSplit]) -> list[AxisSplit] | None:
 
 
 def _quotient(number: int, divisor: int) -> int:
-    """The quotient; 0 where there is a remainder."""
+    """The quotient; 0 if there is a remainder."""
     return number // divisor if number % divisor == 0 else 0
 
 
 def _apply(ranges: Ranges, split: AxisSplit) -> Ranges:
-    """What a split leaves: one part of each block; the number of blocks is its split factor."""
+    """Split each block of indices, and keep this rank's part; `split_factor` counts the blocks."""
     length = _total_length(ranges)
     num_blocks = max(1, split.split_factor)
     block_size = -(-length // num_blocks)
@@ -193,7 +198,7 @@ def _apply(ranges: Ranges, split: AxisSplit) -> Ranges:
 
 
 def _subranges(ranges: Ranges, local_start: int, local_stop: int) -> Iterator[tuple[int, int]]:
-    """The indices in `ranges` from the one at `local_start` to the one before `local_stop`."""
+    """The indices in `ranges` at the positions from `local_start` up to `local_stop`."""
     for local, (start, stop) in zip(_local_starts(ranges), ranges, strict=True):
         shift = start - local
         low, high = max(start, local_start + shift), min(stop, local_stop + shift)
@@ -202,7 +207,7 @@ def _subranges(ranges: Ranges, local_start: int, local_stop: int) -> Iterator[tu
 
 
 def _merged(ranges: list[tuple[int, int]]) -> Ranges:
-    """The same indices, adjacent ranges as one."""
+    """Merge adjacent ranges."""
     merged: list[tuple[int, int]] = []
     for start, stop in ranges:
         if merged and merged[-1][1] == start:
@@ -213,7 +218,7 @@ def _merged(ranges: list[tuple[int, int]]) -> Ranges:
 
 
 def _local_starts(ranges: Ranges) -> list[int]:
-    """Where each range starts in the shard."""
+    """The position in the shard at which each range starts."""
     lengths = (stop - start for start, stop in ranges)
     return [0, *itertools.accumulate(lengths)][: len(ranges)]
 

@@ -1,8 +1,7 @@
-"""What tensors are on this rank: plain ones themselves, a DTensor its shard, another wrapper what
-is inside it.
+"""The deferred tensors of this rank: plain ones, shards of DTensors, and those in other wrappers.
 
-Input: tensors by name. Output: those of them that are deferred fakes, or wrappers of such.
-Invariant: a fake that was not recorded is refused by name.
+Input: tensors by name. Output: the deferred fakes among or inside them, and the wrappers of such
+fakes. Invariant: a fake that was not recorded is refused by name.
 """
 
 from __future__ import annotations
@@ -21,16 +20,24 @@ NamedTensors = list[tuple[str, torch.Tensor]]
 
 
 class LocalTensors(NamedTuple):
-    """The deferred tensors of this rank among others, by name."""
+    """The deferred tensors of this rank, by name."""
 
-    fakes: list[tuple[str, FakeTensor]]  # all of them; of wrappers, what they consist of
-    shards: NamedTensors  # the DTensors of deferred shards
-    wrapped: NamedTensors  # the wrappers of deferred tensors that are no DTensors
+    fakes: list[tuple[str, FakeTensor]]  # all deferred fakes, those inside wrappers included
+    shards: NamedTensors  # the DTensors whose shard is deferred
+    wrapped: NamedTensors  # other wrappers of deferred tensors
 
 
-def check_recorded(name: str, fake: FakeTensor) -> None:
-    """Refuse a fake that has no record, by name."""
-    if fake._fake_storage.deferred is None:
+def check_recorded(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a fake that has no record, and a plain meta tensor, by name."""
+    if not isinstance(tensor, FakeTensor):
+        if tensor.is_meta:
+            raise NotDeferredError(
+                f"{name} is a plain meta tensor, whose values were never recorded: it was made "
+                'under torch.device("meta"), by init_empty_weights() or .to("meta"). Build the '
+                "module with torchfake.deferred_init() instead, or give it memory by "
+                "module.to_empty(device=...) and initialise or load it"
+            )
+    elif tensor._fake_storage.deferred is None:
         raise NotDeferredError(
             f"{name} is fake and was not recorded: it was made in fake_mode(), or computed from a "
             "fake that was. Make it inside deferred_init() or deferred_mode()"
@@ -45,8 +52,8 @@ def is_or_holds_deferred(tensor: torch.Tensor) -> bool:
 
 
 def local_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> LocalTensors:
-    """The deferred tensors of this rank: of DTensors, their shards; of other wrappers, what they
-    consist of, and of their gradients.
+    """Collect the deferred tensors of this rank: plain ones, shards of DTensors, and the tensors
+    inside other wrappers and inside the wrappers' gradients.
 
     Raises:
         NotDeferredError: for a fake that was not recorded.
@@ -58,6 +65,8 @@ def local_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> LocalTensors:
             found.fakes.append((name, tensor))
         elif type(tensor) not in _REAL_TYPES:
             _add_wrapper(found, name, tensor)
+        else:
+            check_recorded(name, tensor)
     return found
 
 
@@ -67,15 +76,15 @@ _REAL_TYPES = (torch.Tensor, torch.nn.Parameter)
 def _add_wrapper(found: LocalTensors, name: str, tensor: torch.Tensor) -> None:
     is_dtensor = dtensors.is_dtensor(tensor)
     local = dtensors.shard_of(tensor) if is_dtensor else tensor
+    check_recorded(name, local)
     if isinstance(local, FakeTensor):
-        check_recorded(name, local)
         found.fakes.append((name, local))
         found.shards.append((name, tensor))
         return
     if not is_or_holds_deferred(local):
         return
     for inner, leaf in subclass.named_leaves(name, local):
-        if isinstance(leaf, FakeTensor):  # others were real when they were wrapped
+        if isinstance(leaf, FakeTensor):  # other leaves were real when they were wrapped
             check_recorded(inner, leaf)
             found.fakes.append((inner, leaf))
     if local.grad is not None:
@@ -85,7 +94,7 @@ def _add_wrapper(found: LocalTensors, name: str, tensor: torch.Tensor) -> None:
 
 
 def deferred_shards(named: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
-    """Names and DTensors of deferred shards among these."""
+    """The DTensors among `named` whose shard on this rank is deferred."""
     return [
         (name, tensor)
         for name, tensor in named

@@ -1,8 +1,8 @@
-"""What a deferred shard was sliced from.
+"""The source of a deferred shard: the full tensor that the shard was sliced from.
 
 Input: a DTensor of a deferred shard. Output: its :class:`ShardSource`: the contents of the full
-tensor, and how the full tensor lies in them. Invariant: between the two there is nothing but copies
-of slices, which torch's functions made in order to shard; a shard that was changed since has no
+tensor's storage, and the full tensor's offset in it. Invariant: only copies of slices, which
+torch's sharding functions made, lie between source and shard; a shard that was changed since has no
 source.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from torchfake._core.metadata import Metadata, intern
+import torch
+
+from torchfake._core.metadata import Metadata, contiguous_stride, intern
 from torchfake._core.schemas import traits_of
 from torchfake._graph.deferred_storage import DeferredState
-from torchfake._graph.operations import Contents, Read, dependencies
+from torchfake._graph.operations import Cell, Contents, Op, Output, Read, Written, dependencies
 from torchfake._replay.demand_analysis import copy_operands
 from torchfake._replay.tiling import is_factory
 from torchfake._sharding.local_slices import LocalSlices, local_slices_of
@@ -27,12 +29,12 @@ class ShardSource(NamedTuple):
     """A tensor before it was sharded."""
 
     contents: Contents
-    offset: int | None  # of its first element in its storage; None: sharded twice, and not known
+    offset: int | None  # its first element in the storage; None: unknown, since sharded twice
 
 
 def shard_source(dtensor: Any) -> ShardSource | None:
-    """What this rank's shard of a deferred `dtensor` was sliced from; None if it is not known: the
-    shard is empty on this rank, it is real, or it was changed after it was sliced.
+    """The source of this rank's shard of a deferred `dtensor`; None if the source is not known: the
+    shard is empty on this rank, or real, or was changed after it was sliced.
     """
     shard: Any = dtensors.shard_of(dtensor)
     if not is_deferred_fake(shard) or not shard.numel():
@@ -49,8 +51,33 @@ def shard_source(dtensor: Any) -> ShardSource | None:
     return ShardSource(read.contents, _source_offset(dtensor, read.record))
 
 
+class FullTensor(NamedTuple):
+    """A tensor before it was sharded."""
+
+    contents: Contents
+    record: Metadata  # how it lies in them
+
+
+def full_tensor(dtensor: Any) -> FullTensor | None:
+    """The tensor that this rank's shard was sliced from; None if it is not known."""
+    source = shard_source(dtensor)
+    record = None if source is None else source_metadata(dtensor, source)
+    if source is None or record is None:
+        return None
+    return FullTensor(source.contents, record)
+
+
+def copy_of(contents: Contents, record: Metadata) -> FullTensor:
+    """A contiguous copy of what `record` describes of `contents`."""
+    dense = intern(record.size, contiguous_stride(record.size), 0, record.dtype, record.device)
+    cell = Cell(math.prod(record.size) * record.dtype.itemsize, contents.cell.device)
+    op = Op(torch.ops.aten.clone.default, (Read(contents, record),), {}, None)
+    op.outputs = (Output(None, cell, dense),)
+    return FullTensor(Written(cell, op), dense)
+
+
 def source_metadata(dtensor: Any, source: ShardSource) -> Metadata | None:
-    """How the full tensor lies in its storage; None if that is not known."""
+    """The metadata of the full tensor; None if its offset in the storage is not known."""
     size, stride = tuple(dtensor.shape), tuple(dtensor.stride())
     num_bytes = dtensor.numel() * dtensor.dtype.itemsize
     offset = source.offset
@@ -63,8 +90,8 @@ def source_metadata(dtensor: Any, source: ShardSource) -> Metadata | None:
 
 
 def _is_shard(read: Read, num_elements: int) -> bool:
-    """Whether a shard is read, and not the full tensor of `num_elements`: the contents are too
-    small for it, or an operation that shards led to them.
+    """Whether `read` is of a shard, and not of the full tensor with `num_elements` elements: the
+    storage is too small for the full tensor, or a sharding operation has contributed to it.
     """
     contents, record = read
     if contents.cell.num_bytes < num_elements * record.dtype.itemsize:
@@ -73,7 +100,7 @@ def _is_shard(read: Read, num_elements: int) -> bool:
 
 
 def _copied_from(read: Read) -> Read | None:
-    """Where the elements of `read` come from, if they are copied from there unchanged."""
+    """The read that a sharding operation copied `read` from; None if values were changed."""
     op = read.contents.op
     if op is None or not op.is_sharding:
         return None
@@ -94,9 +121,9 @@ _COPY_FIRST_ARGUMENT = frozenset({"aten::constant_pad_nd", "aten::_pin_memory"})
 
 
 def _source_offset(dtensor: Any, sliced: Metadata) -> int | None:
-    """Where the full tensor starts in its storage, computed from the slice that was read of it."""
+    """The offset of the full tensor in its storage, computed from the slice taken of it."""
     splits = [s for s in dtensors.axis_splits_of(dtensor) or () if s.num_shards > 1]
-    if not splits or math.prod(sliced.size) == dtensor.numel():  # cut later, of a copy of all
+    if not splits or math.prod(sliced.size) == dtensor.numel():  # sliced from a copy of it all
         return sliced.offset
     slices = _local_slices(dtensor)
     if len(splits) > 1 or slices is None:

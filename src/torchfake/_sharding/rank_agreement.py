@@ -1,19 +1,19 @@
-"""Whether all ranks have recorded the same.
+"""A check that all ranks have recorded the same operations.
 
 Input: DTensors of deferred shards, by name. Output: nothing, or an error on all ranks that names
-those that differ. Invariant: it is found out before any value is computed; each rank sends 32
-bytes, and more only where digests differ, to say what.
+the ranks that differ. Invariant: the check runs before any value is computed; each rank sends 32
+bytes, and details only if digests differ.
 
-Ranks record their shards without communication, so one with another seed or another config would go
-unnoticed, and train on weights that do not fit together. What is compared is what shards were
-sliced from: the digest of a shard's own record would differ by rank.
+Ranks record their shards without communication, so a rank with another seed or config would go
+unnoticed, and train on weights that do not fit together. The sources of shards are compared, since
+the digest of a shard's own record differs by rank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -22,13 +22,17 @@ from torchfake._sharding.provenance import shard_source
 from torchfake._torch.distributed import dtensors
 from torchfake.errors import RankMismatchError
 
+Origin = Literal["deferred", "materialized", "real"]
+"""Deferred; materialized before, such as in a call that failed on another rank; never deferred."""
+
 
 class _Parameter(NamedTuple):
     """A sharded parameter as one rank has recorded it."""
 
     signature: str  # dtype and global shape
-    digest: bytes  # of its source; empty: this rank does not know it
-    is_exchanged: bool = False  # its rows are drawn in turn
+    digest: bytes  # of its source; empty: unknown on this rank
+    is_exchanged: bool = False  # whether ranks draw and exchange its rows
+    origin: Origin = "deferred"
 
 
 Parameters = dict[str, _Parameter]
@@ -37,25 +41,31 @@ Parameters = dict[str, _Parameter]
 def check_agreement(
     shards: list[tuple[str, torch.Tensor]],
     *,
+    real: Iterable[tuple[str, torch.Tensor]] = (),
     exchanged: Collection[str] = (),
     meshes: Iterable[Any] = (),
 ) -> None:
-    """Check that the ranks of each mesh have recorded the same. All of them must call this.
+    """Check that the ranks of each mesh have recorded the same. All ranks must call this.
 
     Args:
         shards: names and DTensors of deferred shards.
-        exchanged: names of those whose rows ranks will exchange.
-        meshes: whose ranks have to agree, even if this one has no deferred shard there.
+        real: names and DTensors of real shards, beside those.
+        exchanged: names of the shards whose rows ranks will exchange.
+        meshes: meshes whose ranks have to agree even if this rank has no deferred shard on them.
 
     Raises:
-        RankMismatchError: on all ranks alike, naming those that differ from the majority, and the
-            first parameter.
+        RankMismatchError: on all ranks alike, naming the ranks that differ from the majority, and
+            the first parameter that differs.
     """
     by_mesh: dict[Any, Parameters] = {m: {} for m in meshes if dtensors.can_communicate(m)}
     for name, dtensor in shards:
         mesh: Any = dtensor.device_mesh  # type: ignore[attr-defined]
         if dtensors.can_communicate(mesh):
             by_mesh.setdefault(mesh, {})[name] = _described(dtensor, name in exchanged)
+    for name, dtensor in real:
+        mesh = dtensor.device_mesh  # type: ignore[attr-defined]
+        if dtensors.can_communicate(mesh):
+            by_mesh.setdefault(mesh, {})[name] = _described_real(dtensor)
     for mesh, parameters in by_mesh.items():
         digests = dtensors.gather_over_mesh(mesh, hash_parts(sorted(parameters.items())))
         if len(set(digests.values())) > 1:
@@ -63,7 +73,7 @@ def check_agreement(
 
 
 def _described(dtensor: Any, is_exchanged: bool) -> _Parameter:
-    signature = f"{str(dtensor.dtype).removeprefix('torch.')}{list(dtensor.shape)}"
+    signature = _signature(dtensor)
     source = shard_source(dtensor)
     if source is None:
         return _Parameter(signature, b"", is_exchanged)
@@ -72,11 +82,20 @@ def _described(dtensor: Any, is_exchanged: bool) -> _Parameter:
     return _Parameter(signature, digest, is_exchanged)
 
 
-# What differs.
+def _described_real(dtensor: Any) -> _Parameter:
+    origin: Origin = "materialized" if dtensor in dtensors.materialized else "real"
+    return _Parameter(_signature(dtensor), b"", origin=origin)
+
+
+def _signature(dtensor: Any) -> str:
+    return f"{str(dtensor.dtype).removeprefix('torch.')}{list(dtensor.shape)}"
+
+
+# The differences between ranks.
 
 
 def _check_equal(by_rank: dict[int, Parameters]) -> None:
-    """Raise if a rank differs from the majority in what both know."""
+    """Raise an error if a rank's parameters differ from those of the majority."""
     majority = _majority(by_rank)
     differences = {}
     for rank in sorted(by_rank):
@@ -98,7 +117,7 @@ def _check_equal(by_rank: dict[int, Parameters]) -> None:
 
 
 def _majority(by_rank: dict[int, Parameters]) -> Parameters:
-    """What most ranks have; where there is a tie, what the first of them have."""
+    """The parameters as most ranks have them; the lowest ranks decide a tie."""
     found: dict[str, list[_Parameter]] = {}
     for rank in sorted(by_rank):
         for name, parameter in by_rank[rank].items():
@@ -109,15 +128,17 @@ def _majority(by_rank: dict[int, Parameters]) -> Parameters:
             digests = Counter(parameter.digest for parameter in parameters if parameter.digest)
             signatures = Counter(parameter.signature for parameter in parameters)
             digest = digests.most_common(1)[0][0] if digests else b""
-            ways = Counter(parameter.is_exchanged for parameter in parameters)
+            deferred = [p for p in parameters if p.origin == "deferred"]
+            ways = Counter(parameter.is_exchanged for parameter in deferred or parameters)
             is_exchanged = ways.most_common(1)[0][0]
             signature = signatures.most_common(1)[0][0]
-            majority[name] = _Parameter(signature, digest, is_exchanged)
+            origin: Origin = "deferred" if deferred else parameters[0].origin
+            majority[name] = _Parameter(signature, digest, is_exchanged, origin)
     return majority
 
 
 def _difference(own: Parameters, majority: Parameters) -> str | None:
-    """The difference that says most: names and shapes first, as another model also has other values
+    """The most telling difference: names and shapes first, since another model has other values
     everywhere.
     """
     for name in majority:
@@ -130,13 +151,19 @@ def _difference(own: Parameters, majority: Parameters) -> str | None:
         if own[name].signature != expected.signature:
             return f"{name} is {own[name].signature}, and {expected.signature} on the others"
     for name, expected in majority.items():
+        if own[name].origin == "real" and expected.origin == "deferred":
+            return (
+                f"{name} is real, and was never deferred: defer the module on all ranks, or, where "
+                "one rank has the values, call materialize_module(module, from_rank=...) on all"
+            )
+    for name, expected in majority.items():
         if own[name].digest and expected.digest and own[name].digest != expected.digest:
             return (
                 f"{name} has different values: another seed, other random draws before it, or a "
                 "change since"
             )
     for name, expected in majority.items():
-        if own[name].is_exchanged != expected.is_exchanged:
+        if own[name].origin == "deferred" and own[name].is_exchanged != expected.is_exchanged:
             not_here = "" if own[name].is_exchanged else "not "
             return (
                 f"rows of {name} are {not_here}exchanged, unlike on the others: pass the same "

@@ -1,12 +1,12 @@
-"""Shards of columns, made of rows that ranks exchange.
+"""Column shards, assembled from rows that ranks draw and exchange.
 
-Input: DTensors of deferred shards, by name. Output: :class:`Exchange`, one for each parameter of
-which ranks can draw disjoint rows, and the values of this rank's shards. Invariant: what is
-exchanged depends on global shapes and on the record alone, so all ranks that have recorded the same
-exchange the same; a shard is exchanged only if it is seen to be a plain slice of what was drawn.
+Input: DTensors of deferred shards, by name. Output: an :class:`Exchange` for each parameter of
+which ranks can draw disjoint rows, and the values of this rank's shards. Invariant: which
+parameters are exchanged depends on global shapes and on the record alone, so ranks with equal
+records exchange the same ones; a shard is exchanged only if it is a plain slice of its source.
 
-Random numbers are drawn in the order of rows. To keep some columns, a rank would draw all of
-them; instead it draws the rows of its turn, and sends each rank of its group the columns it has.
+Random numbers are drawn row by row. To get some columns, a rank would have to draw all of them;
+instead each rank of a group draws some of the rows, and sends every other rank its columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torchfake._replay import demand_analysis, replay
 from torchfake._replay.demand_analysis import copy_operands
 from torchfake._replay.tiling import as_tileable
 from torchfake._sharding.local_slices import local_slices_of
-from torchfake._sharding.provenance import ShardSource, shard_source, source_metadata
+from torchfake._sharding.provenance import ShardSource, copy_of, shard_source, source_metadata
 from torchfake._sharding.row_packing import PackedRows
 from torchfake._torch import dispatcher
 from torchfake._torch.distributed import dtensors
@@ -34,15 +34,15 @@ BATCH_BYTES = 64 * 1024 * 1024
 
 
 class Exchange(NamedTuple):
-    """How one parameter is exchanged: as a matrix; dimensions before the sharded one are rows."""
+    """The exchange of one parameter, viewed as a matrix: dimensions before the sharded are rows."""
 
     name: str
     dtensor: Any
     group: Any  # the process group of the axis that shards columns
     source: ShardSource
     record: Metadata  # of the full tensor
-    rows: tuple[int, int]  # that this group has
-    columns: list[tuple[int, int]]  # of each rank of the group
+    rows: tuple[int, int]  # range of rows that this group has
+    columns: list[tuple[int, int]]  # range of columns of each rank of the group
 
     @property
     def num_columns(self) -> int:
@@ -55,11 +55,11 @@ class Exchange(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of the largest shard."""
+        """The bytes of the group's largest shard."""
         return (self.rows[1] - self.rows[0]) * self.columns[0][1] * self.record.dtype.itemsize
 
     def rows_of(self, index: int) -> tuple[int, int]:
-        """The rows that a rank of the group draws."""
+        """The rows that the rank `index` of the group draws."""
         first, last = self.rows
         size = -(-(last - first) // len(self.columns))
         return min(first + index * size, last), min(first + (index + 1) * size, last)
@@ -71,7 +71,7 @@ def _sharded_dims(dtensor: Any) -> list[int]:
 
 
 def exchange_of(name: str, dtensor: Any) -> Exchange | None:
-    """How `dtensor` is exchanged; None if each rank has to draw its own shard."""
+    """The exchange of `dtensor`; None if each rank has to draw its own shard."""
     mesh = dtensor.device_mesh
     if dtensor.dim() < 2 or not dtensors.can_communicate(mesh):
         return None
@@ -84,7 +84,7 @@ def exchange_of(name: str, dtensor: Any) -> Exchange | None:
     part = -(-size[dim] // num_shards)
     is_large = dtensor.numel() * dtensor.dtype.itemsize > demand_analysis.MIN_SLICED_BYTES
     if axis is None or part * (num_shards - 1) >= size[dim] or not is_large:
-        return None  # a rank has nothing
+        return None  # a rank would have no columns, or drawing the parameter is cheap
     slices, source = local_slices_of(name, dtensor), shard_source(dtensor)
     if source is None or any(len(ranges) != 1 for ranges in slices.ranges):
         return None
@@ -103,13 +103,13 @@ def exchange_of(name: str, dtensor: Any) -> Exchange | None:
 
 
 def _can_be_drawn_in_rows(source: ShardSource) -> bool:
-    """Whether the record is draws and operations element by element: a part of it costs a part."""
+    """Whether all operations are draws or elementwise: some of the rows then cost their share."""
     ops = dependencies([source.contents.op])
     return any(op.draw is not None for op in ops) and all(map(as_tileable, ops))
 
 
 def batches(exchanges: list[Exchange]) -> Iterator[list[Exchange]]:
-    """The same exchanges in order, as many at a time as have :data:`BATCH_BYTES`."""
+    """Group exchanges, in order, into batches of at most :data:`BATCH_BYTES` and of one group."""
     batch: list[Exchange] = []
     for each in exchanges:
         is_full = sum(e.num_bytes for e in batch) + each.num_bytes > BATCH_BYTES
@@ -122,18 +122,18 @@ def batches(exchanges: list[Exchange]) -> Iterator[list[Exchange]]:
 
 
 class Scratch:
-    """Memory that all batches send from: to touch new memory takes longer than to copy."""
+    """Memory that all batches send from: reused, as page faults cost more than copies."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def packed(self, batch: list[Exchange], index: int) -> list[PackedRows]:
-        """Places in it, for what the rank of that index sends."""
+        """Reserve memory for the rows that the rank `index` sends, one place for each exchange."""
         counts = [last - first for first, last in (each.rows_of(index) for each in batch)]
         widths = [each.num_columns * each.record.dtype.itemsize for each in batch]
         sizes = [-(-n * width // 64) * 64 for n, width in zip(counts, widths, strict=True)]
         if sum(sizes) > self._bytes.numel():
-            self._bytes = torch.empty(0, dtype=torch.uint8)  # before there is more
+            self._bytes = torch.empty(0, dtype=torch.uint8)  # free it before allocating more
             self._bytes = torch.empty(sum(sizes), dtype=torch.uint8)
         places = self._bytes[: sum(sizes)].split(sizes)
         return [
@@ -143,7 +143,7 @@ class Scratch:
 
 
 def draw_rows(batch: list[Exchange], scratch: Scratch) -> list[PackedRows]:
-    """For each exchange, the rows of this rank's turn, packed as they are drawn."""
+    """Draw this rank's rows of each exchange, and pack them as they are drawn."""
     index = dtensors.rank_in(batch[0].group)
     wanted = [_rows(each, *each.rows_of(index)) for each in batch]
     with dispatcher.as_eager():
@@ -166,17 +166,14 @@ def _rows(each: Exchange, first: int, last: int) -> Contents:
     strides = contiguous_stride(size)
     offset = record.offset + first * width
     part = intern(size, strides, offset, record.dtype, record.device)
-    cell = Cell(size[0] * width * record.dtype.itemsize, each.source.contents.cell.device)
-    op = Op(torch.ops.aten.clone.default, (Read(each.source.contents, part),), {}, None)
-    op.outputs = (Output(None, cell, intern(size, strides, 0, record.dtype, record.device)),)
-    return Written(cell, op)
+    return copy_of(each.source.contents, part).contents
 
 
 def exchange(batch: list[Exchange], packed: list[PackedRows]) -> list[torch.Tensor]:
-    """For each exchange, the values of this rank's shard, as one dimension.
+    """Exchange packed rows; returns the values of this rank's shard of each parameter, flattened.
 
-    Each parameter is sent by itself: what ranks send, in their order, are the rows of the shard in
-    theirs, so nothing is copied after it has arrived.
+    Each parameter is sent by itself: concatenated in rank order, the received rows are those of the
+    shard, in order, so no copy is needed after they have arrived.
     """
     with dispatcher.as_eager():
         return [_exchanged(each, rows) for each, rows in zip(batch, packed, strict=True)]
@@ -199,12 +196,12 @@ def _received(each: Exchange, index: int, of: int) -> int:
     return (last - first) * (right - left) * each.record.dtype.itemsize
 
 
-# Where the values go.
+# Handing exchanged values to the record.
 
 
 def first_copy(each: Exchange) -> tuple[Op, int] | None:
-    """The operation that copied this rank's shard out of the full tensor, and which of its
-    arguments that is; None if it is not seen to be exactly this slice.
+    """The operation that copied this rank's shard out of the full tensor, and the index of the
+    argument that is the slice; None if no operation is known to copy exactly this slice.
     """
     shard: Any = dtensors.shard_of(each.dtensor)
     read = Read(shard._fake_storage.deferred.contents, shard._fake_meta)
@@ -234,8 +231,8 @@ def _is_slice(each: Exchange, record: Metadata) -> bool:
 
 
 def give(op: Op, index: int, values: torch.Tensor) -> Callable[[], None]:
-    """Have `op` find `values` in place of what it reads there, of which they are the elements; if
-    it copies them and nothing else, they are what it gives. The result undoes that.
+    """Make `op` read `values` in place of its argument `index`, whose elements they are; if `op`
+    only copies this argument, make `values` its result. Returns a function that undoes this.
     """
     before = op.args
     target = copy_operands(op)
@@ -252,14 +249,14 @@ def give(op: Op, index: int, values: torch.Tensor) -> Callable[[], None]:
 
 
 def _is_whole(read: Read, values: torch.Tensor) -> bool:
-    """Whether a target of `values` has all of its storage, in their order."""
+    """Whether `read` covers its whole storage contiguously, with the dtype of `values`."""
     record, num_bytes = read.record, read.contents.cell.num_bytes
     is_dense = record.is_contiguous and record.offset == 0 and num_bytes == values.nbytes
     return is_dense and record.dtype == values.dtype
 
 
 def _given(read: Read, values: torch.Tensor) -> Read:
-    """A read of `values` in the place of `read`."""
+    """A read of `values` that replaces `read`."""
     record = read.record
     cell = Cell(values.nbytes, read.contents.cell.device)
     dense = intern(record.size, contiguous_stride(record.size), 0, record.dtype, record.device)

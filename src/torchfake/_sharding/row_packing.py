@@ -1,7 +1,6 @@
-"""The rows that a rank draws, in the order in which they are sent: the columns of one rank after
-those of another.
+"""The rows that a rank draws, packed for sending: for each receiving rank in turn, its columns.
 
-Input: elements of a matrix, block by block or all at once. Output: memory that is sent. Invariant:
+Input: elements of a matrix, block by block or all at once. Output: the memory to send. Invariant:
 each element is written once, so threads may write blocks at the same time.
 """
 
@@ -14,9 +13,9 @@ class PackedRows:
     """The memory that one exchange sends.
 
     Args:
-        memory: with room for all rows; what is in it is overwritten.
-        num_rows: of the matrix.
-        columns: of each rank that it is sent to.
+        memory: room for all rows; its contents are overwritten.
+        num_rows: the number of rows.
+        columns: the range of columns of each receiving rank.
     """
 
     def __init__(self, memory: torch.Tensor, num_rows: int, columns: list[tuple[int, int]]) -> None:
@@ -28,7 +27,7 @@ class PackedRows:
         self._parts = [part.view(num_rows, last - first) for part, (first, last) in parts]
 
     def write(self, start: int, values: torch.Tensor) -> None:
-        """Put elements where they belong: `start` is the first one's place in the matrix."""
+        """Write consecutive elements of the matrix; `start` is the index of the first."""
         width, values = self.num_columns, values.view(self.memory.dtype)
         while values.numel():
             row, column = divmod(start, width)
@@ -41,7 +40,7 @@ class PackedRows:
             start, values = start + num, values[num:]
 
     def _write_rows(self, row: int, column: int, values: torch.Tensor) -> None:
-        """Rows, or a part of one, that begin with that column."""
+        """Write whole rows, or a part of one row, from the given row and column on."""
         num_rows, stop = values.shape[0], column + values.shape[1]
         for part, (left, right) in zip(self._parts, self._columns, strict=True):
             first, last = max(left, column), min(right, stop)

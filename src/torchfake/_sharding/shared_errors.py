@@ -1,8 +1,7 @@
-"""An error on one rank is raised on all ranks that take part, so that none waits for the others.
+"""An error on one rank, raised on all participating ranks, so that none waits for the others.
 
-Input: what is to be done on this rank. Output: its result, or an error on every rank that names
-the one where it happened. Invariant: all ranks exchange the same number of messages, whatever goes
-wrong on any of them.
+Input: a function to call on this rank. Output: its result, or an error on every rank that names the
+rank that failed. Invariant: all ranks exchange the same number of messages, whatever goes wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def on_first_rank(do: Callable[[], _T]) -> _T:
-    """The result of `do` on rank 0, on all ranks; its error is raised on all of them."""
+    """Call `do` on rank 0; return its result, or raise its error, on all ranks."""
     outcome: tuple[Any, str | None] = None, None
     if dtensors.rank_and_world_size()[0] == 0:
         try:
@@ -34,7 +33,7 @@ def on_first_rank(do: Callable[[], _T]) -> _T:
 
 
 def on_all_ranks(do: Callable[[], _T]) -> _T:
-    """The result of `do` on this rank, once it has succeeded on all of them."""
+    """Call `do` on all ranks; return this rank's result, or raise an error if any rank failed."""
     result, failure = None, None
     try:
         result = do()
@@ -56,7 +55,7 @@ def _message(error: Exception) -> str:
 
 @contextmanager
 def raised_on_all_ranks(tensors: Iterable[Any]) -> Iterator[None]:
-    """Context whose error is raised on all ranks that have shards of these tensors."""
+    """Context in which an error on one rank is raised on all ranks with shards of `tensors`."""
     try:
         yield
     except Exception as error:
@@ -66,7 +65,7 @@ def raised_on_all_ranks(tensors: Iterable[Any]) -> Iterator[None]:
 
 
 def _exchange(tensors: Iterable[Any], error: Exception | None) -> None:
-    """Send the error to the ranks that have shards of these tensors, and raise theirs."""
+    """Send the error to the ranks with shards of `tensors`, and raise an error if one failed."""
     kind = dtensors.dtensor_class()
     meshes = {tensor.device_mesh: None for tensor in tensors if isinstance(tensor, kind)}
     for mesh in filter(dtensors.can_communicate, meshes):

@@ -1,8 +1,8 @@
 """The fake tensor: what it reports, how it prints, copies and pickles, and the values it knows.
 
 Input: a metadata record and a storage, from ``_core``. Output: :class:`FakeTensor`, and functions
-that make one. Invariant: nothing here runs an operator of torch on fakes, but through torch itself:
-``_operators``, above, decides what operators do.
+that make fakes. Invariant: operators on fakes are called through torch alone, so that
+``_operators``, above, computes their results.
 
 Its files, in reading order:
 
@@ -11,8 +11,9 @@ Its files, in reading order:
     address         what data_ptr() gives: an identity, and no valid address
     storages        what untyped_storage() and storage() of a fake give
     conversions     the arguments of Tensor.to, Tensor.type and Tensor.new, and indices
-    known_values    small host tensors whose values are kept: limits, reading, the error otherwise
-    torch_function  __torch_function__ of fakes: off, but where C++ decides before any dispatch
+    known_values    small host tensors whose values are kept: limits, reading, errors
+    torch_function  __torch_function__ of fakes: off, except where C++ decides before any dispatch
+    gradient_devices  gradients on another device than their tensors, refused
     attention       which kernel of scaled_dot_product_attention the reported device runs
     cuda_attention  which of the fused kernels a GPU runs
     copies          fake copies of tensors and modules, made together

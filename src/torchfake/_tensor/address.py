@@ -1,4 +1,4 @@
-"""What ``data_ptr()`` of a fake returns: a number that identifies memory, and no valid address.
+"""The result of a fake's ``data_ptr()``: a number that identifies memory, and no valid address.
 
 Input: a number that identifies memory, and a function that allocates that memory, or raises.
 Output: an :class:`Address`, which compares, hashes, prints and computes like the number. Invariant:
@@ -18,8 +18,8 @@ ResolveAddress = Callable[[], int]
 class Address:
     """A number that identifies memory: equal ones mean shared memory, as equal addresses do.
 
-    transformers and accelerate find tied weights by it, and optimizers count parameters. It is no
-    subclass of int, since C code takes the value of an int without asking.
+    transformers and accelerate find tied weights by addresses, and optimizers count parameters. The
+    class does not derive from int, since C code reads the value of an int without a method call.
     """
 
     __slots__ = ("number", "offset_bytes", "resolve")
@@ -67,7 +67,7 @@ class Address:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        """The distance to another address, or the address so many bytes before."""
+        """The distance to another address, or the address `other` bytes before this one."""
         return self.number - other.number if isinstance(other, Address) else self + -other
 
     def __rsub__(self, other: int) -> int:

@@ -4,8 +4,8 @@ Input: the arguments of the attention call. Output: the result of the operator t
 call, so that strides, saved tensors and the backward pass are those of eager. Invariant: a call
 that eager refuses goes to torch's own function, which refuses the call.
 
-C++ looks at the wrapper's own device and would always take the math path, which saves a matrix of
-length by length that no GPU would hold.
+C++ sees the wrapper's carrier device and would always take the math path, which saves a matrix of
+length by length that fused kernels do not make.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def _attend(
     is_causal: bool,
     options: dict[str, Any],
 ) -> Any:
-    """The kernel of the device, or the math path."""
+    """Run the kernel of the reported device, or the math path."""
     if all(
         decode(t.device).type == "cpu" for t in (query, key, value)
-    ):  # torch.func tells carriers
+    ):  # torch.func reports carriers
         call = (attn_mask, dropout_p, is_causal)
         return _on_cpu(math_path, query, key, value, *call, **options)
     run = None
-    is_on_cuda = decode(query.device).type == "cuda"  # of others it is not known which there are
+    is_on_cuda = decode(query.device).type == "cuda"  # other devices' kernels are not known
     if is_on_cuda and not (is_causal and attn_mask is not None):
         run = kernel_for(
             Call(query, key, value, attn_mask, dropout_p, is_causal, options["enable_gqa"])
@@ -90,7 +90,7 @@ def _on_cpu(
     is_causal: bool,
     **options: Any,
 ) -> Any:
-    """Flash attention where torch itself chooses that, else the math path."""
+    """Run flash attention where eager chooses it, else the math path."""
     is_valid = mask is None or (
         mask.dtype in (torch.bool, torch.float32, query.dtype)
         and (not is_causal or kernels.cpu_attention_allows_causal_mask())
@@ -103,7 +103,7 @@ def _on_cpu(
             query, key, value, mask, dropout_p=dropout_p, is_causal=is_causal, **options
         )
     )
-    if not is_flash:  # it refuses what is not valid, as eager does
+    if not is_flash:  # the math path refuses an invalid mask, as eager does
         _check_mask(query, key, mask, options["enable_gqa"])
         return math_path(query, key, value, mask, dropout_p, is_causal, **options)
     mask = _additive_mask(mask, query.dtype)
@@ -113,7 +113,7 @@ def _on_cpu(
 
 
 def _check_mask(query: Tensor, key: Tensor, mask: Tensor | None, enable_gqa: bool) -> None:
-    """Eager adds the mask to the scores in place, and C++ makes a larger result for subclasses."""
+    """Refuse a mask that enlarges the scores: eager adds it in place, C++ not for subclasses."""
     num_dims = min(query.dim(), key.dim())
     if mask is None or mask.dim() < 2 or num_dims < (3 if enable_gqa else 2) or not query.numel():
         return
@@ -128,7 +128,7 @@ def _check_mask(query: Tensor, key: Tensor, mask: Tensor | None, enable_gqa: boo
 
 
 def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """The arguments, cast by autocast if that is on: attention runs in its lower precision."""
+    """The arguments, in the dtype of autocast if autocast is on."""
     device_type = next(decode(t.device).type for t in tensors if t is not None)
     if not torch.is_autocast_enabled(device_type):
         return tensors

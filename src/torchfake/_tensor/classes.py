@@ -1,9 +1,9 @@
-"""The classes of fakes: how they construct and copy, as the classes do that they stand for.
+"""The classes of fakes, which construct and copy like the real classes that they stand for.
 
 Input: a class of real tensors; arguments of a constructor; a fake to copy. Output: the class of the
 fakes that stand for its instances; a tensor of that class; a copy. Invariant: ``type(fake)(...)``
-does what the same call does in eager mode: it gives a fake if it is given one or is called inside a
-mode, and else a real tensor.
+does what the same call does in eager mode. The result is a fake if an argument is a fake or a mode
+is on, else a real tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
+from operator import is_not
 from typing import Any
 
 import torch
@@ -35,24 +36,25 @@ _Constructor = Callable[..., torch.Tensor]
 _Mode = Callable[[], AbstractContextManager[Any]]
 
 modes_by_kind: dict[bool, _Mode] = {}
-"""Whether tensors are deferred, and the mode for such tensors: :mod:`torchfake.fake`, which is
-above this file, puts both here.
+"""The mode to enter for plain fakes (key False) and for deferred fakes (key True). Filled by
+:mod:`torchfake.fake`, which is above this file.
 """
 
 
 class FakeParameter(FakeTensor, torch.nn.Parameter):
-    """The class of fake parameters. ``FakeParameter(data, requires_grad=...)`` is a parameter.
+    """The class of fake parameters, which constructs as ``nn.Parameter`` does.
 
-    ``nn.Parameter(fake)`` gives one, since torch marks a parameter of another class than
-    ``torch.Tensor`` by ``_is_param = True``.
+    ``nn.Parameter(fake)`` gives an instance: torch sets ``_is_param = True`` on a parameter of
+    another class than ``torch.Tensor``, and on a fake that sets the class.
     """
 
+    __module__ = torch.nn.Parameter.__module__
     _fake_of = torch.nn.Parameter
 
     def __new__(cls, data: Any = None, requires_grad: bool = True, **kwargs: Any) -> Any:
         data = torch.empty(0) if data is None else data
         if cls is FakeParameter or kwargs:
-            return torch.nn.Parameter(data, requires_grad, **kwargs)  # raises for what is unknown
+            return torch.nn.Parameter(data, requires_grad, **kwargs)  # raises if one is unknown
         if type(data) not in FAKE_TYPES:  # a real tensor, or one of a class that torch refuses
             return torch.nn.Parameter.__new__(cls._fake_of, data, requires_grad)
         return make_subclass(cls, data.detach(), requires_grad)
@@ -68,7 +70,7 @@ _CONSTRUCTOR_OF_PARAMETERS = torch.nn.Parameter.__new__.__code__
 
 
 def _detach(fake: FakeTensor) -> torch.Tensor:
-    """``fake.detach()``; to ``nn.Parameter(fake)`` it has to give an instance of the same class."""
+    """``fake.detach()``; inside ``nn.Parameter(fake)`` the result has to be of the fake's class."""
     detached: Any = subclass.builtin_methods.detach(fake)
     caller = sys._getframe(2 if type(fake) is FakeParameter else 1).f_code
     if caller is _CONSTRUCTOR_OF_PARAMETERS:
@@ -85,13 +87,13 @@ def make_subclass(cls: type, data: FakeTensor, requires_grad: bool = False) -> F
 
 
 def as_class(fake: FakeTensor, cls: type) -> Any:
-    """`fake`, which nobody else holds, as an instance of `cls`: as C++ makes a new tensor one."""
+    """Make a new fake, which nothing else references, an instance of the class of `cls` fakes."""
     fake.__class__ = fake_class(cls)
     return fake
 
 
 def _as_subclass(fake: FakeTensor, cls: Any) -> Any:
-    """``FakeTensor.as_subclass``: a view of the whole, in the autograd graph."""
+    """``FakeTensor.as_subclass``: a view of the whole tensor, in the autograd graph."""
     if not isinstance(cls, type) or not issubclass(cls, torch.Tensor):
         with known_values.without_fake_mode():
             return torch.empty(0).as_subclass(cls)  # raises what torch raises
@@ -111,8 +113,8 @@ def refuse_integers(data: Any) -> None:
 def fake_class(cls: type) -> type[FakeTensor]:
     """The class of a fake that stands for a tensor of class `cls`.
 
-    For a subclass of Tensor or Parameter that is not torch's own it is a class derived from both,
-    so that ``isinstance``, its methods and its constructor hold.
+    For a user's subclass of Tensor or Parameter, it derives from that subclass and FakeTensor, so
+    that ``isinstance``, the subclass's methods and its constructor work.
     """
     if issubclass(cls, FakeTensor):
         return cls
@@ -126,6 +128,7 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
     has_functions = cls.__torch_function__ is not subclass.disabled_torch_function
     base = FakeParameter if issubclass(cls, torch.nn.Parameter) else FakeTensor
     namespace: dict[str, Any] = {
+        "__module__": cls.__module__,
         "_fake_of": cls,
         "__new__": _new_combined,
         "__reduce_ex__": FakeTensor.__reduce_ex__,
@@ -149,8 +152,8 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
 
 @cache
 def _equal_kind(kind: type) -> Any:
-    """The class of combined classes: each equals the user's, as a key of the user's tables
-    (``{Image: torch.float32}[type(fake)]``); it is not the same.
+    """The metaclass of combined classes. A combined class equals the user's class, so that it finds
+    entries in the user's tables: ``{Image: torch.float32}[type(fake)]``.
     """
     namespace = {
         "__eq__": lambda cls, other: other is cls or other is vars(cls).get("_fake_of", cls),
@@ -160,7 +163,7 @@ def _equal_kind(kind: type) -> Any:
 
 
 class _Only:
-    """A key of torch's tables for a combined class, which the user's is not equal to."""
+    """A key for a combined class in torch's tables, which does not equal the user's class."""
 
     def __init__(self, combined: type) -> None:
         self._combined = combined
@@ -175,7 +178,7 @@ class _Only:
 
 
 def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
-    """``__new__`` of a combined class: the user's, inside a mode if there are no real tensors."""
+    """``__new__`` of a combined class: calls the user's in a mode, unless given real tensors."""
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
     if tensors and not any(isinstance(t, FakeTensor) for t in tensors):
         return combined._fake_of(*args, **kwargs)
@@ -187,14 +190,14 @@ def _new_combined(combined: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """``FakeTensor.__new__``: the constructor of ``torch.Tensor``, as ``type(buffer)(data)``."""
+    """``FakeTensor.__new__``: ``torch.Tensor(...)``, for calls such as ``type(buffer)(data)``."""
     made = torch.Tensor(*args, **kwargs)
     return made if cls is FakeTensor or type(made) is not FakeTensor else make_subclass(cls, made)
 
 
 def _inner_names(fake: FakeTensor) -> tuple[list[str], None]:
-    """``FakeTensor.__tensor_flatten__``: tensordict counts the bytes of what a tensor names there.
-    To torch it is not a wrapper of tensors, which has ``__tensor_unflatten__`` too.
+    """``FakeTensor.__tensor_flatten__``: tensordict counts the bytes of the named attributes. Torch
+    does not take fakes for wrappers, since fakes have no ``__tensor_unflatten__``.
     """
     return ["_same_bytes"] if fake.grad is None else ["_same_bytes", "grad"], None
 
@@ -203,7 +206,7 @@ _same_bytes: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueD
 
 
 def _with_same_bytes(fake: FakeTensor) -> torch.Tensor:
-    """A plain meta tensor as large as `fake`; the same one as long as somebody holds it."""
+    """A plain meta tensor as large as `fake`; the same object as long as it is referenced."""
     meta = _same_bytes.get(id(fake))
     if meta is None:
         with known_values.without_fake_mode():
@@ -212,12 +215,11 @@ def _with_same_bytes(fake: FakeTensor) -> torch.Tensor:
     return meta
 
 
-# What torch marks as a parameter.
+# ``_is_param``, by which torch marks parameters.
 
 
 def _is_parameter(fake: FakeTensor) -> bool:
-    is_parameter = issubclass(type(fake), FakeParameter)
-    return is_parameter or bool(subclass.all_attributes(fake).get("_is_param", False))
+    return bool(subclass.all_attributes(fake).get("_is_param", False))
 
 
 def _mark_parameter(fake: FakeTensor, is_parameter: bool) -> None:
@@ -267,7 +269,7 @@ def _shallow_copy(fake: FakeTensor) -> FakeTensor:
     if not isinstance(fake, torch.nn.Parameter):
         warn_if_has_hooks(fake)
     elif cls._fake_of.__reduce_ex__ is torch.nn.Parameter.__reduce_ex__:  # type: ignore[attr-defined]
-        cls = FakeParameter  # of a user's subclass too: torch rebuilds a plain parameter
+        cls = FakeParameter  # torch rebuilds a plain parameter for subclasses too
     copied = new_fake(fake._fake_meta, fake._fake_storage, cls)
     with subclass.no_subclass_functions():
         copied.requires_grad_(fake.requires_grad)
@@ -283,6 +285,8 @@ FakeTensor.as_subclass = _as_subclass  # type: ignore[method-assign, assignment]
 FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
 FakeTensor.__deepcopy__ = _deep_copy  # type: ignore[assignment, method-assign]
 FakeTensor._is_param = property(_is_parameter, _mark_parameter)  # type: ignore[assignment]
+# A module asks each parameter several times: always True, by a function in C.
+FakeParameter._is_param = property(partial(is_not, None), _mark_parameter)  # type: ignore[assignment]
 
 FAKE_TYPES = frozenset((FakeTensor, FakeParameter))
-"""What nearly all fakes are: to look a type up is faster than ``isinstance`` of a parameter."""
+"""The types of nearly all fakes. A look-up here is faster than ``isinstance`` of a parameter."""

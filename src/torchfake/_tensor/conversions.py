@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchfake._core import devices
+from torchfake._core import devices, modes
 from torchfake._core.devices import encode
+from torchfake._core.metadata import DEFERRED_AS_META
 from torchfake._torch import subclass
 
 
@@ -33,9 +34,26 @@ def encode_target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
     return args, kwargs
 
 
+def leaving_meta(kwargs: dict[str, Any], *given: Any) -> dict[str, Any]:
+    """Of a fake that reports meta: the same, but outside of ``meta_init`` a device in it means a
+    copy, which reports that device. C++ takes the fake to be there already.
+    """
+    state = modes.current()
+    if state is not None and state.mark == DEFERRED_AS_META:
+        return kwargs
+    named = [d for d in (*given, kwargs.get("device")) if isinstance(d, torch.device)]
+    is_moved = any(devices.decode(device) != devices.META for device in named)
+    return {**kwargs, "copy": True} if is_moved else kwargs
+
+
 def type_name(dtype: torch.dtype, device_type: str) -> str:
     """The result of ``tensor.type()``, such as ``"torch.cuda.FloatTensor"``."""
     return ("torch." if device_type == "cpu" else f"torch.{device_type}.") + _TYPE_NAMES[dtype]
+
+
+def scalar_type(dtype: torch.dtype) -> str:
+    """The name that C++ has for a dtype in its errors, such as ``"Float"``."""
+    return _TYPE_NAMES.get(dtype, str(dtype)).removesuffix("Tensor")
 
 
 _TYPE_NAMES = {
@@ -75,7 +93,7 @@ def _dtype_of_type_name(name: str) -> torch.dtype:
 
 
 def legacy_new(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """``Tensor.new``: of sizes, data, a tensor or a storage (workers that collate do that)."""
+    """``Tensor.new`` of sizes, data, a tensor or a storage (in workers of a DataLoader)."""
     first = args[0] if args else torch.Size([0])
     if isinstance(first, (torch.UntypedStorage, torch.TypedStorage)):
         return tensor.new_empty(0).set_(getattr(first, "_untyped_storage", first))
@@ -110,21 +128,21 @@ def _conversion_to(device_type: str) -> Any:
 
 
 def of_device_types() -> dict[str, Any]:
-    """The attributes ``is_cuda``, ``is_mps`` and so on of a fake, and ``cuda()`` and its kin."""
+    """The attributes ``is_cuda``, ``is_mps`` and so on of a fake, and methods like ``cuda()``."""
     builtin = subclass.builtin_methods
     types = ("cpu", *devices.KINDS)
     found = {f"is_{kind}": _is_on(kind) for kind in types if hasattr(builtin, f"is_{kind}")}
     return found | {kind: _conversion_to(kind) for kind in devices.KINDS if hasattr(builtin, kind)}
 
 
-# Indices. Of a list C++ makes a tensor on the device of the wrapper, a meta device: its values are
-# lost before anything is dispatched (in a mode since torch 2.15, outside of modes with any torch).
+# Indices. C++ makes a list into a tensor on the wrapper's meta device, so its values are lost
+# before anything is dispatched (in a mode since torch 2.15, outside of modes with any torch).
 
 _get_item, _set_item = subclass.builtin_methods.__getitem__, subclass.builtin_methods.__setitem__
 _WITHOUT_DATA = frozenset({int, slice, bool, torch.Tensor, type(None), type(...)})
 _PARTS = (torch.Tensor, slice, type(None), type(...))
 _INDEX_DTYPES = (torch.int64, torch.bool, torch.uint8)
-_MAX_TUPLE = 32  # torch/csrc/autograd/python_variable_indexing.cpp: a list so long is a tensor
+_MAX_TUPLE = 32  # torch/csrc/autograd/python_variable_indexing.cpp: a list this long is a tensor
 
 
 def get_item(tensor: torch.Tensor, index: Any) -> Any:
@@ -142,18 +160,18 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
 
 
 def length(tensor: torch.Tensor) -> int:
-    """``len(tensor)``. C++ asks for it, of what can be indexed, in a list that is made a tensor."""
+    """``len(tensor)``, which C++ also calls for tensors in a list that it makes into a tensor."""
     if tensor.dim() == 0:
         raise TypeError(
-            "len() of a 0-d tensor. If this is torch.tensor() of a list: it would read the values "
-            "of fake tensors in it; use torch.stack()"
+            "len() of a 0-d tensor. If a tensor is made of a list, as by torch.FloatTensor(): it "
+            "would read the values of fake tensors in it; use torch.tensor() or torch.stack()"
         )
     return tensor.shape[0]
 
 
 def _with_tensors(index: Any) -> Any:
-    """An index with tensors in place of sequences of numbers. C++ takes a list that holds other
-    sequences, slices or tensors for a tuple: it is given such a list again.
+    """An index with tensors in place of sequences of numbers. A list that holds other sequences,
+    slices or tensors stays a list, since C++ takes such a list for a tuple.
     """
     if isinstance(index, tuple):
         if all(type(item) in _WITHOUT_DATA for item in index):
@@ -166,7 +184,7 @@ def _with_tensors(index: Any) -> Any:
 
 
 def _with_tensor(item: Any) -> Any:
-    """A sequence as the tensor that C++ makes of it: of integers, bools or bytes."""
+    """The tensor that C++ makes of a sequence in an index: of integers, booleans or bytes."""
     if not (_is_sequence(item) or isinstance(item, np.ndarray)):
         return item
     try:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices
-from torchfake._core.metadata import metadata_of
+from torchfake._core.metadata import SPARSE_LAYOUTS, intern, metadata_of
 from torchfake._core.storage import Storage
 from torchfake._tensor import known_values
 from torchfake._tensor.classes import FAKE_TYPES, fake_class
@@ -28,8 +28,8 @@ class FakeCopies:
     """Fake copies that are made together: one for each tensor, one storage for each storage.
 
     Args:
-        device: the device of all copies; that of each original if not given.
-        known: copies of small tensors get their values, but those of parameters do not.
+        device: the device of all copies; None: that of each original.
+        known: whether copies of small tensors, except parameters, keep the values.
     """
 
     def __init__(self, device: torch.device | None, *, known: bool = False) -> None:
@@ -42,8 +42,11 @@ class FakeCopies:
         copied = self.by_tensor.get(id(real))
         if copied is not None:
             return copied
-        if real.layout != torch.strided:
+        if real.layout != torch.strided and not subclass.inner_tensors(real):
             raise UnsupportedOpError(f"fakes are strided; this tensor has layout {real.layout}")
+        if torch.nn.parameter.is_lazy(real) and not isinstance(real, FakeTensor):
+            self.by_tensor[id(real)] = lazy = self._lazy(real)
+            return lazy
         is_known = self.known and not isinstance(real, torch.nn.Parameter)
         wrapper = self._wrapper(real, is_known)
         fake = self._fake(real, is_known) if wrapper is None else wrapper
@@ -64,6 +67,13 @@ class FakeCopies:
             if is_known:
                 _store_known_value(storage, real)
         return new_fake(metadata_of(real, device), storage, fake_class(type(real)))
+
+    def _lazy(self, real: torch.Tensor) -> FakeTensor:
+        """A copy of the parameter of a lazy module, which refuses most calls until it is shaped."""
+        device = self.device or (devices.CPU if real.is_meta else real.device)
+        record = intern((0,), (1,), 0, real.dtype, device)
+        made = fake_class(type(real)), real.requires_grad
+        return new_fake(record, Storage(0, device), made[0], requires_grad=made[1])
 
     def _wrapper(self, real: torch.Tensor, is_known: bool) -> torch.Tensor | None:
         """A wrapper of fakes for a wrapper of tensors; None for any other tensor."""
@@ -89,8 +99,8 @@ class FakeCopies:
             fake.grad = self.of(real.grad)
 
     def _state(self, value: Any) -> Any:
-        """A copy of an attribute of a tensor of a class of somebody's, if it holds tensors: the
-        scales of a quantized parameter are as fake as it is.
+        """The attribute value for the copy of a tensor of a user's class: with fake copies of the
+        tensors in `value`, such as the scales of a quantized parameter.
         """
         if isinstance(value, torch.Tensor):
             return self.of(value)
@@ -106,16 +116,17 @@ class FakeCopies:
         return self.by_tensor[id(value)]
 
     def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """A deep copy of `module` with fake copies of its tensors."""
+        """A deep copy of `module` with fake copies of its tensors. Sparse ones stay real."""
         for tensor in all_tensors(module, set()):
-            self.of(tensor)
+            if tensor.layout not in SPARSE_LAYOUTS:
+                self.of(tensor)
         memo: dict[int, Any] = dict(self.by_tensor)
         replace_replicas(module, memo)
         return copy.deepcopy(module, memo)
 
 
 class OnOneDevice(torch.nn.Module):
-    """The replacement, in a copy, for a module that replicates another: runs the other alone.
+    """The replacement, in a copy, for a module that replicates another: runs only that other one.
 
     The reducer of ``DistributedDataParallel`` is C++, and would write gradients to memory, which
     fakes do not have.
@@ -135,8 +146,8 @@ class OnOneDevice(torch.nn.Module):
 
 
 def replace_replicas(module: torch.nn.Module, memo: dict[int, Any]) -> None:
-    """Have a deep copy with this memo put :class:`OnOneDevice` in place of modules that replicate
-    others on several devices.
+    """Fill the memo of a deep copy so that the copy has :class:`OnOneDevice` in place of modules
+    that replicate others on several devices.
     """
     for child in reversed(list(module.modules())):
         if id(child) not in memo and is_replicated(child):
@@ -146,7 +157,7 @@ def replace_replicas(module: torch.nn.Module, memo: dict[int, Any]) -> None:
 
 
 def is_replicated(module: torch.nn.Module) -> Any:
-    """Whether a module runs its own one on several devices, or for several processes."""
+    """Whether a module runs its inner module on several devices, or in several processes."""
     parallel = torch.nn.parallel
     if isinstance(module, torch.nn.DataParallel):
         return bool(module.device_ids)
@@ -185,12 +196,12 @@ def all_tensors(obj: Any, seen: set[int]) -> Iterator[torch.Tensor]:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether a container or an object, other than a module, has tensors in it, however deep."""
+    """Whether a container or an object, other than a module, has tensors in it at any depth."""
     return next(tensors_held_by(value, set()), None) is not None
 
 
 def tensors_held_by(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
-    """The tensors in containers and in the attributes of objects, however deep; in no module."""
+    """The tensors in containers and attributes of objects at any depth, except in modules."""
     pending = [value]  # the next one is last
     while pending:
         value = pending.pop()
@@ -209,8 +220,8 @@ def tensors_held_by(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
 
 
 def held_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors with memory of their own that a tensor consists of: itself, or what it wraps,
-    and what it has in attributes.
+    """The tensors with memory of their own that a tensor consists of: itself or the tensors that it
+    wraps, and the tensors in its attributes.
     """
     if type(tensor) in FAKE_TYPES:
         return [tensor]
@@ -235,7 +246,7 @@ def _is_of_torch(tensor: torch.Tensor) -> bool:
 
 
 def is_or_holds_fake(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is fake, or wraps one that is."""
+    """Whether a tensor is a fake, or wraps a fake."""
     if isinstance(tensor, FakeTensor):
         return True
     return any(map(is_or_holds_fake, subclass.inner_tensors(tensor)))

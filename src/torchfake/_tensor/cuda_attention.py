@@ -1,4 +1,4 @@
-"""Which kernel of attention runs on a GPU: cuDNN's, flash, the memory-efficient one, or none.
+"""Which attention kernel runs on a GPU: cuDNN's, flash, memory-efficient, or the math path.
 
 Input: the arguments of ``scaled_dot_product_attention``, for fakes on CUDA. Output: a function that
 runs the operator which eager would call, or None for the math path. Invariant: the conditions and
@@ -16,18 +16,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchfake._core import modes
-from torchfake._core.gpu_profiles import CUDA
+from torchfake._core.gpu_profiles import CUDA, CudaProfile
 from torchfake._torch import kernels
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
-_UNKNOWN_GPU = (8, 0)
+_UNKNOWN_GPU = CudaProfile("", 0, 8, 0, 0, "")
 
 _MATH, _FLASH, _EFFICIENT, _CUDNN = 0, 1, 2, 3  # c10: SDPBackend.h
 
 
 class Call(NamedTuple):
-    """The arguments, ``[batch, heads, length, dim]`` each."""
+    """The arguments of the call: query, key and value are ``[batch, heads, length, dim]``."""
 
     query: Tensor
     key: Tensor
@@ -52,8 +52,16 @@ def kernel_for(call: Call) -> Callable[..., Any] | None:
     Raises:
         RuntimeError: as in eager, if no kernel is possible and the math path is disabled.
     """
-    gpu = _capability()
-    for backend in _priority_order(gpu):
+    state = modes.current()
+    machine = None if state is None else state.accelerator
+    if machine is None or machine.gpu is None:
+        return _kernel_on(_UNKNOWN_GPU, call)
+    return machine.gpu.answer(lambda profile: _kernel_on(profile, call))
+
+
+def _kernel_on(profile: CudaProfile, call: Call) -> Callable[..., Any] | None:
+    gpu = profile.major, profile.minor
+    for backend in _priority_order(gpu, has_cudnn=profile.backend == CUDA):
         if backend == _MATH and torch.backends.cuda.math_sdp_enabled():
             return None
         if backend in _KERNELS:
@@ -63,23 +71,12 @@ def kernel_for(call: Call) -> Callable[..., Any] | None:
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def _capability() -> tuple[int, int]:
-    state = modes.current()
-    profile = state.accelerator.profile if state is not None and state.accelerator else None
-    return _UNKNOWN_GPU if profile is None else (profile.major, profile.minor)
-
-
-def _has_cudnn() -> bool:
-    """GPUs of AMD have flash attention and the memory-efficient kernel alone, by AOTriton."""
-    state = modes.current()
-    profile = state.accelerator.profile if state is not None and state.accelerator else None
-    return profile is None or profile.backend == CUDA
-
-
-def _priority_order(gpu: tuple[int, int]) -> list[int]:
-    """check_prefer_cudnn_attention: cuDNN's comes first on Hopper and Blackwell."""
+def _priority_order(gpu: tuple[int, int], *, has_cudnn: bool) -> list[int]:
+    """check_prefer_cudnn_attention: cuDNN's kernel comes first on Hopper and Blackwell. An AMD GPU
+    has only the kernels of AOTriton.
+    """
     order = kernels.attention_priority()
-    if not _has_cudnn():
+    if not has_cudnn:
         return [backend for backend in order if backend != _CUDNN]
     if order[:3] == [_FLASH, _EFFICIENT, _MATH] and gpu[0] in (9, 10):
         order = [_CUDNN, *order] if kernels.prefers_cudnn_attention() else order
@@ -172,7 +169,7 @@ def _flash_backward_fits(call: Call, gpu: tuple[int, int]) -> bool:
 def _run_flash(
     q: Tensor, k: Tensor, v: Tensor, _mask: Any, p: float, causal: bool, scale: Any
 ) -> Any:
-    """Heads are padded to a multiple of 8; the scale is that of the dim before padding."""
+    """Run flash attention with heads padded to a multiple of 8, scaled by the dim before that."""
     dim = q.shape[-1]
     if dim % 8:
         scale = dim**-0.5 if scale is None else scale
@@ -204,7 +201,7 @@ def _efficient_fits(call: Call, gpu: tuple[int, int]) -> bool:
 
 
 def _product_alignment(dtype: torch.dtype, gpu: tuple[int, int]) -> int:
-    """minimum_gemm_alignment: in elements, what the tensor cores of the GPU take."""
+    """minimum_gemm_alignment: the number of elements that the GPU's tensor cores require."""
     has_tensor_cores = gpu[0] >= 8 or (gpu[0] >= 7 and dtype in _HALF)
     lowest = 4 if gpu[0] >= 8 else 1
     return max(lowest, 128 // (8 * dtype.itemsize)) if has_tensor_cores else lowest

@@ -24,7 +24,7 @@ from torchfake._core.metadata import (
 )
 from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage
-from torchfake._tensor import conversions, known_values, torch_function
+from torchfake._tensor import conversions, gradient_devices, known_values, torch_function
 from torchfake._tensor.conversions import (
     encode_target,
     legacy_new,
@@ -51,6 +51,7 @@ class FakeTensor(torch.Tensor):
     ``torch.utils.swap_tensors`` needs a plain dict.
     """
 
+    __module__ = "torch"  # by which einsum libraries choose whose functions compute
     _fake_meta: Metadata
     _fake_storage: Storage
 
@@ -60,17 +61,15 @@ class FakeTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Replaced by :mod:`torchfake._dispatch`, which is above this file in the import order.
-        This is the one call from a lower package to a higher one.
-        """
+        """Replaced by :mod:`torchfake._dispatch`, which is above this file in the import order."""
         raise AssertionError(
             "torchfake's dispatcher is not loaded: import torchfake, not its parts"
         )
 
     __dict__ = subclass.dict_property(OWN_ATTRIBUTES)
-    _fake_attributes = subclass.every_attribute  # with those that are not shown
+    _fake_attributes = subclass.every_attribute  # including torchfake's own
 
-    # What differs from what C++ reports of the wrapper.
+    # Properties that differ from the wrapper's in C++.
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -96,20 +95,25 @@ class FakeTensor(torch.Tensor):
     def data(self, source: torch.Tensor) -> None:
         mark = self._fake_meta.mark
         fake = source if isinstance(source, FakeTensor) else _fake_of_real(source, mark)
-        rebind(self, fake._fake_meta, fake._fake_storage, is_inference=source.is_inference())
+        with subclass.no_subclass_functions():  # a lazy parameter's own function raises
+            is_inference = source.is_inference()
+        rebind(self, fake._fake_meta, fake._fake_storage, is_inference=is_inference)
 
     def _set_grad(self, value: torch.Tensor | None) -> None:
         mark = self._fake_meta.mark
         if mark and value is not None and type(value) in _PLAIN_TENSORS and not value.is_meta:
-            value = _fake_of_real(value, mark)  # C++ compares devices: that of a fake is a carrier
-        _Super.grad.__set__(self, value)  # type: ignore[union-attr]
+            value = _fake_of_real(value, mark)  # C++ compares devices, and sees a fake's carrier
+        gradient_devices.set_grad(_Super.grad.__set__, self, value)  # type: ignore[union-attr]
+
+    def register_hook(self, hook: Any) -> Any:
+        return super().register_hook(gradient_devices.checked_hook(hook))  # type: ignore[no-untyped-call]
 
     grad = property(_Super.grad.__get__, _set_grad, _Super.grad.__delete__)  # type: ignore[union-attr]
 
     @property
     def _wrapped_number(self) -> bool | int | float | complex:
         """The number that torch's bindings hand to Python in place of a zero tensor that C++ made
-        of a number's tangent. They read no other fake as a number.
+        of a number's tangent. torch reads the attribute of no other fake.
         """
         return zero_tensors.zero_number(self.dtype)
 
@@ -149,10 +153,12 @@ class FakeTensor(torch.Tensor):
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         args, kwargs = encode_target(args, kwargs)
+        if self._fake_meta.mark == DEFERRED_AS_META:
+            kwargs = conversions.leaving_meta(kwargs, *args[:1])
         return _Super.to(self, *args, **kwargs)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
-        return _Super.to(self, devices.carrier(devices.CPU), memory_format=memory_format)
+        return self.to(devices.CPU, memory_format=memory_format)
 
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is None:
@@ -167,16 +173,16 @@ class FakeTensor(torch.Tensor):
     ) -> torch.Tensor:
         dtype = self.dtype if dtype is None else dtype
         if isinstance(data, torch.Tensor):
-            host = torch.tensor(data, dtype=dtype)
+            host = torch.tensor(data, dtype=dtype, device=data.device)
+            is_fake = isinstance(host, FakeTensor)
+            fake: torch.Tensor = host if is_fake else fake_copy(host, known=True)
         else:
-            data = known_values.with_real_items(data)
+            is_fake, data = False, known_values.with_real_items(data)
             with known_values.without_fake_mode():
-                host = torch.tensor(data, dtype=dtype, device="cpu")
-        if self._fake_meta.mark and not isinstance(host, FakeTensor):
-            made = self.new_empty(host.shape, dtype=dtype).copy_(fake_copy(host, known=True))
+                fake = fake_copy(torch.tensor(data, dtype=dtype, device="cpu"), known=True)
+        if self._fake_meta.mark and not is_fake:
+            made = self.new_empty(fake.shape, dtype=dtype).copy_(fake)
             return made.requires_grad_(requires_grad)
-        fake: torch.Tensor
-        fake = host if isinstance(host, FakeTensor) else fake_copy(host, known=True)
         target = self.device if device is None else devices.resolve(device)
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake
@@ -206,7 +212,7 @@ def new_fake(
     *,
     requires_grad: bool = False,
 ) -> FakeTensor:
-    """A fake of `meta` that views `storage`, outside the autograd graph."""
+    """A fake with metadata `meta` that views `storage`, outside the autograd graph."""
     meta = _with_mark_of(meta, storage)
     arguments = wrapper_arguments(meta)[1:]
     if requires_grad:
@@ -219,7 +225,7 @@ def new_fake(
 
 
 def with_version_counter(inference_fake: Any) -> FakeTensor:
-    """``detach()`` of an inference tensor outside of inference mode: it may be written."""
+    """``detach()`` of an inference tensor outside of inference mode: the result may be written."""
     with torch.inference_mode(False):
         counted = new_fake(inference_fake._fake_meta, inference_fake._fake_storage)
     subclass.set_data_of_other_kind(counted, inference_fake)
@@ -227,7 +233,7 @@ def with_version_counter(inference_fake: Any) -> FakeTensor:
 
 
 def _fake_of_real(real: torch.Tensor, mark: int) -> FakeTensor:
-    """A fake on the memory of a real tensor where `mark` says deferred; else with its value."""
+    """A deferred fake on the memory of a real tensor; with mark PLAIN, a fake with its value."""
     fake = fake_copy(real, known=not mark)
     if mark:
         untyped = real.untyped_storage()
@@ -271,7 +277,9 @@ def wrapper_arguments(meta: Metadata) -> tuple[Any, ...]:
 def rebind(
     fake: FakeTensor, meta: Metadata, storage: Storage, *, is_inference: bool | None = None
 ) -> None:
-    """Give `fake` other metadata and storage, in place; make it an inference tensor or none."""
+    """Give `fake` other metadata and another storage in place, and make it an inference tensor or a
+    normal one. With ``is_inference=None``, that does not change.
+    """
     meta = _with_mark_of(meta, storage)
     with subclass.no_subclass_functions():  # a lazy parameter's own function raises
         old, is_now = fake._fake_meta, fake.is_inference()
@@ -309,7 +317,7 @@ def user_attributes(fake: torch.Tensor) -> dict[str, Any]:
 def fake_repr(fake: Any) -> str:
     """``tensor(..., size=(10,), fake=True)``, in the order of torch's text of a meta tensor.
 
-    A parameter gets torch's ``Parameter containing:`` line, and what is at its default is left out.
+    A parameter gets torch's ``Parameter containing:`` line; properties at defaults are left out.
     """
     text = f"tensor({', '.join(_parts(fake))})"
     if getattr(fake, "_is_param", False):

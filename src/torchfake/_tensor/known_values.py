@@ -8,12 +8,13 @@ value is written to any part of the storage.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from torchfake._core import memory
-from torchfake._core.storage import AssumedFill, Storage
+from torchfake._core.storage import NO_BYTES, AssumedFill, Storage
 from torchfake._replay import first_use as replay
 from torchfake._torch import dispatcher, subclass
 from torchfake._unknown_values import answerers
@@ -23,7 +24,7 @@ MAX_KNOWN_BYTES = 64 * 1024
 """The largest storage of floats that keeps its value: rotary tables, drop-path rates, scales."""
 
 MAX_KNOWN_BYTES_OF_INTEGERS = 1024 * 1024
-"""The same for integers and booleans, which are positions and masks: 16 x 8,192 int64."""
+"""The largest storage of integers or booleans that keeps its value: 16 x 8,192 positions, masks."""
 
 
 def keeps_value(num_bytes: int, dtype: torch.dtype) -> bool:
@@ -32,9 +33,32 @@ def keeps_value(num_bytes: int, dtype: torch.dtype) -> bool:
     return num_bytes <= (MAX_KNOWN_BYTES if is_inexact else MAX_KNOWN_BYTES_OF_INTEGERS)
 
 
-def without_fake_mode() -> dispatcher.in_fake_slot:
-    """Context: factories make real tensors although a mode is on."""
-    return dispatcher.in_fake_slot(None)
+def is_known(fake: Any) -> bool:
+    """Whether the value of a plain fake is known. That of a tensor without elements always is."""
+    return fake._fake_storage.is_known or 0 in fake._fake_meta.size
+
+
+def is_unknown(fake: Any) -> bool:
+    """Whether nothing is known of the value of a plain fake, or a bound alone."""
+    return fake._fake_storage.is_unknown and 0 not in fake._fake_meta.size
+
+
+def value_of(fake: Any) -> torch.Tensor:
+    """The value of a fake, known or assumed, to be read only."""
+    record = fake._fake_meta
+    value = NO_BYTES.bytes() if 0 in record.size else fake._fake_storage.known_bytes()
+    return memory.view_of(value, record)
+
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def without_fake_mode() -> AbstractContextManager[None]:
+    """Context: factories make real tensors although a mode is on. Inside a dispatch they do anyway:
+    a context that changes something takes longer than to make the tensor.
+    """
+    is_needed = dispatcher.current_fake_mode() is not None
+    return dispatcher.in_fake_slot(None) if is_needed else _NOTHING
 
 
 def store_value(storage: Storage, value: torch.UntypedStorage, dtype: torch.dtype) -> None:
@@ -53,36 +77,33 @@ def store_tensor_value(storage: Storage, real: torch.Tensor) -> None:
     if not covers or real.is_conj() or real.is_neg():
         store_value(storage, real.untyped_storage(), dtype)
     elif keeps_value(num_bytes, dtype):
-        if dispatcher.current_fake_mode() is None:  # inside a dispatch: no context is needed
+        with without_fake_mode():
             storage.value = real.detach().clone().untyped_storage()
-        else:
-            with without_fake_mode():
-                storage.value = real.detach().clone().untyped_storage()
 
 
 def read_value(fake: Any, requested_by: str) -> torch.Tensor:
     """The real value of `fake`.
 
     Raises:
-        UnknownValueError: with `requested_by`, the tensor, and the line that made it.
+        UnknownValueError: naming `requested_by`, the tensor, and the line that made it.
     """
     storage = fake._fake_storage
     if storage.deferred is not None:
         return replay.value_of(storage.deferred, fake._fake_meta)
-    if storage.is_unknown:
+    if is_unknown(fake):
         answered = answerers.value_of(fake, requested_by)
         if answered is None:
             raise unknown_value_error(fake, requested_by)
         return answered
-    if type(storage.value) is AssumedFill:
+    if type(storage.value) is AssumedFill and fake.numel():
         answerers.note(fake, requested_by, storage.value.number, "finiteness")
     with without_fake_mode():
-        return memory.view_of(storage.known_bytes(), fake._fake_meta)
+        return value_of(fake)
 
 
 def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
-    """The real tensor whose memory other code may read and write: that of a deferred tensor becomes
-    real, that of a plain fake is a copy.
+    """A real tensor whose memory other code may read and write: the memory of a deferred tensor,
+    which is materialized, or a copy of the value of a plain fake.
 
     Raises:
         UnknownValueError: as :func:`read_value`.
@@ -135,7 +156,7 @@ def apply_(fake: Any, function: Any) -> Any:
     """Overridden because C++ would not call the function for any element."""
     subclass.builtin_methods.apply_(fake, function)  # raises what torch raises
     storage = fake._fake_storage
-    if storage.deferred is None and not storage.is_known:
+    if storage.deferred is None and not is_known(fake):
         return fake
     with without_fake_mode():
         values = read_value(fake, "apply_()").clone().apply_(function)
@@ -146,16 +167,16 @@ _NUMBERS = frozenset({bool, int, float, complex})
 
 
 def with_real_items(data: Any) -> Any:
-    """Nested lists of numbers with real tensors in place of the fakes in them: C++ reads these
-    without a dispatch. Of the fakes that it would refuse the values are not asked for.
+    """Nested lists of numbers with real tensors in place of fakes, whose values C++ would read
+    without a dispatch. For a fake with several elements, which C++ refuses, no value is read.
 
     Raises:
-        UnknownValueError: if one of them is not known.
+        UnknownValueError: if the value of a fake with one element is not known.
     """
     if hasattr(data, "_fake_storage"):
         value = data.item() if data.numel() == 1 else 0
         with without_fake_mode():
-            return torch.tensor(value, dtype=data.dtype).expand(data.shape)
+            return torch.tensor(value, dtype=data.dtype, device="cpu").expand(data.shape)
     if not isinstance(data, (list, tuple)) or _NUMBERS.issuperset(map(type, data)):
         return data
     items = [with_real_items(item) for item in data]
@@ -169,8 +190,8 @@ def unknown_value_error(fake: Any, requested_by: str) -> UnknownValueError:
     return UnknownValueError(
         f"{requested_by} needs the value of a fake tensor, and it is not known: "
         f"{describe(fake)}. Fakes keep the values of small tensors computed from host data only. "
-        f"{remedy}, skip the branch for fakes with torchfake.is_fake(tensor), or have such "
-        "questions answered: torchfake.fake_mode(answer=...)"
+        f"{remedy}, skip the branch for fakes with torchfake.is_fake(tensor), or have typical "
+        'values assumed: torchfake.fake_mode(answer="typical")'
     )
 
 
@@ -182,7 +203,7 @@ _NUMBER = "Use a Python number or a small torch.tensor(...) here"
 
 
 def describe(fake: Any) -> str:
-    """A fake for an error message: its metadata, and where in the user's code it was made."""
+    """Describe a fake for an error message: metadata, operator, and line in the user's code."""
     meta, storage = fake._fake_meta, fake._fake_storage
     text = f"{str(meta.dtype).removeprefix('torch.')}{list(meta.size)} on {meta.device}"
     if storage.op is not None:

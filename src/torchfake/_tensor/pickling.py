@@ -19,29 +19,35 @@ from torchfake._tensor import known_values
 from torchfake._tensor.classes import FakeParameter, fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, user_attributes
 from torchfake._tensor.storages import load_typed, load_untyped
-from torchfake._torch import subclass
-from torchfake.errors import RecordError
+from torchfake._torch import dispatcher, subclass
 
 
 def reduce_fake(fake: FakeTensor, protocol: Any) -> Any:
-    """``__reduce_ex__`` of fakes: metadata, and no value."""
-    deferred: Any = fake._fake_storage.deferred
-    if deferred is not None and deferred.real is not None:
-        return known_values.read_value(fake, "pickle").__reduce_ex__(protocol)
-    if deferred is not None:
-        raise RecordError(
-            f"a deferred {known_values.describe(fake)}, cannot be pickled: its record would be "
-            "lost. Materialize it first"
-        )
+    """``__reduce_ex__`` of fakes: metadata, and no value. A deferred tensor is pickled as the real
+    tensor that it stands for, whose memory is computed and kept.
+    """
+    if fake._fake_storage.deferred is not None:
+        return _real_of(fake).__reduce_ex__(protocol)
     meta = fake._fake_meta
     geometry = (meta.size, meta.stride, meta.offset, meta.dtype, str(meta.device))
     attributes = user_attributes(fake)
-    is_parameter = type(fake) is FakeParameter  # its class is not in the file, but an attribute is
+    is_parameter = type(fake) is FakeParameter  # saved as an attribute, not by its class
     if is_parameter:
         attributes["_is_param"] = True
     stands_for = None if is_parameter else getattr(type(fake), "_fake_of", None)
     state = (*geometry, meta.conj, meta.neg, fake.requires_grad, attributes)
     return load_fake, (fake._fake_storage, *state, stands_for)
+
+
+def _real_of(fake: FakeTensor) -> torch.Tensor:
+    """The real tensor that a deferred fake stands for; those that share memory share it still."""
+    value = known_values.memory_of(fake, "pickle")
+    with subclass.no_subclass_functions():  # a lazy parameter's own function raises
+        cls, requires_grad = getattr(type(fake), "_fake_of", torch.Tensor), fake.requires_grad
+    with dispatcher.as_eager():
+        real = subclass.make_subclass(cls, value, requires_grad)
+    subclass.all_attributes(real).update(user_attributes(fake))
+    return real
 
 
 def load_fake(
@@ -57,10 +63,8 @@ def load_fake(
     attributes: dict[str, Any],
     stands_for: type | None = None,
 ) -> FakeTensor:
-    """Rebuild a fake from a pickle."""
-    meta = intern(
-        tuple(size), tuple(stride), offset, dtype, torch.device(device), conj=conj, neg=neg
-    )
+    """Rebuild a fake from a pickle, on the device of its storage: ``torch.load`` may move that."""
+    meta = intern(tuple(size), tuple(stride), offset, dtype, storage.device, conj=conj, neg=neg)
     is_parameter = stands_for is None and attributes.get("_is_param", False)
     cls = FakeParameter if is_parameter else fake_class(stands_for or torch.Tensor)
     fake = new_fake(meta, storage, cls)

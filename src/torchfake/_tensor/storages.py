@@ -1,4 +1,4 @@
-"""What programs get for ``untyped_storage()`` and ``storage()`` of a fake.
+"""The storage objects of fakes: the results of ``fake.untyped_storage()`` and ``fake.storage()``.
 
 Input: a :class:`Storage`. Output: storage objects of torch's classes whose methods change the fake
 as they change memory in eager mode, by operators on a tensor of the storage's bytes. Invariant: a
@@ -54,8 +54,8 @@ class FakeUntypedStorage(torch.UntypedStorage):
     size = __len__ = nbytes
 
     def data_ptr(self) -> Any:
-        """The identity of the storage: transformers finds tied weights by it, and torch.load reuses
-        a storage for other tensors only if it is not 0.
+        """A number that identifies the storage: transformers finds tied weights by the number, and
+        torch.load reuses a storage for other tensors only if the number is not 0.
         """
         storage = self._fake_storage
         if sys._getframe(1).f_code.co_filename == torch.serialization.__file__:
@@ -71,7 +71,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
     # Values: what the program reads and writes are bytes.
 
     def as_tensor(self, dtype: torch.dtype = torch.uint8) -> FakeTensor:
-        """All of the storage as a fake of one dimension."""
+        """The whole storage as a fake of one dimension."""
         length = self.nbytes() // dtype.itemsize
         return new_fake(intern((length,), (1,), 0, dtype, self.device), self._fake_storage)
 
@@ -123,7 +123,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
     def resize_(self, size: int) -> FakeUntypedStorage:
         self._fake_storage.resize(size)
         observed = dispatcher.current_fake_mode()
-        if hasattr(observed, "storage_resized"):  # no operator shows it
+        if hasattr(observed, "storage_resized"):  # no operator was dispatched
             observed.storage_resized(self._fake_storage)
         return self
 
@@ -156,7 +156,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
         return self.as_tensor().pin_memory().untyped_storage()
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
-        storage = memo.get(id(self._fake_storage))  # as FakeTensor.__deepcopy__ has it
+        storage = memo.get(id(self._fake_storage))  # shared with FakeTensor.__deepcopy__
         if storage is None:
             with known_values.without_fake_mode():
                 storage = memo[id(self._fake_storage)] = self._fake_storage.copy()
@@ -168,10 +168,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
             return load_untyped, (self._fake_storage,)
         if deferred.real is not None:
             return deferred.real.__reduce_ex__(protocol)
-        raise RecordError(
-            f"a deferred storage of {self.nbytes()} bytes cannot be pickled: its record would be "
-            "lost. Materialize the tensors that use it first"
-        )
+        raise _cannot_be_saved(self)
 
     # Memory that is shared, or that C++ reads.
 
@@ -195,7 +192,7 @@ class FakeUntypedStorage(torch.UntypedStorage):
 
 
 def _delegated(name: str) -> Any:
-    """A method that C++ has for memory: that of the real storage."""
+    """A method that C++ implements on memory: calls the method of the real storage."""
 
     def method(self: FakeUntypedStorage, *args: Any, **kwargs: Any) -> Any:
         return getattr(real_storage(self._fake_storage, f"{name}()"), name)(*args, **kwargs)
@@ -212,7 +209,7 @@ for _name in (
 
 
 class FakeTypedStorage(torch.TypedStorage):
-    """The result of ``fake.storage()``: torch's own, but for what would make real tensors of it."""
+    """The result of ``fake.storage()``. Methods that would make real tensors are overridden."""
 
     def __new__(cls, untyped: FakeUntypedStorage, dtype: torch.dtype) -> FakeTypedStorage:
         return object.__new__(cls)
@@ -256,13 +253,18 @@ class FakeTypedStorage(torch.TypedStorage):
         return _converted(self._as_tensor(), dtype)
 
     def __reduce__(self) -> Any:
+        storage: Any = self._untyped_storage._fake_storage  # type: ignore[attr-defined]
+        if storage.deferred is not None:
+            real = real_storage(storage, "pickle")
+            typed = torch.TypedStorage(wrap_storage=real, dtype=self.dtype, _internal=True)
+            return typed.__reduce__()
         return load_typed, (self._untyped_storage, self.dtype)
 
     def pickle_storage_type(self) -> str:
         return super()._pickle_storage_type()  # type: ignore[no-untyped-call, no-any-return]
 
     def _pickle_storage_type(self) -> str:
-        """Called by ``torch.save``, which would have C++ write the memory to the file."""
+        """Refuse ``torch.save``, in which C++ would write the memory to the file."""
         raise _cannot_be_saved(self)
 
     def __repr__(self) -> str:
@@ -294,10 +296,10 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def real_storage(storage: Storage, requested_by: str) -> torch.UntypedStorage:
-    """The memory of a deferred storage, which is computed now if it is not there yet.
+    """The real memory of a deferred storage, which is computed if there is none yet.
 
     Raises:
-        UnknownValueError: of a plain fake's, which has none.
+        UnknownValueError: for the storage of a plain fake, which has no memory.
     """
     deferred: Any = storage.deferred
     if deferred is not None:

@@ -1,9 +1,9 @@
-"""``__torch_function__`` of fakes: off, but where C++ decides before any dispatch.
+"""``__torch_function__`` of fakes: off, except where C++ decides before any dispatch.
 
-Input: a call of a torch function with a fake among its arguments. Output: the same call, but for
+Input: a call of a torch function with a fake among its arguments. Output: its result, corrected for
 two decisions that C++ makes before any dispatch: whether autocast is on for the tensors' device,
-and what a factory's ``device=`` means. Invariant: a call that needs neither costs no Python call
-here but what :class:`OverrideSwitch` costs.
+and what a factory's ``device=`` means. Invariant: a call that needs neither correction costs only
+the look-up of :class:`OverrideSwitch`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FACTORY_NAMES = frozenset(f.__name__ for f in _FACTORIES)
 
 
 def _may_need_override(code: types.CodeType) -> bool:
-    """Whether `code` names such a factory, or is torch's own code that calls overrides."""
+    """Whether `code` names one of the factories, or is torch's own code that calls overrides."""
     names_factory = not _FACTORY_NAMES.isdisjoint(code.co_names)
     return names_factory or code.co_filename == torch.overrides.__file__
 
@@ -43,8 +43,8 @@ _may_only_ask = CodePredicate(python_functions.asks_for_overrides)
 
 
 def _only_asks(frame: types.FrameType) -> bool:
-    """Whether torch's layers of attention ask, to use their fused kernels if nothing is overridden:
-    they are operators like others, and their result has other bits.
+    """Whether an attention layer of torch asks for overrides in `frame`: without an override, the
+    layer runs a fused kernel, an operator like others, whose result has other bits.
     """
     code = frame.f_code
     return _may_only_ask(code) and frame.f_lineno in python_functions.lines_that_ask(code)
@@ -61,12 +61,13 @@ def override(func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = N
 
 
 def call_of_subclass(cls: Any, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """``__torch_function__`` of fakes of a user's class: the user's, with the classes of eager."""
+    """``__torch_function__`` of fakes of a user's class: calls the user's, with eager's classes."""
     others = [t for t in types_ if t.__torch_function__ is not override_switch]
     eager_types = tuple(getattr(t, "_fake_of", t) for t in others)
     kwargs = kwargs or {}
     if kwargs.get("device") is not None and func in _FACTORIES:
         kwargs = {**kwargs, "device": encode(kwargs["device"])}
+    func = _unpatched(func)
     function = cls._fake_of.__torch_function__
     if not dispatcher.any_autocast():
         return _watched(function, func, eager_types, args, kwargs)
@@ -74,20 +75,32 @@ def call_of_subclass(cls: Any, func: Any, types_: Any, args: Any = (), kwargs: A
         return _watched(function, func, eager_types, args, kwargs)
 
 
+def _unpatched(func: Any) -> Any:
+    """Torch's own method in place of its replacement in a mode, which C++ finds by its name: the
+    user's function may look it up in a list, as a lazy parameter's does.
+    """
+    original = getattr(func, "__wrapped__", None)
+    name = getattr(original, "__name__", "")
+    return original if original is getattr(_BUILTIN, name, func) else func
+
+
+_BUILTIN = subclass.builtin_methods
+
+
 class _Autocast(torch.overrides.TorchFunctionMode):
-    """Sees the calls that a user's ``__torch_function__`` makes with subclasses switched off."""
+    """Autocasts calls that a user's ``__torch_function__`` makes with overrides switched off."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return override(func, (), args, kwargs)
 
 
 def _watched(call: Any, *args: Any) -> Any:
-    """Call where tensors that C++ makes are seen, outside of modes too."""
+    """Call a function so that tensors that C++ makes are dispatched, outside of modes too."""
     in_a_mode = modes.current() is not None or dispatcher.current_fake_mode() is not None
     if in_a_mode or not modes.recording.is_used:
         return call(*args)
-    # Factories that C++ calls are dispatched: a number that is written, or selected by `where`, is
-    # made a tensor in C++ first, which would not be dispatched otherwise.
+    # C++ first makes a tensor of a number that is written, or selected by `where`. That factory is
+    # dispatched only if there is a mode.
     factory_mode = modes.recording.factory_mode
     return dispatcher.call_recorded(factory_mode, call, *args)
 
@@ -103,15 +116,18 @@ def _call_overridden(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 class _OverrideWhereNeeded:
-    """``__torch_function__`` on a thread outside all modes, and wherever autocast is on: it is on
-    then, and in code that names one of the factories above. There C++ would start CUDA for
-    ``torch.empty_like(fake, device="cuda")`` before any dispatch, as ``nn.Module.to_empty`` does.
+    """``__torch_function__`` on a thread outside all modes, or with autocast on. The override is on
+    with autocast, for recorded operations, and in code that names one of the factories above: C++
+    would start CUDA for ``torch.empty_like(fake, device="cuda")`` before any dispatch.
     """
 
     def __get__(self, thread: Any, owner: Any = None) -> Any:
         try:
             is_unwatched = modes.recording.is_used and dispatcher.current_fake_mode() is None
-            frame = sys._getframe(1)
+            try:
+                frame = sys._getframe(1)
+            except ValueError:  # C++ asks on a thread of its own
+                frame = sys._getframe(0)
             needed = is_unwatched or dispatcher.any_autocast()
             needed = needed or (modes.current() is None and _needs_override(frame.f_code))
             needed = needed and not _only_asks(frame)
@@ -125,26 +141,44 @@ type(modes.thread).torch_function = _OverrideWhereNeeded()
 
 
 def update_override() -> None:
-    """Set what ``__torch_function__`` is on this thread: in a mode without autocast, it is off."""
+    """Set ``__torch_function__`` on this thread: off in a mode without autocast, else looked up.
+
+    While an operator is dispatched autocast is off for a moment, and so is ``__torch_function__``:
+    whether autocast is on behind that cannot be seen there.
+    """
     entries = modes.thread.modes  # as in modes.current()
-    if not entries or entries[-1].is_over or dispatcher.any_autocast():
+    is_hidden = not dispatcher.calls_torch_functions()
+    if not entries or entries[-1].is_over or is_hidden or dispatcher.any_autocast():
         vars(modes.thread).pop("torch_function", None)
     else:
         modes.thread.torch_function = subclass.disabled_torch_function
 
 
 def expect_autocast() -> None:
-    """Autocast is about to be switched on."""
+    """Have ``__torch_function__`` looked up again, since autocast is about to be switched on."""
     vars(modes.thread).pop("torch_function", None)
+
+
+def override_state() -> Any:
+    """What :func:`update_override` has set on this thread; None if it is looked up."""
+    return vars(modes.thread).get("torch_function")
+
+
+def put_back(state: Any) -> None:
+    """Restore an :func:`override_state`: unlike an update, this may run while an operator does."""
+    if state is None:
+        expect_autocast()
+    else:
+        modes.thread.torch_function = state
 
 
 class OverrideSwitch(property):
     """The class attribute ``__torch_function__``: off, unless a call may need the override.
 
-    torch looks it up on each argument of each call, so it can differ from call to call. In a mode
-    the look-up runs no Python: the getter is C's ``getattr`` on the thread, for which the fake is
-    the default value, never used. The property can itself be called, for a subclass that calls
-    ``super().__torch_function__(...)``: that look-up gives the property as it is.
+    torch looks the attribute up on each argument of each call, so the answer may differ from call
+    to call. In a mode the look-up runs no Python: the getter is C's ``getattr`` on the thread, with
+    the fake as the default value, which is never used. The property itself can be called, for a
+    subclass that calls ``super().__torch_function__(...)``.
     """
 
     __call__ = staticmethod(override)

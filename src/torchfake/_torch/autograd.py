@@ -1,8 +1,8 @@
-"""The autograd engine: modes, histories, live graphs, views, version counters, numbers of nodes.
+"""The autograd engine: modes, histories, live graphs, views, version counters, sequence numbers.
 
 Input: tensors, or nothing (the state of the running thread). Output: autograd's state for the
-tensors; views and version counters as those of other tensors. Invariant: a query changes no tensor
-and no graph.
+tensors; views and version counters like those of other tensors. Invariant: a query changes no
+tensor and no graph.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _normal_mode = partial(torch._C._InferenceMode, False)
 
 
 def inference_mode(on: bool) -> Guards:
-    """Context: ``torch.inference_mode``, which is left wherever it is interrupted."""
+    """Context: ``torch.inference_mode``, which is exited wherever an interrupt arrives."""
     return Guards(partial(torch._C._InferenceMode, on))
 
 
 def no_grad() -> Setting:
-    """Context: ``torch.no_grad``, which is left wherever it is interrupted."""
+    """Context: ``torch.no_grad``, which is exited wherever an interrupt arrives."""
     return Setting(torch.is_grad_enabled, torch._C._set_grad_enabled, False)
 
 
 def enable_grad() -> Setting:
-    """Context: ``torch.enable_grad``, the same."""
+    """Context: ``torch.enable_grad``, which is exited wherever an interrupt arrives."""
     return Setting(torch.is_grad_enabled, torch._C._set_grad_enabled, True)
 
 
 def history_of(tensor: torch.Tensor) -> Any:
-    """The node that made `tensor`; None of a leaf, and of a view whose history is forbidden.
+    """The node that made `tensor`; None for a leaf, and for a view whose history is forbidden.
 
     A view that was made in no_grad, in inference mode or by an operator with several results
     (chunk) has no history once its base, or another view of it, was written: autograd raises.
@@ -52,7 +52,7 @@ def history_of(tensor: torch.Tensor) -> Any:
 
 
 def is_forbidden_view(tensor: torch.Tensor) -> bool:
-    """Whether autograd raises where it is asked for the history of `tensor`."""
+    """Whether the history of `tensor` is forbidden: see :func:`history_of`."""
     try:
         return tensor.grad_fn is None and False
     except RuntimeError:
@@ -60,22 +60,21 @@ def is_forbidden_view(tensor: torch.Tensor) -> bool:
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of a leaf; None of any other tensor."""
+    """The gradient of a leaf; None for any other tensor."""
     try:
         return tensor.grad if tensor.is_leaf else None
-    except RuntimeError:  # a view as above
+    except RuntimeError:  # a view whose history is forbidden
         return None
 
 
 def view_like(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """A view of all of `base`, of which autograd allows what it allows of `view`, another's.
-
-    `view` is not to be used any more.
+    """A view of the whole of `base`, on which autograd allows the same operations as on `view`, a
+    view of another tensor. `view` must not be used afterwards.
     """
     version = base._version
     is_forbidden, requires_grad = is_forbidden_view(view), view.requires_grad
     if is_forbidden or _was_base_written_since(view):
-        set_version(base, version - 1)  # it looks as if it had been made before the last write
+        set_version(base, version - 1)  # as if made before the last write
     with no_grad():
         made = base.view_as(base)
     private: Any = torch._C._autograd
@@ -101,7 +100,7 @@ def _was_base_written_since(view: torch.Tensor) -> bool:
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """``tensor._version``; None of a tensor that was made in inference mode, which counts none."""
+    """``tensor._version``; None for an inference tensor, which has no version counter."""
     try:
         return tensor._version
     except RuntimeError:
@@ -109,7 +108,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:
-    """Set ``tensor._version``, and that of all tensors that share its version counter."""
+    """Set ``tensor._version``, for all tensors that share the version counter."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
@@ -125,7 +124,7 @@ def share_version_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def version_counter_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the version counter of `tensor`, and no memory. To be called in a context in
+    """A tensor with the version counter of `tensor`, and no memory. The caller is in a context in
     which nothing is dispatched to the class of `tensor`.
     """
     made = torch._C.TensorBase.detach(tensor)
@@ -138,7 +137,7 @@ def examining() -> Guards:
     """Context in which :func:`standing_of` may be called.
 
     Nothing is dispatched to the class of a tensor, which would test for DTensor and import it
-    (0.5 s), and the function of no class is asked: that of a lazy parameter refuses nearly all.
+    (0.5 s), and no ``__torch_function__`` is called: a lazy parameter's refuses nearly all calls.
     """
     return Guards(
         torch._C.DisableTorchFunctionSubclass, torch._C._DisableTorchDispatch, _normal_mode
@@ -148,7 +147,7 @@ def examining() -> Guards:
 class Standing(NamedTuple):
     """The state that the autograd engine keeps for a tensor."""
 
-    history: Any = None  # the node that made it; None of a leaf
+    history: Any = None  # the node that made it; None for a leaf
     gradient: torch.Tensor | None = None  # of a leaf
     is_in_live_graph: bool = False  # see the function of that name
 
@@ -183,7 +182,7 @@ def is_in_live_graph(leaf: torch.Tensor) -> bool:
 
 
 def needs_gradient(tensor: torch.Tensor) -> bool:
-    """Whether operators on `tensor` are differentiated, backward or forward: what C++ asks with
+    """Whether operators on `tensor` are differentiated, backward or forward, as C++ decides it in
     ``_may_require_fw_or_bw_grad``.
     """
     is_in_dual_level = torch.autograd.forward_ad._current_level >= 0
@@ -203,7 +202,7 @@ def tangent_of(value: Any) -> torch.Tensor | None:
 def tangent_of_result(
     op: Any, at: int, args: list[Any], tangents: list[Any], options: dict[str, Any]
 ) -> torch.Tensor:
-    """The tangent of result number `at` of `op`, of real tensors that are not written."""
+    """The tangent of result number `at` of `op`, called with real tensors, which stay unchanged."""
     forward_ad = torch.autograd.forward_ad
     is_nested = forward_ad._current_level >= 0  # there is only one level
     with contextlib.nullcontext() if is_nested else forward_ad.dual_level():
@@ -244,7 +243,7 @@ def are_transforms_running() -> bool:
 
 
 def count_writes(tensor: torch.Tensor, num_writes: int) -> None:
-    """Have a tensor, and all that share its version counter, be written so many times."""
+    """Count `num_writes` writes in the version counter of a tensor."""
     counted = (tensor,)
     for _ in range(num_writes):
         _increment_version(counted)
@@ -259,14 +258,14 @@ def is_mapped(tensor: torch.Tensor) -> bool:
 
 
 def without_levels(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor inside all that transforms of ``torch.func`` have put around it."""
+    """The tensor inside all wrappers that transforms of ``torch.func`` have put around it."""
     while is_transformed(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
 
 
 def is_functionalized(tensor: torch.Tensor) -> bool:
-    """Whether ``torch.func.functionalize`` is among the transforms it is an argument inside of."""
+    """Whether `tensor` is an argument inside ``torch.func.functionalize``, at any level."""
     functorch = torch._C._functorch
     while is_transformed(tensor) and not functorch.is_functionaltensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
@@ -281,7 +280,7 @@ def in_outer_level() -> AbstractContextManager[Any]:
 
 
 class _AliasAs(TorchDispatchMode):
-    """The result of ``aten.alias`` is what a function makes of its argument."""
+    """A mode in which ``aten.alias(tensor)`` returns ``make(tensor)``."""
 
     def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -297,11 +296,16 @@ def with_inner_tensor(
     tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """`tensor`, an argument inside transforms, with ``make(inner)`` in place of the inner tensor.
-    For autograd it is a view of `tensor` in all outer transforms.
+    For autograd the result is a view of `tensor` in all outer transforms.
     """
     with in_outer_level(), _AliasAs(make):
         made: torch.Tensor = torch.ops.aten.alias.default(tensor)
         return made
+
+
+def device_expected_at(node: Any, index: int) -> torch.device:
+    """The device, in C++, of gradients that reach input `index` of a node: in 2.12 to 2.15."""
+    return node._input_metadata[index].device  # type: ignore[no-any-return]
 
 
 def next_sequence_number() -> int:

@@ -18,7 +18,7 @@ import torch
 import torch.utils._foreach_utils
 
 from torchfake._torch import dispatcher
-from torchfake._torch.contexts import Restoring, Setting, Together, holding
+from torchfake._torch.contexts import Restoring, Setting, Together, holding, shared
 
 bindings = torch._C
 nn_functions = torch._C._nn
@@ -28,9 +28,9 @@ cudnn_functions: Any = vars(torch.backends.cudnn)["m"]  # torch wraps it in a mo
 optimizer_functions: Any = sys.modules[torch.optim.Optimizer.__module__]
 foreach_functions: Any = torch.utils._foreach_utils
 FOREACH_TYPES = "_foreach_supported_types"
-"""The list in both, of the classes of tensors that are updated together by default."""
+"""The name, in both modules, of a list: the tensor classes that are updated together by default."""
 
-"""Modules of C++ functions, of which _patches replaces some while a mode is on."""
+"""The modules above have functions that _patches replaces while a mode is on."""
 
 device_contexts: Any = importlib.import_module("torch.utils._device")
 """Where ``with torch.device(...)`` looks for the factory functions; torch 2.11 to 2.15."""
@@ -59,8 +59,8 @@ def context_device() -> torch.device | None:
 @cache
 def drops_data_on_meta() -> bool:
     """Whether ``torch.tensor(data, device="meta:1")`` never reads its data. torch 2.11 and 2.13
-    read it, and in a mode that tensor is dispatched on the CPU; torch 2.15 does not. Asked first
-    when a mode has not replaced that function yet.
+    read it, and in a mode that tensor is dispatched on the CPU; torch 2.15 does not. The first call
+    has to come before a mode replaces ``torch.tensor``.
     """
     try:
         torch.tensor([None], dtype=torch.int64, device="meta:1")
@@ -79,7 +79,7 @@ def name_of_privateuse1() -> str:
 
 
 def own_accelerator_type() -> str | None:
-    """The type of accelerator that this torch is built for: what C++ takes an ordinal for."""
+    """The type of accelerator that this torch is built for, which C++ assumes for an ordinal."""
     own = torch._C._accelerator_getAccelerator()
     return None if own is None or own.type == "cpu" else str(own.type)
 
@@ -102,9 +102,11 @@ def num_real_devices(device: torch.device) -> int:
 
 @cache
 def has_device_type(device_type: str) -> bool:
-    """Whether this machine has devices of a type other than CUDA, which may come later."""
+    """Whether this machine has devices of a type other than CUDA, whose devices may come later."""
     try:
         return num_real_devices(torch.device(device_type)) > 0
+    except RecursionError:
+        raise
     except (RuntimeError, AssertionError, NotImplementedError, AttributeError, ImportError):
         return False
 
@@ -115,7 +117,7 @@ def default_dtype(dtype: torch.dtype) -> Setting:
 
 
 class autocast_off(Restoring):
-    """Context: no autocast on devices of a type; settings made inside are forgotten."""
+    """Context: no autocast on devices of a type; settings made inside are undone."""
 
     _before: tuple[bool, torch.dtype] | None = None
 
@@ -137,7 +139,7 @@ class autocast_off(Restoring):
 
 
 def _autocast_nesting() -> int:
-    """How many contexts of autocast this thread is in: both calls are in C, as one."""
+    """How many contexts of autocast this thread is in. No interrupt comes between the two calls."""
     calls = torch.autocast_increment_nesting, torch.autocast_decrement_nesting
     depths: list[int] = list(map(methodcaller("__call__"), calls))
     return depths[1]
@@ -174,7 +176,7 @@ class autocast(Restoring):
 
 
 class keeping_state(Restoring):
-    """Context: draws from `generator` do not move it."""
+    """Context: `generator` gets its state back at the end."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
@@ -200,6 +202,9 @@ def has_onednn_lstm(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
+MAKE_GRADS = "_make_grads"  # of torch.autograd: makes backward's gradients, in 2.12 to 2.15
+
+
 is_deterministic = torch._C._get_deterministic_algorithms
 """Whether ``torch.use_deterministic_algorithms`` is on."""
 
@@ -217,7 +222,7 @@ def deterministic_options() -> Deterministic | None:
 
 
 def fills_empty_memory() -> bool:
-    """Whether ``torch.empty`` gives NaN and the largest integers, for the sake of determinism."""
+    """Whether ``torch.empty`` fills its result with NaN or the largest integer, for determinism."""
     return is_deterministic() and torch._C._get_deterministic_fill_uninitialized_memory()
 
 
@@ -236,7 +241,7 @@ def _set_deterministic(options: Deterministic | None) -> None:
 
 
 def default_generator_of(device: torch.device) -> torch.Generator:
-    """The generator of random operators on `device` that are given none."""
+    """The default generator of random operators on `device`."""
     if device.type == "cpu":
         return torch.default_generator
     if device.type == "mps":
@@ -244,6 +249,15 @@ def default_generator_of(device: torch.device) -> torch.Generator:
     module = getattr(torch, device.type, None)
     generators = getattr(module, "default_generators", None)
     return generators[device.index or 0] if generators else torch.default_generator
+
+
+def last_seeding() -> tuple[int, Any]:
+    """The seed of ``torch.default_generator``, and another object after each call of
+    ``torch.manual_seed``, even with the same seed: what torch queues for CUDA until that is
+    initialised; None once it is. Private: torch 2.12 to 2.15.
+    """
+    tracker = getattr(torch.cuda, "_lazy_seed_tracker", None)
+    return torch.initial_seed(), getattr(tracker, "manual_seed_all_cb", None)
 
 
 def canonical_generator(generator: torch.Generator) -> torch.Generator:
@@ -257,17 +271,17 @@ def canonical_generator(generator: torch.Generator) -> torch.Generator:
 
 
 def generator_address(generator: torch.Generator) -> int:
-    """The address of the C++ generator, which is that of another Python object for it too."""
+    """The address of the C++ generator, the same for all Python objects of that generator."""
     address: int = generator._cdata  # type: ignore[attr-defined]
     return address
 
 
-_default_generator_lock = threading.RLock()
+_default_generator_lock = shared(threading.RLock(), for_whole_calls=True)
 
 
 class default_generator_kept(Together):
-    """Context: what draws from the default generator of `device` (the CPU) meanwhile, on this
-    thread, moves it for that time only.
+    """Context: the default generator of `device` (None: the CPU) gets its state back at the end.
+    Other threads wait before they enter such a context.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -307,5 +321,10 @@ def caches_of_functions() -> list[Any]:
 
 @functools.lru_cache(8)
 def _names_with_a_cache(module: Any, num_names: int) -> list[str]:
-    """Of the functions of a module with so many names: looked for again when it has more."""
+    """The functions of a module that have a cache; searched anew if `num_names` has changed."""
     return [name for name, value in vars(module).items() if hasattr(value, "cache_clear")]
+
+
+CLAMP_COMPARES_IN_PLACE = torch.__version__ < "2.14"
+"""Whether the gradient of ``clamp`` by tensors is chosen by a comparison into which another one is
+written: in 2.13, not in 2.15."""

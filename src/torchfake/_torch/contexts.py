@@ -1,4 +1,4 @@
-"""Contexts that change state of torch, and restore it wherever an interrupt arrives.
+"""Contexts that restore the state of torch wherever an interrupt arrives; locks that outlast forks.
 
 Input: a change, and how it is undone. Output: a context for a ``with`` statement. Invariant: once
 the statement has been left, the change is undone, whatever bytecode a KeyboardInterrupt was raised
@@ -6,21 +6,24 @@ at: in the entry, in the exit, and between them.
 
 ``try`` and ``finally`` are not enough: Python raises KeyboardInterrupt at the first bytecode of
 ``__exit__`` too, and then nothing of it has run (python/cpython#74174). But a ``with`` statement
-looks ``__exit__`` up once, before it enters, and holds what it has found. So that is an object of
-its own, and a weak reference calls :meth:`Restoring.restore` again if it dies before the context
-was left. An exit is repeated rather than resumed: ``restore`` has to be right after any part of
+looks ``__exit__`` up once, before it enters, and holds the result. So the look-up makes an object,
+and a weak reference calls :meth:`Restoring.restore` again if the object dies before the context was
+left. An exit is repeated rather than resumed: ``restore`` has to be right after any part of
 ``change``, and when it is called again.
 """
 
 from __future__ import annotations
 
 import operator
+import os
+import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import compress
-from typing import Any
+from typing import Any, TypeVar
 
 _call = operator.methodcaller("__call__")
 _enter = operator.methodcaller("__enter__")
@@ -49,12 +52,12 @@ def call_if(flags: Iterable[Any], function: Callable[[], Any]) -> Callable[[], A
 
 
 def results(functions: Iterable[Callable[[], Any]]) -> Iterator[Any]:
-    """The results of functions, each called when its result is asked for: in C."""
+    """An iterator that calls each function, in C, when its result is asked for."""
     return map(_call, functions)
 
 
 def watch(exit_or_owner: Any, restore: Callable[[], None]) -> weakref.ref[Any]:
-    """Call `restore` when the object dies before the reference that is returned does."""
+    """A weak reference that calls `restore` if the object dies before the reference does."""
     return weakref.ref(exit_or_owner, lambda _: restore())
 
 
@@ -70,9 +73,7 @@ class _Exit:
 
 
 class Restoring:
-    """Base of contexts: what :meth:`change` does is undone by :meth:`restore`. Each is entered
-    once.
-    """
+    """Base of contexts: :meth:`restore` undoes :meth:`change`. Each context is entered once."""
 
     _exit_ref: weakref.ref[Any] | None = None
 
@@ -81,12 +82,12 @@ class Restoring:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Undo the part of it that was made, if that has not been done."""
+        """Undo the part of the change that was made, if it has not been undone."""
         raise NotImplementedError
 
     def interrupted(self, error: BaseException) -> None:
-        """Called before :meth:`restore` if a KeyboardInterrupt or the like is leaving the block, or
-        an error that it has led to.
+        """A hook that runs before :meth:`restore` if the block is left by a KeyboardInterrupt or
+        the like, or by an error that was raised while that was handled.
         """
 
     def __enter__(self) -> Any:
@@ -108,11 +109,11 @@ def leave(context: Restoring, _type: Any = None, error: Any = None, _trace: Any 
     except BaseException:
         context.restore()
         raise
-    context._exit_ref = None  # which refers to the context
+    context._exit_ref = None  # whose callback refers to the context
 
 
 def handled_errors(error: BaseException) -> list[BaseException]:
-    """An error, and those during whose handling it was raised."""
+    """An error, and the errors during whose handling it was raised, directly or indirectly."""
     found: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and not any(at is other for other in found):
@@ -122,7 +123,7 @@ def handled_errors(error: BaseException) -> list[BaseException]:
 
 
 def interrupt_behind(error: BaseException) -> BaseException | None:
-    """The KeyboardInterrupt or the like that `error` is, or was raised during the handling of.
+    """The KeyboardInterrupt or the like among the :func:`handled_errors` of `error`, or None.
 
     Contexts of other libraries, left half-way, raise errors of their own.
     """
@@ -133,9 +134,9 @@ class Guards(Restoring):
     """Context: guards of torch, or other contexts implemented in C, are made and entered together.
 
     Args:
-        *makers: of a guard each, implemented in C: some guards are on as soon as they are made.
+        *makers: functions in C that make a guard each; some guards are on as soon as they are made.
         made: contexts implemented in C that are entered too, such as locks.
-        then: implemented in C too: called when all have been entered.
+        then: a function in C that is called when all have been entered.
     """
 
     def __init__(
@@ -169,12 +170,12 @@ _NOT_CHANGED: Any = object()
 
 
 class Setting(Restoring):
-    """Context: something that torch has one of, or this thread, has another value.
+    """Context: a setting of the process or of this thread has another value.
 
     Args:
-        get: returns the present value.
-        set_: sets it.
-        value: for the time of the context.
+        get: returns the value of the setting.
+        set_: sets the value.
+        value: the value inside the context.
     """
 
     def __init__(self, get: Callable[[], Any], set_: Callable[[Any], Any], value: Any) -> None:
@@ -192,7 +193,7 @@ class Setting(Restoring):
 
 
 class Together(Restoring):
-    """Context: several contexts of this kind, entered in order and left in reverse."""
+    """Context: several :class:`Restoring` contexts, entered in order and left in reverse."""
 
     def __init__(self, *contexts: Restoring) -> None:
         self._contexts = contexts
@@ -208,3 +209,61 @@ class Together(Restoring):
     def restore(self) -> None:
         for context in reversed(self._contexts):
             context.restore()
+
+
+# Locks that threads share, and a forked process. After a fork those are held that the forking
+# thread holds, and no others; what a lock of data guards is not found half-changed. A fork waits
+# for locks of data, which are held for moments. It does not wait for one held for a whole call,
+# such as a materialization: what these calls change is whole at any time, since they may be
+# interrupted at any time.
+
+_Lock = TypeVar("_Lock")
+
+_SECONDS = 5.0
+"""The longest that a fork waits. Only two threads that wait for each other take as long: one forks
+while it holds a lock that the other, which holds one of data, asks for."""
+
+_of_data: list[Any] = []
+_of_calls: list[Any] = []
+_taken: dict[int, list[Any]] = {}  # by thread: what it has taken in order to fork
+
+
+def shared(lock: _Lock, *, for_whole_calls: bool = False) -> _Lock:
+    """The lock, known from now on to processes that are forked from this one.
+
+    Args:
+        lock: as ``threading`` makes them, which is never freed.
+        for_whole_calls: it is held for as long as a call takes.
+    """
+    (_of_calls if for_whole_calls else _of_data).append(lock)
+    return lock
+
+
+def _take() -> None:
+    end = time.monotonic() + _SECONDS
+    taken = _taken[threading.get_ident()] = []
+    for lock in _of_data:
+        if lock.acquire(timeout=max(0.0, end - time.monotonic())):
+            taken.append(lock)
+
+
+def _give_back() -> None:
+    for lock in reversed(_taken.pop(threading.get_ident(), ())):
+        lock.release()
+
+
+def _free_in_child() -> None:
+    _give_back()
+    _taken.clear()
+    for lock in [*_of_data, *_of_calls]:
+        if _is_held_by_a_thread_that_is_gone(lock):
+            lock._at_fork_reinit()  # of CPython 3.9 and later, which its own modules use
+
+
+def _is_held_by_a_thread_that_is_gone(lock: Any) -> bool:
+    is_owned = getattr(lock, "_is_owned", None)
+    return not is_owned() if is_owned is not None else lock.locked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_take, after_in_parent=_give_back, after_in_child=_free_in_child)

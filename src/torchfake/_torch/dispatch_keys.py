@@ -7,6 +7,7 @@ carried by a tensor; operators without a kernel for the key fall through to the 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,22 +15,22 @@ from typing import Any, ClassVar
 
 import torch
 
-from torchfake._torch.contexts import Guards, holding
+from torchfake._torch.contexts import Guards, holding, shared
 from torchfake._torch.private_facts import PrivateFact
 
-_registering = threading.RLock()
+_registering = shared(threading.RLock())
 
 
 _PLAIN_KEYS: Any = torch._C._dispatch_keys(torch.Tensor())  # asked here, where no mode is on
 
 
 class UnusedDispatchKey:
-    """A dispatch key that torch names and no backend's tensors carry: its kernels are all ours.
+    """A dispatch key that torch names and no backend's tensors carry: all kernels are torchfake's.
 
     Operators without a kernel for it fall through to the next key, at no cost.
     """
 
-    _own: ClassVar[set[tuple[str, str]]] = set()  # keys and operators with a kernel of ours
+    _own: ClassVar[set[tuple[str, str]]] = set()  # keys and operators registered here
 
     def __init__(self, name: str) -> None:
         key: Any = torch._C._parse_dispatch_key(name)
@@ -45,7 +46,7 @@ class UnusedDispatchKey:
         self._waiting: list[Callable[[], None]] = [self.fact.require]
         self._name = name
         self._lower_keys = torch._C._dispatch_keyset_full_after(key)
-        self._libraries: list[torch.library.Library] = []  # own the registrations
+        self._libraries: dict[str, torch.library.Library] = {}  # own the registrations
 
     @property
     def keys(self) -> Any:
@@ -54,14 +55,14 @@ class UnusedDispatchKey:
         return self._keys
 
     def before_use(self, register: Callable[[], None]) -> None:
-        """Have `register` called before the first tensor or thread has the key: to register kernels
-        takes as long as importing fifty files, and most programs need no kernels of most keys. If
-        it is interrupted, it is called again.
+        """Call `register` before the first tensor or thread has the key: to register kernels takes
+        as long as importing fifty files, and most programs need no kernels of most keys. If
+        `register` is interrupted, it is called again.
         """
         self._waiting.append(register)
 
     def _is_unused(self) -> bool:
-        """Whether no tensor carries the key, all kernels for it are ours, and autograd is below."""
+        """Whether plain tensors lack the key, all kernels are torchfake's, autograd is below."""
         c: Any = torch._C
         registered = c._dispatch_get_registrations_for_dispatch_key(self._name)
         is_above = self._lower_keys.has(c.DispatchKey.AutogradCPU)
@@ -69,7 +70,7 @@ class UnusedDispatchKey:
         return is_above and is_ours and not _PLAIN_KEYS.has(self.key)
 
     def prepare(self) -> None:
-        """Register the kernels that wait for it."""
+        """Call the functions that :meth:`before_use` was given."""
         if self._waiting:
             with holding(_registering):
                 while self._waiting:
@@ -79,12 +80,12 @@ class UnusedDispatchKey:
     def register(self, op: Any, kernel: Callable[..., Any], *, skipping: Any = None) -> None:
         """Run `kernel(redispatch, *args, **kwargs)` for `op`.
 
-        ``redispatch(...)`` calls the kernel of the next key, which would have run without this.
-        No kernel of the keys `skipping` runs after it.
+        ``redispatch(...)`` calls the kernel of the next key, which would have run without `kernel`.
+        It skips kernels of the keys `skipping`.
         """
         lower_keys = self._lower_keys if skipping is None else self._lower_keys - skipping
 
-        redispatch = op._handle.redispatch_boxed  # op.redispatch is a Python call more
+        redispatch = op._handle.redispatch_boxed  # op.redispatch would be one more Python call
 
         def with_keyset(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             def continue_below(*args: Any, **kwargs: Any) -> Any:
@@ -115,28 +116,31 @@ class UnusedDispatchKey:
 
     def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:
         if not self._libraries:
-            libraries = [torch.library.Library("aten", "IMPL", self._name)]
+            libraries = {}
             if not torch._C._dispatch_has_backend_fallback(self.key):
-                fallbacks = torch.library.Library("_", "IMPL", self._name)
+                fallbacks = libraries["_"] = torch.library.Library("_", "IMPL", self._name)
                 fallbacks.fallback(torch.library.fallthrough_kernel, self._name)
-                libraries.append(fallbacks)
             self.fall_through_in_higher_order_operators()
             self._libraries = libraries
-        if not self.has_kernel(op):  # of an interrupted call
+        if not self.has_kernel(op):  # from an interrupted call
             self._own.add((self._name, op.name()))
-            self._libraries[0].impl(op, with_keyset, with_keyset=True)
+            library = self._libraries.get(op.namespace)
+            if library is None:
+                library = torch.library.Library(op.namespace, "IMPL", self._name)
+                self._libraries[op.namespace] = library
+            library.impl(op, with_keyset, with_keyset=True)
 
     def fall_through_in_higher_order_operators(self) -> None:
         """Let operators that take functions fall through this key, such as ``autograd.Function``
-        under ``torch.func``: they have their own tables, and no fallback for a key. A key that
-        torch uses in some of these operators gets kernels in the others that exist now.
+        under ``torch.func``: such operators have their own tables, without fallbacks. A key that
+        torch uses in some of these operators gets kernels in all others that exist by now.
         """
         falls_through = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
         if self.key != torch._C.DispatchKey.PreDispatch and self.key not in falls_through:
             falls_through.append(self.key)
         for op in list(torch._ops._higher_order_ops.values()):
             if self.key in op.py_kernels:
-                pass  # a kernel of ours
+                pass  # torchfake's kernel
             elif self.key in falls_through:
                 op.fallthrough(self.key)
             else:
@@ -191,3 +195,46 @@ discontinued."""
 
 AUTOCAST_KEY_DEVICE_TYPE = "ipu"
 """The device type for which autocast has to be on for kernels of that key to run."""
+
+
+_AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA")
+
+
+class _Registered:
+    counts = (0, 0)
+
+
+def new_with_own_autograd() -> list[Any]:
+    """The operators, other than torch's own, with a kernel for the autograd of one device; none if
+    nothing can have been registered since the last call: Python's kernels are counted, and C++
+    registers its own when a module is imported.
+    """
+    now = len(torch.library._impls), len(sys.modules)
+    if now == _Registered.counts:
+        return []
+    find = torch._C._dispatch_get_registrations_for_dispatch_key
+    names = {name for key in _AUTOGRAD_KEYS for name in find(key)}
+    found = [_operator(name) for name in names if not name.startswith("aten::")]
+    _Registered.counts = now
+    return [op for op in found if op is not None]
+
+
+def _operator(name: str) -> Any:
+    """The operator of this name; None if it has a kernel and is not defined yet."""
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    return getattr(found, overload or "default", None)
+
+
+def own_autograd_key(op: Any, device_type: str) -> Any:
+    """The key of the kernel that `op` has for the autograd of this device alone, unless autograd is
+    over: inside its kernels, and in inference mode. Else None.
+    """
+    name = f"Autograd{device_type.upper()}"
+    if name not in _AUTOGRAD_KEYS:
+        return None
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality):
+        return None
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), name)
+    return torch._C._parse_dispatch_key(name) if has_kernel else None

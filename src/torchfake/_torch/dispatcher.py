@@ -7,12 +7,14 @@ and restore it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake._torch.contexts import (
     Guards,
@@ -32,14 +34,19 @@ _is_autocast_enabled = torch.is_autocast_enabled
 
 
 FORGOTTEN_AUTOCASTS = ("mps", "mtia") if torch.__version__ < "2.13" else ("mps",)
-"""Types that torch 2.12 to 2.15 forgets there."""
+"""Device types that :data:`any_autocast` ignores in torch 2.12 to 2.15."""
 _forgets_mtia = "mtia" in FORGOTTEN_AUTOCASTS
 
 
 def any_autocast_of_all_types() -> bool:
-    """Whether autocast is on for any device type, including the types that torch forgets."""
+    """Whether autocast is on for any device type, including the types that torch ignores."""
     forgotten = _is_autocast_enabled("mps") or (_forgets_mtia and _is_autocast_enabled("mtia"))
     return forgotten or _of_most_types()
+
+
+calls_torch_functions = torch._C._is_torch_function_enabled
+"""Whether ``__torch_function__`` of tensors is called on this thread: not where it is hidden, as by
+:func:`no_interception`."""
 
 
 _INTERCEPTING_KEYS = (
@@ -62,8 +69,8 @@ def no_interception() -> Guards:
 
 
 class _no_dispatch_modes(Restoring):
-    """Context: no dispatch mode is on. While one is, whether it sees an operator or not, C++ takes
-    every tensor for a subclass, and some composites then run other kernels.
+    """Context: no dispatch mode is on. While a mode is on, even if it does not see an operator, C++
+    takes every tensor for a subclass, and some composites then run other kernels.
     """
 
     def __init__(self) -> None:
@@ -93,13 +100,13 @@ _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def hidden_from_modes() -> Together:
-    """Context: no function mode and no dispatch mode sees what runs; the classes of tensors do."""
+    """Context: no function mode or dispatch mode sees an operator; tensor classes still do."""
     return Together(Guards(torch._C.DisableTorchFunction), _no_dispatch_modes())
 
 
-def views_noted(on: bool) -> Setting:
-    """Context: views made here have their base, though an operation is being dispatched to Python,
-    where torch does not note it any more. Or, if not `on`, as it is.
+def view_bases_recorded(on: bool) -> Setting:
+    """Context: torch records the base of views, which it does not do while an operation is being
+    dispatched to Python. If not `on`, nothing changes.
     """
     key = torch._C.DispatchKey.ADInplaceOrView
     is_excluded = partial(torch._C._dispatch_tls_is_dispatch_key_excluded, key)
@@ -115,7 +122,7 @@ _AUTOCAST_KEYS = {kind: f"Autocast{kind.upper()}" for kind in ("cpu", "cuda", "m
 
 def autocast_operators(device_type: str) -> list[str]:
     """The names of the aten operators that the installed torch autocasts on `device_type`."""
-    key = _AUTOCAST_KEYS.get(device_type, "AutocastCUDA")  # an extension's are not known
+    key = _AUTOCAST_KEYS.get(device_type, "AutocastCUDA")  # extensions are not known
     names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
     return [name for name in names if name.startswith("aten::")]
 
@@ -131,11 +138,11 @@ current_fake_mode = partial(_get_mode, FAKE_SLOT)
 
 
 def set_fake_mode(mode: Any) -> None:
-    """Set this thread's FAKE mode to `mode`, or None. It may be set again to the same.
+    """Put `mode`, or None, into this thread's FAKE slot. The same mode may be set again.
 
-    While there is a FAKE mode, C++ skips CUDA's lazy initialisation when a factory names ``cuda``.
-    It also runs below all user modes (FlopCounterMode), wherever these were entered. A mode whose
-    ``is_recording`` is true includes :data:`RECORDING_KEY` as long as it is there.
+    While a mode is in the slot, C++ skips CUDA's lazy initialisation when a factory names ``cuda``.
+    The mode runs below all user modes (FlopCounterMode), wherever these were entered. While a mode
+    whose ``is_recording`` is true is in the slot, :data:`RECORDING_KEY` is included.
     """
     torch._C._unset_dispatch_mode(FAKE_SLOT)
     if mode is not None:
@@ -148,12 +155,12 @@ def set_fake_mode(mode: Any) -> None:
 
 
 before_tangents: list[Callable[[], None]] = []
-"""To be called once, before operations on tensors with tangents of forward AD are recorded: kernels
-for these would cost all other calls of their operators a call of Python."""
+"""Functions to call once, before operations on tensors with tangents of forward AD are recorded:
+the kernels that they register cost each call of their operators a Python call."""
 
 
 def expect_tangents() -> None:
-    """From now on there may be tangents while operations are recorded."""
+    """Call the functions in :data:`before_tangents`."""
     for prepare in list(before_tangents):
         prepare()
 
@@ -165,9 +172,9 @@ _RECORDING = RECORDING_KEY.key
 
 
 def call_recorded(mode: Any, run: Callable[..., Any], *args: Any) -> Any:
-    """``run(*args)`` with `mode`, which records, in the FAKE slot, where there is nothing now.
+    """Call ``run(*args)`` with `mode`, a recording mode, in the FAKE slot, which has to be empty.
 
-    The same as :class:`in_fake_slot`, for calls by the thousand: a context costs 2 us.
+    Like :class:`in_fake_slot`, but for frequent calls: a context costs 2 us.
     """
     RECORDING_KEY.prepare()
     was_included = _is_included(_RECORDING)  # inside an operation that is being recorded
@@ -193,12 +200,12 @@ def _rules_of(name: str) -> Any:
 
 
 def set_rule(op: Any, mode: type, rule: Callable[..., Any]) -> None:
-    """Have torch call ``rule(mode, func, types, args, kwargs)`` for `op` in the place of the
-    ``__torch_dispatch__`` of modes of this class, not of one derived from it.
+    """Have torch call ``rule(mode, func, types, args, kwargs)`` for `op` in place of the
+    ``__torch_dispatch__`` of modes whose class is exactly `mode`.
 
-    The same as :func:`torch.library.register_torch_dispatch`, which can neither exchange a rule nor
-    take one away. torch looks for the rule at each call, in three functions of Python; of those the
-    last only reads a dict, and is spared here for this operator.
+    :func:`torch.library.register_torch_dispatch` does the same, but can neither replace nor remove
+    a rule. torch looks for the rule at each call, in three Python functions, of which the last only
+    reads a dict: for `op` the dict is read directly.
     """
     rules = _rules_of(op.name())
     rules._data[mode] = rule
@@ -206,10 +213,21 @@ def set_rule(op: Any, mode: type, rule: Callable[..., Any]) -> None:
 
 
 def remove_rule(name: str, mode: type) -> None:
-    """Undo that, for the operator of this name."""
+    """Remove the rule that :func:`set_rule` has set for the operator `name`."""
     rules = _rules_of(name)
     vars(rules).pop("find", None)
     rules._data.pop(mode, None)
+
+
+def slot_state() -> tuple[Any, bool]:
+    """The mode in the FAKE slot, and whether operations are recorded: for :func:`put_back`."""
+    return current_fake_mode(), _is_included(_RECORDING)
+
+
+def put_back(state: tuple[Any, bool]) -> None:
+    """Restore a :func:`slot_state`. Prepares nothing: it is called while kernels are registered."""
+    _put_in_slot(state[0])
+    _set_included(_RECORDING, state[1])
 
 
 _NOT_CHANGED: Any = object()
@@ -232,6 +250,36 @@ class in_fake_slot(Restoring):
             set_fake_mode(self._before)
 
 
+def _put_in_slot(mode: Any) -> None:
+    _unset_mode(FAKE_SLOT)
+    if mode is not None:
+        _set_mode(mode)
+
+
+def with_parts_seen_by(mode: Any) -> Setting:
+    """Context: `mode` is in the FAKE slot, and sees of which operators C++ composes another one.
+    Whether operations are recorded is left as it is.
+    """
+    return Setting(current_fake_mode, _put_in_slot, mode)
+
+
+class SlotMode(TorchDispatchMode):
+    """A mode for torch's FAKE slot, which users do not see: it stays below theirs, as torch's
+    FakeTensorMode does. Dynamo, which never traces it, does not wrap it: that costs 2 us a call.
+    """
+
+    _mode_key = FAKE_SLOT
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Whether the mode is none that a user has entered."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
 only_lift_cpu = torch._C._only_lift_cpu_tensors
 """Whether ``torch.tensor(data, device=...)`` moves its data by a dispatched operator, on this
 thread. If it does not, the copy to ``cuda`` happens inside C++, where no mode can intercept it."""
@@ -246,3 +294,39 @@ def as_eager() -> Restoring:
     no_grad = partial(torch._C._set_grad_enabled, False)
     guards = Guards(*_INTERCEPTION_GUARDS, normal_mode, then=no_grad)
     return Together(guards, _no_dispatch_modes()) if _num_dispatch_modes() else guards
+
+
+def is_called_by_engine() -> bool:
+    """Whether the engine, not a hook or the user's backward, calls an operator unrecorded."""
+    frame = sys._getframe(1)
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
+        return False
+    while frame.f_back and is_own_frame(frame):
+        frame = frame.f_back
+    return frame.f_code is torch.autograd.graph._engine_run_backward.__code__
+
+
+def is_own_frame(frame: Any) -> bool:
+    """Whether a frame runs code of torchfake."""
+    return bool(frame.f_globals.get("__name__", "").startswith("torchfake."))
+
+
+_ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0"})
+
+
+def is_adding_itself() -> bool:
+    """Whether the running node adds two gradients up by itself, before the engine adds up what
+    nodes give. In 2.12 to 2.15.
+    """
+    node: Any = torch._C._current_autograd_node()
+    return node is not None and node.name() in _ADDING_NODES
+
+
+_USES_IN_CALL = 4
+
+
+def is_held_by_others(argument: Any) -> bool:
+    """Whether C++ holds an argument of the call that is being dispatched to Python, other than for
+    the call and for the one buffer of the engine that the argument came from. In 2.12 to 2.15.
+    """
+    return bool(argument._use_count() > _USES_IN_CALL)

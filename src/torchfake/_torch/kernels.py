@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._torch import dispatch_keys
+from torchfake._torch import cpp_metadata, dispatch_keys
 from torchfake._torch.autograd import enable_grad
 from torchfake._torch.compiler.python_functions import global_names_in, unwrap, with_globals
 from torchfake._torch.contexts import Guards, Together
 from torchfake._torch.dispatcher import as_eager
 
 linear = torch.nn.functional.linear
-"""As it is when torchfake is imported, for files that are imported later: a program may have
-replaced it by then."""
+"""The function as it is when torchfake is imported, for files that are imported later: a program
+may have replaced ``torch.nn.functional.linear`` by then."""
 
 
 def decomposition_of(func: Any) -> Callable[..., Any] | None:
@@ -34,7 +34,7 @@ def decomposition_of(func: Any) -> Callable[..., Any] | None:
 
 
 def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
-    """The memory format of `tensor`, as kernels see it that preserve the format of their input."""
+    """The memory format of `tensor`, as seen by kernels that preserve their input's format."""
     from torch._prims_common import suggest_memory_format
 
     return suggest_memory_format(tensor)
@@ -42,8 +42,8 @@ def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
 
 def run_fake_impl(func: Any, sizes: Any, args: Any, kwargs: Any) -> Any:
     """Run a custom operator's ``torch.library.register_fake`` function, with `sizes` for
-    ``torch.library.get_ctx()``; NotImplemented if there is none. torch's meta kernel of such a
-    function refuses to be asked for sizes. Checked on torch 2.12 to 2.15.
+    ``torch.library.get_ctx()``; NotImplemented if there is none. In torch's own meta kernel of the
+    operator, ``get_ctx()`` refuses to give sizes. Checked on torch 2.12 to 2.15.
     """
     from torch._library import fake_impl, simple_registry
 
@@ -75,6 +75,7 @@ def meta_kernel_of(func: Any, device_type: str) -> Callable[..., Any] | None:
     if kernel.__code__ not in users:
         return None
     names = {**vars(registrations), "device_hint": lambda tensor: device_type}
+    names["_exec_fft"] = cpp_metadata.fft_into
     for name, value in vars(registrations).items():
         function = unwrap(value)
         if isinstance(function, types.FunctionType) and function.__code__ in users:
@@ -95,11 +96,17 @@ def _users_of_device_hint(registrations: types.ModuleType) -> frozenset[types.Co
         users |= found
 
 
+def check_convolution(*args: Any) -> None:
+    """Raise what C++ raises for the sizes of a convolution, when it chooses a kernel."""
+    torch._C._select_conv_backend(*args)
+
+
+@cache
 def is_decomposed_in_cpp(func: Any) -> bool:
-    """Whether C++ decomposes an operator, as a rule, before it is dispatched to Python
-    (CompositeImplicitAutograd). In inference mode it does not: ``to`` and ``reshape``, which give
-    views or copies, then arrive as they are. It never does where a device has a kernel of its own:
-    ``silu_backward`` is one operation.
+    """Whether C++ decomposes an operator before it is dispatched to Python
+    (CompositeImplicitAutograd), except in inference mode: ``to`` and ``reshape``, which return
+    views or copies, reach Python whole there. C++ never decomposes an operator that has a kernel
+    for a device, such as ``silu_backward``.
     """
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     name = func.name()
@@ -109,16 +116,16 @@ def is_decomposed_in_cpp(func: Any) -> bool:
 
 
 def decompose(func: Any, args: Any, kwargs: Any) -> Any:
-    """Do an operator that is decomposed in C++ as C++ does. ``func.decompose`` prefers functions in
-    Python, which torch's tracers use: their dropout draws otherwise, and copies in ``eval()``. In
-    2.13, 2.15.
+    """Run the C++ decomposition of an operator. ``func.decompose`` prefers Python functions, which
+    torch's tracers use: dropout draws differently there, and copies in ``eval()``. Checked on torch
+    2.13 and 2.15.
     """
     return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
-def is_noted_in_parts(func: Any) -> bool:
-    """Whether torch notes the base of a view for the operators of which C++ composes it, and not
-    for itself: ``mT`` is so, ``chunk`` is not.
+def records_bases_in_parts(func: Any) -> bool:
+    """Whether torch records the base of a view not for `func` itself, but for the operators that
+    C++ decomposes it into: true for ``mT``, false for ``chunk``.
     """
     key = "ADInplaceOrView"
     is_whole = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
@@ -162,7 +169,7 @@ def takes_cpu_flash_attention(
     """Whether eager mode runs flash attention for CPU tensors like these. torch 2.11, 2.13, 2.15.
 
     Raises:
-        RuntimeError: or another error, where eager has no kernel and raises it.
+        RuntimeError: or another error, if eager has no kernel and raises it.
     """
     if mask is not None and mask.requires_grad:
         return False
@@ -181,7 +188,7 @@ _FLASH = 1  # c10: SDPBackend.h
 
 @lru_cache(maxsize=256)
 def _takes_flash(described: tuple[AttentionArgument | None, ...], options: Any, _: Any) -> bool:
-    """Whether eager runs flash attention, asked with tensors that have only a row in memory."""
+    """Whether eager runs flash attention, found with tensors that have one row of memory."""
     tensors: list[torch.Tensor | None] = []
     with _outside_of_all():
         for each in described:
@@ -207,9 +214,7 @@ def attention_priority() -> list[int]:
 
 
 def prefers_cudnn_attention() -> bool:
-    """Whether cuDNN's attention comes first where it is the fastest: since torch 2.11, unless this
-    is set in the environment.
-    """
+    """Whether cuDNN's attention may come first: unless the environment deprioritises it."""
     return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
 
 
@@ -221,8 +226,8 @@ def has_meta_kernel_of_whole_convolution() -> bool:
     return _version >= (2, 13)
 
 
-# What follows was asked of torch built for CUDA 13, by tests/cuda_stand_in: of attention, 2.12 does
-# as 2.13, and 2.14 as 2.15.
+# The answers below were found with builds for CUDA 13, by tests/cuda_stand_in. For attention, 2.12
+# behaves like 2.13, and 2.14 like 2.15.
 
 
 def cudnn_attention_takes_256(major: int) -> bool:
@@ -231,7 +236,7 @@ def cudnn_attention_takes_256(major: int) -> bool:
 
 
 def cudnn_attention_trains_all_widths() -> bool:
-    """Whether cuDNN's attention takes all its head widths with gradients too: before 2.14."""
+    """Whether cuDNN's attention has gradients for all of its head widths: before 2.14."""
     return _version < (2, 14)
 
 
@@ -246,7 +251,7 @@ def attention_shares_one_head() -> bool:
 
 
 def efficient_attention_trains_masks() -> bool:
-    """Whether the memory-efficient kernel keeps what a gradient of the mask needs: since 2.14."""
+    """Whether the memory-efficient kernel saves what the mask's gradient needs: since 2.14."""
     return _version >= (2, 14)
 
 
@@ -264,7 +269,7 @@ def cublas_workspace_is_kept() -> bool:
 
 @cache
 def attention_adds_batch_dim() -> bool:
-    """Whether attention of three dims is that of four: since torch 2.14."""
+    """Whether torch adds a batch dim to attention with three dims: since torch 2.14."""
     with _outside_of_all(), enable_grad():
         tensor = torch.ones(1, 1, 1, requires_grad=True)
         result: Any = torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
@@ -279,6 +284,8 @@ def cpu_attention_allows_causal_mask() -> bool:
         attention: Any = torch.nn.functional.scaled_dot_product_attention
         try:
             attention(tensor, tensor, tensor, attn_mask=tensor, is_causal=True)
+        except RecursionError:
+            raise
         except RuntimeError:
             return False
         return True
@@ -302,9 +309,9 @@ def declare_on_cuda(op: Any) -> None:
 def run_whole_on_cuda(op: Any) -> None:
     """Run `op` as the single operator that it is on CUDA, for wrappers of fakes on CUDA.
 
-    Where a device has no kernel, C++ composes it above autograd. So autograd runs with the keys of
-    CUDA, for which a build without CUDA is told that there is a kernel; Python's key is above that.
-    torch 2.11 to 2.15.
+    For a device without a kernel, C++ decomposes `op` above autograd. So autograd runs with CUDA's
+    keys, and a build without CUDA is told that CUDA has a kernel. The kernel does not run, since
+    Python's key comes first. torch 2.11 to 2.15.
     """
     if dispatch_keys.CUDA_WRAPPER_KEY.has_kernel(op):
         return
@@ -326,8 +333,8 @@ def _no_kernel(*args: Any, **kwargs: Any) -> Any:
 
 
 def name_in_scripts(replacement: Any, original: Any) -> None:
-    """Have torch.jit.script compile calls of `replacement` as those of `original`, if that is an
-    operator to it: it knows these by the identity of the function. torch 2.12 to 2.15.
+    """Have torch.jit.script compile calls of `replacement` like those of `original`, if that is an
+    operator in scripts, which are found by the function's identity. torch 2.12 to 2.15.
     """
     operators = torch.jit._builtins._get_builtin_table()
     name = operators.get(id(original))

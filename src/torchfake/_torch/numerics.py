@@ -1,11 +1,11 @@
-"""Settings of the process and of the thread that change the values of operators.
+"""Settings of the process and of the thread that change the results of operators.
 
-Input: nothing, or settings that were current once. Output: the current settings; a context in which
-others are. Invariant: a context restores each setting that it changes, and leaves settings that
-already have the requested value.
+Input: nothing, or earlier settings. Output: the current settings; a context in which the earlier
+ones are current. Invariant: a context restores each setting that it changes, and leaves settings
+that already have the requested value.
 
-Autocast is no such setting: its casts are recorded. Nor are the choices of an attention kernel,
-which are made before an operator is dispatched.
+Autocast is no such setting: its casts are recorded. Nor is the choice of an attention kernel, which
+is made before an operator is dispatched.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _interned: dict[tuple[Any, ...], Numerics] = {}
 
 
 def flushes_denormals() -> bool:
-    """Whether this thread takes denormal numbers for zeros: of that torch has no getter."""
+    """Whether this thread takes denormal numbers for zeros. torch has no getter for that."""
     return _TINY == 0.0
 
 
 def current() -> Numerics:
-    """The settings of this thread now. Called for each operation that is recorded."""
+    """The current settings of this thread. A hot path: each recorded operation stores them."""
     is_nearest = _ONE + _HALF_ULP == _ONE and _ONE - _QUARTER_ULP == _ONE
     options = backends.deterministic_options() if backends.is_deterministic() else None
     settings = _default_dtype(), _TINY == 0.0, is_nearest, _num_threads(), options, _has_onednn()
@@ -60,8 +60,8 @@ def current() -> Numerics:
 def applied(
     settings: Numerics, for_products: ProductSettings | None = None
 ) -> AbstractContextManager[Any]:
-    """Context: `settings` are current on this thread, but for the rounding mode; and those for
-    products of matrices, if any are given.
+    """Context: `settings`, except the rounding mode, are current on this thread, and also the
+    settings `for_products` of matrices, if given.
     """
     now = current()
     if now is settings and for_products is None:
@@ -104,8 +104,8 @@ class _Switch(NamedTuple):
 
 
 def _precision(backend: str, kind: str) -> _Switch:
-    """How a backend computes products of float32: ``torch.backends.mkldnn.matmul.fp32_precision``
-    and the like, on which ``torch.set_float32_matmul_precision`` acts too.
+    """The switch of ``torch.backends.mkldnn.matmul.fp32_precision`` and the like: how a backend
+    computes products of float32. ``torch.set_float32_matmul_precision`` sets it too.
     """
     return _Switch(
         partial(torch._C._get_fp32_precision_getter, backend, kind),
@@ -124,7 +124,7 @@ if torch.backends.cuda.is_built():
 _FLAG_SWITCHES = [
     _Switch(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in _FLAGS
 ]
-# oneDNN's LSTM has a kernel for training, which it takes by the grad mode.
+# oneDNN's LSTM has a kernel for training, which it chooses by the grad mode.
 _GRAD_MODE = _Switch(torch.is_grad_enabled, torch._C._set_grad_enabled)
 _SWITCHES = [*(_precision(*each) for each in _PRECISIONS), *_FLAG_SWITCHES, _GRAD_MODE]
 
@@ -133,8 +133,8 @@ _effective = {
     kind: [*(_precision(b, each).get for b in _BACKENDS for each in depends_on), *_flags]
     for kind, depends_on in (("matmul", ["matmul"]), ("conv", ["conv", "matmul"]))
 }
-"""What decides how products of a kind are computed. The precision of a kind that is not set itself
-is read as that of its backend, or of all backends."""
+"""The getters that decide how products of a kind are computed. The getter of a kind's precision, if
+that is not set, returns the precision of its backend, or of all backends."""
 
 ProductSettings = tuple[Any, ...]
 """The values of the switches for products of matrices, in their order."""
@@ -144,7 +144,7 @@ _known: dict[tuple[Any, ...], ProductSettings] = {}
 
 def current_for_products(kind: str) -> ProductSettings:
     """The settings of this process for products of matrices of `kind`, ``matmul``, ``conv`` or
-    ``rnn``: those now, or others with the same effect. To read all of them takes 1 us.
+    ``rnn``: the current ones, or earlier ones with the same effect, as reading all takes 1 us.
     """
     if kind == "rnn":
         return tuple([switch.get() for switch in _SWITCHES])
@@ -158,3 +158,11 @@ def current_for_products(kind: str) -> ProductSettings:
 def _applied_to_products(settings: ProductSettings) -> Iterator[Setting]:
     pairs = zip(_SWITCHES, settings, strict=False)  # the grad mode for recurrent layers only
     return (Setting(switch.get, switch.set, value) for switch, value in pairs)
+
+
+def takes_onednn_lstm(sequence: torch.Tensor, states: Any) -> bool:
+    """Whether an LSTM on the CPU is oneDNN's in eager mode: use_mkldnn in RNN.cpp."""
+    has_projections = states[0].shape[2] != states[1].shape[2]
+    if has_projections or not sequence.numel() or not torch.backends.mkldnn.enabled:
+        return False
+    return backends.has_onednn_lstm(sequence.dtype)

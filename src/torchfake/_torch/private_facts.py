@@ -1,12 +1,12 @@
-"""What torchfake takes for granted of torch's insides, each with a check.
+"""Assumptions about torch's internals (private facts), each with a check.
 
-Input: a check, and the way that is taken without the fact. Output: whether torchfake may rely on
-the fact. Invariant: a check runs once, at the first use; on a torch that was never tried, a fact
-that only saves time is not relied on, and any other only if its check passes.
+Input: a fact, its check, and what torchfake does without the fact. Output: whether torchfake may
+rely on the fact. Invariant: a check runs once, at the first use; on a torch that was never tried, a
+fact that only saves time is not relied on, and any other only if its check passes.
 
-A version counts as tried from the oldest that is supported to the newest that the suite was run on
-(``_torch/versions``), or if the user accepts it. Whether the facts hold on the installed torch is
-tested by ``tests/_torch/test_private_facts.py``.
+The versions from the oldest supported to the newest that the suite was run on count as tried
+(``_torch/versions``), and a version that the user accepts. ``tests/_torch/test_private_facts.py``
+tests whether the facts hold on the installed torch.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import torch
 from torchfake._torch import versions
 
 ALL: list[PrivateFact] = []
-"""Every fact, in the order in which the files are imported that use them."""
+"""Every fact, in the order in which the files that use the facts are imported."""
 
 
 class PrivateFact:
-    """Something that torch documents nowhere, and that may change with any version.
+    """An undocumented property of torch, which may change with any version.
 
     Args:
-        name: what is taken for granted, as a sentence.
-        used_in: the file of torchfake that relies on it.
-        without: what torchfake does where the fact does not hold, as a sentence.
-        is_shortcut: whether all that is lost then is time.
-        check: returns whether the fact holds. An error is a no.
+        name: the property, as a sentence.
+        used_in: the file of torchfake that relies on the fact.
+        without: what torchfake does if the fact does not hold, as a sentence.
+        is_shortcut: whether torchfake only loses time without the fact.
+        check: returns whether the fact holds. An error counts as False.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class PrivateFact:
         return self._is_relied_on
 
     def require(self) -> None:
-        """Raise an error if it does not hold.
+        """Raise an error if the fact does not hold.
 
         Raises:
-            RuntimeError: with what torch has changed.
+            RuntimeError: naming the fact.
         """
         if not self.holds():
             raise RuntimeError(self._failure())
@@ -60,6 +60,8 @@ class PrivateFact:
     def _passes(self) -> bool:
         try:
             passes = self.check()
+        except RecursionError:  # of the program: the next call asks again
+            raise
         except Exception:
             passes = False
         if not passes:

@@ -34,19 +34,19 @@ all_attributes: Callable[[torch.Tensor], dict[str, Any]] = _dict_of_tensors.__ge
 
 set_all_attributes = _dict_of_tensors.__set__
 """``(tensor, attributes)``: make `attributes` the dict that holds the attributes of `tensor`. For
-a new tensor that is smaller than the dict that Python would make, which has room for the 30
-attributes that the instances of a class may share; it takes no longer, and reads are faster.
+a new tensor, such a dict is smaller than the dict that Python would make, which has room for the 30
+attributes that the instances of a class may share; reads are faster, too.
 """
 
 every_attribute: Any = _dict_of_tensors
-"""The same as an attribute of a class, to be assigned: a third faster than the call."""
+"""A class attribute that reads and assigns that dict, a third faster than the two functions."""
 
 
 _swaps_attributes = {
     code for code in torch.utils.swap_tensors.__code__.co_consts if hasattr(code, "co_code")
 }
 """The code in ``torch.utils.swap_tensors`` that exchanges attributes, such as ``__dict__``, of two
-tensors: it exchanges all that is in C++ too."""
+tensors. It has to see all attributes, since the C++ tensors are exchanged too."""
 
 SWAP = PrivateFact(
     "torch.utils.swap_tensors exchanges attributes in a function of its own",
@@ -70,7 +70,7 @@ def no_subclass_functions() -> Guards:
 
 
 def without_subclass_functions(function: Any, args: Any, kwargs: Any) -> Any:
-    """``function(*args, **kwargs)`` in that context, which costs a fifth here."""
+    """``function(*args, **kwargs)`` in :func:`no_subclass_functions`, at a fifth of the cost."""
     c: Any = torch._C
     before = c._get_torch_function_state()
     try:
@@ -119,22 +119,30 @@ set_data = builtin_methods.data.__set__  # type: ignore[attr-defined]
 
 def set_data_of_other_kind(wrapper: torch.Tensor, source: torch.Tensor) -> None:
     """Set ``wrapper.data = source`` where only one of the two is an inference tensor or a lazy
-    conjugate. torch refuses that, but in inference mode it asks the class of the wrappers.
+    conjugate. torch refuses that, but in inference mode it leaves the check to the tensors' class.
     """
     with torch.inference_mode():
         set_data(wrapper, source)
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """The address of the C++ storage: two tensors alias if and only if theirs are equal."""
+    """The address of the C++ storage: two tensors alias if and only if they have the same key."""
     return int(storage._cdata)
+
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def hooks_of(tensor: torch.Tensor) -> list[dict[int, Any]]:
+    """The hooks of a tensor, in the dicts that hold them; none of most tensors."""
+    read = without_subclass_functions
+    return [h for name in _HOOKS if (h := read(getattr, (tensor, name), {})) is not None]
 
 
 def move_hooks(source: torch.Tensor, target: torch.Tensor) -> None:
     """Move the hooks of a tensor to another, with their handles."""
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        hooks = getattr(source, name)
-        if hooks is not None:
+    for name in _HOOKS:
+        if (hooks := getattr(source, name)) is not None:
             setattr(target, name, hooks)
 
 
@@ -155,7 +163,7 @@ def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
 
     ``torch.utils.swap_tensors`` refuses tensors with weak references (an LSTM has them to its
     weights) and bases of views. Neither is a problem: weak references refer to the objects, which
-    stay, and a view keeps the C++ tensor that its base had. Only a live graph is one: see
+    stay, and a view keeps the C++ tensor that its base had. Only a live graph is a problem: see
     :func:`torchfake._torch.autograd.is_in_live_graph`.
     """
     uninterrupted(
@@ -180,13 +188,13 @@ def without_transforms(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def traced_by_make_fx(is_traced: Callable[[type], bool]) -> Replacement:
-    """``make_fx`` traces operations on tensors of these classes that are no inputs of the trace.
+    """Have ``make_fx`` trace operations on tensors of classes with ``is_traced(cls)`` that are not
+    inputs of the trace: like plain tensors and torch's own fakes, they become constants.
 
-    It does not trace an operation on a tensor of a class that it does not know and has no node for:
-    the operation runs, and what depends on the inputs is lost from the graph. With plain tensors,
-    and with torch's own fakes, such a tensor becomes a constant of the graph.
-    ``torch.func.linearize`` traces with ``make_fx``, in a mode and after it. What is traced that
-    holds no tensor of such classes is traced as before.
+    ``make_fx`` does not trace an operation on a tensor that has no node in the graph and is of an
+    unknown class: the operation runs, and its dependence on the inputs is lost.
+    ``torch.func.linearize`` traces with ``make_fx``, in a mode and after it. A trace without
+    tensors of these classes does not change.
     """
     from torch.fx.experimental import proxy_tensor  # torch has imported it: in 2.11, 2.13, 2.15
 
@@ -194,7 +202,7 @@ def traced_by_make_fx(is_traced: Callable[[type], bool]) -> Replacement:
 
 
 class _Classes:
-    """Equals each class that a function names: torch asks whether a class is in a tuple."""
+    """Equals each class with ``contains(cls)``: torch asks whether a class is in a tuple."""
 
     def __init__(self, contains: Callable[[type], bool]) -> None:
         self._contains = contains
@@ -206,7 +214,7 @@ class _Classes:
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors inside a wrapper subclass, as the shard of a DTensor; none of a plain tensor."""
+    """The tensors inside a wrapper, such as the shard of a DTensor; empty for a plain tensor."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return []
     if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
@@ -217,8 +225,8 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def named_leaves(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors with memory of their own in nested wrappers, as attributes of `name`; a plain
-    tensor is its own.
+    """The tensors with memory of their own in nested wrappers, named as attributes of `name`; a
+    plain tensor is its own leaf.
     """
     if not inner_tensors(tensor):
         yield name, tensor
@@ -235,8 +243,8 @@ def leaf_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def rewrapped(tensor: Any, exchange: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """A wrapper like `tensor` around what `exchange` makes of each of its inner tensors, as
-    torch.compile makes one. It has none of the attributes that were set on `tensor` afterwards.
+    """A wrapper like `tensor` around ``exchange(inner)`` of each inner tensor, rebuilt as
+    torch.compile does it. It has no attributes that were set on `tensor` later.
     """
     names, context = tensor.__tensor_flatten__()
     inner = {name: getattr(tensor, name) for name in names}
@@ -247,12 +255,12 @@ def rewrapped(tensor: Any, exchange: Callable[[torch.Tensor], torch.Tensor]) -> 
     return made
 
 
-# The attributes of a tensor whose class keeps some for itself.
+# ``__dict__`` of tensors whose class hides some attributes.
 
 
 class ShownAttributes(dict[str, Any]):
-    """The attributes of a tensor without the `hidden` ones. What is written to it is set on the
-    tensor. It is a dict, as ``tensor.__dict__ = ...`` wants one, and reads the tensor each time.
+    """The attributes of a tensor without the `hidden` ones. Each read gets them from the tensor,
+    and each write sets them there. ``tensor.__dict__ = ...`` requires that this is a dict.
     """
 
     def __init__(self, every: dict[str, Any], hidden: frozenset[str]) -> None:
@@ -324,7 +332,7 @@ for _name in [
 
 def dict_property(hidden: frozenset[str]) -> Any:
     """A ``__dict__`` for a tensor class that shows, and lets programs replace, all attributes but
-    the `hidden` ones. Attributes themselves are found without it, in :func:`all_attributes`.
+    the `hidden` ones. Attribute look-ups do not use the property.
     """
 
     def show(tensor: torch.Tensor) -> dict[str, Any]:
@@ -336,6 +344,6 @@ def dict_property(hidden: frozenset[str]) -> Any:
         if not _is_swapping(sys._getframe(1).f_code) and isinstance(new, dict):
             every = all_attributes(tensor)
             new = {**new, **{name: every[name] for name in hidden if name in every}}
-        set_all_attributes(tensor, new)  # raises what torch raises for what is no dict
+        set_all_attributes(tensor, new)  # raises what torch raises if `new` is no dict
 
     return property(show, replace)

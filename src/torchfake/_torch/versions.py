@@ -1,7 +1,7 @@
-"""Which versions of torch this one works with, and what is said of others.
+"""The versions of torch that this torchfake works with, and the error or warning for others.
 
 Input: the version of torch that is installed. Output: an error at import, or a warning at the first
-mode. Invariant: nothing of torch but its version is read, so that an old torch gets here.
+mode. Invariant: of torch only the version is read, so that an old torch causes no other error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ class UncheckedTorchWarning(UserWarning):
 
 
 OLDEST = (2, 12)
-"""As in pyproject.toml: tests/test_versions.py compares them, and what the docs say."""
+"""The oldest version that is supported: ``tests/_torch/test_versions.py`` compares pyproject.toml
+and the docs."""
 
 NEWEST_RUN = (2, 15)
 """The newest that the suite has been run on: docs/versions.md."""
 
 ACCEPT = "TORCHFAKE_ACCEPT_TORCH"
-"""The environment variable that holds a version of which no warning is wanted: ``2.16``."""
+"""The environment variable that holds a version to accept without a warning, such as ``2.16``."""
 
 
 def parsed(version: str) -> tuple[int, int]:

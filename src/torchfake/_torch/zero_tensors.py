@@ -1,6 +1,6 @@
 """Zero tensors: tensors of torch that are zero, immutable and without memory.
 
-Input: sizes, strides, dtypes, devices; tensors. Output: zero tensors, and whether one is.
+Input: sizes, strides, dtypes, devices; tensors. Output: zero tensors, and whether a tensor is one.
 Invariant: nothing reads the memory of a zero tensor, since there is none.
 
 Forward-mode differentiation makes zero tensors: as tangents of values that do not depend on the
@@ -33,8 +33,8 @@ def wrapper_keys() -> Any:
 def dispatch_views_to_python() -> None:
     """Have views of wrappers that are zero tensors reach Python.
 
-    Most operators that view have no kernel for zero tensors. These have the CPU's, which would give
-    a plain tensor in place of a wrapper.
+    Most view operators have no kernel for zero tensors. The operators below have the CPU's kernel,
+    which would return a plain tensor in place of a wrapper.
     """
     for op in (aten.view.default, aten.as_strided.default, aten._reshape_alias.default):
         dispatch_keys.ZERO_WRAPPER_KEY.register(op, _view, skipping=_ZERO)
@@ -66,6 +66,6 @@ def zero_tensor(
 
 
 def zero_number(dtype: torch.dtype) -> bool | int | float | complex:
-    """The Python number that a zero of `dtype` is."""
+    """Zero, as a Python number of the type that corresponds to `dtype`."""
     number: bool | int | float | complex = torch.zeros((), dtype=dtype, device="cpu").item()
     return number

@@ -9,8 +9,8 @@ Files, in reading order:
     trace_modes          the modes in which copies are made and traced
     fake_copies          fake copies of modules and inputs, one kind for each tracer
     torch_fakes          fakes of torch's own kind, which torch's passes expect
-    bound_call           a function with its arguments, as a function of those that hold tensors
-    captured_tensors     make_fx: tensors that are no inputs become attributes of the graph
+    bound_call           a call of a function, as a function of its tensor arguments
+    captured_tensors     make_fx: tensors that are not inputs become attributes of the graph
     shape_propagation    symbolic_trace: shapes, dtypes and devices of nodes
     export_without_cuda  export: torch's own fakes on CUDA, on a machine without CUDA
     meta_patcher         MetaAwareMethodsPatcher: layers built on meta that take real inputs

@@ -1,8 +1,8 @@
 """A function bound to its arguments, and called again with some of them replaced.
 
-Input: a function or module, and what it is called with. Output: the same call as a function of
-some of its arguments, which a tracer takes as the inputs of the graph. Invariant: arguments are
-known by the names that the function's signature gives them.
+Input: a function or module, and the arguments of a call. Output: the call as a function of some of
+its arguments, which a tracer takes as the inputs of the graph. Invariant: arguments have the names
+that the function's signature gives them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BoundCall:
         return self._function(*args, **values)
 
     def as_function_of(self, names: list[str], context: Any) -> Callable[..., Any]:
-        """A function of the arguments named that makes the call inside `context`."""
+        """A function of the arguments `names` that makes the call inside `context`."""
 
         def call(*values: Any) -> Any:
             with context:
@@ -51,7 +51,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _positional_names(bound: inspect.BoundArguments) -> Iterator[str]:
-    """The names of the positional arguments, in order; those of ``*args`` are numbered."""
+    """The names of the positional arguments, in order; the arguments in ``*args`` are numbered."""
     kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
     num_left = len(bound.args)
     for name in bound.arguments:

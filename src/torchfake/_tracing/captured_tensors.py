@@ -1,12 +1,12 @@
-"""``make_fx``: tensors that are no inputs of the trace become attributes of its graph.
+"""``make_fx``: tensors that are not inputs of the trace become attributes of its graph.
 
-Input: the operations that torch dispatches while ``make_fx`` traces. Output: the same operations,
-on tensors that have a node in the graph. Invariant: a tensor that existed before the trace (a
-weight, a tensor in a closure) is read, and never written: the operation gets its fake copy, which
-is an attribute of the graph.
+Input: the operations that torch dispatches while ``make_fx`` traces. Output: these operations, on
+tensors that have a node in the graph. Invariant: a tensor that existed before the trace (a weight,
+a tensor in a closure) is never written: the operation gets its fake copy, which is an attribute of
+the graph.
 
-torch's proxy mode does not trace an operation if one of its tensors is of a class it does not know
-and has no node, as is the case for fake weights.
+torch's proxy mode does not trace an operation if one of its tensors is of a class that the mode
+does not know, and has no node. This is the case for fake weights.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from torchfake._torch import dispatcher
 from torchfake.fake import fake_like
 
 _LIFTS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
-"""Operators that make a constant of data in the code; no other code holds their result."""
+"""Operators that create a constant from data in the code; no other code holds their result."""
 
 
 class CapturedTensors:
     """The tensors of a trace that existed before it, and their fake copies.
 
     Args:
-        named: for each tensor, its name in the module ("" if it has none), itself, and its copy.
+        named: for each tensor: its name in the module ("" if it has none), the tensor, its copy.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor, torch.Tensor]] = ()) -> None:
@@ -54,7 +54,7 @@ class CapturedTensors:
         self._copies[id(original)] = self._copies[id(fake)] = fake
 
     def fake_copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The fake copy of `tensor`, or `tensor` itself if it is such a copy."""
+        """The fake copy of `tensor`, or `tensor` itself if it is a fake copy."""
         fake = self._copies.get(id(tensor))
         if fake is None:
             fake = fake_like(tensor)
@@ -63,7 +63,7 @@ class CapturedTensors:
 
 
 class CaptureMode(TorchDispatchMode):
-    """Context, inside ``make_fx``: operations get only tensors that have a node."""
+    """Context inside ``make_fx`` in which operations get only tensors that have a node."""
 
     def __init__(self, captured: CapturedTensors) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -113,5 +113,5 @@ class CaptureMode(TorchDispatchMode):
 
 
 def _reads_a_value(func: Any) -> bool:
-    """Whether the result is a number that the code asks for, or torchfake reads a known value."""
+    """Whether an operator gives a Python number, as ``item()`` does, or torchfake reads a value."""
     return dispatcher.current_fake_mode() is None or torch.Tag.data_dependent_output in func.tags

@@ -1,9 +1,9 @@
 """``torch.export`` with torch's own fakes on CUDA, on a machine without CUDA.
 
-Input: a context. Output: torch in which fake CUDA tensors of torch's kind can be computed with; and
-graphs in which carriers (see ``_core/devices``) are replaced by the devices they stand for.
-Invariant: on this thread, Python sees the CUDA device of such a tensor and C++ its carrier, as with
-torchfake's fakes; other threads, and all code after the context, see torch unchanged.
+Input: code in a context. Output: torch's own fakes on CUDA, usable there; and graphs in which
+carriers (see ``_core/devices``) are replaced by the devices they stand for. Invariant: on this
+thread, Python sees the CUDA device of such a fake and C++ its carrier, as with torchfake's fakes;
+other threads, and all code after the context, see torch unchanged.
 
 Without this, autograd asks the CUDA runtime for a stream of the device, and a build of torch
 without CUDA aborts the process.
@@ -24,17 +24,17 @@ from torchfake._core import devices
 from torchfake._patches.patch import Patch, Patched
 from torchfake._torch import dispatcher
 from torchfake._torch.compiler import tracer_modes
-from torchfake._torch.contexts import Together, holding
+from torchfake._torch.contexts import Together, holding, shared
 from torchfake.errors import TraceError
 
 _DEVICE_OF = torch.ops.prim.device.default
-_lock = threading.RLock()
+_lock = shared(threading.RLock(), for_whole_calls=True)
 
 
 def torch_fakes_without_cuda() -> Any:
-    """Context: torch's own fakes can be on CUDA. Nothing is changed on a machine with CUDA.
+    """Context in which torch's own fakes can be on CUDA; changes nothing on a machine with CUDA.
 
-    One thread at a time, so that each restores what it found.
+    Threads enter one at a time, so that each restores the state it found.
     """
     if torch.cuda.is_available():
         return contextlib.nullcontext()
@@ -61,7 +61,7 @@ def _always(replacement: Any) -> Any:
 
 
 def _refuse_autocast(original: Any, thread: int) -> Any:
-    """A replacement of the function that ``torch.autocast`` calls before it is enabled."""
+    """A replacement, raising an error, of the function that ``torch.autocast`` calls first."""
 
     @functools.wraps(original)
     def replacement() -> Any:
@@ -82,9 +82,9 @@ def _autocast_error() -> TraceError:
 
 
 class _ConstantsOnCpu(TorchDispatchMode):
-    """Context: constants whose values the proxy mode computes are computed on the CPU.
+    """Context: the proxy mode computes the values of constants on the CPU.
 
-    These are the operations that no fake mode sees.
+    No fake mode sees these operations.
     """
 
     supports_higher_order_operators = True
@@ -103,7 +103,7 @@ class _ConstantsOnCpu(TorchDispatchMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    return devices.CPU if type(value) is torch.device and value.type != "meta" else value
+    return devices.CPU if isinstance(value, torch.device) and value.type != "meta" else value
 
 
 def _with_carriers(original: Any, thread: int) -> Any:
@@ -125,8 +125,8 @@ def _with_carriers(original: Any, thread: int) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """The device that a carrier stands for; anything else as it is."""
-    return devices.decode(value) if type(value) is torch.device else value
+    """The device that a carrier stands for; any other value is returned unchanged."""
+    return devices.decode(value) if isinstance(value, torch.device) else value
 
 
 def decode_graphs(module: torch.nn.Module) -> None:
@@ -157,7 +157,7 @@ def _cuda(fake: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> 
     return _to(fake, "cuda" if device is None else device, None, *args, **kwargs)
 
 
-_METHODS: dict[str, Any] = {  # of torch's fakes, which otherwise ask C++ or the CUDA runtime
+_METHODS: dict[str, Any] = {  # replace methods of torch's fakes that call C++ or the CUDA runtime
     "is_cuda": property(lambda fake: fake.device.type == "cuda"),
     "is_meta": property(lambda fake: fake.device.type == "meta"),
     "get_device": lambda fake: -1 if fake.device.index is None else fake.device.index,

@@ -18,17 +18,17 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchfake._patches.entry import without_modes
 from torchfake._tensor.copies import FakeCopies, all_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._tracing.captured_tensors import CapturedTensors
 from torchfake._tracing.torch_fakes import TorchFakes
-from torchfake._tracing.trace_modes import without_modes
 from torchfake.errors import TraceError
 from torchfake.fake import fake_like
 
 
 def _copied(module: nn.Module, copy_module: Callable[[], nn.Module]) -> nn.Module:
-    """What `copy_module` makes outside modes, so that copies of real tensors are real."""
+    """Call `copy_module` outside modes, so that copies of real tensors are real."""
     try:
         with without_modes():
             return copy_module()
@@ -40,10 +40,10 @@ def _copied(module: nn.Module, copy_module: Callable[[], nn.Module]) -> nn.Modul
 
 
 class _CopiesWithKnownBuffers(FakeCopies):
-    """Fake copies that know the values of small buffers, except of deferred ones.
+    """Fake copies that know the values of small buffers, except deferred ones.
 
-    To read the value of a deferred buffer, it would have to be materialized, and the tensors that
-    it is computed from may be large.
+    Reading a deferred buffer would materialize it, and the tensors that it is computed from may be
+    large.
     """
 
     def of(self, real: torch.Tensor) -> Any:
@@ -52,9 +52,9 @@ class _CopiesWithKnownBuffers(FakeCopies):
 
 
 def fake_copy(function: Any) -> tuple[Any, CapturedTensors]:
-    """A module's copy of torchfake's fakes, and which tensor each fake is a copy of.
+    """A copy of a module, made of torchfake's fakes, and the tensor that each fake is a copy of.
 
-    For a method of a module, the same method of the copy; any other function is returned as it is.
+    A method of a module becomes the method of the copy; other functions are returned unchanged.
     """
     owner = getattr(function, "__self__", None)
     if inspect.ismethod(function) and isinstance(owner, nn.Module):
@@ -72,17 +72,17 @@ def fake_copy(function: Any) -> tuple[Any, CapturedTensors]:
 
 
 def fake_inputs(tree: Any) -> Any:
-    """A tree of inputs with fake copies of its tensors, of unknown values.
+    """A tree of inputs, with fake copies of its tensors whose values are unknown.
 
-    Each copy is a tensor of its own: a tensor that is given twice is two inputs.
+    A tensor that occurs twice is copied twice: it is two inputs.
     """
     return pytree.tree_map_only(torch.Tensor, fake_like, tree)
 
 
 def copy_for_symbolic_trace(module: nn.Module) -> nn.Module:
-    """A copy that shares the parameters, which a symbolic trace neither reads nor writes.
+    """A copy of a module that shares its parameters, which a symbolic trace does not read or write.
 
-    The trace may compute with buffers, so those are copied, records and known values included.
+    The trace may compute with buffers, so they are copied, with their records and known values.
     """
     memo: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
 
@@ -96,7 +96,7 @@ def copy_for_symbolic_trace(module: nn.Module) -> nn.Module:
 
 
 class TorchFakeCopies:
-    """Copies made of torch's own fakes; tensors that are real and not on ``meta`` are shared."""
+    """Copies made of torch's own fakes; real tensors, except those on ``meta``, are shared."""
 
     def __init__(self) -> None:
         self.fakes = TorchFakes()

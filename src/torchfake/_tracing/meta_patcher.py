@@ -3,8 +3,8 @@
 Input: contexts entered and left, and ``unpatch``. Output: while a context is on, on this thread,
 constructors make every parameter on ``meta``; until ``unpatch``, the forwards of ``nn.Linear`` and
 ``nn.Embedding`` work without weights. Invariant: when the last user of a replaced method is done,
-the original object is back; until then, the replacement behaves as the original for all layers and
-threads that it does not concern.
+the original method is restored; until then, the replacement behaves as the original for all other
+layers and threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 from torchfake._core import modes
 from torchfake._core.devices import META
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch.contexts import Restoring, holding, leave, watch
+from torchfake._torch.contexts import Restoring, holding, leave, shared, watch
 
 
 class _MethodPatch:
@@ -31,7 +31,7 @@ class _MethodPatch:
     def __init__(self, owner: type, name: str, make: Callable[[Any, _MethodPatch], Any]) -> None:
         self.owner, self.name, self.make = owner, name, make
         self.users: set[Any] = set()
-        self.original: Any = None  # while it is replaced
+        self.original: Any = None  # the method, while it is replaced
 
     def acquire(self, user: Any) -> None:
         """Replace the method, if `user` is the first; may be called again after an interrupt."""
@@ -58,7 +58,7 @@ class _MethodPatch:
 
 
 def _on_meta(original: Any, _: _MethodPatch) -> Any:
-    """A constructor with a ``device`` parameter, which gets ``meta``."""
+    """A replacement of a constructor that passes ``device="meta"``."""
     position = list(inspect.signature(original).parameters).index("device")
 
     @functools.wraps(original)
@@ -78,7 +78,7 @@ def _new_on_meta(original: Any, patch: _MethodPatch) -> Any:
 
 
 def _data_on_meta(original: Any, _: _MethodPatch) -> Any:
-    """``Parameter.__new__`` that moves its data to ``meta`` first."""
+    """A replacement of ``Parameter.__new__`` that moves its data to ``meta`` first."""
     make = original.__func__
 
     @functools.wraps(make)
@@ -98,7 +98,7 @@ def _data_on_meta(original: Any, _: _MethodPatch) -> Any:
 def _lacks_weights(layer: Any, inputs: Any) -> bool:
     """Whether a layer's weight is on ``meta`` and its input is a tensor that is not.
 
-    A proxy is no tensor: it records the call of the layer. A fake weight computes with real inputs.
+    A proxy is not a tensor: it records the layer's call. Fake weights can be used with real inputs.
     """
     weight = layer.weight
     if not isinstance(inputs, torch.Tensor) or isinstance(weight, FakeTensor):
@@ -149,7 +149,7 @@ _FORWARDS = [
     _MethodPatch(nn.Linear, "forward", _linear_forward),
     _MethodPatch(nn.Embedding, "forward", _embedding_forward),
 ]
-_lock = threading.RLock()
+_lock = shared(threading.RLock())
 
 
 class _Entry(Restoring):
@@ -175,8 +175,8 @@ class _Entry(Restoring):
                 patch.release(self)
 
     def abandon(self) -> None:
-        """Undo an entry that nothing can leave any more: its ``with`` statement was interrupted,
-        and has given its name to no patcher that could be unpatched.
+        """Undo an entry whose ``with`` statement was interrupted before it bound the patcher to a
+        name, so that nobody can call ``unpatch``.
         """
         self.restore()
         if self.is_first:
@@ -194,7 +194,7 @@ def _leave_patcher(patcher: MetaAwareMethodsPatcher, *error: Any) -> None:
 
 
 class _PatcherExit:
-    """``__exit__`` of a patcher: for a ``with`` statement, an object that it alone holds."""
+    """``__exit__`` of a patcher: a ``with`` statement gets an object that nothing else holds."""
 
     def __get__(self, patcher: Any, cls: Any = None) -> Callable[..., None]:
         if patcher is None:
@@ -208,8 +208,8 @@ class MetaAwareMethodsPatcher:
     """A context in which every new parameter is on ``meta``, whatever device is named.
 
     ``nn.Linear`` and ``nn.Embedding`` make their parameters on ``meta``; other layers make them as
-    usual, and the data is freed at once. Buffers are real. The context applies to this thread, and
-    may be entered again, inside itself or later.
+    usual, and their data is freed at once. Buffers are real. The context applies to this thread,
+    and may be entered again, inside itself or later.
 
     After the first entry, until :meth:`unpatch`, linear layers and embeddings whose weights are on
     ``meta`` take inputs that are not: the output has the shape and dtype that it would have with

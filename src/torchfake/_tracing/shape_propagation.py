@@ -3,7 +3,7 @@
 Input: a graph module, a fake copy of it, and inputs. Output: the same graph module, with
 ``meta["val"]``, ``meta["tensor_meta"]`` and ``meta["type"]`` on its nodes, as torch's ``ShapeProp``
 writes them. Invariant: ``val`` is a fake of torch's own kind that has the shape, dtype, strides and
-device of torchfake's fake; all of one graph are of one mode.
+device of torchfake's fake; all fakes of one graph belong to one mode.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_
 
 
 def _tensor_metadata(tensor: torch.Tensor) -> TensorMetadata:
-    """What torch's own shape propagation writes as ``tensor_meta``; it holds no device."""
+    """The ``tensor_meta`` that torch's own shape propagation writes; it holds no device."""
     formats = (f for f in _MEMORY_FORMATS if tensor.is_contiguous(memory_format=f))
     return TensorMetadata(
         tensor.shape,
@@ -64,7 +64,7 @@ class _Propagation(Interpreter):
 
 
 def _type_of_original(result: Any) -> type:
-    """The type of what a node gives in eager: a fake stands for a plain tensor or a parameter."""
+    """The type of a node's result in eager: a fake stands for a plain tensor or a parameter."""
     if isinstance(result, nn.Parameter):
         return nn.Parameter
     return torch.Tensor if isinstance(result, FakeTensor) else type(result)

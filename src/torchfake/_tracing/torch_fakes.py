@@ -40,5 +40,5 @@ class TorchFakes:
             return torch.empty_strided(*layout, dtype=tensor.dtype, device=device)
 
     def from_tree(self, tree: Any) -> Any:
-        """The tree with such a fake in the place of each tensor."""
+        """The tree with one of torch's fakes in place of each tensor."""
         return pytree.tree_map_only(torch.Tensor, self.from_tensor, tree)

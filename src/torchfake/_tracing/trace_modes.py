@@ -2,8 +2,8 @@
 
 Input: the tensors of a module and its inputs, which tell how many CUDA devices are needed.
 Output: contexts: a fake mode that records nothing, a mode for the constants that ``forward``
-makes, no mode at all, and one in which proxies take precedence over fakes. Invariant: when a
-context is left, this thread has the modes that it had before.
+creates, and a context in which proxies take precedence over fakes.
+Invariant: when a context is left, this thread has the modes that it had before.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from torchfake._core import modes
-from torchfake._tensor import torch_function
 from torchfake._tensor.copies import all_tensors
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import dispatcher, subclass
-from torchfake._torch.contexts import Restoring, Setting
+from torchfake._torch.contexts import Setting
 from torchfake.deferred import deferred_mode
 from torchfake.fake import fake_mode
 
 
 def tensors_in(*trees: Any) -> list[torch.Tensor]:
-    """The tensors in trees of inputs and of modules, registered in the module or not."""
+    """The tensors in trees of inputs and modules, including unregistered tensors of modules."""
     found: list[torch.Tensor] = []
     for leaf in pytree.tree_leaves(trees):
         if isinstance(leaf, torch.Tensor):
@@ -37,7 +36,7 @@ def tensors_in(*trees: Any) -> list[torch.Tensor]:
 
 
 def _num_cuda_devices(tensors: list[torch.Tensor]) -> int:
-    """How many the current mode has, or more if a tensor is on a device of a higher index."""
+    """The number of CUDA devices in the current mode, or more if a tensor is on a higher index."""
     state = modes.current()
     machine = None if state is None else state.accelerator
     is_cuda = machine is not None and machine.device_type == "cuda"
@@ -47,10 +46,7 @@ def _num_cuda_devices(tensors: list[torch.Tensor]) -> int:
 
 
 def unrecorded_fake_mode(tensors: list[torch.Tensor]) -> Any:
-    """A mode in which every new tensor is fake and none is recorded.
-
-    If the current mode is already such a mode, it is used.
-    """
+    """A mode in which new tensors are fake and none is recorded; the current mode if it is one."""
     import torch._dynamo  # noqa: F401  # make_fx would import it, and keep the patched functions
 
     num_cuda = _num_cuda_devices(tensors)
@@ -70,7 +66,7 @@ class _TracedMode(fake_mode):
 
 
 def mode_for_constants(tensors: list[torch.Tensor]) -> Any:
-    """A mode that has the tensors' CUDA devices, for the constants that ``forward`` makes.
+    """A mode that has the tensors' CUDA devices, for the constants that ``forward`` creates.
 
     Constants of a deferred module are recorded, so that they can be materialized with it.
     """
@@ -79,27 +75,6 @@ def mode_for_constants(tensors: list[torch.Tensor]) -> Any:
         return contextlib.nullcontext()
     is_deferred = any(map(is_deferred_fake, tensors))
     return (deferred_mode if is_deferred else fake_mode)(fake_cuda=num_cuda)
-
-
-class without_modes(Restoring):
-    """Context: no mode of torchfake is on, on this thread."""
-
-    _before: tuple[Any, ...] | None = None
-
-    def change(self) -> None:
-        slot, lift = dispatcher.current_fake_mode(), dispatcher.only_lift_cpu()
-        self._before = modes.thread.modes, slot, lift
-        modes.thread.modes = []
-        dispatcher.set_fake_mode(None)
-        dispatcher.set_only_lift_cpu(False)
-        torch_function.update_override()
-
-    def restore(self) -> None:
-        if self._before is not None:
-            modes.thread.modes, slot, lift = self._before
-            dispatcher.set_only_lift_cpu(lift)
-            dispatcher.set_fake_mode(slot)
-            torch_function.update_override()
 
 
 def prefer_proxies() -> Setting:

@@ -1,4 +1,4 @@
-"""The list of what was answered.
+"""The list of the answers given.
 
 Input: questions that were answered. Output: :class:`Answers`, a sequence of :class:`Answer`.
 Invariant: no tensor is kept alive; a question repeated with an equal answer is one entry with a
@@ -24,9 +24,9 @@ class Answer(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    operator: str  # that made the tensor
+    operator: str  # the operator that made the tensor
     made_at: str
-    answer: Any  # the number; the text of an answer with several
+    answer: Any  # the number; the text of the answer if it has several numbers
     answered_by: str  # "finiteness", "torch", "typical", or the name of a function
     times: int = 1
 

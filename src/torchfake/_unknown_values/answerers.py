@@ -1,8 +1,8 @@
-"""The one place where values that do not exist are asked for.
+"""The one place where answerers are asked for unknown values.
 
-Input: a fake whose value a program reads, or on which a shape depends. Output: an answer that fits,
-or None: then the caller raises an UnknownValueError. Invariant: answerers are asked once, from the
-innermost context outwards; the answerer that answers lists the answer.
+Input: a fake whose value a program reads, or on which a shape depends. Output: a checked answer, or
+None: then the caller raises an UnknownValueError. Invariant: each answerer is asked at most once,
+from the innermost context outwards; the answerer that answers lists the answer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchfake._core import modes, source_location
+from torchfake._core.schemas import traits_of
 from torchfake._core.storage import UpperBound
 from torchfake._torch import dispatcher
 from torchfake._torch.contexts import Restoring
@@ -32,10 +33,10 @@ class Answerer:
         self.answers = Answers()
         self.name = answer if isinstance(answer, str) else getattr(answer, "__name__", str(answer))
         self._function = None if answer is None else _function_of(answer)
-        self._is_asked = False  # by what it asks itself, it is not asked again
+        self._is_asked = False  # the answer function may itself read unknown values
 
     def ask(self, question: Question) -> Any:
-        """Its answer; None if it declines."""
+        """Return the answer to `question`; None if this answerer declines."""
         if self._function is None or self._is_asked:
             return None
         self._is_asked = True
@@ -61,13 +62,13 @@ def _function_of(answer: Any) -> AnswerFunction:
 
 
 class answering_by(Restoring):
-    """Context: questions of this thread are put to an answerer first."""
+    """A context in which the questions of this thread are put to `answerer` first."""
 
     def __init__(self, answerer: Answerer) -> None:
         self._entry = modes.AnsweringContext(0, answerer)
 
     def change(self) -> Answers:
-        depth = len(modes.thread.modes)  # a mode may have been entered since this was made
+        depth = len(modes.thread.modes)  # a mode may have been entered after __init__
         self._entry = self._entry._replace(depth=depth)
         modes.thread.answering.append(self._entry)
         answers: Answers = self._entry.answerer.answers
@@ -79,18 +80,18 @@ class answering_by(Restoring):
 
 
 def value_of(fake: Any, asked_by: str) -> torch.Tensor | None:
-    """The values of `fake`, as somebody answers; None if nobody does."""
+    """The values of `fake` by an answerer; None if no answerer gives them."""
     return _ask(fake, asked_by, None, checked_value)  # type: ignore[no-any-return]
 
 
 def truth_of(fake: Any, asked_by: str) -> bool | None:
-    """Whether what `asked_by` asks of `fake` is so; None if nobody answers."""
+    """The boolean that `asked_by` computes from `fake`, by an answerer; None if none gives it."""
     answer = _ask(fake, asked_by, ((), torch.bool), checked_value)
     return None if answer is None else bool(answer)
 
 
 def count_of(fake: Any, asked_by: str, lowest: int, highest: int | None) -> int | None:
-    """How many rows `asked_by` finds in `fake`, as somebody answers; None if nobody does."""
+    """The number of rows that `asked_by` finds in `fake`, by an answerer; None if none gives it."""
     answer = _ask(fake, asked_by, None, checked_count, (lowest, highest))
     return None if answer is None else int(answer)
 
@@ -111,8 +112,8 @@ def _ask(fake: Any, asked_by: str, asked: Any, check: Any, bounds: Any = None) -
 
 
 def note(fake: Any, asked_by: str, answer: Any, answered_by: str) -> None:
-    """Note in the innermost mode what was answered without asking anybody. What an initialiser asks
-    whose call is recorded is answered anew when it is replayed.
+    """List an answer that was given without asking, in the innermost mode. In an initialiser whose
+    call is recorded, nothing is listed: the replay answers its questions again.
     """
     answerers = modes.answerers()
     if answerers and not modes.is_in_recorded_initialiser():
@@ -121,22 +122,19 @@ def note(fake: Any, asked_by: str, answer: Any, answered_by: str) -> None:
 
 def _question(fake: Any, asked_by: str, asked: Any, bounds: Any) -> Question:
     meta, storage = fake._fake_meta, fake._fake_storage
-    location = source_location.caller_location(2)
-    asked_at = "" if location is None else str(source_location.SourceLocation(*location))
-    made_at = "" if storage.source_location is None else str(storage.source_location)
     shape, dtype = (meta.size, meta.dtype) if asked is None else asked
     largest = storage.value.number if type(storage.value) is UpperBound else None
     lowest, highest = (0, largest) if bounds is None else bounds
     return Question(
         kind="value" if bounds is None else "count",
         asked_by=asked_by,
-        asked_at=asked_at,
+        asked_at=source_location.text_of(source_location.caller_location(2)),
         tensor=fake,
         shape=tuple(shape),
         dtype=dtype,
         device=meta.device,
-        operator="" if storage.op is None else str(storage.op),
-        made_at=made_at,
+        operator="" if storage.op is None else traits_of(storage.op).name,
+        made_at=source_location.text_of(storage.location),
         lowest=lowest,
         highest=highest,
     )

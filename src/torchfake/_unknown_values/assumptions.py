@@ -1,20 +1,22 @@
-"""What is assumed of unknown values, that all are finite, followed through operators.
+"""The assumption that all unknown values are finite, followed through operators.
 
 Input: an operator, its arguments and its results. Output: an :class:`AssumedFill` as the value of a
 result, which answers and lists later questions about the result; or an :class:`UpperBound`.
-Invariant: an assumed value is never a known one: no shape and no other value depends on it.
+Invariant: an assumed value never counts as known: no shape and no known value depends on it.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata
-from torchfake._core.storage import AssumedFill, ConstantFill, MaybeNotFinite, Storage, UpperBound
+from torchfake._core.storage import AssumedFill, ConstantFill, Storage, UpperBound
 from torchfake._torch import dispatcher
 from torchfake._unknown_values import answerers, finiteness
 
@@ -24,10 +26,18 @@ _ASSUMED_OF_UNKNOWN = {
     "aten::isposinf": False,
     "aten::isneginf": False,
 }
-"""Operators that ask whether numbers are finite, and the answer for those that do not exist."""
+"""Operators that test whether numbers are infinite or NaN, and the result for unknown numbers."""
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    f"aten::{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+"""Comparisons: with an infinite number or NaN, all finite numbers have the same result."""
+
+_WITH_ITSELF = {"aten::eq": True, "aten::ne": False}
+"""What a comparison of finite numbers with themselves gives, by which programs search for NaN."""
 
 _FINDS_OVERFLOW = "aten::_amp_foreach_non_finite_check_and_unscale_"
-"""Unscales gradients; whether one is not finite, it writes to its second argument."""
+"""The operator that unscales gradients. Its second argument receives whether one is not finite."""
 
 _FOLLOWED = frozenset(
     f"aten::{name}"
@@ -40,7 +50,7 @@ _FOLLOWED = frozenset(
         "logical_not_", "bitwise_not_", "copy_",
     )
 )  # fmt: skip
-"""Operators that give equal elements where those of their arguments are equal."""
+"""Operators whose result has equal elements if each of their arguments has."""
 
 _ABSORBING = {
     "aten::logical_or": True, "aten::bitwise_or": True, "aten::logical_or_": True,
@@ -48,8 +58,8 @@ _ABSORBING = {
     "aten::logical_and_": False, "aten::bitwise_and_": False, "aten::mul": False,
     "aten::mul_": False,
 }  # fmt: skip
-"""Operators on booleans and integers whose result is known as soon as one argument is this: a
-finished row stays finished, whatever else is asked of it."""
+"""Operators on booleans and integers, and the value of one argument that decides the result alone:
+in a generation loop, a finished sequence stays finished, whatever the other argument is."""
 
 
 _MONOTONE = frozenset(
@@ -59,10 +69,10 @@ _MONOTONE = frozenset(
         "mul_", "add_",
     )
 )  # fmt: skip
-"""Operators of those that give a bound where their arguments have one and are not negative."""
+"""Operators of ``_FOLLOWED`` that map upper bounds of non-negative arguments to an upper bound."""
 
 _MAX_KNOWN_BYTES = 1024 * 1024
-"""As for other integers: see ``_tensor/known_values``."""
+"""The limit that ``_tensor/known_values`` sets for integers."""
 
 
 _ONE_VALUE_IS_ENOUGH = frozenset(
@@ -71,12 +81,17 @@ _ONE_VALUE_IS_ENOUGH = frozenset(
 
 
 def is_known_if_one_is(packet: str) -> bool:
-    """Whether a result may have a value where some arguments have one, and not all."""
+    """Whether the operator's result may have a value although some of its arguments have none."""
     return packet in _ONE_VALUE_IS_ENOUGH
 
 
+def compares(packet: str) -> bool:
+    """Whether the operator's result may be assumed where both arguments are the same tensor."""
+    return packet in _WITH_ITSELF
+
+
 def decides_scale(call: Any) -> bool:
-    """Whether `call` updates the scale of gradients of which it is assumed that none overflowed."""
+    """Whether `call` updates the gradient scale by an assumed overflow check, which is listed."""
     if call.traits.packet != "aten::_amp_update_scale_":
         return False
     storages = [getattr(t, "_fake_storage", None) for t in call.tensors]
@@ -87,9 +102,10 @@ def decides_scale(call: Any) -> bool:
     return True
 
 
-def fill_of_unknown(packet: str, argument: Metadata, result: Metadata) -> AssumedFill | None:
-    """The assumed result of an operator on unknown values that tests finiteness, or counts."""
-    number = _ASSUMED_OF_UNKNOWN.get(packet)
+def fill_of_unknown(call: Any, argument: Metadata, result: Metadata) -> AssumedFill | None:
+    """The assumed result of a finiteness test, or the bound of a count, of an unknown argument."""
+    packet = call.traits.packet
+    number = _ASSUMED_OF_UNKNOWN.get(packet, _compared(call))
     if number is not None:
         return AssumedFill(number, result.dtype, result.num_bytes)
     is_integer = not (result.dtype.is_floating_point or result.dtype.is_complex)
@@ -103,8 +119,32 @@ def fill_of_unknown(packet: str, argument: Metadata, result: Metadata) -> Assume
     return None
 
 
+def is_with_itself(call: Any) -> bool:
+    """Whether `call` compares a fake with itself."""
+    if call.traits.packet not in _WITH_ITSELF or len(call.tensors) != 2:
+        return False
+    one, other = call.tensors
+    storage = getattr(one, "_fake_storage", None)
+    is_same = storage is not None and storage is getattr(other, "_fake_storage", None)
+    return is_same and one._fake_meta is other._fake_meta
+
+
+def _compared(call: Any) -> bool | None:
+    """What a comparison of any finite number gives; None if that depends on the number."""
+    compare = _COMPARISONS.get(call.traits.packet)
+    if compare is None:
+        return None
+    if is_with_itself(call):
+        return _WITH_ITSELF[call.traits.packet]
+    other: Any = call.args[1] if len(call.args) > 1 else None
+    storage = getattr(other, "_fake_storage", None)
+    if storage is not None and storage.is_known and other.numel() == 1:
+        other = _values(other).item()
+    return compare(0.0, other) if isinstance(other, float) and not math.isfinite(other) else None
+
+
 def may_be_infinite(tensor: Any) -> bool:
-    """Whether numbers of `tensor` are not assumed to be finite."""
+    """Whether `tensor` is a fake whose elements are not assumed to be finite."""
     return hasattr(tensor, "_fake_storage") and finiteness.mark_of(tensor) != finiteness.FINITE
 
 
@@ -116,8 +156,8 @@ def assume(fake: Any, number: bool) -> None:
 
 
 def follow(call: Any, result: Any) -> bool:
-    """Give the result of `call`, whose arguments are not all known, the value that it has for what
-    is assumed of them, or whatever the unknown ones are. Whether it has one.
+    """Set the assumed, bounded or known value of the result of `call`, and return whether there is
+    one. The arguments are not all known.
     """
     packet = call.traits.packet
     if packet == _FINDS_OVERFLOW:
@@ -133,7 +173,7 @@ def follow(call: Any, result: Any) -> bool:
         and source.is_unknown
         and not call.traits.mutated_names
     ):
-        fill = fill_of_unknown(packet, call.tensors[0]._fake_meta, result._fake_meta)
+        fill = fill_of_unknown(call, call.tensors[0]._fake_meta, result._fake_meta)
     if fill is None and packet in _FOLLOWED:
         fill = _absorbed(call, packet, result) or _followed(call, packet, result)
     if fill is not None:
@@ -142,12 +182,12 @@ def follow(call: Any, result: Any) -> bool:
 
 
 def _mark_parts(call: Any, result: Any) -> bool:
-    """Mark several results, or the storage of which a part is written. Whether one is."""
+    """Mark several results, or a partly written storage. Return whether one has a mark."""
     results = result if isinstance(result, (list, tuple)) else [result]
     written = _written(call)
     fakes = [r for r in (*results, *written) if hasattr(r, "_fake_storage")]
     is_written = set(map(id, written))
-    values: dict[Any, Any] = {}  # once for all: each looks at all arguments, of which are hundreds
+    values: dict[Any, Any] = {}  # computed once: a mark depends on all arguments, often hundreds
     found = False
     for fake in fakes:
         is_whole = _is_whole(fake) and len(fakes) == len(results)
@@ -188,12 +228,11 @@ def _found_no_overflow(call: Any) -> bool:
 
 
 def _followed(call: Any, packet: str, result: Any) -> AssumedFill | None:
-    """The value of an operator on arguments that are assumed or filled with one number each."""
-    values = [getattr(getattr(t, "_fake_storage", None), "value", None) for t in call.tensors]
-    is_marked = any(isinstance(value, MaybeNotFinite) for value in values)
-    if is_marked or None in values or not any(isinstance(value, AssumedFill) for value in values):
+    """The assumed result of an operator whose arguments are all known or assumed."""
+    kinds = finiteness.kinds_of_values(call)
+    is_bound = UpperBound in kinds
+    if kinds & finiteness.NOT_FOLLOWED or not (is_bound or AssumedFill in kinds):
         return None
-    is_bound = any(type(value) is UpperBound for value in values)
     if is_bound and packet not in _MONOTONE:
         return None
     number = _number_of(call, packet, result)
@@ -204,7 +243,7 @@ def _followed(call: Any, packet: str, result: Any) -> AssumedFill | None:
 
 
 def _number_of(call: Any, packet: str, result: Any) -> Any:
-    """The number that all elements of the result are: the operator, run on one element of each."""
+    """The number in all elements of the result, from single elements; None if they differ."""
     with dispatcher.no_interception():
         args = [_one_element(arg) for arg in call.args]
         kwargs = {name: _one_element(arg) for name, arg in call.kwargs.items()}
@@ -232,7 +271,7 @@ def _one_element(arg: Any) -> Any:
 
 
 def _absorbed(call: Any, packet: str, result: Any) -> ConstantFill | None:
-    """The result of an operator of which one argument decides, whatever the other is."""
+    """The value of the result if one argument decides it, whatever the other argument is."""
     absorbing = _ABSORBING.get(packet)
     dtype = result.dtype
     if absorbing is None or dtype.is_floating_point or dtype.is_complex:
@@ -253,7 +292,7 @@ def _absorbed(call: Any, packet: str, result: Any) -> ConstantFill | None:
 
 
 def _covers(tensor: Any, result: Any) -> bool:
-    """Whether each element of `result` is made of one of `tensor`, which is broadcast."""
+    """Whether `tensor`, once broadcast, has an element for each element of `result`."""
     return bool(math.prod(torch.broadcast_shapes(tensor.shape, result.shape)) == result.numel())
 
 
@@ -263,7 +302,7 @@ def _values(fake: Any) -> torch.Tensor:
 
 
 def _is_filled(tensor: Any, number: bool) -> bool:
-    """Whether all elements of a fake of known value are zero, or none is."""
+    """Whether all elements of `tensor` are nonzero (`number` is True) or zero (it is False)."""
     value = tensor._fake_storage.value
     if isinstance(value, ConstantFill):
         return bool(value.number) is number

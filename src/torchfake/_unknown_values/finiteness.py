@@ -1,12 +1,12 @@
-"""Which unknown values are not assumed to be finite: marks, followed through operators.
+"""Marks on unknown values that are not assumed to be finite, followed through operators.
 
-Input: an operator, its arguments. Output: a mark for the storage of the result, or none: then the
+Input: an operator, its arguments. Output: a mark for the storage of the result, or None: then the
 numbers of the result are assumed to be finite. Invariant: a mark follows from the metadata, the
-numbers and the marks of the arguments, which are in the key of a call, unless all values are known;
-a mark is never a value.
+numbers and the marks of the arguments, all of which are in the cache key of a call unless all
+values are known; a mark is never a value.
 
-A mark comes from infinity or NaN among numbers and known values, from a division by a known zero,
-and from an operator that gives one of these for a tensor filled with one number.
+Marks come from infinity or NaN in a number or a known value, from a division by a known zero, and
+from an operator that computes infinity or NaN from a tensor filled with one number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import torch
 from torchfake._core.memory import view_of
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import (
-    AssumedFill,
     ConstantFill,
     LargeFill,
     MaybeNotFinite,
@@ -30,10 +29,10 @@ from torchfake._core.storage import (
 from torchfake._torch import dispatcher
 
 FINITE, MASKED, MASK, NOT_FINITE = 0, 1, 2, 4
-"""What may be in a tensor: finite numbers; minus infinity at some of its elements; the same at all;
-anything. Of several tensors the largest counts; keys of calls have all, which are bits."""
+"""Marks, by what a tensor may contain: finite numbers alone; minus infinity in some elements, or in
+all; any number. The mark of several tensors is the largest one; cache keys contain all, as bits."""
 
-_DIVIDES = frozenset({"div", "remainder", "fmod", "true_divide"})
+_DIVIDES = frozenset({"div", "floor_divide", "remainder", "fmod", "true_divide"})
 
 _NO_VALUES = ("_like", "new_", "empty", "rand")
 """Parts of the names of operators that read no values of their arguments."""
@@ -43,25 +42,25 @@ _FILLS = {
     "new_ones": 1,
 }  # fmt: skip
 _FILLS_WITH = {"full": 1, "fill_": 1, "full_like": 1, "new_full": 2}
-"""Operators that fill a tensor with a number, and the position of that."""
+"""Operators that fill a tensor with a number, and the position of that argument."""
 
 _MASKS = frozenset(
     {"masked_fill", "where", "triu", "tril", "cat", "stack", "index_put", "index_fill", "scatter",
      "_index_put_impl", "constant_pad_nd", "copy", "select_scatter", "slice_scatter", "fill",
      "masked_scatter", "index_copy"}
 )  # fmt: skip
-"""Operators that give some elements of each argument as they are."""
+"""Operators that copy elements of their arguments to the result unchanged."""
 
 _KEEPS_MASK = frozenset({"add", "clone", "_to_copy", "index", "repeat", "expand_copy", *_MASKS})
-"""Operators that give minus infinity, where that is in one argument, and else finite numbers."""
+"""Operators whose result is minus infinity where one argument is, and finite elsewhere."""
 
 _BOUNDED = frozenset(
     {"softmax", "_softmax", "sigmoid", "tanh", "exp", "relu", "erf", "atan", "_safe_softmax"}
 )
-"""Operators that give finite numbers for minus infinity, as attention does for what is masked."""
+"""Operators whose result is finite for minus infinity, as attention's is for masked scores."""
 
 _ORDERS = ("norm", "renorm", "cdist", "pdist", "_pdist_forward", "_cdist_forward", "dist")
-"""Names of operators, or their ends, of which an infinite number is an order."""
+"""Ends of the names of operators to which an infinite number is the order of a norm."""
 
 _ATTENTION = "scaled_dot_product"
 
@@ -72,43 +71,40 @@ def divides(packet: str) -> bool:
 
 
 def mark_of(tensor: Any) -> int:
-    """The finiteness mark of `tensor`; a known value is examined."""
-    value = tensor._fake_storage.value
-    if value is None or tensor._fake_meta.dtype in _INTEGERS:
+    """The finiteness mark of a fake; a known value is examined."""
+    value, dtype = tensor._fake_storage.value, tensor._fake_meta.dtype
+    if value is None or not (dtype.is_floating_point or dtype.is_complex):
         return FINITE
-    if value.__class__ is ConstantFill:
-        number = value.number
-        return FINITE if number - number == 0 else mark_of_number(number)
-    known = value if value.__class__ is _Bytes else getattr(value, "value", None)
-    mark = None if known is None else known.__dict__.get("finiteness")
-    return _mark_of_value(value, tensor._fake_meta.dtype) if mark is None else mark
+    if isinstance(value, ConstantFill):
+        if type(value) in _FILLED:
+            return mark_of_number(value.number)
+        if isinstance(value, MaybeNotFinite):
+            return MASKED if value.number == -math.inf else NOT_FINITE
+        return FINITE
+    if _is_drawn_later(value):
+        return FINITE
+    known = value.bytes() if isinstance(value, SharedBytes) else value
+    mark: int | None = known.__dict__.get("finiteness")
+    if mark is None:
+        with dispatcher.no_interception():
+            mark = known.__dict__["finiteness"] = _mark_of_bytes(known, dtype)
+    return mark
 
 
-_Bytes = torch.UntypedStorage
-_INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_FILLED = frozenset({ConstantFill, LargeFill})
+"""Values that are one number at all elements, which is no assumption."""
+
+NOT_FOLLOWED = frozenset({type(None), MaybeNotFinite, LargeFill})
+"""Values from which no assumption about a result follows: none, and marks."""
 
 
 def mark_of_divisor(tensor: Any) -> int:
-    """The finiteness mark of a divisor: not finite if the divisor has a zero."""
+    """The finiteness mark of a divisor: ``NOT_FINITE`` if an element is known to be zero."""
     return NOT_FINITE if _has_zero(tensor) else mark_of(tensor)
 
 
-def _mark_of_value(value: Any, dtype: torch.dtype) -> int:
-    if isinstance(value, LargeFill):
-        return mark_of_number(value.number)
-    if isinstance(value, MaybeNotFinite):
-        return MASKED if value.number == -math.inf else NOT_FINITE
-    is_integer = not (dtype.is_floating_point or dtype.is_complex)
-    if is_integer or isinstance(value, AssumedFill) or _is_drawn_later(value):
-        return FINITE
-    known = value.bytes() if isinstance(value, SharedBytes) else value
-    with dispatcher.no_interception():
-        found = known.__dict__["finiteness"] = _mark_of_bytes(known, dtype)
-    return found
-
-
 def _is_drawn_later(value: Any) -> bool:
-    """Whether `value` is an unread draw: draws are finite, and are made in their turn."""
+    """Whether `value` is a draw not read yet. Draws are finite, so none is read for its mark."""
     return isinstance(value, SharedBytes) and value.is_draw and value.value is None
 
 
@@ -116,7 +112,7 @@ def _mark_of_bytes(known: torch.UntypedStorage, dtype: torch.dtype) -> int:
     length = known.nbytes() // dtype.itemsize
     values = torch.empty(0, dtype=dtype, device="cpu").set_(known, 0, (length,), (1,))
     if values.element_size() == 1:
-        values = values.float()  # most kernels do not know floats of 8 bits
+        values = values.float()  # most kernels have no 8-bit floats
     is_finite = values.isfinite()
     if is_finite.all():
         return FINITE
@@ -139,10 +135,8 @@ def _has_zero(divisor: Any) -> bool:
     if storage is None or storage.value is None:
         return False
     value = storage.value
-    if isinstance(value, AssumedFill) and not isinstance(value, LargeFill):
-        return False
     if isinstance(value, ConstantFill):
-        return not value.number
+        return type(value) in _FILLED and not value.number
     if _is_drawn_later(value):
         return False
     with dispatcher.no_interception():
@@ -150,7 +144,7 @@ def _has_zero(divisor: Any) -> bool:
 
 
 def result_value(call: Any, result: Metadata, *, is_whole: bool = True) -> MaybeNotFinite | None:
-    """The mark of a result of `call`, or of what it writes; `is_whole`: all of its storage."""
+    """The mark of a result or written argument of `call`; `is_whole`: it covers its storage."""
     if not (result.dtype.is_floating_point or result.dtype.is_complex):
         return None
     made = result.dtype, result.num_bytes
@@ -164,7 +158,7 @@ def result_value(call: Any, result: Metadata, *, is_whole: bool = True) -> Maybe
 
 
 def _filled_with(call: Any) -> Any:
-    """The number that all elements of the result are, if that is known."""
+    """The number in all elements of the result; None if unknown, or if the elements may differ."""
     name = call.traits.packet.removeprefix("aten::")
     if name in _FILLS:
         return _FILLS[name]
@@ -177,21 +171,27 @@ def _filled_with(call: Any) -> Any:
 
 
 def _computed(call: Any) -> Any:
-    """The number that an elementwise operator gives for tensors of equal elements."""
-    values = [getattr(getattr(t, "_fake_storage", None), "value", None) for t in call.tensors]
-    filled = [type(value) in (ConstantFill, LargeFill) for value in values]
-    is_large = any(type(value) is LargeFill for value in values)
-    if not is_large or not all(filled) or call.traits.is_random or call.traits.is_foreach:
+    """The number that an elementwise operator computes from tensors filled with one number each."""
+    kinds = kinds_of_values(call)
+    is_filled = LargeFill in kinds and kinds <= _FILLED
+    if not is_filled or call.traits.is_random or call.traits.is_foreach:
         return None
     with dispatcher.no_interception():
         args = [_one_element(arg) for arg in call.args]
-        kwargs = {name: _one_element(arg) for name, arg in call.kwargs.items()}
-        kwargs = {n: a for n, a in kwargs.items() if n not in ("device", "pin_memory", "out")}
+        named = {n: a for n, a in call.kwargs.items() if n not in ("device", "pin_memory", "out")}
+        kwargs = {name: _one_element(arg) for name, arg in named.items()}
         try:
             made = call.func(*args, **kwargs)
+        except RecursionError:
+            raise
         except (RuntimeError, NotImplementedError, TypeError):
             return None
         return made.flatten()[0].item() if isinstance(made, torch.Tensor) else None
+
+
+def kinds_of_values(call: Any) -> set[type]:
+    """The classes of the values of the tensors of a call: NoneType if one has no value."""
+    return {type(getattr(getattr(t, "_fake_storage", None), "value", None)) for t in call.tensors}
 
 
 def _one_element(arg: Any) -> Any:
@@ -235,23 +235,26 @@ def _scales(base: str, call: Any) -> bool:
 def _tensors_read(call: Any, name: str, *, is_whole: bool) -> list[Any]:
     if any(part in name for part in _NO_VALUES) or call.traits.returns_uninitialized:
         return []
-    is_overwritten = call.traits.overwrites_first and is_whole
-    outs = [call.kwargs.get(n) for n in call.traits.mutated_names]
-    skipped = [call.args[0]] if is_overwritten and call.args else outs
-    return [t for t in call.tensors if not any(t is other for other in skipped)]
+    skipped = [call.kwargs.get(n) for n in call.traits.mutated_names]
+    if call.traits.overwrites_first and is_whole and call.args:
+        skipped = [call.args[0]]
+    ids = set(map(id, skipped))
+    return [t for t in call.tensors if id(t) not in ids]
 
 
 _MAX_REAL_BYTES = 64 * 1024
-"""Of larger real tensors nothing is looked at."""
+"""The largest real tensor that is examined; larger tensors are assumed to be finite."""
 
 
 def _mark_of_tensors(tensors: list[Any]) -> int:
-    fakes = [t for t in tensors if hasattr(t, "_fake_storage")]
-    found = max(map(mark_of, fakes), default=FINITE)
+    found = FINITE
     for tensor in tensors:
-        is_real = not hasattr(tensor, "_fake_storage") and tensor.device.type == "cpu"
+        if hasattr(tensor, "_fake_storage"):
+            found = max(found, mark_of(tensor))
+            continue
         is_small = tensor.numel() * tensor.element_size() <= _MAX_REAL_BYTES
-        if is_real and is_small and tensor.is_floating_point() and tensor.layout is torch.strided:
+        is_read = is_small and tensor.device.type == "cpu" and tensor.is_floating_point()
+        if is_read and tensor.layout is torch.strided:
             with dispatcher.no_interception():
                 values = tensor.detach().contiguous()
                 found = max(found, _mark_of_bytes(values.untyped_storage(), values.dtype))
@@ -259,14 +262,13 @@ def _mark_of_tensors(tensors: list[Any]) -> int:
 
 
 def _numbers_written(call: Any, base: str) -> Iterator[Any]:
-    """The numbers among the arguments that may get into the result."""
+    """The numbers among the arguments that may be written to the result."""
     if base.endswith(_ORDERS) or call.traits.is_random:
         return
     values = [*call.args, *call.kwargs.values()]
-    if base in ("clamp", "hardtanh", "clamp_min", "clamp_max"):  # bounds, open ones
+    if base in ("clamp", "hardtanh", "clamp_min", "clamp_max"):  # an infinite bound is no bound
         values = [v for v in values if not isinstance(v, float) or not math.isinf(v)]
     for value in values:
-        if isinstance(value, (float, complex)):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from (v for v in value if isinstance(v, (float, complex)))
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, (float, complex)):
+                yield item

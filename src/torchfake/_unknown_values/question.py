@@ -1,4 +1,4 @@
-"""One question about values that do not exist, and the check of what is answered.
+"""A question about unknown values, and the check of its answer.
 
 Input: a fake, and a question about its values. Output: a :class:`Question`; the answer as a real
 tensor or a number. Invariant: an answer that does not fit its question is an error that names both.
@@ -21,17 +21,17 @@ Number = bool | int | float | complex
 class Question:
     """A read of an unknown value, which an answer function is asked to supply."""
 
-    kind: str  # "value": all values of a tensor; "count": how long a result is
+    kind: str  # "value": all values of a tensor; "count": the length of a result
     asked_by: str  # "item()", "tolist()", "indexing with a mask", an operator
     asked_at: str  # "file:line in function", in code that is neither torch's nor torchfake's
     tensor: Any  # the fake
-    shape: tuple[int, ...]  # of the values that are asked for; of the tensor, for a count
-    dtype: torch.dtype  # the same
+    shape: tuple[int, ...]  # of the values asked for; if a count is asked for, of the tensor
+    dtype: torch.dtype  # of the values asked for; if a count is asked for, of the tensor
     device: torch.device
-    operator: str  # that made the tensor, "aten.eq.Scalar"; "" if none did
-    made_at: str  # where it was called, as `asked_at`; "" if unknown
-    lowest: int = 0  # of a count
-    highest: int | None = None  # of a count, or of all numbers; None if no bound is known
+    operator: str  # the operator that made the tensor, "aten.eq.Scalar"; "" if none did
+    made_at: str  # the source line of that operator, as in `asked_at`; "" if unknown
+    lowest: int = 0  # the lower bound of a count
+    highest: int | None = None  # the upper bound of a count or of all values; None if unknown
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -43,10 +43,10 @@ class Question:
 
 
 def checked_count(question: Question, answer: Any) -> int:
-    """`answer`, if it is a count that the question admits.
+    """Return `answer` if it is a count between the question's bounds.
 
     Raises:
-        AnswerError: if it is not.
+        AnswerError: if the answer is no int, or out of bounds.
     """
     if isinstance(answer, bool) or not isinstance(answer, int):
         raise _error(question, answer, "a count is an int")
@@ -58,10 +58,10 @@ def checked_count(question: Question, answer: Any) -> int:
 
 
 def checked_value(question: Question, answer: Any) -> torch.Tensor:
-    """`answer` as a real tensor of the shape and dtype that are asked for.
+    """Return `answer` as a real tensor of the question's shape and dtype.
 
     Raises:
-        AnswerError: if it is of another kind or shape.
+        AnswerError: if the answer has another shape, or cannot be cast to the dtype.
     """
     if isinstance(answer, Number):
         _check_number(question, answer)
@@ -92,7 +92,7 @@ def _check_number(question: Question, answer: Any) -> None:
 
 
 def _as_tensor(question: Question, answer: Any) -> torch.Tensor:
-    """A tensor, an array or a list as a real tensor. In a mode, a function makes fakes."""
+    """Convert a tensor, array or list to a real tensor. In a mode, the answer may be a fake."""
     storage = getattr(answer, "_fake_storage", None)
     if storage is not None:
         if not storage.is_known:

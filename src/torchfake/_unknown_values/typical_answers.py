@@ -1,4 +1,4 @@
-"""The answers that have the name "typical": those of a healthy run that nothing ends early.
+"""The answers named "typical": the values of a healthy run that does not end early.
 
 Input: a question. Output: its answer, or None. Invariant: the answer follows from the question
 alone, so that a repeated question gets an equal answer.
@@ -14,26 +14,26 @@ from torchfake._core.storage import AssumedFill
 from torchfake._unknown_values.question import Number, Question
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Larger tensors are not answered: an answer takes memory."""
+"""The largest answer that is given: an answer takes real memory."""
 
 MAX_TIMES = 10_000
-"""A loop that asks the same line so often waits for a value that never comes."""
+"""The most answers to one line: a loop that asks more often waits for a value that never comes."""
 
 _POSITIONS = ("argmax", "argmin", "argsort", "sort", "topk", "max.dim", "min.dim", "multinomial")
-"""Parts of the names of operators that give positions: the first one always exists."""
+"""Parts of the names of operators that return indices, answered by 0, which is always valid."""
 
 _CHECKS = (
     "aten.all.", "aten.allclose", "aten._is_all_true", "aten.bitwise_and.", "aten.logical_and.",
 )  # fmt: skip
-"""Operators that ask whether all is as it should be. Of two, that is ``&``: the conditions under
-which a search by beams goes on."""
+"""Operators answered by True: checks of all elements, and ``&``, which combines the conditions
+under which a beam search goes on."""
 
 
 class Typical:
     """Answers as a healthy run would: checks pass, loops go on, selections keep everything.
 
-    What counts rows of a selection has counted all; other numbers are 1, positions 0; ``all()`` and
-    ``&`` hold, other comparisons do not. Of integers, two are different.
+    The count of a selection is its maximum; other numbers are 1, indices 0. ``all()`` and ``&`` are
+    true, other booleans false. ``unique`` of integers finds two values.
     """
 
     def __init__(self) -> None:

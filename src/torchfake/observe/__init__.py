@@ -1,22 +1,22 @@
-"""What a tool may see of a run on fakes: the one seam between the core of torchfake and its tools.
+"""Observation of a run on fakes: the only interface between the core of torchfake and its tools.
 
-``inspect``, ``distributed`` and the command line stand on this package and on the public names of
-torchfake, and so can a profiler of your own. A tool subclasses :class:`Observer`, and is told of
-operators, of memory, of streams and of modules in ``with observing(tool, model):`` inside a mode;
+``inspect``, ``distributed`` and the command line use this package and the public names of
+torchfake, and so can your own profiler. A tool subclasses :class:`Observer`, and is notified of
+operators, memory, streams and modules in ``with observing(tool, model):`` inside a mode;
 docs/observing.md has a profiler of twenty lines.
 
-Nothing of a run changes by being observed: operators, results, gradients and random numbers are
-the same, and nothing is kept alive. Outside of :func:`observing`, torchfake knows of no observer.
+Observing a run does not change it: operators, results, gradients and random numbers are the same,
+and nothing is kept alive. Outside of :func:`observing` there are no observers.
 
-The names in ``__all__`` are for everybody. What else is imported here is what torchfake's own tools
-need of the core, and may change.
+The names in ``__all__`` are public. The other imports are what torchfake's own tools need of the
+core, and may change.
 
-Its files, in reading order:
+Files, in reading order:
 
-    observer  what an observer is told, and what it may ask
-    dispatch  the context in which it is told
+    observer  the base class of observers: notifications and queries
+    dispatch  the context in which an observer is notified
     modules   which module is running, forward or backward
-    facts     facts of a fake and of its storage; the mode for a program that was copied
+    facts     facts of a fake and of its storage; the mode for a program copied onto fakes
 """
 
 from torchfake._core.devices import MAX_DEVICES as MAX_DEVICES

@@ -1,7 +1,7 @@
-"""The context in which an observer is told of a run, and the dispatch of operators in it.
+"""The context in which an observer is notified of a run, and the dispatch of operators in it.
 
-Input: an observer, in a mode. Output: calls of its methods. Invariant: what runs and what comes out
-is as without an observer; torch's FAKE slot is afterwards as it was before.
+Input: an observer, in a mode. Output: calls of its methods. Invariant: operators and results are
+those of a run without an observer; torch's FAKE slot is restored afterwards.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from torchfake._core import modes
 from torchfake._core.storage import Storage
-from torchfake._dispatch import DeferredDispatch, FakeDispatch
+from torchfake._dispatch import DeferredDispatch, FakeDispatch, decompose, has_own_kernel
 from torchfake._torch import dispatcher, kernels
 from torchfake._torch.contexts import Restoring
 from torchfake.observe.modules import RunningModules
@@ -22,30 +21,27 @@ from torchfake.observe.observer import Observer
 
 
 class _ObservedDispatch(FakeDispatch):
-    """What is in torch's FAKE slot while observers observe: the dispatch of the mode, and they."""
+    """The mode in torch's FAKE slot while there are observers: dispatches, and notifies them."""
 
     def __init__(self, mode: Any, observers: tuple[Observer, ...]) -> None:
         super().__init__()
         self.is_recording = mode.is_recording
         self.mode, self.observers = mode, observers  # the innermost is last
-        is_ours = type(mode) in (FakeDispatch, DeferredDispatch)  # not that of a daemon thread
+        is_ours = type(mode) in (FakeDispatch, DeferredDispatch)  # False for a daemon thread's mode
         self._run = partial(type(mode).__torch_dispatch__, self if is_ours else mode)
-        self._sees_parts = False
         for observer in observers:
-            self._sees_parts |= observer.sees_parts
             self._run = partial(observer._run, self._run)
             if type(observer).call_operator is not Observer.call_operator:
                 self._run = partial(observer.call_operator, self._run)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._sees_parts and torch.is_inference_mode_enabled():
-            if kernels.is_decomposed_in_cpp(func):
-                with self.active():
-                    return func.decompose(*args, **kwargs)
+        if _is_composite(func) and not has_own_kernel(func, args):
+            with self.active():  # C++ leaves it whole in inference mode, and below wrapper classes
+                return decompose(self, func, args, kwargs)
         return self._run(func, types, args, kwargs)
 
-    # What streams, tensors and storages tell: see _patches/accelerators/streams and _tensor.
+    # Notifications from streams, tensors and storages: _patches/accelerators/streams and _tensor.
 
     def record_stream(self, storage: Storage, stream: Any) -> None:
         """A tensor is used on another stream."""
@@ -55,7 +51,7 @@ class _ObservedDispatch(FakeDispatch):
                 observer.storage_used(ref.allocation, observer.number_of(stream.stream_id))
 
     def storage_resized(self, storage: Storage) -> None:
-        """A storage has another size."""
+        """A storage was resized."""
         for observer in self.observers:
             observer.storage_resized(storage)
 
@@ -70,10 +66,15 @@ class _ObservedDispatch(FakeDispatch):
             observer.event_awaited(event, _number(observer, stream))
 
     def wait_stream(self, stream: Any, other: Any) -> None:
-        """A stream waits for all that is on another now."""
+        """A stream waits for all work submitted to another stream so far."""
         event = object()
         self.record(event, other)
         self.wait(stream, event)
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether C++ decomposes an operator, which is not one that calls functions."""
+    return hasattr(func, "_schema") and kernels.is_decomposed_in_cpp(func)
 
 
 def _number(observer: Observer, stream: Any) -> int:
@@ -81,15 +82,15 @@ def _number(observer: Observer, stream: Any) -> int:
 
 
 class observing(Restoring):
-    """Context: an observer is told of what this thread runs in the innermost mode.
+    """Context in which an observer is notified of what this thread runs in the innermost mode.
 
-    Contexts may be nested: each observer sees what the others see. Work in other threads, and in
-    modes that are entered inside, is not observed.
+    Contexts may be nested: each observer is notified of everything. Work in other threads, and in
+    modes that are entered inside the context, is not observed.
 
     Args:
-        observer: is told; it is what ``as`` names.
-        modules: the modules whose entry and exit it is told of: a module, on which hooks are put
-            for the time of this context, or :class:`RunningModules`.
+        observer: the observer, which is also the target of ``as``.
+        modules: the modules whose entry and exit are observed: a module, which has hooks for the
+            duration of this context, or :class:`RunningModules`.
 
     Raises:
         RuntimeError: outside of all modes.
@@ -101,7 +102,7 @@ class observing(Restoring):
         self._observer, self._given = observer, modules
         self._modules: RunningModules | None = None
         self._slot: dispatcher.in_fake_slot | None = None
-        self._before: tuple[Any, Any] | None = None  # what the order of streams was told to
+        self._before: tuple[Any, Any] | None = None  # the machine, and its former `order`
 
     def change(self) -> Observer:
         observer, state = self._observer, modes.current()
@@ -118,7 +119,6 @@ class observing(Restoring):
         if isinstance(mode, _ObservedDispatch):
             mode, observed = mode.mode, mode.observers
         dispatch = _ObservedDispatch(mode, (*observed, observer))
-        observer.gpu = None if machine is None else machine.profile
         if machine is not None:
             self._before = machine, machine.order
             machine.order = dispatch
@@ -141,6 +141,6 @@ class observing(Restoring):
 
 
 def observers() -> tuple[Observer, ...]:
-    """Who observes this thread, the innermost last."""
+    """The observers of this thread, the innermost last."""
     mode = dispatcher.current_fake_mode()
     return mode.observers if isinstance(mode, _ObservedDispatch) else ()

@@ -1,25 +1,27 @@
-"""Observers: what they are told of a run on fakes, and what they may ask.
+"""Observers of a run on fakes: their notifications and queries.
 
 Input: operators that were run, and their results. Output: calls of the methods of an
-:class:`Observer`. Invariant: no storage lives longer; what an observer raises leaves the operator
-during which it was told.
+:class:`Observer`. Invariant: no storage lives longer because it is observed; an exception raised by
+an observer propagates out of the operator that it was notified of.
 
-A storage that is new in the result of an operator is born there; a weak reference tells when it is
-freed. The callback of that reference is in C, since Python drops a KeyboardInterrupt that is raised
-in a callback; the observer is told before the next storage is born, in the order of the deaths.
+A storage is allocated by the operator in whose result it first appears; a weak reference notices
+when it is freed. The callback of this reference is in C, since Python drops a KeyboardInterrupt
+raised in a callback; observers are notified before the next allocation, in the order of the frees.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import CudaProfile, T
 from torchfake._core.source_location import RawLocation
 from torchfake._core.storage import Storage
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -27,28 +29,26 @@ from torchfake.observe.modules import RunningModules
 
 RESULT, RESIZED, EXISTING = "result", "resized", "existing"
 """The kinds of allocations: for the result of an operator; for a storage that was resized; memory
-that was there before, of which an observer is told when it first meets it."""
+that existed before the observation, reported when it is first met."""
 
 
 class Allocation:
-    """Memory of one size that a storage has from when it is born, or resized, until it is freed, or
-    resized again.
-    """
+    """The memory of a storage, from its allocation or a resize until it is freed or resized."""
 
     __slots__ = ("device", "kind", "location", "note", "num_bytes", "op", "ref", "stream")
 
     num_bytes: int
     device: torch.device
-    stream: int  # number of the device's stream that was current; 0 is the default one
+    stream: int  # the current stream of the device, as a number; 0 is the default stream
     kind: str  # RESULT, RESIZED or EXISTING
-    op: Any  # the operator that allocated it, or by which it was met; None if by none
+    op: Any  # the operator that allocated it, or in whose arguments it was met; may be None
     location: RawLocation | None  # the line of the program, see SourceLocation
-    note: Any  # for the observer
+    note: Any  # set and used by the observer
     ref: weakref.ref[Storage]
 
 
 class _Ref(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference that knows the allocation that ends with the storage."""
+    """A weak reference to a storage, with the allocation that ends when the storage dies."""
 
     __slots__ = ("allocation", "key")
     allocation: Allocation
@@ -56,59 +56,54 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
 
 
 class Observer:
-    """Base of what observes a run: override what you want to be told of.
+    """Base class of observers of a run: override the methods for the events of interest.
 
     Methods are called on the thread that runs the operator. Operators that they call are not
     observed.
 
     Attributes:
-        modules: while it observes, the modules that are running: `modules.name` is the innermost
-            one, or in a backward pass that whose gradient is computed.
-        gpu: while it observes, the GPU that the CUDA devices of the mode are, if it fakes them.
-        sees_storages: whether it is told of storages; if not, operators take less time.
-        sees_parts: whether operators that C++ composes of others are seen as these in inference
-            mode too, where torch hands them over in one piece.
-        last_first: operators whose results are born from the last to the first.
+        modules: while observing, the modules that are running: `modules.name` is the innermost
+            one, or in a backward pass the one whose gradient is computed.
+        sees_storages: whether storages are observed; if not, operators take less time.
+        last_first: operators whose results are allocated from the last to the first.
     """
 
     modules: RunningModules | None = None
-    gpu: CudaProfile | None = None
     sees_storages = True
-    sees_parts = False
     last_first: frozenset[Any] = frozenset()
 
     _machine: Any = None  # the fake devices of the mode
 
     def __init__(self) -> None:
-        self._refs: dict[int, _Ref] = {}  # of storages that are alive, by identity
-        self._dead: deque[_Ref] = deque()  # in the order in which they died
-        self._streams: dict[Any, int] = {0: 0}  # small numbers, by the number that torch has
+        self._refs: dict[int, _Ref] = {}  # live storages, by identity
+        self._dead: deque[_Ref] = deque()  # dead storages, in the order of their deaths
+        self._streams: dict[Any, int] = {0: 0}  # torch's stream id -> small number
 
-    # What it is told.
+    # Notifications.
 
     def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Around each operator: call ``run(func, types, args, kwargs)``, return its result."""
+        """Run an operator: call ``run(func, types, args, kwargs)``, and return its result."""
         return run(func, types, args, kwargs)
 
     def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """An operator was run. Arguments and results are fakes, whose metadata can be read.
 
-        `result` is NotImplemented if a tensor class of another library takes the call apart: its
-        parts follow.
+        `result` is NotImplemented if a tensor class of another library decomposes the call; its
+        parts are reported next.
         """
 
     def storage_born(self, allocation: Allocation) -> None:
         """Memory was allocated."""
 
     def storage_freed(self, allocation: Allocation) -> None:
-        """Memory was freed: told before the next memory is allocated, or by `settle`."""
+        """Memory was freed; called before the next allocation, or by `settle`."""
 
     def storage_used(self, allocation: Allocation, stream: int) -> None:
         """Work on another stream uses memory: ``tensor.record_stream(stream)``."""
 
     def storage_resized(self, storage: Storage) -> None:
-        """``tensor.untyped_storage().resize_()``, which calls no operator, has given a storage
-        another size: by default the observer is told of the new memory, and of the old as freed.
+        """A storage was resized by ``tensor.untyped_storage().resize_()``, which calls no operator.
+        By default this reports the new memory as allocated, and the old memory as freed.
         """
         if self.allocation_of(storage) is not None:
             self.look_at(storage, torch.ops.aten.resize_.default)
@@ -117,7 +112,7 @@ class Observer:
         """A stream of the fake device records an event."""
 
     def event_awaited(self, event: Any, stream: int) -> None:
-        """What is put on a stream from here on waits for an event."""
+        """Work submitted to a stream from here on waits for an event."""
 
     def module_entered(self, name: str, module: nn.Module) -> None:
         """The forward of a module begins; `name` is its full name, "" of the root."""
@@ -125,36 +120,36 @@ class Observer:
     def module_left(self, name: str, module: nn.Module) -> None:
         """The forward of a module ends, or raises."""
 
-    # What it may ask.
+    # Queries.
 
     def allocation_of(self, storage: Storage | None) -> Allocation | None:
-        """The present memory of a storage, if it was told of that: see `storage_of`."""
+        """The current memory of a storage (see `storage_of`), if it was reported."""
         ref = self._refs.get(id(storage))
         return None if ref is None or ref() is None else ref.allocation
 
     def add_existing(self, storage: Storage, note: Any = None) -> Allocation:
-        """Tell of the memory of a storage that was there before, unless it was told of that."""
+        """Report the memory of a storage that existed before, unless it was reported already."""
         return self.allocation_of(storage) or self._add(storage, None, EXISTING, note)
 
     def alive(self) -> list[Allocation]:
-        """What it was told of and is alive, in the order of allocation."""
+        """The reported allocations that are alive, in the order of allocation."""
         self.settle()
         return list(map(attrgetter("allocation"), self._refs.values()))
 
     def settle(self) -> None:
-        """Tell of what was freed since the last allocation."""
+        """Report the memory freed since the last allocation."""
         while self._dead:
             self._free(self._dead.popleft())
 
     def forget(self) -> list[Allocation]:
-        """What is alive; nothing more is told of it."""
+        """Return the live allocations, and stop observing them."""
         allocations = self.alive()
         self._refs.clear()
-        self._dead = deque()  # the callbacks of the references know the one before
+        self._dead = deque()  # callbacks of the old references append to the old deque
         return allocations
 
     def current_stream(self, index: int | None = None) -> int:
-        """The number of the current stream of a fake device, by default of the current one."""
+        """The number of the current stream of a fake device, by default of the current device."""
         machine = self._machine
         if machine is None:
             return 0
@@ -162,25 +157,38 @@ class Observer:
         return 0 if stream is None else self.number_of(stream.stream_id)
 
     def number_of(self, stream: Any) -> int:
-        """A small number for a stream: 0 is the default one."""
+        """A small number for a stream; 0 is the default stream."""
         return self._streams.setdefault(stream, len(self._streams))
 
     def look_at(self, storage: Storage, op: Any, given: Any = ()) -> None:
-        """Tell of a storage if it is new, or resized: done for the results of each operator.
+        """Report the storage of an operator's result, if it is new or was resized.
 
         Args:
-            storage: of a result.
+            storage: the storage of a result.
             op: the operator.
-            given: its arguments: a storage of one of these was there before.
+            given: the arguments of the operator, whose storages existed before.
         """
         ref = self._refs.get(id(storage))
         if ref is None or ref() is None:
             self._add(storage, op, EXISTING if _is_among(storage, given) else RESULT)
         elif ref.allocation.num_bytes != storage.num_bytes:
-            self._add(storage, op, RESIZED, ref.allocation.note)  # then the old memory is freed
+            self._add(storage, op, RESIZED, ref.allocation.note)  # before the old memory is freed
             self._free(ref)
 
-    # How that is found out.
+    @property
+    def gpu(self) -> CudaProfile | None:
+        """While observing, the profile of the mode's fake CUDA devices, if it has any."""
+        gpus = None if self._machine is None else self._machine.gpu
+        return None if gpus is None else gpus.answer(lambda profile: profile)
+
+    def of_each_gpu(self, question: Callable[[CudaProfile], T]) -> dict[CudaProfile, T]:
+        """The answers to a question about the profile of the mode's fake CUDA devices, the first,
+        and about profiles for which the run has been the same so far; empty without any.
+        """
+        gpus = None if self._machine is None else self._machine.gpu
+        return {} if gpus is None else gpus.answers(question)
+
+    # Implementation.
 
     def _run(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = run(func, types, args, kwargs)
@@ -189,9 +197,10 @@ class Observer:
         elif isinstance(result, FakeTensor):
             self.look_at(result._fake_storage, func, (*args, *kwargs.values()))
         elif isinstance(result, (list, tuple)):
+            given = _Storages((*args, *kwargs.values()))  # found once for all items
             for item in reversed(result) if func in self.last_first else result:
                 if isinstance(item, FakeTensor):
-                    self.look_at(item._fake_storage, func, (*args, *kwargs.values()))
+                    self.look_at(item._fake_storage, func, given)
         self.operator_called(func, args, kwargs, result)
         return result
 
@@ -210,14 +219,32 @@ class Observer:
         return made
 
     def _free(self, ref: _Ref) -> None:
-        if self._refs.get(ref.key) is ref:  # and not of the memory that came with a resize
+        if self._refs.get(ref.key) is ref:  # a resize has put a newer reference there
             del self._refs[ref.key]
-        del ref.allocation.ref  # its callback too: it is freed once
+        del ref.allocation.ref  # with its callback, so that the memory is freed only once
         self.storage_freed(ref.allocation)
 
 
+class _Storages:
+    """The storages of the fakes among arguments, which keep the storages alive."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+
+    @cached_property
+    def ids(self) -> set[int]:
+        each = (v for value in self._values for v in (value if _is_list(value) else (value,)))
+        return {id(one._fake_storage) for one in each if isinstance(one, FakeTensor)}
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
 def _is_among(storage: Storage, values: Any) -> bool:
-    """Whether one of these, or of lists of them, is on a storage."""
+    """Whether a fake among `values`, or in lists among them, has this storage."""
+    if isinstance(values, _Storages):
+        return id(storage) in values.ids
     for value in values:
         for each in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(each, FakeTensor) and each._fake_storage is storage:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.conftest import unknown
-from torchfake import deferred_mode, fake_mode
+from torchfake import deferred_init, deferred_mode, fake_mode, materialize_tensor
 from torchfake.errors import UnknownValueError
 
 _ENGINE = torch.quasirandom.SobolEngine(3)
@@ -114,3 +114,30 @@ def test_out_on_a_fake_device_that_is_named() -> None:
         assert torch.randn(5, out=out, device="xpu") is out
         with pytest.raises(RuntimeError, match=r"cpu does not match device type of out.*xpu"):
             torch.randn(5, out=out, device="cpu")
+
+
+@pytest.mark.parametrize("size", [64, 30_000])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (0.0, 0.02, -2.0, 2.0),
+        (0.0, 1.0, -2.0, 2.0),
+        (0.0, 1.0, -0.1, 0.1),
+        (0.0, 1.0, 3.0, 4.0),
+        (5.0, 1.0, -2.0, 2.0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:mean is more than 2 std")
+def test_versions_of_numbers_that_are_drawn_again(size: int, bounds: tuple[float, ...]) -> None:
+    """Eager copies them into the tensor, which counts as a second write."""
+
+    def build() -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.nn.init.trunc_normal_(torch.empty(size), *bounds)
+
+    eager = build()._version
+    with fake_mode():
+        assert build()._version == eager
+    if size > 64:  # else the numbers decide whether any is drawn again
+        deferred = deferred_init(build)
+        assert deferred._version == materialize_tensor(deferred)._version == eager

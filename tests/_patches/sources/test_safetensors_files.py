@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from torchfake import deferred_mode, fake_mode, is_deferred, is_fake, materialize_tensor
+from torchfake import (
+    deferred_init,
+    deferred_mode,
+    fake_mode,
+    is_deferred,
+    is_fake,
+    materialize_tensor,
+)
 
 pytest.importorskip("safetensors")
 
-from safetensors.torch import load, save
+from safetensors.torch import load, save, save_file
 
 VALUES = {
     "large": torch.arange(300_000.0),
@@ -66,3 +73,10 @@ def test_an_open_file_is_not_mapped_as_in_eager(mode: Any, tmp_path: Path) -> No
     refused = pytest.raises(ValueError, match="mmap")
     with (tmp_path / "values.pt").open("rb") as file, mode(), refused:
         torch.load(file, mmap=True)
+
+
+def test_writing_deferred_fakes(tmp_path: Path) -> None:
+    module = deferred_init(torch.nn.Linear, 30, 30)
+    save_file(module.state_dict(), tmp_path / "a.safetensors")
+    loaded = load((tmp_path / "a.safetensors").read_bytes())
+    assert torch.equal(loaded["weight"], materialize_tensor(module.weight))

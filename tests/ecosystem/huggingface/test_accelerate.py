@@ -13,6 +13,8 @@ import pytest
 import torch
 from accelerate import Accelerator, hooks, utils
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils.offload import load_offloaded_weight, offload_weight
+from safetensors.torch import save_file
 from torch import nn
 
 from torchfake import deferred_mode, fake_mode, is_deferred, is_fake, materialize_module
@@ -219,3 +221,47 @@ def test_weights_on_disk_are_fakes_after_the_mode(tmp_path: Path) -> None:
         x = tokens()
     assert is_fake(model(x))
     assert not list(tmp_path.glob("head*"))  # a fake has nothing to write
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_weight_is_offloaded_and_loaded_by_hand(tmp_path: Path, dtype: Any) -> None:
+    for mode in (fake_mode, deferred_mode):
+        with mode():
+            weight, index = torch.randn(300, 400, dtype=dtype), {}
+            accelerate.utils.offload_weight(weight, "weight", tmp_path, index)
+            file = tmp_path / "weight.dat"
+            loaded = accelerate.utils.load_offloaded_weight(file, index["weight"])
+        assert is_fake(loaded)
+        assert (loaded.shape, loaded.dtype) == (weight.shape, dtype)
+
+
+def test_functions_imported_by_name(tmp_path: Path) -> None:
+    """In this module, before the mode was entered; afterwards both are accelerate's own again."""
+    with fake_mode():
+        weight = torch.randn(300, 400)
+        index = offload_weight(weight, "weight", tmp_path, {})
+        loaded = load_offloaded_weight(tmp_path / "weight.dat", index["weight"])
+    assert is_fake(loaded)
+    assert loaded.shape == weight.shape
+    assert offload_weight is accelerate.utils.offload.offload_weight
+
+
+@pytest.mark.parametrize("places", [{"": "cpu"}, {"0": "cpu", "1": "disk"}])
+def test_a_checkpoint_is_loaded_with_an_offloaded_state_dict(tmp_path: Path, places: Any) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(100, 300), nn.Linear(300, 100))
+
+    real = build()
+    file, folder = tmp_path / "model.safetensors", tmp_path / "offloaded"
+    save_file(real.state_dict(), file, metadata={"format": "pt"})
+    options = {"device_map": places, "offload_folder": str(folder), "offload_state_dict": True}
+    expected = build()
+    accelerate.load_checkpoint_in_model(expected, str(file), **options)
+    for mode in (fake_mode, deferred_mode):
+        with mode():
+            module = build()
+            accelerate.load_checkpoint_in_model(module, str(file), **options)
+        assert described(module) == described(expected)
+    if places == {"": "cpu"}:
+        materialize_module(module)
+        assert torch.equal(module[0].weight, real[0].weight)

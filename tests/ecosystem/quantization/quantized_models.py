@@ -13,7 +13,8 @@ from tests.ecosystem.quantization.memory import bytes_of
 from torchfake import deferred_init, estimate, fake_mode, is_fake, materialize_module, summary
 from torchfake._tensor.copies import held_tensors
 from torchfake.inspect import weights
-from torchfake.inspect.contents.weights import scheme_of_config, weights_by
+from torchfake.inspect.contents.schemes import scheme_of_config
+from torchfake.inspect.contents.weights import weights_by
 
 TOKENS = torch.arange(8)[None]
 

@@ -84,6 +84,22 @@ def test_bytes_are_those_of_what_is_stored(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+def test_a_step_of_ones_own_counts_each_byte_once(name: str) -> None:
+    with fake_mode(fake_cuda="h100-80gb"):
+        net = build(name).cuda()
+        x = inputs(device="cuda")
+
+        def step() -> torch.Tensor:
+            with torch.no_grad():
+                return net(x)  # type: ignore[no-any-return]
+
+        found = estimate(step, round_to=1).peak.by_category
+        assert found == estimate(net, x, mode="inference", round_to=1).peak.by_category
+    assert found["parameters"] == memory_of(net)
+    assert found["inputs"] == x.nbytes
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_deferred_models_have_the_bits_of_eager(name: str) -> None:
     eager, net = build(name), deferred_init(build, name)
     assert is_deferred(net)

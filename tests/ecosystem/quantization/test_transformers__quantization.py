@@ -13,7 +13,8 @@ from transformers import FineGrainedFP8Config, HiggsConfig, Mxfp4Config
 from tests.ecosystem.quantization import quantized_models as models
 from torchfake import fake_mode
 from torchfake.inspect import summary
-from torchfake.inspect.contents.weights import scheme_of_config, weights_by
+from torchfake.inspect.contents.schemes import scheme_of_config
+from torchfake.inspect.contents.weights import weights_by
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -106,6 +106,7 @@ def described(value: Any, with_values: bool) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     classes = [c.__name__ for c in type(value).__mro__ if c.__module__.startswith("torchvision")]
+    classes = [*dict.fromkeys(classes)]  # the class of a fake has the name and module of its own
     plain = value.detach().as_subclass(torch.Tensor)
     found = [classes, plain.shape, plain.stride(), plain.storage_offset(), plain.dtype, vars(value)]
     if with_values:

@@ -10,9 +10,9 @@ are all fakes on other devices, deferred fakes or real tensors does not reach th
 
 In reading order:
 
-    first_use         registers them before the first fake on CUDA is made
-    register          which operators, and the kernel of each
-    composites        composites that take another way on CUDA
+    first_use         registers the kernels before the first fake on CUDA is made
+    register          the table of operators and their kernels
+    composites        composites that take another path on CUDA
     ctc_loss          CTC loss
     recurrent_layers  LSTM, GRU and RNN, and their cells
 """

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchfake._tensor.autocast import kernels as autocast
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import autograd, dispatch_keys, kernels
+from torchfake._torch import autograd, kernels
 
 aten = torch.ops.aten
 Redispatch = Callable[..., Any]
@@ -59,8 +60,7 @@ def comes_later(op: Any) -> bool:
     """Whether autocast or a transform of ``torch.func`` comes first, which will call the operator
     again with converted arguments.
     """
-    key = dispatch_keys.AUTOCAST_KEY
-    return (key.is_next() and key.has_kernel(op)) or autograd.are_transforms_running()
+    return autocast.comes_later(op, "cuda") or autograd.are_transforms_running()
 
 
 _MAX_BATCH = {True: 880_801, False: 65_535}  # cuDNN's limits, in training and in evaluation

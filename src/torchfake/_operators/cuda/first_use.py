@@ -27,4 +27,4 @@ def _register_kernels() -> None:
 
 dispatch_keys.CUDA_WRAPPER_KEY.before_use(_register_kernels)
 for _op in COMPOSED_ELSEWHERE:
-    kernels.declare_on_cuda(_op)  # before anybody asks whether C++ composes it
+    kernels.declare_on_cuda(_op)  # before any code asks whether C++ decomposes the operator

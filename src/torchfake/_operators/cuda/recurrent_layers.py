@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchfake._operators.composites.sequences import check_attributes
 from torchfake._operators.cuda.composites import cudnn_accepts
 from torchfake._tensor import known_values
+from torchfake._tensor.autocast import kernels as autocast
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch.kernels import linear
 
@@ -56,7 +58,7 @@ def gru_cell(
 def _fit_cell(
     tensor: Tensor, state: Tensor, of_input: Tensor, of_hidden: Tensor, *, gates: int
 ) -> bool:
-    """Whether the arguments of a cell are on CUDA and fit each other; C++ refuses other ones."""
+    """Whether the arguments of a cell are on CUDA and fit each other, as C++ requires."""
     return (
         tensor.is_cuda
         and tensor.dim() == state.dim() == 2
@@ -115,6 +117,8 @@ def _run_cudnn(
     hidden_size, proj_size = hidden.shape[2], 0
     if cell is not None and cell.shape[2] != hidden_size:
         hidden_size, proj_size = cell.shape[2], hidden_size
+    is_cast = autocast.comes_later(aten._cudnn_rnn.default, "cuda")
+    check_attributes(tensor, state, params, compares_dtypes=not is_cast)
     num_weights = 2 + 2 * has_biases + (proj_size > 0)
     sizes_and_layers = hidden_size, proj_size, *options, sizes
     results = aten._cudnn_rnn.default(

@@ -1,8 +1,8 @@
 """The tensors that a function refers to, beside its arguments.
 
 Input: a function, or an object that is called. Output: tensors in its closure, in the globals that
-it names and in the object. Invariant: each tensor once, in the order in which it is met; no
-property and no ``__getattr__`` is run but of modules.
+it names and in the object. Invariant: each tensor is listed once, in the order of the search; no
+property and no ``__getattr__`` is run, except those of modules.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """``flex_attention`` on fakes: attention with functions for its scores and its mask.
 
 Input: the arguments of torch's operator. Output: the result, log-sum-exps and maxima of scores; of
-the backward operator, gradients. Invariant: of fakes the metadata are those of torch's kernel for
-plain tensors, and what is saved for backward is what torch saves; deferred fakes are computed as
-that kernel computes them.
+the backward operator, gradients. Invariant: results have the metadata that torch's kernel for plain
+tensors gives, and the tensors saved for backward are those that torch saves; on deferred fakes,
+that kernel runs.
 
-The scores of fakes are never made: they would be counted, and the kernel that torch.compile makes
-has none. The functions run once, on numbers, so that their errors are raised.
+No tensor of all scores is made: its memory would be counted, and the kernel that torch.compile
+generates has no such tensor. The functions run once, on 0-dim tensors, to raise their errors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Call(NamedTuple):
 
 
 def _attention(*args: Any) -> Any:
-    """Above autograd: one node of the graph, as torch makes it."""
+    """The kernel above autograd: attention is one node of the autograd graph, as in torch."""
     call = _Call(*args)
     device_type = call.query.device.type
     if torch.is_autocast_enabled(device_type):
@@ -75,7 +75,7 @@ def _autocast(tensor: Tensor, device_type: str) -> Tensor:
 
 
 def _below_autograd(op: Any, *args: Any) -> Any:
-    """Call `op`, so that modes see it; FlopCounterMode for one returns NotImplemented."""
+    """Call `op` so that modes see it; a mode (FlopCounterMode) may return NotImplemented."""
     with higher_order.below(dispatch_keys.WRAPPER_KEY.keys):
         result = op(*args)
         return BELOW_AUTOGRAD[op](*args) if result is NotImplemented else result
@@ -86,7 +86,7 @@ def _tensors_in(tree: Any) -> list[Tensor]:
 
 
 class _Attention(torch.autograd.Function):
-    """Attention with gradients by query, key, value and what the score function refers to."""
+    """Attention with gradients for query, key, value and the tensors of the score function."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, masked: list[Tensor], *inputs: Tensor) -> Any:
@@ -114,7 +114,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _forward(*args: Any) -> Any:
-    """Below autograd."""
+    """The kernel of the forward operator, below autograd."""
     call = _Call(*args)
     if _is_deferred(call):
         kernel = higher_order.kernel_for_tensors(higher_order.flex_attention)
@@ -147,7 +147,7 @@ def _score_dtype(query: Tensor) -> torch.dtype:
 
 
 def _call_functions_once(call: _Call) -> None:
-    """Call both functions as for one score, for the errors that they raise."""
+    """Call both functions once, as for one score, so that their errors are raised."""
     score = call.query.new_zeros((), dtype=_score_dtype(call.query))
     place = [call.query.new_zeros((), dtype=torch.int64) for _ in range(4)]
     with torch.no_grad(), higher_order.indexing_by_numbers_in_tensors():
@@ -156,7 +156,7 @@ def _call_functions_once(call: _Call) -> None:
 
 
 def _laid_out_as(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Empty memory in which the dims have the order of those of `like`, but the last is dense."""
+    """An empty tensor whose dims have the memory order of `like`, but with the last dim dense."""
     strides = like.stride()
     order = sorted(range(len(shape)), key=lambda dim: (strides[dim], -dim))
     last = len(shape) - 1

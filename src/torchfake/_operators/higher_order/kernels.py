@@ -1,12 +1,11 @@
 """The kernel that each higher-order operator has for fakes.
 
-Input: an operator and its arguments. Output: its result. Invariant: the functions among the
-arguments run as they are, with autograd, on the fakes; what they ask of values is answered where
-it is known.
+Input: an operator and its arguments. Output: the operator's result. Invariant: the functions among
+the arguments run unchanged, with autograd, on the fakes; they can read known values.
 
-Torch derives such operators by tracing their functions, for which it would make fakes of its own
-kind. On fakes there is nothing to save by that: a branch is taken, a loop run, and autograd records
-what runs.
+Torch differentiates these operators by tracing their functions with fakes of its own. On fakes of
+torchfake, tracing would save nothing: the chosen branch or the loop runs, and autograd records the
+operators that are called.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ REFUSED = {
     "graphsafe_run_with_rng_state": "it sets the state of a generator, which fakes do not move",
     "run_dtensor_rng_op": "it sets the state of a generator, which fakes do not move",
 }
-"""Operators that have no meaning for fakes, and why. Users meet them in compiled graphs alone."""
+"""Operators that have no meaning for fakes, and why. They occur in compiled graphs alone."""
 
 NUM_BEFORE_OPERANDS = {
     "invoke_subgraph": 2,
@@ -45,8 +44,8 @@ NUM_BEFORE_OPERANDS = {
     "invoke_quant_packed": 1,
     "foreach_map": 1,
 }
-"""Operators that call their first argument with their operands, and how many arguments precede
-these."""
+"""Operators that call their first argument with their operands, and the number of arguments before
+the operands."""
 
 
 def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -82,7 +81,7 @@ _STRUCTURED: dict[str, Any] = {
 _LOOPS = frozenset(
     {"scan", "associative_scan", "map_impl", "while_loop", "while_loop_stack_output"}
 )
-"""Operators whose gradients torch adds up in an order of its own."""
+"""Operators whose gradients torch sums in an order that a record would not reproduce."""
 
 
 def _above_autograd(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +110,7 @@ def _without_gradient(op: Any, inputs: list[torch.Tensor], result: torch.Tensor)
 
 
 class _Unrecorded(torch.autograd.Function):
-    """A deferred result whose gradients would not have the bits of eager's."""
+    """A deferred result whose backward pass is refused: gradients would not equal eager's bits."""
 
     @staticmethod
     def forward(ctx: Any, name: str, result: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
@@ -127,7 +126,7 @@ class _Unrecorded(torch.autograd.Function):
 
 
 def register_kernels() -> None:
-    """Give all higher-order operators that torch has so far a kernel for fakes."""
+    """Register a kernel for fakes for each higher-order operator that torch has defined so far."""
     for op in higher_order.dispatched_operators():
         above = flex_attention.ABOVE_AUTOGRAD.get(op, partial(_above_autograd, op))
         higher_order.add_kernel(op, dispatch_keys.WRAPPER_KEY.key, above)
@@ -137,7 +136,7 @@ def register_kernels() -> None:
 
 
 def is_for_fakes(args: tuple[Any, ...]) -> bool:
-    """Whether arguments are for the kernels of fakes: some are fakes, or a mode is on."""
+    """Whether a call with `args` is for the kernels of fakes: a mode is on, or some are fakes."""
     return modes.current() is not None or any(map(_is_fake_inside, _tensors_in(args)))
 
 

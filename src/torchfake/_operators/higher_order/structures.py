@@ -1,8 +1,8 @@
-"""What torch.compile does around operators that take functions, for fakes: trees and transforms.
+"""Nested operands, checks of functions, and transforms, which eager leaves to torch.compile.
 
 Input: ``cond``, ``while_loop`` and ``scan`` with the functions of the user; a transform of
 ``torch.func`` and an operator in it. Output: results in the structure that the functions give.
-Invariant: torch's kernels get leaves alone; a transform that has no rule is refused by name.
+Invariant: torch's kernels get flat lists of tensors; a transform without a rule is refused by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchfake.errors import UnsupportedOpError
 
 
 class _Flat:
-    """A function that gives leaves, and the structure that they had last."""
+    """A function whose result is flattened; ``spec`` is the structure of its last result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -31,7 +31,7 @@ class _Flat:
 
 
 class _Pure:
-    """A function that neither writes nor gives back what it gets: eager refuses the others."""
+    """A function that, as in eager, is refused if it writes its inputs or returns one of them."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self.function = name, function
@@ -69,7 +69,7 @@ def _storage_of(tensor: torch.Tensor) -> Any:
 
 
 def _check_carried(name: str, before: Any, after: Any) -> None:
-    """What is carried on keeps its structure, shapes, dtypes, strides and devices."""
+    """Refuse a carry whose structure, shapes, dtypes, strides or devices change in a step."""
     given, found = pytree.tree_leaves(before), pytree.tree_leaves(after)
     pairs = list(zip(given, found, strict=False))
     different = [
@@ -92,15 +92,15 @@ def _kind(value: Any) -> Any:
 
 
 def scan(kernel: Any, function: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
-    """The last carry and the stacked outputs, as `function` structures them. Torch's kernel writes
-    the rows into memory that it makes, and that would not be fake after a mode.
+    """The last carry and the stacked outputs, in the structure that `function` gives. The memory
+    that torch's kernel makes for the outputs would not be fake outside a mode.
     """
     pure = _Pure("scan", function)
     carry, rows, spec = list(init), [], None
     for row in range(len(xs[0]) if xs else 0):
         inputs = [x.select(0, row) for x in xs]
         leaves, spec = pytree.tree_flatten(pure(*carry, *inputs, *additional_inputs))
-        if spec.is_leaf():  # the caller would take its rows for the two
+        if spec.is_leaf():  # the caller would unpack the rows of a tensor
             raise higher_order.uncaptured_error(
                 "combine_fn of scan must return a carry and an output, not one value"
             )
@@ -117,17 +117,17 @@ def scan(kernel: Any, function: Any, init: Any, xs: Any, additional_inputs: Any 
 
 
 def branches(kernel: Callable[..., Any], predicate: Any, true: Any, false: Any, *args: Any) -> Any:
-    """``cond`` with the branches of the user."""
+    """``cond`` with the user's branches, which are checked."""
     return kernel(predicate, _Pure("cond", true), _Pure("cond", false), *args)
 
 
 def map_rows(kernel: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """``map`` with the function of the user. torch 2.15 has more arguments than 2.13."""
+    """``map`` with the user's function, which is checked. torch 2.15 passes more arguments."""
     return kernel(_Pure("map", function), *args, **kwargs)
 
 
 def while_loop(kernel: Callable[..., Any], cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-    """The last result of `body`; where it never runs, it does once for its structure."""
+    """The last result of `body`. If the loop never runs, `body` runs once for its structure."""
     pure = _Pure("while_loop", body)
 
     def step(*operands: Any) -> Any:
@@ -144,12 +144,12 @@ def while_loop(kernel: Callable[..., Any], cond: Any, body: Any, *args: Any, **k
 
 
 def cond(predicate: Any, true: Any, false: Any, operands: Any) -> Any:
-    """The result of a branch."""
+    """The result of the branch that `predicate` chooses."""
     return (true if predicate else false)(*operands)
 
 
 def cond_in_vmap(is_batched: Callable[[Any], bool], predicate: Any, *args: Any) -> Any:
-    """Both branches where each sample has its own predicate, as torch's rule has it."""
+    """``cond`` in vmap: both branches run if each sample has its own predicate, as in torch."""
     if not is_batched(predicate):
         return cond(predicate, *args)
     true, false, operands = args
@@ -164,7 +164,7 @@ def cond_in_vmap(is_batched: Callable[[Any], bool], predicate: Any, *args: Any) 
 
 
 def refuse(op: Any, transform: str) -> Any:
-    """Transforms that have no rule."""
+    """Refuse a transform that has no rule for `op`."""
     raise UnsupportedOpError(
         f"torch.ops.higher_order.{op.name()} has no rule for torch.func's {transform}: eager "
         "refuses it too. Call the function outside the transform, or write it with torch.where"

@@ -1,8 +1,8 @@
-"""Operators whose results are as long as their values say, given how long that is.
+"""Operators whose results have a length that depends on values: the results for a given length.
 
-Input: an operator's arguments. Output: a :class:`Counted`: of which tensor a count is asked, what
-is possible, and the results for an answer, on meta. Invariant: metadata and strides are those of
-the CPU kernels.
+Input: an operator's arguments. Output: a :class:`Counted`: the tensor whose values decide, the
+bounds of the length, and a function that gives the results on meta. Invariant: metadata and strides
+are those of the CPU kernels.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Meta = torch.Tensor
 class Counted(NamedTuple):
     """One call of an operator whose result has a length that depends on values."""
 
-    tensor: torch.Tensor  # of which the length is asked
+    tensor: torch.Tensor  # the tensor whose values decide the length
     lowest: int
     highest: int | None
-    results: Callable[[int], Any]  # meta tensors
+    results: Callable[[int], Any]  # gives meta tensors for a length
 
 
 def _empty(*size: int, dtype: torch.dtype = torch.int64) -> Meta:
@@ -75,7 +75,8 @@ def _unique_dim(
 
     def results(count: int) -> tuple[Meta, Meta, Meta]:
         rows = _empty(count, *size[:at], *size[at + 1 :], dtype=x.dtype)
-        return rows.movedim(0, at), _empty(size[at]), _empty(count)
+        rows = rows.movedim(0, at) if x.numel() else _empty(*x.shape, dtype=x.dtype)
+        return rows, _empty(size[at]), _empty(count)
 
     return Counted(x, min(size[at], 1), size[at], results)
 
@@ -87,7 +88,7 @@ def _unique_dim_consecutive(
 
 
 def _repeat_interleave(*args: Any, output_size: int | None = None) -> Counted | None:
-    if len(args) > 1:  # the overloads with the tensor that is repeated: composites of the other
+    if len(args) > 1:  # overloads that take the repeated tensor are composites of the other one
         return None
     (repeats,) = args
     lowest = 0 if output_size is None else output_size
@@ -98,6 +99,7 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Counted:
     kept = torch.float32, torch.float64
     dtype = torch.int64 if weights is None else weights.dtype
     dtype = dtype if weights is None or dtype in kept else torch.float64
+    dtype = dtype if x.numel() else torch.int64
     lowest = max(minlength, min(x.numel(), 1))
     highest = None if x.numel() else minlength
     return Counted(x, lowest, highest, lambda count: _empty(count, dtype=dtype))
@@ -120,4 +122,4 @@ COUNTED: dict[str, Callable[..., Counted | None]] = {
     "aten::bincount": _bincount,
     "torchvision::nms": _nms,
 }
-"""By the packet of the operator; None: nothing is counted in such a call."""
+"""The functions by operator packet; a result of None means that nothing is counted in the call."""

@@ -1,7 +1,7 @@
-"""Meta kernels of operators that CUDA alone has, and of those that give other results there.
+"""Meta kernels of operators that only CUDA has, and of operators whose results differ on CUDA.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that CUDA's kernel gives.
-Invariant: no values are read; each names the C++ file that it follows.
+Invariant: no values are read; each docstring names the C++ file that is followed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def grid_sampler(input: Tensor, grid: Tensor) -> Tensor:
 
 @register_meta_kernel(aten.cudnn_grid_sampler_backward.default, devices=("cuda",))
 def grid_sampler_backward(input: Tensor, grid: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The same file."""
+    """aten/src/ATen/native/cudnn/GridSampler.cpp: both gradients are contiguous."""
     return input.new_empty(input.shape), grid.new_empty(grid.shape)
 
 
@@ -47,21 +47,21 @@ def lstm_cell(
 def lstm_cell_backward(
     _grad_hidden: Any, _grad_cell: Any, cell: Tensor, _: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Any, ...]:
-    """The same file."""
+    """aten/src/ATen/native/cuda/RNN.cu: the gradients of the gates, the cell and the biases."""
     gates = workspace.new_empty(workspace.shape)
     return gates, cell.new_empty(cell.shape), gates.sum(0) if has_bias else None
 
 
 @register_meta_kernel(aten._thnn_fused_gru_cell.default, devices=("cuda",))
 def gru_cell(_gates: Tensor, _of_hidden: Tensor, state: Tensor, *_biases: Any) -> tuple[Any, ...]:
-    """The same file: the workspace holds the gates, the state, and its product."""
+    """aten/src/ATen/native/cuda/RNN.cu: the workspace has the gates, the state and its product."""
     batch, size = state.shape
     return state.new_empty(state.shape), state.new_empty((batch, 5 * size))
 
 
 @register_meta_kernel(aten._thnn_fused_gru_cell_backward.default, devices=("cuda",))
 def gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Any, ...]:
-    """The same file."""
+    """aten/src/ATen/native/cuda/RNN.cu: gradients of input and hidden gates, state and biases."""
     batch, size = grad.shape
     gates = [workspace.new_empty((batch, 3 * size)) for _ in range(2)]
     biases = [g.sum(0) if has_bias else None for g in gates]
@@ -76,8 +76,8 @@ def ctc_loss(log_probs: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 _LSTM, _GRU = 2, 3  # cudnnRNNMode_t
 _KEPT = {_LSTM: 5, _GRU: 4}
-"""The numbers of a step that a backward pass cannot do without, in hidden sizes: the gates, and the
-cell of an LSTM or the product of a GRU's state."""
+"""The numbers that a backward pass needs of each step, as a multiple of the hidden size: the gates,
+and the cell of an LSTM or the product of a GRU's state. For an RNN, one."""
 
 
 @register_meta_kernel(aten._cudnn_rnn.default, devices=("cuda",))
@@ -99,9 +99,9 @@ def recurrent_layer(
     batch_sizes: list[int],
     _dropout_state: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """aten/src/ATen/native/cudnn/RNN.cpp. Only cuDNN knows how large its reserve is. Here it is
-    what a backward pass cannot do without: the gates of each step, and the output of each layer but
-    the last. The buffer of all weights is their own memory.
+    """aten/src/ATen/native/cudnn/RNN.cpp. Only cuDNN knows the size of its reserve. Here, the
+    reserve has what a backward pass needs at least: the gates of each step, and the output of each
+    layer but the last. The buffer of all weights is the memory of the weights.
     """
     directions = 2 if bidirectional else 1
     out_size = directions * (proj_size or hidden_size)
@@ -129,7 +129,7 @@ def recurrent_layer_backward(
     cell: Tensor | None,
     *rest: Any,
 ) -> tuple[Any, ...]:
-    """The same file."""
+    """aten/src/ATen/native/cudnn/RNN.cpp: gradients of input, state, cell and weights."""
     *_, wanted = rest
     of_weights = [w.new_empty(w.shape) for w in weights] if wanted[3] else []
     of_cell = input.new_empty(0) if cell is None else cell.new_empty(cell.shape)

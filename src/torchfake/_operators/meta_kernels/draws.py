@@ -1,7 +1,7 @@
 """Meta kernels of operators that draw random numbers.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
-no values are read and no real kernel is run; each names the C++ file that it follows.
+no values are read and no real kernel runs; each docstring names the C++ file that is followed.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ aten = torch.ops.aten
     aten.random_.default, aten.random_.to, getattr(aten.random_, "from"), aten.bernoulli_.float
 )  # fmt: skip
 def random_fill(target: Tensor, *_args: Any, **_options: Any) -> Tensor:
-    """A fill writes in place. Torch's meta kernels of these refuse dtypes of empty tensors, of
-    which eager accepts any; ``_eager_checks/dtypes`` finds what it does not.
+    """Random fills write in place. For empty tensors eager accepts any dtype, which torch's meta
+    kernels do not; ``_eager_checks/dtypes`` refuses the dtypes that eager refuses.
     """
     return target
 
 
 @register_meta_kernel(aten.randn.default, aten.randn.generator)
 def randn(size: list[int], *, generator: Any = None, **options: Any) -> Tensor:
-    """The same: torch's refuses dtypes of empty tensors."""
+    """``randn`` with any dtype: torch's meta kernel refuses some even for empty tensors."""
     return torch.empty(size, **options)
 
 
 @register_meta_kernel(aten.randn_like.default, aten.randn_like.generator)
 def randn_like(tensor: Tensor, *, generator: Any = None, **options: Any) -> Tensor:
-    """The same."""
+    """``randn_like`` with any dtype: torch's meta kernel refuses some even for empty tensors."""
     return torch.empty_like(tensor, **options)
 
 
 @register_meta_kernel(aten.bernoulli.out)
 def bernoulli_into(input: Tensor, *, out: Tensor, **_options: Any) -> Tensor:
-    """aten/src/ATen/native/Distributions.cpp: of any dtype."""
+    """aten/src/ATen/native/Distributions.cpp: `out` may have any dtype."""
     return out.resize_(input.shape)
 
 
 @register_meta_kernel(aten.normal.float_float)
 def normal_of_size(_mean: float, _std: float, size: list[int], **options: Any) -> Tensor:
-    """The same."""
+    """``torch.normal`` of two numbers and a size, with any dtype."""
     options.pop("generator", None)
     return torch.empty(size, **options)
 
@@ -64,14 +64,14 @@ def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor,
 
 @register_meta_kernel(aten.normal.Tensor_float, aten.normal.float_Tensor)
 def normal(mean: Any, std: Any = 1.0, **_options: Any) -> Tensor:
-    """aten/src/ATen/native/DistributionTemplates.h, normal_impl: contiguous, of its dtype."""
+    """DistributionTemplates.h, normal_impl: contiguous, of the dtype of the tensor parameter."""
     parameter = mean if isinstance(mean, Tensor) else std
     return parameter.new_empty(parameter.shape)
 
 
 @register_meta_kernel(aten.normal.Tensor_Tensor)
 def normal_of_tensors(mean: Tensor, std: Tensor, **_options: Any) -> Tensor:
-    """The same function: of the mean's dtype."""
+    """DistributionTemplates.h, normal_impl: contiguous, of the mean's dtype."""
     return mean.new_empty(torch.broadcast_shapes(mean.shape, std.shape))
 
 

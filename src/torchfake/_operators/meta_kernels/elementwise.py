@@ -1,7 +1,7 @@
-"""Meta kernels of elementwise operators and histograms.
+"""Meta kernels of elementwise operators, histograms, and operators that move elements.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
-no values are read and no real kernel is run; each names the C++ file that it follows.
+no values are read and no real kernel runs; each docstring names the C++ file that is followed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfake._operators.meta_kernels.register import register_meta_kernel
+from torchfake._operators.meta_kernels.register import MetaKernel, register_meta_kernel
 
 aten = torch.ops.aten
 
 
 @register_meta_kernel(aten.lerp_.Tensor)
 def lerp_in_place(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-    """As torch's meta kernel, which looks for the overload of ``lerp`` by trying them: of the one
-    that does not fit it makes an error message with the arguments, which fails in a dual level.
+    """``lerp_`` by the overload that fits. Torch's meta kernel also tries others: it formats
+    the arguments into an error message for each, which fails in a dual level.
     """
     result: Tensor = aten.lerp.Tensor(start, end, weight)
     if result.shape != start.shape:
@@ -49,13 +49,31 @@ def power(base: Tensor, exponent: Any) -> Tensor:
 
 @register_meta_kernel(aten._foreach_pow.Scalar)
 def powers(bases: list[Tensor], exponent: Any) -> list[Tensor]:
-    """The same of each."""
+    """:func:`power` of each tensor."""
     return [power(base, exponent) for base in bases]
+
+
+def _with_numbers(overload: Any, overload_of_list: Any) -> None:
+    @register_meta_kernel(overload)
+    def kernel(
+        tensors: list[Tensor], first: list[Tensor], second: list[Tensor], numbers: Tensor
+    ) -> Any:
+        """aten/src/ATen/native/ForeachUtils.h: a tensor of numbers, on the CPU, is read into the
+        list that the other overload takes.
+        """
+        one = torch.ones((), dtype=numbers.dtype, device="cpu").item()
+        return overload_of_list(tensors, first, second, [one] * len(tensors))
+
+
+_with_numbers(aten._foreach_addcmul.Tensor, aten._foreach_addcmul.ScalarList)
+_with_numbers(aten._foreach_addcmul_.Tensor, aten._foreach_addcmul_.ScalarList)
+_with_numbers(aten._foreach_addcdiv.Tensor, aten._foreach_addcdiv.ScalarList)
+_with_numbers(aten._foreach_addcdiv_.Tensor, aten._foreach_addcdiv_.ScalarList)
 
 
 @register_meta_kernel(aten.pow_.Scalar)
 def power_in_place(base: Tensor, exponent: Any) -> Tensor:
-    """The same in place."""
+    """:func:`power` in place: bools to the power of a bool stay bools."""
     is_power_of_bools = base.dtype == torch.bool and isinstance(exponent, bool)
     return base if is_power_of_bools else aten.pow_.Scalar(base, exponent)
 
@@ -71,14 +89,14 @@ def glu_jvp(glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> Tensor:
 def glu_backward_jvp(
     grad_x: Tensor, grad_glu: Tensor, x: Tensor, dgrad_glu: Tensor, dx: Tensor, dim: int
 ) -> Tensor:
-    """The same file: the tangents of both halves, concatenated."""
+    """aten/src/ATen/native/GatedLinearUnit.cpp: the tangents of both halves, concatenated."""
     half = aten.mul.Tensor(dgrad_glu, dx.narrow(dim, 0, grad_glu.shape[dim]))
     return torch.cat([half, half], dim)
 
 
 @register_meta_kernel(aten.view_copy.default)
 def view_copy(tensor: Tensor, size: list[int]) -> Tensor:
-    """aten/src/ATen/native/TensorShape.cpp: what cannot be viewed is reshaped."""
+    """aten/src/ATen/native/TensorShape.cpp: a tensor that cannot be viewed is reshaped."""
     return tensor.new_empty(tensor.reshape(size).shape)
 
 
@@ -90,32 +108,32 @@ def histogram(a: Tensor, bins: int = 100, **_options: Any) -> tuple[Tensor, Tens
 
 @register_meta_kernel(aten.histogram.bins_tensor)
 def histogram_of_edges(a: Tensor, bins: Tensor, **_options: Any) -> tuple[Tensor, Tensor]:
-    """The same file: the edges are a copy of the caller's."""
+    """aten/src/ATen/native/Histogram.cpp: the edges are a copy of the caller's."""
     return a.new_empty(bins.numel() - 1), torch.empty_like(bins)
 
 
 @register_meta_kernel(aten._histogramdd_bin_edges.default)
 def histogramdd_edges(a: Tensor, bins: list[int], **_options: Any) -> list[Tensor]:
-    """The same file."""
+    """aten/src/ATen/native/Histogram.cpp: there is one edge more than there are bins."""
     return [a.new_empty(count + 1) for count in bins]
 
 
 @register_meta_kernel(aten._histogramdd_from_bin_cts.default)
 def histogramdd_counts(a: Tensor, bins: list[int], **_options: Any) -> Tensor:
-    """The same file."""
+    """aten/src/ATen/native/Histogram.cpp: there is one count for each bin."""
     return a.new_empty(bins)
 
 
 @register_meta_kernel(aten._histogramdd_from_bin_tensors.default)
 def histogramdd_of_edges(a: Tensor, bins: list[Tensor], **_options: Any) -> Tensor:
-    """The same file."""
+    """aten/src/ATen/native/Histogram.cpp: there is one count less than there are edges."""
     return a.new_empty([edges.numel() - 1 for edges in bins])
 
 
 @register_meta_kernel(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
 def logical(a: Tensor, b: Tensor) -> Tensor:
-    """Strides as those of a comparison of the same arguments. For a broadcast against
-    channels_last, torch's Python kernel orders strides differently from TensorIterator.
+    """The result has the strides of a comparison. For a broadcast against channels_last, torch's
+    Python kernel orders strides differently from TensorIterator.
     """
     result: Tensor = aten.ne.Tensor(a, b)
     return result
@@ -123,6 +141,108 @@ def logical(a: Tensor, b: Tensor) -> Tensor:
 
 @register_meta_kernel(aten.copysign.Tensor)
 def copysign(a: Tensor, b: Tensor) -> Tensor:
-    """Strides as those of another function of two floats, for the same reason."""
+    """The result has the strides of ``atan2``; torch's Python kernel orders them differently."""
     result: Tensor = aten.atan2.default(a, b)
     return result
+
+
+@register_meta_kernel(aten.roll.default, devices=("cpu",))
+def roll(input: Tensor, shifts: list[int], dims: list[int] = ()) -> Tensor:  # type: ignore[assignment]
+    """aten/src/ATen/native/TensorTransformations.cpp: two parts of each dim change places."""
+    result: Tensor = aten.roll.default(input, shifts, dims)  # checks the arguments
+    if not dims:
+        return input.new_empty(input.shape)
+    if not input.numel():
+        return input.clone()
+    result = input
+    for shift, dim in zip(shifts, dims, strict=True):
+        length = result.shape[dim]
+        start = -shift % length
+        parts = result.narrow(dim, start, length - start), result.narrow(dim, 0, start)
+        result = torch.cat(parts, dim)
+    return result
+
+
+@register_meta_kernel(aten.index_select.default, devices=("cpu",))
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp. Torch's Python takes a row of no rows."""
+    if input.numel() or not input.dim():
+        result: Tensor = aten.index_select.default(input, dim, index)
+        return result
+    size = list(input.shape)
+    size[dim] = index.numel()
+    return input.new_empty(size)
+
+
+def _with_empty(func: Any) -> MetaKernel:
+    """The same file: contiguous. Of an empty tensor, C++ asks for a row if it is on meta."""
+
+    def kernel(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        if input.numel():
+            func(input, *args, **options)  # checks the sizes
+        return input.new_empty(input.shape)
+
+    return kernel
+
+
+for _func in (aten.index_add.default, aten.index_reduce.default):
+    register_meta_kernel(_func, devices=("cpu",))(_with_empty(_func))
+
+
+def _refusing_empty(func: Any) -> MetaKernel:
+    """aten/src/ATen/native/ReduceAllOps.cpp."""
+
+    def kernel(input: Tensor) -> Tensor:
+        torch._check(
+            input.numel() > 0,
+            lambda: (
+                f"{func._schema.name[6:]}(): Expected reduction dim to be specified for "
+                "input.numel() == 0. Specify the reduction dim with the 'dim' argument."
+            ),
+        )
+        result: Tensor = func(input)
+        return result
+
+    return kernel
+
+
+for _func in (aten.max.default, aten.min.default):
+    register_meta_kernel(_func)(_refusing_empty(_func))
+
+
+def _refusing_empty_dim(func: Any) -> MetaKernel:
+    """aten/src/ATen/native/ReduceOpsUtils.h, zero_numel_check_dims."""
+
+    def kernel(input: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        if input.dim() and not input.shape[dim]:
+            raise IndexError(
+                f"median(): Expected reduction dim {dim % input.dim()} to have non-zero size."
+            )
+        result: tuple[Tensor, Tensor] = func(input, dim, keepdim)
+        return result
+
+    return kernel
+
+
+for _func in (aten.median.dim, aten.nanmedian.dim):
+    register_meta_kernel(_func)(_refusing_empty_dim(_func))
+
+
+@register_meta_kernel(aten.arange.out, aten.arange.start_out)
+def arange_into(*numbers: Any, out: Tensor) -> Tensor:
+    """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
+    size = torch.arange(*numbers, dtype=out.dtype, device="meta").shape
+    return out if out.numel() == size.numel() else out.resize_(size)
+
+
+@register_meta_kernel(
+    *(
+        getattr(packet, name)
+        for packet in (aten.linspace, aten.logspace)
+        for name in packet.overloads()
+        if "out" in name
+    )
+)
+def steps_into(_start: Any, _end: Any, steps: int, _base: float = 10.0, *, out: Tensor) -> Tensor:
+    """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
+    return out if out.numel() == steps else out.resize_(steps)

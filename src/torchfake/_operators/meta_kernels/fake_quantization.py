@@ -4,7 +4,7 @@ Input: meta tensors. Output: results of the shapes, dtypes and strides that eage
 no values are read and no real kernel is run.
 
 They follow aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp and
-FakeQuantPerChannelAffine.cpp: all results are ``empty_like`` of what they belong to.
+FakeQuantPerChannelAffine.cpp: each result is ``empty_like`` of the argument that it belongs to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ aten = torch.ops.aten
     aten.fake_quantize_per_channel_affine_cachemask.default,
 )
 def rounded_with_mask(self: Tensor, *_args: Any, **_named: Any) -> tuple[Tensor, Tensor]:
-    """The mask says which elements are inside of the range, for the gradient."""
+    """The rounded tensor, and for the gradient a mask of the elements inside the range."""
     return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
 
 

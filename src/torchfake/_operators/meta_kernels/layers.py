@@ -1,7 +1,7 @@
-"""Meta kernels of layers: embeddings, norms, convolutions, pooling and attention.
+"""Meta kernels of layers: embeddings, norms, pooling and attention.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
-no values are read and no real kernel is run; each names the C++ file that it follows.
+no values are read and no real kernel runs; each docstring names the C++ file that is followed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """aten/src/ATen/native/EmbeddingBag.cpp: what is kept for the backward pass; no positions
-    where the sums are FBGEMM's.
+    """aten/src/ATen/native/EmbeddingBag.cpp: the tensors kept for the backward pass, without
+    positions if FBGEMM computes the sums.
     """
     options = scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset
     output = aten._embedding_bag.default(weight, indices, offsets, *options, padding_idx)[0]
@@ -53,7 +53,7 @@ def embedding_bag(
 def embedding_bag_forward_only(
     weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same file: sums have a size for each offset, the last one included."""
+    """aten/src/ATen/native/EmbeddingBag.cpp: sums have bag sizes for all offsets, even the last."""
     output, positions, bag_sizes, maxima = embedding_bag(weight, indices, offsets, *args)
     if len(args) < 2 or args[1] == _SUM:
         bag_sizes = bag_sizes.new_empty(offsets.shape[0])
@@ -64,6 +64,22 @@ def embedding_bag_forward_only(
 @register_meta_kernel(aten.max_unpool2d.default, devices=("cpu",))
 def max_unpool2d(input: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
     """aten/src/ATen/native/MaxUnpooling.cpp: the CPU keeps the input's memory format."""
+    torch._check(
+        input.dim() in (3, 4),
+        lambda: (
+            "Input to max_unpooling2d should be a 3d or 4d Tensor, but got a tensor with "
+            f"{input.dim()} dimensions."
+        ),
+    )
+    for dim, length in enumerate(input.shape[1:], 1):
+        torch._check(
+            length > 0,
+            lambda dim=dim: (
+                "max_unpooling2d_forward_out_cpu(): Expected input to have non-zero size for "
+                f"non-batch dimensions, but got {list(input.shape)} with dimension {dim} being "
+                "empty."
+            ),
+        )
     output = input.new_empty((*input.shape[:-2], *output_size))
     if input.dim() != 4:
         return output
@@ -77,10 +93,11 @@ def batch_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """aten/src/ATen/native/Normalization.cpp: the CPU saves statistics in the parameters' dtype,
-    and does not save those that it was given.
+    and saves none in evaluation, where they are arguments.
     """
-    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
     _mean, _variance, training, *_ = rest
+    _check_has_elements(input, training)
+    output = torch.empty_like(input, memory_format=_packed_format(input, weight, bias))
     statistics = _statistics_like(input, weight, (input.shape[1] if training else 0,))
     return output, statistics, torch.empty_like(statistics)
 
@@ -89,26 +106,91 @@ def batch_norm(
 def batch_norm_of_input(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same file: without running statistics it always trains."""
+    """Batch norm without running statistics, which always normalizes as in training."""
     return batch_norm(input, weight, bias, None, None, *rest)  # type: ignore[no-any-return]
 
 
 @register_meta_kernel(aten._batch_norm_with_update.default, devices=("cpu",))
 def batch_norm_with_update(
-    input: Tensor, weight: Tensor | None, *rest: Any
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same file."""
-    _, _, _, reserve = aten._batch_norm_with_update.default(input, weight, *rest)
-    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
+    """aten/src/ATen/native/Normalization.cpp: statistics are in the parameters' dtype."""
+    aten._batch_norm_with_update.default(input, weight, bias, *rest)  # checks the sizes
+    _check_has_elements(input, True)
+    output = torch.empty_like(input, memory_format=_packed_format(input, weight, bias))
     statistics = _statistics_like(input, weight, (input.shape[1],))
+    reserve = input.new_empty(0, dtype=torch.uint8)
     return output, statistics, torch.empty_like(statistics), reserve
+
+
+def _check_has_elements(input: Tensor, is_training: bool) -> None:
+    """The same file: statistics of no elements are refused."""
+    torch._check(
+        input.numel() > 0 or not is_training,
+        lambda: (
+            "input tensor must have at least one element, but got input_sizes = "
+            f"{list(input.shape)}"
+        ),
+    )
+
+
+def _packed_format(input: Tensor, *others: Tensor | None) -> torch.memory_format:
+    """suggest_memory_format_contig in the same file: what is contiguous stays so, though its
+    strides may be those of channels last, too.
+    """
+    formats = (torch.contiguous_format, torch.channels_last_3d, torch.channels_last)
+    if all(t is None or t.is_contiguous() for t in others):
+        for memory_format in formats:
+            if input.is_contiguous(memory_format=memory_format):
+                return memory_format
+    return kernels.memory_format_of(input)
+
+
+@register_meta_kernel(aten.native_batch_norm_backward.default, devices=("cpu",))
+def batch_norm_backward(
+    grad: Tensor, input: Tensor, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor | None, ...]:
+    """The same file."""
+    return _batch_norm_gradients(grad, input, weight, rest[-1])
+
+
+@register_meta_kernel(aten.batch_norm_backward.default, devices=("cpu",))
+def batch_norm_with_update_backward(
+    grad: Tensor, input: Tensor, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor | None, ...]:
+    """The same file."""
+    return _batch_norm_gradients(grad, input, weight, rest[-2])
+
+
+def _batch_norm_gradients(
+    grad: Tensor, input: Tensor, weight: Tensor | None, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:
+    of_input, *of_parameters = _norm_gradients(input, weight, wanted)
+    is_alike = kernels.memory_format_of(grad) == kernels.memory_format_of(input)
+    formats = (torch.contiguous_format, torch.channels_last_3d, torch.channels_last)
+    is_packed = any(grad.is_contiguous(memory_format=each) for each in formats)
+    if of_input is not None and is_alike and is_packed:
+        of_input = torch.empty_like(input, memory_format=_packed_format(input))
+    return of_input, *of_parameters
+
+
+def _norm_gradients(
+    input: Tensor, weight: Tensor | None, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of a norm: one like the input, one number for each channel and parameter."""
+    memory_format = kernels.memory_format_of(input)
+    of_input = torch.empty_like(input, memory_format=memory_format) if wanted[0] else None
+    of_parameters = [
+        _statistics_like(input, weight, (input.shape[1],)) if each else None for each in wanted[1:]
+    ]
+    return of_input, *of_parameters
 
 
 @register_meta_kernel(aten.native_layer_norm.default, devices=("cpu",))
 def layer_norm(
     input: Tensor, shape: list[int], weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """aten/src/ATen/native/layer_norm.cpp: the statistics are as in batch norm."""
+    """aten/src/ATen/native/layer_norm.cpp: statistics are in the parameters' dtype."""
     output, mean, deviation = aten.native_layer_norm.default(input, shape, weight, *rest)
     output = torch.empty_like(output, memory_format=torch.contiguous_format)
     if mean.numel() == 0 and mean.dim() == 1:
@@ -122,112 +204,42 @@ def group_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, *sizes: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """aten/src/ATen/native/group_norm.cpp: the CPU keeps the input's memory format."""
+    memory_format = kernels.memory_format_of(input)
+    torch._check(
+        input.is_contiguous(memory_format=memory_format),
+        lambda: "Expected X.is_contiguous(memory_format) to be true, but got false.",
+    )
     batch, _channels, _area, groups, _eps = sizes
-    output = torch.empty_like(input, memory_format=kernels.memory_format_of(input))
+    output = torch.empty_like(input, memory_format=memory_format)
     statistics = _statistics_like(input, weight, (batch, groups))
     return output, statistics, torch.empty_like(statistics)
+
+
+@register_meta_kernel(aten.native_group_norm_backward.default, devices=("cpu",))
+def group_norm_backward(
+    grad: Tensor, input: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor | None, ...]:
+    """The same file."""
+    return _norm_gradients(input, weight, rest[-1])
 
 
 def _statistics_like(input: Tensor, weight: Tensor | None, shape: Any) -> Tensor:
     return input.new_empty(shape, dtype=input.dtype if weight is None else weight.dtype)
 
 
+@register_meta_kernel(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def sdpa(query: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/transformers/attention.cpp: the result lies as the query."""
+    attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+    return torch.empty_like(query), attention(query, *args, **options)[1]
+
+
 @register_meta_kernel(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def sdpa_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_args: Any, **_options: Any
 ) -> tuple[Tensor, ...]:
-    """aten/src/ATen/native/transformers/attention.cpp: the order is batch, length, heads, dim."""
+    """The same file: gradients are laid out as batch, length, heads, dim."""
     return tuple(t.new_empty(t.transpose(1, 2).shape).transpose(1, 2) for t in (query, key, value))
-
-
-@register_meta_kernel(aten.convolution.default, devices=("cpu",))
-def convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *sizes: Any) -> Tensor:
-    """aten/src/ATen/native/ConvUtils.h, mkldnn_conv_use_channels_last: the memory format of the
-    input or of the weight decides.
-    """
-    if weight.dim() == input.dim() == 3:
-        return _convolution_of_rows(convolution, input, weight, bias, *sizes)
-    output: Tensor = aten.convolution.default(input, weight, bias, *sizes)
-    formats = {kernels.memory_format_of(t) for t in (input, weight)}
-    if torch.channels_last in formats:
-        return output.to(memory_format=torch.channels_last)
-    stride, _, _, transposed, output_padding, groups = sizes
-    is_refused = transposed and _transposed_without_mkldnn(input, stride, output_padding, groups)
-    if (
-        torch.channels_last_3d in formats
-        and _takes_mkldnn(input, weight, groups)
-        and not is_refused
-    ):
-        return output.to(memory_format=torch.channels_last_3d)
-    return output
-
-
-@register_meta_kernel(aten.convolution.default, devices=("cuda",))
-def cudnn_convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *sizes: Any) -> Tensor:
-    """The same for cuDNN. Torch's meta kernel lays all results out contiguously."""
-    if weight.dim() == input.dim() == 3:
-        return _convolution_of_rows(cudnn_convolution, input, weight, bias, *sizes)
-    output: Tensor = aten.convolution.default(input, weight, bias, *sizes)
-    return output.to(memory_format=_cudnn_format(input, weight))
-
-
-@register_meta_kernel(aten.convolution_backward.default, devices=("cuda",))
-def cudnn_convolution_backward(
-    grad_output: Tensor, input: Tensor, weight: Tensor, _bias_sizes: list[int] | None, *rest: Any
-) -> tuple[Tensor | None, ...]:
-    """aten/src/ATen/native/Convolution.cpp: both gradients have the format of the convolution."""
-    output_mask = rest[-1]
-    last = _cudnn_format(input, weight)
-    grads = [
-        t.new_empty(t.shape).to(memory_format=last) if wanted else None
-        for t, wanted in zip((input, weight), output_mask, strict=False)
-    ]
-    return (*grads, grad_output.new_empty(grad_output.shape[1]) if output_mask[2] else None)
-
-
-def _cudnn_format(input: Tensor, weight: Tensor) -> torch.memory_format:
-    """aten/src/ATen/native/ConvUtils.h, cudnn_conv_suggest_memory_format."""
-    is_empty = 0 in input.shape[:2]  # computed without cuDNN
-    if is_empty or torch.float64 in (input.dtype, weight.dtype):
-        return torch.contiguous_format
-    formats = {kernels.memory_format_of(t) for t in (input, weight)}
-    formats.discard(torch.contiguous_format)
-    return formats.pop() if formats else torch.contiguous_format
-
-
-def _convolution_of_rows(
-    kernel: MetaKernel,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Tensor:
-    """One dim is computed as two of a contiguous input (Convolution.cpp, view1d_as_2d)."""
-    sizes = [1, *stride], [0, *padding], [1, *dilation], transposed, [0, *output_padding], groups
-    images = input.contiguous().unsqueeze(2), weight.unsqueeze(2)
-    output: Tensor = kernel(*images, bias, *sizes)
-    return output.squeeze(2)
-
-
-def _takes_mkldnn(input: Tensor, weight: Tensor, groups: int) -> bool:
-    """Convolution.cpp, use_mkldnn: the other kernel for three dims gives one layout only."""
-    batch = input.shape[0]
-    large = batch > 1 or input.shape[:4].numel() > 20_480 or min(weight.shape[-2:]) > 3
-    return input.dtype != torch.float64 and (groups > 1 or large)
-
-
-def _transposed_without_mkldnn(
-    input: Tensor, stride: list[int], output_padding: list[int], groups: int
-) -> bool:
-    """The same function: depthwise, or with an output padding as large as the stride."""
-    steps = stride * (len(output_padding) // len(stride))
-    is_big = any(pad >= step for pad, step in zip(output_padding, steps, strict=False))
-    return is_big or (groups > 1 and input.shape[1] == groups)
 
 
 def _keeps_format(func: Any) -> MetaKernel:
@@ -236,8 +248,10 @@ def _keeps_format(func: Any) -> MetaKernel:
     """
 
     def kernel(input: Tensor, *args: Any) -> Tensor:
-        output: Tensor = func(input, *args)
-        return output.to(memory_format=kernels.memory_format_of(input))
+        size = func(input, *args).shape
+        if func is aten.channel_shuffle.default and not input.numel():
+            return aten.alias.default(input)  # type: ignore[no-any-return]
+        return input.new_empty(size).to(memory_format=kernels.memory_format_of(input))
 
     return kernel
 
@@ -254,27 +268,39 @@ for _func in (
 
 @register_meta_kernel(aten.max_pool3d_with_indices.default, devices=("cpu",))
 def max_pool3d(input: Tensor, *window: Any) -> tuple[Tensor, Tensor]:
-    """aten/src/ATen/native/DilatedMaxPool3d.cpp: one image whose channels lie last keeps that."""
+    """aten/src/ATen/native/DilatedMaxPool3d.cpp: one image whose channels lie last keeps that. One
+    that seems to be a batch of images of two dims has no kernel.
+    """
     results: tuple[Tensor, Tensor] = aten.max_pool3d_with_indices.default(input, *window)
-    batch = input.unsqueeze(0)
-    last = torch.channels_last_3d
-    if input.dim() == 5 or batch.is_contiguous() or not batch.is_contiguous(memory_format=last):
+    if not _is_volume_with_channels_last(input):
         return results
+    last = torch.channels_last_3d
     like = [torch.empty_like(t.unsqueeze(0), memory_format=last).squeeze(0) for t in results]
     return like[0], like[1]
 
 
+def _is_volume_with_channels_last(input: Tensor) -> bool:
+    """Whether `input` is one image of three dims whose channels lie last."""
+    batch = input.unsqueeze(0)
+    is_batch = input.dim() == 5 or batch.is_contiguous()
+    if not is_batch and batch.is_contiguous(memory_format=torch.channels_last_3d):
+        return True
+    torch._check(
+        kernels.memory_format_of(input) != torch.channels_last,
+        lambda: "Unsupported memory format. Supports only ChannelsLast3d, Contiguous",
+    )
+    return False
+
+
+@register_meta_kernel(aten.max_pool3d_with_indices_backward.default, devices=("cpu",))
+def max_pool3d_backward(grad: Tensor, input: Tensor, *window: Any) -> Tensor:
+    """The same file."""
+    if _is_volume_with_channels_last(input) and _is_volume_with_channels_last(grad):
+        return torch.empty_like(input.unsqueeze(0), memory_format=torch.channels_last_3d).squeeze(0)
+    return torch.empty_like(input, memory_format=kernels.memory_format_of(input))
+
+
 @register_meta_kernel(aten._transformer_encoder_layer_fwd.default)
 def transformer_encoder_layer(src: Tensor, *_weights: Any, **_options: Any) -> Tensor:
-    """aten/src/ATen/native/transformers/transformer.cpp: contiguous, unless it is empty."""
+    """aten/src/ATen/native/transformers/transformer.cpp: contiguous, unless the input is empty."""
     return src.clone() if src.numel() == 0 else src.new_empty(src.shape)
-
-
-def whole_convolution(*args: Any) -> Tensor:
-    """aten/src/ATen/native/Convolution.cpp: what follows the groups chooses a kernel alone."""
-    result: Tensor = aten.convolution.default(*args[:9])
-    return result
-
-
-if not kernels.has_meta_kernel_of_whole_convolution():
-    register_meta_kernel(aten._convolution.default)(whole_convolution)

@@ -1,7 +1,7 @@
 """Meta kernels of decompositions and products.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
-no values are read and no real kernel is run; each names the C++ file that it follows.
+no values are read and no real kernel runs; each docstring names the C++ file that is followed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
 def lstsq(
     a: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """linalg_lstsq_out in the same file; where residuals depend on the rank, the rank is full."""
+    """BatchLinearAlgebra.cpp, linalg_lstsq_out: residuals are those of a matrix of full rank."""
     rows, columns = a.shape[-2:]
     is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
     right = b.unsqueeze(-1) if is_vector else b
@@ -60,15 +60,33 @@ def lstsq(
 
 @register_meta_kernel(aten._linalg_solve_ex.default)
 def solve(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    """_linalg_solve_ex_out in the same file: a solution from the right is a lazy conjugate."""
+    """BatchLinearAlgebra.cpp, _linalg_solve_ex_out: if not `left`, a lazy conjugate."""
     solution, *rest = aten._linalg_solve_ex.default(a, b, left=left, check_errors=check_errors)
     if not left and solution.is_complex() and solution.numel():
         solution = solution.conj()
     return solution, *rest
 
 
+@register_meta_kernel(aten.linalg_lu_solve.default)
+def lu_solve(*args: Any, **kwargs: Any) -> Tensor:
+    """BatchLinearAlgebra.cpp, linalg_lu_solve_out: a lazy conjugate if not `left`, as in torch's
+    Python; C++ leaves that to the kernel.
+    """
+    result: Tensor = aten.linalg_lu_solve.default(*args, **kwargs)
+    return result
+
+
+@register_meta_kernel(aten.linalg_matrix_exp.default)
+def matrix_exp(a: Tensor) -> Tensor:
+    """aten/src/ATen/native/LinearAlgebra.cpp: the batch is viewed as one dim, or refused."""
+    result: Tensor = aten.linalg_matrix_exp.default(a)
+    if a.dim() > 2 and a.shape[-1] > 1:
+        a.view(-1, *a.shape[-2:])
+    return result
+
+
 def _dot_with_zeros(func: Any) -> MetaKernel:
-    """aten/src/ATen/native/Blas.cpp: a product with a zero tensor is one too."""
+    """aten/src/ATen/native/Blas.cpp: a product with a zero tensor is a zero tensor."""
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
         result: Tensor = func(a, b)
@@ -88,7 +106,7 @@ def grouped_mm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """aten/src/ATen/native/GroupedMMUtils.h: rows are padded to 16 bytes. Any dtype is
-    accepted: where there is no kernel for it, there is a fallback.
+    accepted: dtypes without a kernel have a fallback.
     """
     groups = (offs.shape[0],) if offs is not None and a.dim() == b.dim() == 2 else ()
     batch = a.shape[:1] if a.dim() == b.dim() == 3 else groups
@@ -107,8 +125,8 @@ register_meta_kernel(aten.vdot.default)(_dot_with_zeros(aten.vdot.default))
 def weight_int4pack_mm(
     x: torch.Tensor, weight: torch.Tensor, group_size: int, scales_and_zeros: torch.Tensor
 ) -> torch.Tensor:
-    """aten/src/ATen/native/cuda/int4mm.cu: of [n / 8, k / (16 * tiles), 32, tiles / 2] weights.
-    torch's own asks the weight for an attribute that only its own fakes have (2.13).
+    """aten/src/ATen/native/cuda/int4mm.cu: weights are [n / 8, k / (16 * tiles), 32, tiles / 2].
+    Torch's meta kernel reads an attribute of the weight that only torch's fakes have (2.13).
     """
     torch._check(x.dim() == 2 and weight.dim() == 4, lambda: "x must be 2D and weight 4D")
     torch._check(weight.dtype == torch.int32, lambda: f"weight must be int32, not {weight.dtype}")
@@ -116,9 +134,9 @@ def weight_int4pack_mm(
 
 
 def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
-    """aten/src/ATen/native/BatchLinearAlgebra.cpp: what ``out=`` resizes has the strides of a new
-    result, and all else keeps its own; torch's meta kernels make both contiguous (2.12 to 2.15).
-    Structured kernels take no other dtype than the result's.
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp: a resized ``out=`` tensor has the strides of a
+    new result, any other keeps its own; torch's meta kernels make both contiguous (2.12 to 2.15).
+    Structured kernels refuse an ``out=`` tensor of another dtype than the result's.
     """
     names = [argument.name for argument in overload._schema.arguments if argument.is_out]
     functional = getattr(aten, overload._schema.name.removeprefix("aten::")).default

@@ -1,7 +1,7 @@
 """Meta kernels of losses, their gradients and optimizer steps.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
-no values are read and no real kernel is run; each names the C++ file that it follows.
+no values are read and no real kernel runs; each docstring names the C++ file that is followed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def ctc_loss(
     **_named: Any,
 ) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/LossCTC.cpp. The size of the saved table follows from the longest
-    target; where the lengths are not known, from the longest possible one.
+    target; if the lengths are unknown, from the longest possible target.
     """
     batch = log_probs.shape[1]
     if isinstance(target_lengths, Tensor):
@@ -40,16 +40,37 @@ def ctc_loss(
 @register_meta_kernel(
     aten._ctc_loss_backward.default,
     aten._ctc_loss_backward.Tensor,
+    aten.mse_loss_backward.default,
+    aten.huber_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
     aten.fractional_max_pool3d_backward.default,
     aten.multi_margin_loss_backward.default,
     aten.multilabel_margin_loss_backward.default,
 )
 def gradient_of_second(grad: Tensor, input: Tensor, *_args: Any, **_options: Any) -> Tensor:
-    """A gradient has the shape of the tensor that it belongs to."""
-    return torch.empty_like(input)
+    """A gradient has the shape of the tensor that it belongs to, and is contiguous."""
+    return torch.empty_like(input, memory_format=torch.contiguous_format)
+
+
+@register_meta_kernel(aten.huber_loss.default)
+def huber_loss(input: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    """aten/src/ATen/native/Loss.cpp: what is not reduced is ``empty_like``."""
+    torch.broadcast_shapes(input.shape, target.shape)
+    return torch.empty_like(input) if reduction == 0 else input.new_empty(())
+
+
+@register_meta_kernel(aten.nll_loss2d_backward.default, devices=("cpu",))
+def nll_loss2d_backward(grad: Tensor, input: Tensor, *args: Any) -> Tensor:
+    """aten/src/ATen/native/LossNLL2d.cpp: for the gradient of channels last there is no kernel."""
+    result = torch.empty_like(input)
+    torch._check(result.is_contiguous(), lambda: "grad_input must be contiguous")
+    aten.nll_loss2d_backward.default(grad, input, *args)  # checks the rest
+    return result
 
 
 @register_meta_kernel(
+    aten._fused_adam_.tensor_lr,
+    aten._fused_adamw_.tensor_lr,
     aten._fused_sgd_.default,
     aten._fused_sgd_.tensor_lr,
     aten._fused_adagrad_.default,
@@ -63,7 +84,7 @@ def fused_step(*_args: Any, **_options: Any) -> None:
 def nll_loss2d(
     input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """aten/src/ATen/native/LossNLL2d.cpp: what is not reduced is contiguous."""
+    """aten/src/ATen/native/LossNLL2d.cpp: an unreduced loss is contiguous."""
     options = weight, reduction, ignore_index
     loss, total = aten.nll_loss2d_forward.default(input, target, *options)
     return loss.contiguous(), total

@@ -1,4 +1,4 @@
-"""Which meta kernels replace torch's.
+"""The table of meta kernels that replace torch's.
 
 Input: an operator and a device type. Output: a function of plain meta tensors that gives results of
 the shapes, dtypes and strides that the kernel of that device gives. Invariant: the first call of an
@@ -39,8 +39,12 @@ def register_meta_kernel(
 @cache
 def replacement_for(func: Any, device_type: str) -> MetaKernel | None:
     """The meta kernel to run instead of torch's for `func`; None where torch's is right."""
-    found = _REPLACEMENTS.get((func, device_type))
-    if device_type not in DEVICE_TYPES:  # what holds for all devices holds there
-        of_each = {_REPLACEMENTS.get((func, kind)) for kind in DEVICE_TYPES}
-        found = of_each.pop() if len(of_each) == 1 else None
-    return found or kernels.meta_kernel_of(func, device_type)
+    return own_kernel_for(func, device_type) or kernels.meta_kernel_of(func, device_type)
+
+
+def own_kernel_for(func: Any, device_type: str) -> MetaKernel | None:
+    """The replacement that torchfake has registered for `func` on a device type, if any."""
+    if device_type in DEVICE_TYPES:
+        return _REPLACEMENTS.get((func, device_type))
+    of_each = {_REPLACEMENTS.get((func, kind)) for kind in DEVICE_TYPES}
+    return of_each.pop() if len(of_each) == 1 else None  # one for all devices applies to others

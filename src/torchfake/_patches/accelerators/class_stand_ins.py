@@ -1,8 +1,8 @@
 """Classes that stand for classes of torch which cannot be changed.
 
-Input: a class of torch, and a function that constructs in its place. Output: another class.
-Invariant: it is the original in all but construction: for ``isinstance``, comparison, derivation
-and attributes.
+Input: a class of torch, and a function that constructs in its place. Output: a stand-in.
+Invariant: only construction differs from the original; ``isinstance``, comparison, derivation and
+attributes do not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class StandIn(type):
-    """The class of stand-ins. C++ types cannot be changed, so the name refers to another class."""
+    """The class of stand-ins. A C++ type cannot be changed, so its name is given to a stand-in."""
 
     original: Any
     make: Any
@@ -52,14 +52,14 @@ class StandIn(type):
 
 
 def never(instance: Any) -> bool:
-    """Nothing but instances of the original."""
+    """Accept no other instances than those of the original."""
     return False
 
 
 @functools.cache
 def stand_in(make: Callable[..., Any], is_instance: Any, original: Any) -> Any:
-    """A class that `make`, of the original and its arguments, constructs, and that also counts what
-    `is_instance` accepts among its instances.
+    """Return a stand-in for `original`, which calls `make` with `original` and the arguments. Its
+    instances are those of `original`, and the objects that `is_instance` accepts.
     """
     namespace = {
         "__module__": getattr(original, "__module__", "torch"),

@@ -1,8 +1,8 @@
-"""What is answered of ``torch.cuda`` in a mode with fake CUDA: the table.
+"""The table of answers for ``torch.cuda`` in a mode with fake CUDA.
 
 Input: the fake machine, and the arguments of the functions. Output: :data:`TABLE`. Invariant: every
-public function and class of ``torch.cuda`` is in it (tests/_patches/accelerators/test_cuda.py walks
-the module).
+public function and class of ``torch.cuda`` is in it (tests/_patches/accelerators/test_tables.py
+walks the module).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NUMBERS = (
 
 
 def _memory_stats(machine: FakeAccelerator, device: Any = None) -> dict[str, Any]:
-    """What torch.cuda.memory_stats documents, all of it 0."""
+    """The statistics that torch.cuda.memory_stats documents, all of them 0."""
     of_any.device_index(machine, device)
     zeros = dict.fromkeys(_COUNTERS, 0)
     pools = ("all", "large_pool", "small_pool")
@@ -103,7 +103,7 @@ _TENSOR_TYPES = {
 }  # fmt: skip
 
 TENSOR_TYPES = {name: _tensor_type(dtype) for name, dtype in _TENSOR_TYPES.items()}
-"""The legacy constructors, ``torch.cuda.FloatTensor``: replaced by ``stand_ins``."""
+"""The legacy constructors, such as ``torch.cuda.FloatTensor``; ``stand_ins`` replaces them."""
 
 _OTHERS: dict[str, Any] = {
     "is_bf16_supported": _supports_bf16,

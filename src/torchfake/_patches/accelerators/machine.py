@@ -1,25 +1,28 @@
-"""What can be asked of any fake machine: its devices, their memory, their seeds.
+"""Answers for any fake machine: about its devices, their memory, their seeds.
 
-Input: the machine of a mode, and the arguments of a function of torch. Output: what that function
-returns. Invariant: nothing but the machine and the fake generators is changed; what is known of
-CUDA alone is refused for other devices, by name.
+Input: the machine of a mode, and the arguments of a function of torch. Output: the result of that
+function. Invariant: only the machine and the fake generators are changed; questions that only CUDA
+profiles answer are refused for other devices, by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from torchfake._core import devices, gpu_profiles
+from torchfake._core import devices
+from torchfake._core.gpu_profiles import ROCM, AlikeGpus, CudaProfile
 from torchfake._core.modes import FakeAccelerator
 from torchfake._random import fake_generators
 from torchfake.errors import UnsupportedOpError
 
 
 def device_index(machine: FakeAccelerator, device: Any = None) -> int:
-    """The index that an argument names, checked. None, and negative numbers: the current device."""
+    """The index of `device`, checked; that of the current device for None and negative numbers."""
     if device is None or (isinstance(device, int) and device < 0):
         return machine.current
     if isinstance(device, int):
@@ -31,21 +34,21 @@ def device_index(machine: FakeAccelerator, device: Any = None) -> int:
 
 
 def device_at(machine: FakeAccelerator, device: Any = None) -> torch.device:
-    """The device that an argument names."""
+    """The device that `device` names, with its index."""
     return torch.device(machine.device_type, device_index(machine, device))
 
 
 def do_nothing(machine: FakeAccelerator, *args: Any, **kwargs: Any) -> None:
-    """For functions that act on a device: there is none."""
+    """The answer of functions that act on a device: there is no device."""
 
 
 def constant(value: Any) -> Any:
-    """An answer that is always the same."""
+    """An answer that always returns `value`."""
     return lambda machine, *args, **kwargs: value
 
 
 def call_now(machine: FakeAccelerator, callable: Any, **_options: Any) -> None:
-    """``_lazy_call``: what waits for the driver need not wait."""
+    """``_lazy_call``, which waits for the driver: call the function at once."""
     callable()
 
 
@@ -67,57 +70,73 @@ def set_device(machine: FakeAccelerator, device: Any) -> None:
     machine.current = device_index(machine, device)
 
 
-def profile_of(machine: FakeAccelerator, question: str) -> gpu_profiles.CudaProfile:
-    """The profile of the devices.
+def gpu_of(machine: FakeAccelerator, question: str) -> AlikeGpus:
+    """The GPU model of the devices, to be asked.
 
     Raises:
-        UnsupportedOpError: if it is not known what they are.
+        UnsupportedOpError: if the devices have no profile.
     """
-    if machine.profile is None:
+    if machine.gpu is None:
         raise UnsupportedOpError(
             f"{question} is not known for fake {machine.device_type} devices: there are profiles "
             "of CUDA devices alone (torchfake.profiles())"
         )
-    return machine.profile
+    return machine.gpu
+
+
+_PROPERTIES: dict[str, Callable[[CudaProfile], Any]] = {
+    **{name: attrgetter(name) for name in ("name", "major", "minor", "total_memory")},
+    "multi_processor_count": attrgetter("multi_processor_count"),
+    "warp_size": lambda profile: 64 if profile.backend == ROCM else 32,
+    "regs_per_multiprocessor": lambda _: 65536,  # of all capabilities since 3.5
+    "shared_memory_per_block": lambda _: 49152,  # without opt-in
+    "is_integrated": lambda _: False,
+    "is_multi_gpu_board": lambda _: False,
+}
+
+
+class DeviceProperties:
+    """``torch.cuda.get_device_properties``: each property is asked of the GPU when it is read."""
+
+    def __init__(self, gpu: AlikeGpus) -> None:
+        self._gpu = gpu
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PROPERTIES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._gpu.answer(_PROPERTIES[name])
+
+    def __dir__(self) -> list[str]:
+        return [*_PROPERTIES]
+
+    def __repr__(self) -> str:
+        return f"DeviceProperties({', '.join(f'{n}={getattr(self, n)!r}' for n in _PROPERTIES)})"
 
 
 def device_properties(machine: FakeAccelerator, device: Any = None) -> Any:
     device_index(machine, device)  # raises as torch does if out of range
-    if machine.profile is None:
+    if machine.gpu is None:
         return SimpleNamespace(name=device_name(machine, device))
-    profile = machine.profile
-    return SimpleNamespace(
-        name=profile.name,
-        major=profile.major,
-        minor=profile.minor,
-        total_memory=profile.total_memory,
-        multi_processor_count=profile.multi_processor_count,
-        warp_size=64 if profile.backend == gpu_profiles.ROCM else 32,
-        regs_per_multiprocessor=65536,  # of all capabilities since 3.5
-        shared_memory_per_block=49152,  # without opt-in
-        is_integrated=False,
-        is_multi_gpu_board=False,
-    )
+    return DeviceProperties(machine.gpu)
 
 
 def device_name(machine: FakeAccelerator, device: Any = None) -> str:
     device_index(machine, device)
-    if machine.profile is not None:
-        return machine.profile.name
+    if machine.gpu is not None:
+        return machine.gpu.answer(_PROPERTIES["name"])  # type: ignore[no-any-return]
     return f"fake {devices.kind_of(machine.device_type).name}"
 
 
 def device_capability(machine: FakeAccelerator, device: Any = None) -> tuple[int, int]:
     device_index(machine, device)
-    profile = profile_of(machine, "the capability")
-    return profile.major, profile.minor
+    return gpu_of(machine, "the capability").answer(lambda profile: (profile.major, profile.minor))
 
 
 def can_access_peer(machine: FakeAccelerator, device: Any, peer_device: Any) -> bool:
     return device_index(machine, device) != device_index(machine, peer_device)
 
 
-# Memory: none is counted.
+# Memory: no allocation is counted.
 
 
 def no_bytes(machine: FakeAccelerator, device: Any = None) -> int:
@@ -127,12 +146,12 @@ def no_bytes(machine: FakeAccelerator, device: Any = None) -> int:
 
 def mem_get_info(machine: FakeAccelerator, device: Any = None) -> tuple[int, int]:
     device_index(machine, device)
-    total = profile_of(machine, "the memory").total_memory
+    total = total_memory(machine)
     return total, total
 
 
 def total_memory(machine: FakeAccelerator) -> int:
-    return profile_of(machine, "the memory").total_memory
+    return gpu_of(machine, "the memory").answer(lambda profile: profile.total_memory)
 
 
 def memory_fraction(machine: FakeAccelerator, device: Any = None) -> float:
@@ -152,7 +171,7 @@ def set_memory_fraction(machine: FakeAccelerator, fraction: float, device: Any =
 
 
 class DefaultGenerators:
-    """``torch.cuda.default_generators``: the fake ones in a mode that has fake CUDA."""
+    """``torch.cuda.default_generators``: the fake generators in a mode that has fake CUDA."""
 
     def __init__(self, original: Any, device_type: str, machine: Any) -> None:
         self._original, self._device_type, self._machine = original, device_type, machine

@@ -1,8 +1,8 @@
-"""What is answered of other modules of accelerators than ``torch.cuda``: their tables.
+"""The tables of answers for modules of other accelerators than ``torch.cuda``.
 
 Input: the fake machine, and the arguments of the functions. Output: :data:`TABLES` and
 :data:`ACCELERATOR`. Invariant: every public function of these modules is in its table
-(tests/_patches/accelerators/test_others.py walks them).
+(tests/_patches/accelerators/test_tables.py walks them).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_CAPTURE = "no kernel runs there that could be captured; run the function its
 
 
 def _empty_stats(machine: FakeAccelerator, device: Any = None) -> dict[str, Any]:
-    """Nothing is counted, and which counters there are is known of CUDA alone."""
+    """Return no statistics: nothing is counted, and only CUDA documents its counters."""
     of_any.device_index(machine, device)
     return {}
 
@@ -148,7 +148,7 @@ ACCELERATOR = Table(
     {"Graph": _NO_CAPTURE},
     frozenset(["device_index"]),
 )
-"""``torch.accelerator`` describes the same machine, of whatever type. (Optimizers call it.)"""
+"""``torch.accelerator`` describes the fake machine, whatever its type. (Optimizers call it.)"""
 
 _BACKENDS_CUDA = Table("torch.backends.cuda", "cuda", {"is_built": of_any.constant(True)})
 
@@ -166,7 +166,7 @@ def table_of_privateuse1() -> Table:
 
 
 def _entered(original: Any) -> Any:
-    """``with torch.accelerator.device_index(1)``: C++ would change the device of a driver."""
+    """``with torch.accelerator.device_index(1)``: C++ would call a driver."""
 
     @functools.wraps(original)
     def replacement(context: Any) -> Any:
@@ -203,7 +203,7 @@ def _accelerator_of_bindings(original: Any) -> Any:
 
 
 def _get_device_module(original: Any) -> Any:
-    """Torch remembers its answers for the whole process."""
+    """``torch.get_device_module``, whose answers torch caches for the whole process."""
 
     @functools.wraps(original)
     def replacement(device: Any = None) -> Any:

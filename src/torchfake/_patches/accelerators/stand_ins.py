@@ -1,8 +1,8 @@
-"""Classes of torch that C++ constructs, and modules that are not there.
+"""Stand-ins for classes of torch that C++ constructs, and for modules that torch does not have.
 
-Input: the originals. Output: classes that construct what the mode's fake machine has, and are the
-originals in all else; modules for devices of which torch has none. Invariant: outside a mode, and
-on other threads, a stand-in constructs what the original would; a module has no attributes.
+Input: the originals. Output: classes that construct objects of the mode's fake machine, and else
+behave as the originals; modules for device types without one. Invariant: outside a mode, and on
+other threads, a stand-in constructs what the original would; such a module has no attributes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _device = torch.device
 
 
 _USERS: tuple[Any, ...] = (torch, torch.mtia)
-"""Modules whose streams are those of C++, without a class in Python."""
+"""Modules that may have the C++ classes of streams and events, without classes in Python."""
 
 
 def _new_device(original: Any, *args: Any, **kwargs: Any) -> torch.device:
-    """A number is a device of the fake machine: C++ looks for a real one."""
+    """``torch.device``: a number is a device of the fake machine; C++ would look for a real one."""
     given = [*args, *kwargs.values()]
     if len(given) == 1 and type(given[0]) is int and devices.names_any_device():
         return _device(devices.accelerator_type(), given[0])
@@ -51,7 +51,7 @@ def _new_generator(original: Any, device: Any = "cpu") -> torch.Generator:
 def _new_of_device(
     answer: Answer, original: Any, device: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """``torch.Stream`` and ``torch.Event``, of whatever accelerator."""
+    """``torch.Stream`` and ``torch.Event``, of any accelerator."""
     machine = fake_machine(None)
     if machine is not None:
         given = torch.device(machine.device_type) if device is None else device
@@ -89,10 +89,10 @@ CLASSES = [
     *_patches_of("Stream", torch.Stream, _new_stream, streams.is_stream),
     *_patches_of("Event", torch.Event, _new_event, streams.is_event),
 ]
-"""Of any fake machine."""
+"""The stand-ins for any fake machine."""
 
 DEVICE = _patch(torch, "device", _new_device)
-"""For numbers that C++ would take for another device than the mode's."""
+"""The stand-in for modes in which C++ would take a number for another device than the mode's."""
 
 CUDA_TENSORS = [
     _patch(
@@ -107,7 +107,7 @@ CUDA_TENSORS = [
 
 
 class _Module(types.ModuleType):
-    """The module of a device type that torch knows, and whose extension is not installed."""
+    """The module of a device type that torch knows, but whose extension is not installed."""
 
     def __init__(self, device_type: str) -> None:
         super().__init__(f"torch.{device_type}")
@@ -124,7 +124,7 @@ class _Module(types.ModuleType):
 
 
 class _DeviceContext:
-    """``with torch.hpu.device(1)``: the current device, meanwhile."""
+    """``with torch.hpu.device(1)``: a context with another current device."""
 
     def __init__(self, machine: Any, device: Any) -> None:
         self._machine, self._index = machine, of_any.device_index(machine, device)
@@ -156,7 +156,7 @@ def _module(device_type: str) -> _Module:
 
 
 def missing_module(device_type: str) -> list[Patch]:
-    """A module ``torch.<device_type>``, if torch has none."""
+    """The patch that adds a module ``torch.<device_type>``, if torch has none."""
     if hasattr(torch, device_type):
         return []
     return [Patch(torch, device_type, lambda original: _module(device_type))]

@@ -1,8 +1,8 @@
 """Streams and events of a fake machine: all work on them is always done.
 
 Input: the machine, and the arguments of a constructor or a function of torch. Output: objects that
-answer as a real stream does that has nothing to do. Invariant: they pass for real ones with
-``isinstance``, and no driver is called.
+answer as an idle stream does. Invariant: ``isinstance`` takes the objects for real streams and
+events, and no driver is called.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class FakeEvent:
 
 
 def _tell(what: str, *args: Any) -> None:
-    """Tell who records the order of work on streams, if somebody does."""
+    """Report work on streams to the recorder of its order, if there is one."""
     state = modes.current()
     if state is not None and state.accelerator is not None:
         order = state.accelerator.order
@@ -142,12 +142,12 @@ def _tell(what: str, *args: Any) -> None:
 
 
 def is_stream(instance: Any) -> bool:
-    """Whether this is a fake stream, of whatever device."""
+    """Whether `instance` is a fake stream, of any device."""
     return type(instance) is FakeStream
 
 
 def is_event(instance: Any) -> bool:
-    """Whether this is a fake event, of whatever device."""
+    """Whether `instance` is a fake event, of any device."""
     return type(instance) is FakeEvent
 
 
@@ -161,7 +161,7 @@ def current_stream(machine: FakeAccelerator, device: Any = None) -> Any:
 
 
 def set_stream(machine: FakeAccelerator, stream: Any) -> None:
-    """Make `stream` the current one of its device, and that the current device, as torch does."""
+    """Make `stream` current on its device, and its device the current one, as torch does."""
     if stream is not None:
         machine.streams[stream.device_index] = stream
         machine.current = stream.device_index

@@ -1,8 +1,8 @@
-"""What a mode answers of a module, as a table; and the patches that follow from it.
+"""Tables of the answers that a mode gives for a module, and the patches made of them.
 
-Input: a table: names of a module and of its submodules, such as ``"nvtx.range_push"``, and what
-becomes of each. Output: patches. Invariant: a replacement asks first whether the mode of this
-thread has devices of the table's type, and calls the original if not.
+Input: a table: names in a module and its submodules, such as ``"nvtx.range_push"``, each with an
+answer or a reason to refuse. Output: patches. Invariant: a replacement first checks whether the
+mode of this thread has devices of the table's type, and calls the original if not.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from torchfake._torch import dispatcher
 from torchfake.errors import UnsupportedOpError
 
 Answer = Callable[..., Any]
-"""A function of the fake machine, and then of the arguments of the original."""
+"""A function that takes the fake machine, and then the arguments of the original."""
 
 _MISSING = object()
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 class Table(NamedTuple):
-    """What is answered of one module of torch while a mode has such fake devices."""
+    """The answers for one module of torch while a mode has fake devices of a type."""
 
     module: str  # "torch.cuda"
-    device_type: str | None  # of the devices that it is for; None: of whatever type there are
+    device_type: str | None  # of the fake devices; None: any type
     answered: Mapping[str, Answer]
-    refused: Mapping[str, str] = {}  # why; of functions, of classes, or of whole submodules
-    unchanged: frozenset[str] = frozenset()  # torch's own, on top of what is answered
+    refused: Mapping[str, str] = {}  # the reason, by function, class or submodule
+    unchanged: frozenset[str] = frozenset()  # torch's own, which call answered ones
 
     def status_of(self, name: str) -> str | None:
-        """What becomes of a name: ``answered``, ``refused``, ``unchanged``; None: not listed."""
+        """``answered``, ``refused`` or ``unchanged``; None if the table does not list `name`."""
         if name in self.answered:
             return "answered"
         submodule = name.partition(".")[0]
@@ -46,10 +46,10 @@ class Table(NamedTuple):
 
 
 def fake_machine(device_type: str | None) -> FakeAccelerator | None:
-    """The fake machine of this thread's mode, if its devices are of that type.
+    """The fake machine of this thread's mode, if its devices are of `device_type` (None: any type).
 
-    None while the mode is suspended: what is computed then is real, and if torch's lazy
-    initialisation were answered, C++ would take the devices for initialised for good.
+    None while the mode is suspended: computations are real then, and if torch's lazy initialisation
+    were answered, C++ would take the devices for initialised for good.
     """
     state = modes.current()
     machine = None if state is None else state.accelerator
@@ -59,7 +59,7 @@ def fake_machine(device_type: str | None) -> FakeAccelerator | None:
 
 
 def patches_of(table: Table) -> list[Patch]:
-    """The patches that a table asks for, of the modules that are imported now."""
+    """The patches made of a table, for the modules that have been imported."""
     if table.module not in sys.modules:
         return []
     made: list[Patch] = []
@@ -85,8 +85,8 @@ def _owner(module: str, name: str) -> tuple[Any, str]:
 
 
 class _References:
-    """Where functions and classes are known in a module and its submodules, which import from each
-    other: found once for a table, since there are thousands of modules.
+    """All names of functions and classes in a module and its submodules, which import from each
+    other. Collected once for a table, since there are thousands of modules.
     """
 
     def __init__(self, module: str) -> None:
@@ -97,16 +97,16 @@ class _References:
                     self._places.setdefault(id(value), []).append((each, attribute))
 
     def to(self, original: Any) -> list[tuple[Any, str]]:
-        """The module and the attribute of each."""
+        """The modules and attributes that refer to `original`."""
         return self._places.get(id(original), [])
 
 
 def _patches_of_class(
     cls: type, answer: Answer, table: Table, references: _References
 ) -> list[Patch]:
-    """Patches of what constructs a class: its own ``__new__``, or else the names it is known by.
+    """Patches of the construction of a class: of its own ``__new__``, or else of all its names.
 
-    What is constructed need not be of the class. C++ classes have stand-ins elsewhere.
+    A constructed object need not be of the class. C++ classes of other modules: see ``stand_ins``.
     """
     if "__new__" in vars(cls) and not cls.__flags__ & _IMMUTABLE:
         make = functools.partial(_constructor, answer, table.device_type)
@@ -147,7 +147,7 @@ def _refusals(name: str, reason: str, table: Table, references: _References) -> 
 
 
 def public_names(module: Any) -> list[str]:
-    """The functions and classes of a module of torch that are its own, and public."""
+    """The names of the public functions and classes that a module of torch defines itself."""
     listed = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
     root = ".".join(module.__name__.split(".")[:2])
 
@@ -158,7 +158,7 @@ def public_names(module: Any) -> list[str]:
 
 
 def refusal(name: str, reason: str) -> Answer:
-    """An answer that refuses."""
+    """An answer that raises UnsupportedOpError."""
 
     def refuse(machine: FakeAccelerator, *args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedOpError(
@@ -171,7 +171,7 @@ def refusal(name: str, reason: str) -> Answer:
 @functools.lru_cache(maxsize=4096)
 def _replacement(answer: Answer, device_type: str | None, original: Any) -> Any:
     if not callable(original):
-        return answer(original)  # data: a view of it that knows of the mode
+        return answer(original)  # data: an object that checks for the mode
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:

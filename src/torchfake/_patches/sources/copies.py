@@ -1,6 +1,6 @@
 """Copies of real tensors and generators by the ``copy`` module, inside a mode.
 
-Input: the originals of what the ``copy`` module calls. Output: versions whose deep copies of real
+Input: the originals of functions that ``copy`` calls. Output: versions whose deep copies of real
 tensors are fakes, with a copy of the memory of each storage, and whose shallow copies are real
 views. Invariant: tensors that share memory do so in one deep copy, as in eager mode.
 """
@@ -35,7 +35,7 @@ def _deep_copy(original: Any) -> Any:
         state = modes.current()
         if state is None or not tensor.is_leaf or not _has_plain_memory(tensor):
             return original(tensor, memo)
-        if mt19937.is_state(tensor):  # of a generator, which reads its memory
+        if mt19937.is_state(tensor):  # a generator reads its memory
             with dispatcher.as_eager():
                 return original(tensor, memo)
         if id(tensor) not in memo:
@@ -77,7 +77,7 @@ def _copied_storage(tensor: torch.Tensor, state: ModeState) -> Storage:
 
 
 def _reduce(original: Any) -> Any:
-    """``Tensor.__reduce_ex__``: to ``copy.copy`` it gives what rebuilds a view of real memory."""
+    """``Tensor.__reduce_ex__``: ``copy.copy`` is given a function that views the real memory."""
 
     @functools.wraps(original)
     def replacement(tensor: Any, protocol: Any) -> Any:
@@ -95,8 +95,8 @@ def _rebuild_in_eager(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _set_metadata(original: Any) -> Any:
-    """``torch._utils.set_tensor_metadata``: the conjugate and negative bits of a tensor that is
-    rebuilt, which C++ would set on the wrapper alone.
+    """``torch._utils.set_tensor_metadata``: the conjugate and negative bits of a rebuilt
+    tensor, which C++ would set in its own record of the fake only.
     """
 
     @functools.wraps(original)
@@ -112,11 +112,11 @@ def _set_metadata(original: Any) -> Any:
 
 
 _GENERATOR = torch.Generator
-"""The class itself: on a fake machine, another object stands under its name."""
+"""The class itself: on a fake machine, ``torch.Generator`` is a stand-in."""
 
 
 def _reduce_generator(original: Any) -> Any:
-    """How a generator is copied: its state is a tensor that C++ reads."""
+    """The reduction by which a generator is copied: C++ reads the tensor of its state."""
 
     def replacement(generator: torch.Generator) -> Any:
         is_deep = sys._getframe(1).f_code is copy.deepcopy.__code__

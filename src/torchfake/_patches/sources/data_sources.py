@@ -13,6 +13,7 @@ import torch
 
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch
+from torchfake._recording import sparse_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
@@ -38,8 +39,8 @@ def _with_fake_result(original: Any) -> Any:
 
 
 def _on_reported_device(original: Any) -> Any:
-    """``torch.tensor(data, device=x.device)`` inside a transform of ``torch.func``, where `x` tells
-    the device of the wrapper, a meta device: C++ would drop the data.
+    """``torch.tensor(data, device=x.device)`` inside a transform of ``torch.func``, where `x`
+    reports its carrier, a meta device: C++ would drop the data.
     """
 
     @functools.wraps(original)
@@ -60,7 +61,7 @@ def _as_tensor(
     copy: bool | None = None,
     requires_grad: bool = False,
 ) -> torch.Tensor:
-    """``torch.asarray`` of a storage: C++ would ask for each of its bytes."""
+    """``torch.asarray`` of a storage: C++ would read its bytes one by one."""
     target = storage.device if device is None else device
     tensor = storage.as_tensor().to(target, dtype, copy=bool(copy))
     return tensor.requires_grad_(requires_grad)
@@ -77,9 +78,19 @@ def _with_real_items(original: Any) -> Any:
             for name in ("data", "obj"):
                 if name in kwargs and not isinstance(kwargs[name], torch.Tensor):
                     kwargs[name] = known_values.with_real_items(kwargs[name])
+            _name_device_of_context(kwargs)
         return original(*args, **kwargs)
 
     return replacement
+
+
+def _name_device_of_context(kwargs: dict[str, Any]) -> None:
+    """Name the device of ``with torch.device("cuda")``: C++ would ask the driver for its index, to
+    copy a tensor or the memory of an array to it.
+    """
+    device = backends.context_device() if kwargs.get("device") is None else None
+    if device is not None and device.type not in ("cpu", "meta"):
+        kwargs["device"] = devices.resolve(device)
 
 
 def _to_dlpack(original: Any) -> Any:
@@ -143,7 +154,7 @@ def _list_to_tensor(value: Any) -> Any:
 
 
 def _sobol_draw(original: Any) -> Any:
-    """``torch._sobol_engine_draw`` of an engine that was made outside: C++ writes the memory of its
+    """``torch._sobol_engine_draw`` of an engine made outside of modes: C++ writes the memory of the
     results, which are fake in a mode.
     """
 
@@ -158,6 +169,22 @@ def _sobol_draw(original: Any) -> Any:
 
     return replacement
 
+
+def _sparse_from_values(original: Any) -> Any:
+    """``torch.sparse_coo_tensor`` and its siblings: C++ reads indices to infer a size, and drops
+    lists of them where values report a meta device.
+    """
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if modes.current() is None:
+            return original(*args, **kwargs)
+        return sparse_tensors.make_sparse(original, args, kwargs)
+
+    return replacement
+
+
+_MAKERS_OF_SPARSE = ("coo", "csr", "csc", "bsr", "bsc", "compressed")
 
 backends.device_constructors()  # before any of them is replaced: torch caches the set
 
@@ -174,6 +201,7 @@ PATCHES = [
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),
     Patch(torch, "ctc_loss", _lengths_as_tensors),
     Patch(torch, "_sobol_engine_draw", _sobol_draw),
+    *(Patch(torch, f"sparse_{kind}_tensor", _sparse_from_values) for kind in _MAKERS_OF_SPARSE),
     Patch(torch, "frombuffer", _with_fake_result),
     Patch(torch, "from_dlpack", _with_fake_result),
     Patch(torch, "to_dlpack", _to_dlpack),

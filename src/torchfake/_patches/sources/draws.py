@@ -1,12 +1,13 @@
-"""Functions that set and read the state of the global generator, and that draw until it fits.
+"""Functions that set or read the state of the global generator, or draw by rejection.
 
-Input: the originals. Output: versions that do so in the lazy generator of a plain mode, and in what
-a deferred mode has recorded. Invariant: outside a mode, or on another thread, each is the original.
+Input: the originals. Output: versions that use the lazy generator of a plain mode, or the recorded
+draws of a deferred mode. Invariant: outside a mode, or on another thread, each is the original.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ from torchfake._torch import dispatcher
 
 
 def _seeding_draws(original: Any) -> Any:
-    """``torch.manual_seed``: draws start again from there. To compare states is not enough: the
-    same seed may be set again.
+    """``torch.manual_seed``: later draws start at the new state. Comparing states is not enough to
+    notice this, since the same seed may be set again.
     """
 
     @functools.wraps(original)
@@ -37,8 +38,8 @@ def _seeding_draws(original: Any) -> Any:
 
 
 def _setting_draws(original: Any) -> Any:
-    """``torch.set_rng_state``: draws start again from there. A state may be a fake of known value,
-    whose memory C++ would read without a dispatch.
+    """``torch.set_rng_state``: later draws start at the new state. The state may be a fake of known
+    value, whose memory C++ would read without a dispatch.
     """
 
     @functools.wraps(original)
@@ -55,7 +56,7 @@ def _setting_draws(original: Any) -> Any:
 
 
 def _readable(state: Any, function: Any) -> Any:
-    """The real tensor of a fake that C++ would accept; anything else as it is."""
+    """The value of a fake `state` whose dtype and device C++ accepts; otherwise `state` itself."""
     if not isinstance(state, FakeTensor):
         return state
     if state.device.type != "cpu" or state.dtype != torch.uint8:
@@ -64,7 +65,7 @@ def _readable(state: Any, function: Any) -> Any:
 
 
 def _settling_draws(original: Any) -> Any:
-    """``torch.get_rng_state``: the state that eager has."""
+    """``torch.get_rng_state``: the state that the generator has in eager mode."""
 
     @functools.wraps(original)
     def replacement() -> Any:
@@ -78,29 +79,55 @@ def _settling_draws(original: Any) -> Any:
 
 
 def _rejecting(original: Any) -> Any:
-    """``trunc_normal_``, which draws again until all numbers are in range: of fakes it draws once,
-    and a draw into real memory tells later how many words it takes.
+    """``trunc_normal_``, which draws again until all numbers are in range. A fake is drawn once; if
+    the number of words that eager draws is needed later, a draw into real memory counts them.
     """
+    draws_again = "any" in original.__code__.co_names  # since torch 2.13
 
     @functools.wraps(original)
     def replacement(
         tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None
     ) -> Any:
-        is_plain = isinstance(tensor, FakeTensor) and not is_deferred_fake(tensor)
-        if modes.current() is None or modes.is_recording() or not is_plain:
-            return original(tensor, mean, std, a, b, generator=generator)
-        if random_values.keeps_draw(tensor.dtype, tensor.numel()) or _never_rejects(
-            mean, std, a, b
-        ):
-            return original(tensor, mean, std, a, b, generator=generator)
-        with random_values.passing_over_together(original, tensor, (mean, std, a, b), generator):
-            return original(tensor, mean, std, a, b, generator=generator)
+        bounds = mean, std, a, b
+        if modes.current() is None or not isinstance(tensor, FakeTensor):
+            return original(tensor, *bounds, generator=generator)
+        is_recorded = modes.is_recording() or is_deferred_fake(tensor)
+        if not is_recorded and random_values.keeps_draw(tensor.dtype, tensor.numel()):
+            return original(tensor, *bounds, generator=generator)
+        if is_recorded or _never_rejects(*bounds):
+            result = original(tensor, *bounds, generator=generator)
+        else:
+            with random_values.skipping_draws_as_one(original, tensor, bounds, generator):
+                result = original(tensor, *bounds, generator=generator)
+        if draws_again and tensor.numel() * _rejected_share(*bounds) > _SURELY_REJECTED:
+            torch.autograd.graph.increment_version(tensor)  # eager copies the numbers drawn again
+        return result
 
     return replacement
 
 
+_SURELY_REJECTED = 40.0
+"""If so many elements are rejected on average, at least one is, but for a chance of exp(-40)."""
+
+
+def _rejected_share(mean: float, std: float, a: float, b: float) -> float:
+    """The share of elements that ``trunc_normal_`` of torch 2.13 rejects at its first draw: normal
+    numbers that are out of range, or where few are in range, uniform numbers.
+    """
+    if not (std > 0 and a < b):
+        return 0.0
+    low, high = (a - mean) / std, (b - mean) / std
+    in_range = (math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2))) / 2
+    if in_range > _MIN_NORMALS_IN_RANGE:
+        return 1.0 - in_range
+    highest = math.exp(-(max(low, min(0.0, high)) ** 2) / 2) / math.sqrt(2 * math.pi)
+    return 1.0 - in_range / ((high - low) * highest) if highest else 0.0
+
+
+_MIN_NORMALS_IN_RANGE = 0.3
+
 _MAX_NORMAL = 9.0
-"""No normal number is further from the mean, in standard deviations: they are made of uniform
+"""No normal number is this many standard deviations from the mean: they are computed from uniform
 numbers of 53 bits, of which the smallest gives 8.6."""
 
 
@@ -108,13 +135,13 @@ def _never_rejects(mean: float, std: float, a: float, b: float) -> bool:
     return std > 0 and mean - a > _MAX_NORMAL * std and b - mean > _MAX_NORMAL * std
 
 
-# Generators that are pickled: the state is a tensor that C++ reads.
+# Pickled generators: their state is a tensor that C++ reads.
 
 _MAX_PICKLED_BYTES = 1 << 13
 
 
 def _load_small(original: Any) -> Any:
-    """How ``pickle`` loads a storage: a small one with its bytes."""
+    """``_load_from_bytes``, which unpickles a storage: small storages keep their bytes."""
 
     @functools.wraps(original)
     def replacement(data: bytes) -> Any:
@@ -132,7 +159,7 @@ def _load_small(original: Any) -> Any:
 
 
 def _rebuilding_states(original: Any) -> Any:
-    """How a tensor is made of a pickled storage: the state of a generator is real."""
+    """``_rebuild_tensor_v2``, which unpickles a tensor: the state of a generator is real."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:

@@ -1,13 +1,12 @@
 """Files of tensors, opened inside a mode: no values are read.
 
-Input: what ``torch.load`` and ``UntypedStorage.from_file``, which safetensors calls, are given.
-Output: fakes; deferred ones refer to their bytes in the file, which are read when they are
-materialized. Invariant: outside a mode, or on another thread, each is the original; values that are
-read later are those that the file had when it was opened, or an error.
+Input: the arguments of ``torch.load`` and ``UntypedStorage.from_file``, which safetensors calls.
+Output: fakes; deferred fakes refer to bytes of the file, which are read when the fakes are
+materialized. Invariant: outside a mode, or on another thread, each is the original; if the file was
+changed before its bytes are read, reading them is an error.
 
-Both libraries map a file into memory and take slices of the mapping. So there is one place where
-values of files come from: :class:`FileStorage` is such a mapping, and its slices are storages of
-fakes.
+Both libraries map a file into memory and take slices of the mapping. So one class covers both:
+:class:`FileStorage` stands for the mapping, and its slices are storages of fakes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 
 
 class FileStorage(FakeUntypedStorage):
-    """A file that is mapped into memory, as far as a program can tell: nothing of it is read."""
+    """A storage that stands for a file mapped into memory: none of its bytes are read."""
 
     _source: FileSlice
     _parts: weakref.WeakValueDictionary[tuple[int, int], Storage]  # equal slices share memory
@@ -67,9 +66,7 @@ def _storage_of(source: FileSlice, mark: int) -> Storage:
 
 
 def _map_without_data(original: Any) -> Any:
-    """``UntypedStorage.from_file``. A shared mapping is real: what is written to it goes to the
-    file.
-    """
+    """``UntypedStorage.from_file``. A shared mapping stays real: writes to it go to the file."""
     function = torch.UntypedStorage.from_file
 
     @functools.wraps(function)
@@ -80,7 +77,7 @@ def _map_without_data(original: Any) -> Any:
             return function(filename, shared, nbytes)
         file = File(path)
         if nbytes > file.num_bytes:
-            return function(filename, shared, nbytes)  # which raises what torch raises
+            return function(filename, shared, nbytes)  # raises torch's error
         source = FileSlice(file, 0, nbytes or file.num_bytes)
         mapped = FileStorage(0, device="meta")  # type: ignore[no-untyped-call]
         mapped._fake_storage = _storage_of(source, state.mark)
@@ -104,24 +101,32 @@ def _load_without_data(original: Any) -> Any:
         if state is None or state.is_loading or is_refused or _is_meta(map_location):
             return original(f, map_location, *args, **kwargs)
         state.is_loading = True
+        if map_location is not None:
+            modes.thread.locate = functools.partial(_locate_pickled, map_location)
         try:
             if state.mark:
                 return _load_deferred(original, f, map_location, state, args, kwargs)
             return _load_fake(original, f, map_location, args, kwargs)
         finally:
-            state.is_loading = False
+            state.is_loading, modes.thread.locate = False, None
 
     return replacement
 
 
+def _locate_pickled(map_location: Any, num_bytes: int, location: str) -> torch.device:
+    """The device to which `map_location` moves a fake that was saved."""
+    target = _located(map_location, Storage(num_bytes, devices.CPU).untyped, location)
+    return target.device if isinstance(target, _STORAGES) else devices.resolve(target)
+
+
 def _load_fake(original: Any, f: Any, map_location: Any, args: Any, kwargs: Any) -> Any:
-    """Nothing of a file is read now; small tensors know where their values are in it."""
+    """Load plain fakes without their values; small tensors refer to their bytes in the file."""
     locate: Any = functools.partial(_locate_fake, map_location)
     path = _path_of(f)
     if path is not None and _is_zip(path):
         return original(path, locate, *args, **{**kwargs, "mmap": True})
     if isinstance(f, io.BytesIO) and bytes(f.getbuffer()[f.tell() :][:4]) == b"PK\x03\x04":
-        locate = functools.partial(locate, is_read=True)  # it is in memory already
+        locate = functools.partial(locate, is_read=True)  # the file is in memory already
         return original(f, locate, *args, **kwargs)
     with torch.serialization.skip_data():
         return original(f, locate, *args, **kwargs)
@@ -138,7 +143,7 @@ def _load_deferred(
 
 
 def _path_of(f: Any) -> str | None:
-    """The name of the file that `f` names, or reads from its beginning; None for other objects."""
+    """The path `f`, or that of a file object `f` at its beginning; None for other objects."""
     if isinstance(f, (str, os.PathLike)):
         return os.fspath(f) if os.path.isfile(f) else None
     name = getattr(f, "name", None)
@@ -168,8 +173,8 @@ def _located(map_location: Any, storage: Any, location: str) -> Any:
 
 
 def _locate_fake(map_location: Any, storage: Any, location: str, *, is_read: bool = False) -> Any:
-    """A ``map_location``, after its first argument, that gives each storage its device, and values
-    only to small ones.
+    """The ``map_location`` with which plain fakes are loaded, after its first argument: moves each
+    storage to its device, and keeps the values of small ones.
     """
     fake = storage
     if not isinstance(storage, FakeUntypedStorage):
@@ -187,8 +192,8 @@ def _locate_fake(map_location: Any, storage: Any, location: str, *, is_read: boo
 
 
 def _locate_deferred(map_location: Any, mark: int, storage: Any, location: str) -> Any:
-    """The same for storages whose bytes are read later: slices of a mapped file, memory that a file
-    of the old format fills when all storages are there, or memory that has values.
+    """The ``map_location`` with which deferred fakes are loaded, after its first two arguments. A
+    storage is a slice of a mapped file, has values, or is filled at the end of an old-format file.
     """
     if not isinstance(storage, FakeUntypedStorage):
         storage = _deferred_storage(storage, mark)
@@ -200,7 +205,7 @@ def _locate_deferred(map_location: Any, mark: int, storage: Any, location: str) 
 
 
 def _location_of_wrapper(original: Any) -> Any:
-    """The device of a wrapper subclass, for which torch refuses a function as ``map_location``."""
+    """Location of a wrapper subclass, for which torch refuses a function as ``map_location``."""
 
     def replacement(device: Any) -> Any:
         loading = torch.serialization._serialization_tls
@@ -235,7 +240,7 @@ class _UnreadStorage(FakeUntypedStorage):
         return _unread_storage(self.nbytes(), target, self._fake_storage.deferred.mark)  # type: ignore[union-attr]
 
     def _set_from_file(self, f: Any, offset: int | None, is_file: bool, itemsize: int) -> Any:
-        """Take the bytes from here on: their number, and themselves."""
+        """Read the storage at `offset`, or where `f` is: the number of elements, then the bytes."""
         state: Any = self._fake_storage.deferred
         start = (f.tell() if offset is None else offset) + _COUNT_BYTES
         f.seek(start)
@@ -259,7 +264,7 @@ class _UnreadStorage(FakeUntypedStorage):
         return self
 
 
-_COUNT_BYTES = 8  # of the number of elements, before them
+_COUNT_BYTES = 8  # the size of the number of elements
 
 
 def _unread_storage(num_bytes: int, device: torch.device, mark: int) -> _UnreadStorage:

@@ -1,29 +1,32 @@
 """Weights that accelerate offloads to the disk, inside a mode: a fake has no bytes to write.
 
 Input: accelerate's functions that write and load such weights. Output: versions that keep a fake in
-memory, where it takes none, and list it in the index as accelerate lists what it wrote. Invariant:
-values that are known or deferred are written, as real ones are; a folder of which fakes were kept
-is read as if it had them, inside the mode and after it, by loaders made in a mode.
+memory, and list it in the index as accelerate lists weights that it wrote. Invariant: known and
+deferred values are written, as real ones are; loaders made in a mode find kept fakes as if they
+were in the folder, inside the mode and after it.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from torchfake._core import modes
 from torchfake._tensor.fake_tensor import FakeTensor
 
 _kept: dict[tuple[str, str], FakeTensor] = {}
-"""By folder and name."""
+"""Fakes that were not written, by folder and name."""
 
 
 def _offload_weight(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(weight: Any, weight_name: str, offload_folder: Any, index: Any = None) -> Any:
         key = os.path.realpath(offload_folder), weight_name
-        _kept.pop(key, None)  # the weight that was offloaded by this name before
+        _kept.pop(key, None)  # a weight of the same name that was offloaded before
         if modes.current() is None or not _has_no_values(weight):
             return original(weight, weight_name, offload_folder, index=index)
         _kept[key] = weight.detach()
@@ -42,6 +45,18 @@ def _has_no_values(weight: Any) -> bool:
     return storage.deferred is None and storage.is_unknown
 
 
+def _load_offloaded_weight(original: Any) -> Any:
+    @functools.wraps(original)
+    def replacement(weight_file: Any, weight_info: Any) -> Any:
+        folder, name = os.path.split(os.path.realpath(weight_file))
+        kept = _kept.get((folder, name.removesuffix(".dat")))
+        if kept is None or modes.current() is None:
+            return original(weight_file, weight_info)
+        return kept.clone()
+
+    return replacement
+
+
 def _init_loader(original: Any) -> Any:
     """``OffloadedWeightsLoader.__init__``: tensors in memory have priority over the folder."""
 
@@ -57,9 +72,41 @@ def _init_loader(original: Any) -> Any:
     return replacement
 
 
-OF_LIBRARIES = [
-    ("accelerate.utils.offload", "offload_weight", _offload_weight),
-    ("accelerate.utils.modeling", "offload_weight", _offload_weight),
-    ("accelerate.utils.offload", "OffloadedWeightsLoader.__init__", _init_loader),
-]
-"""The patches of accelerate, if that is imported: see ``_patches/libraries``."""
+MODULE = "accelerate.utils.offload"
+_FUNCTIONS = {
+    "offload_weight": _offload_weight,
+    "load_offloaded_weight": _load_offloaded_weight,
+}
+
+
+def of_imported() -> Iterator[tuple[Any, str, Any]]:
+    """The owner, the name and the replacement of each patch of accelerate, which is imported: of
+    both functions in every module that has imported them by name.
+    """
+    defining = sys.modules[MODULE]
+    yield defining.OffloadedWeightsLoader, "__init__", _init_loader
+    for module in _importers():
+        for name, make_replacement in _FUNCTIONS.items():
+            if module.__dict__.get(name) is vars(defining)[name]:
+                yield module, name, make_replacement
+
+
+_seen: set[str] = set()  # the names of modules that were looked at
+_importing: set[str] = {"__main__"}
+
+
+def _importers() -> list[ModuleType]:
+    """The modules that have imported one of the functions by name. Each is looked at once, when a
+    mode is first entered after its import, for there are thousands; the main program always.
+    """
+    new = sys.modules.keys() - _seen
+    _seen.update(new)
+    found = {name for name in new if _FUNCTIONS.keys() & _namespace(name).keys()}
+    _importing.update(found)
+    modules = [sys.modules.get(name) for name in _importing]
+    return [module for module in modules if isinstance(module, ModuleType)]
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    module = sys.modules.get(name)
+    return module.__dict__ if isinstance(module, ModuleType) else {}

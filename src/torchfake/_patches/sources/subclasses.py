@@ -1,8 +1,8 @@
-"""Constructors of tensor subclasses, which C++ refuses for fakes: it ties a tensor to one class.
+"""Constructors of tensor subclasses, which C++ refuses for fakes: C++ ties a tensor to one class.
 
 Input: the originals. Output: versions that give fakes of a class derived from the requested one
-(``_tensor/classes``). Invariant: outside a mode, or on another thread, each is the original; what
-is given real tensors gives what it gives in eager mode.
+(``_tensor/classes``). Invariant: outside a mode, or on another thread, each is the original; of
+real tensors, each makes what it makes in eager mode.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from torchfake._core import modes
 from torchfake._patches.patch import Patch
+from torchfake._tensor import known_values
 from torchfake._tensor.classes import (
     as_class,
     make_subclass,
@@ -33,7 +34,11 @@ def _new_tensor(original: Any) -> Any:
 
     @functools.wraps(function)
     def replacement(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is torch.Tensor or modes.current() is None:
+        if modes.current() is None:
+            return function(cls, *args, **kwargs)
+        if args and isinstance(args[0], (list, tuple)):  # C++ reads each item without a dispatch
+            args = (known_values.with_real_items(args[0]), *args[1:])
+        if cls is torch.Tensor:
             return function(cls, *args, **kwargs)
         made = function(torch.Tensor, *args, **kwargs)
         if isinstance(made, FakeTensor):
@@ -56,9 +61,9 @@ def _as_subclass(original: Any) -> Any:
 
 
 def _make_subclass(original: Any) -> Any:
-    """``Tensor._make_subclass``: C++ would copy the wrapper without its fake attributes.
+    """``Tensor._make_subclass``: C++ would copy a fake without its Python attributes.
 
-    Lazy modules make their UninitializedParameter by it.
+    Lazy modules make their UninitializedParameter with this function.
     """
     function = torch.Tensor._make_subclass
 
@@ -72,8 +77,8 @@ def _make_subclass(original: Any) -> Any:
 
 
 def _new_parameter(original: Any) -> Any:
-    """``nn.Parameter.__new__``, which runs, and of a fake makes a parameter of the class of the
-    fake: a subclass of Parameter would be lost.
+    """``nn.Parameter.__new__``. Of a fake, the original makes a parameter of the fake's class, so
+    that a subclass of Parameter would be lost.
     """
     function = torch.nn.Parameter.__new__
 
@@ -84,7 +89,7 @@ def _new_parameter(original: Any) -> Any:
         data = args[0] if args else kwargs.get("data")
         try:
             if isinstance(data, FakeTensor) and dispatcher.is_seen_by_modes():
-                with dispatcher.hidden_from_modes():  # they do not see how eager detaches a tensor
+                with dispatcher.hidden_from_modes():  # modes do not see eager's detach
                     made = function(cls, *args, **kwargs)
             else:
                 made = function(cls, *args, **kwargs)
@@ -99,7 +104,7 @@ def _new_parameter(original: Any) -> Any:
 
 
 def _new_parameter_in_transform(function: Any, cls: Any, args: Any, kwargs: Any) -> Any:
-    """A parameter made inside a transform of ``torch.func``, where what a fake is detached to is a
+    """Make a parameter inside a transform of ``torch.func``, where ``detach`` of a fake gives a
     tensor of the transform, of another class, which torch refuses.
     """
     bound = inspect.signature(function).bind(cls, *args, **kwargs)

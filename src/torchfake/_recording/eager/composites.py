@@ -1,10 +1,10 @@
-"""Composites that C++ decomposes otherwise for tensor subclasses, or for another device than the
-fake's: decomposed as for plain tensors.
+"""Composite operators that C++ decomposes differently for tensor subclasses, or for the device
+that C++ sees: decomposed as for plain tensors on the reported device.
 
 Input: a call of one of these operators while operations are recorded, with fakes or real tensors.
 Output: its result, from the operators that eager mode would run. Invariant: a composite that eager
-mode decomposes alike for all tensors is not here; tests/opinfo compares all of torch's database,
-recorded, with eager.
+mode decomposes alike for all tensors is not here; tests/opinfo records all of torch's operator
+database, and compares the replayed results with eager's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Redispatch = Callable[..., Any]
 
 
 def _computes_vectors(matrix: Tensor) -> bool:
-    """Whether eager computes vectors, too: for derivatives, and for the tensors of ``vmap``."""
+    """Whether eager computes the vectors, too: for derivatives, and for tensors in ``vmap``."""
     return autograd.needs_gradient(matrix) or autograd.is_mapped(matrix)
 
 
@@ -49,8 +49,8 @@ def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
 
 
 def matmul(redispatch: Redispatch) -> Callable[[Any, Tensor, Tensor], Tensor]:
-    """aten/src/ATen/native/LinearAlgebra.cpp: batches of one matrix are multiplied as a matrix if
-    that needs a gradient, or if one is a subclass, or wrapped by ``torch.func``; else they are
+    """aten/src/ATen/native/LinearAlgebra.cpp: a batch of one matrix is multiplied as a matrix if it
+    requires grad, or if an operand is a subclass or wrapped by ``torch.func``; else the batch is
     expanded.
     """
 
@@ -85,8 +85,8 @@ def ctc_loss(
     reduction: int = _MEAN,
     zero_infinity: bool = False,
 ) -> Tensor:
-    """aten/src/ATen/native/LossCTC.cpp: of plain tensors the lengths are read, which decide the
-    size of a table that is kept for the backward pass.
+    """aten/src/ATen/native/LossCTC.cpp: for plain tensors, C++ reads the lengths, which determine
+    the size of a table that is saved for the backward pass.
     """
     lengths = [_read_integers(n) for n in (input_lengths, target_lengths)]
     if None in lengths or log_probs.device.type != "cpu":
@@ -120,8 +120,8 @@ def cross_entropy_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """aten/src/ATen/native/LossNLL.cpp: of plain tensors, the weights of the targets that are not
-    ignored are selected and summed; of others, those of all, some of them set to zero.
+    """aten/src/ATen/native/LossNLL.cpp: for plain tensors, C++ sums the selected weights of targets
+    that are not ignored; for others, the weights of all targets, with zeros for ignored ones.
     """
     selects = label_smoothing > 0 and reduction == _MEAN and target.shape != scores.shape
     if weight is None or not selects or not have_values((scores, target, weight)):
@@ -142,8 +142,8 @@ def cross_entropy_loss(
 def embedding_bag(
     redispatch: Redispatch, weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any
 ) -> Any:
-    """aten/src/ATen/native/EmbeddingBag.cpp. In inference mode C++ does not decompose it before it
-    is dispatched, and would on meta tensors, for which the results have other shapes.
+    """aten/src/ATen/native/EmbeddingBag.cpp: in inference mode, this operator reaches Python whole.
+    C++ would decompose it on meta tensors, for which the results have other shapes.
     """
     if not torch.is_inference_mode_enabled() or weight.requires_grad:
         return redispatch(weight, indices, offsets, *args)
@@ -155,7 +155,7 @@ def embedding_bag(
 
 
 def mish_backward(redispatch: Redispatch, grad: Tensor, tensor: Tensor) -> Tensor:
-    """A composite that is one kernel on the CPU: recorded as that."""
+    """``mish_backward`` is a composite, and a single kernel on the CPU: the kernel is recorded."""
     is_deferred = is_deferred_fake(tensor) or is_deferred_fake(grad)
     if not is_deferred or tensor.device.type != "cpu" or torch.is_grad_enabled():
         return redispatch(grad, tensor)  # type: ignore[no-any-return]
@@ -164,8 +164,8 @@ def mish_backward(redispatch: Redispatch, grad: Tensor, tensor: Tensor) -> Tenso
 
 
 def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -> Any:
-    """Composites that make a tensor on the device of their arguments, and compare the devices of
-    both. What they make is a fake: so must the arguments be.
+    """A kernel for composites that make a tensor on the device of their arguments, and compare the
+    devices of both. The tensor that they make is a fake, so real arguments become deferred ones.
     """
     fakes = deferred_fakes(tensors_in(args, kwargs))
     like = fakes[0] if fakes else None
@@ -174,7 +174,7 @@ def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -
 
 
 def _autocast(matrix: Tensor) -> Tensor:
-    """The argument as autocast on the CPU would give it to the composite: in float32."""
+    """The argument in float32, if autocast on the CPU is on and would cast it for the composite."""
     is_lower = matrix.dtype in (torch.bfloat16, torch.float16)
     if is_lower and matrix.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         return matrix.float()
@@ -182,7 +182,7 @@ def _autocast(matrix: Tensor) -> Tensor:
 
 
 def _recorded(value: Any, like: Tensor | None) -> Any:
-    """A real tensor as a deferred one: in a mode, or beside `like`, which is one."""
+    """A deferred copy of a real tensor, in a mode or if `like` is a deferred tensor."""
     if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.is_meta:
         return value
     if modes.current() is not None:

@@ -1,8 +1,8 @@
 """Derivatives that C++ computes by another formula for tensor subclasses.
 
-Input: a call of a backward operator, or of one whose gradient or tangent is another, while
-operations are recorded. Output: its result. Invariant: what is recorded last for such a derivative
-is the call itself, done as eager mode does it, or the formula that eager mode takes.
+Input: a call of a backward operator, or of an operator whose gradient or tangent C++ computes
+differently, while operations are recorded. Output: its result. Invariant: the last operation that
+is recorded for the derivative computes it as eager mode does: by eager's call, or its formula.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Redispatch = Callable[..., Any]
 
 
 def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
-    """torch/csrc/autograd/FunctionsManual.cpp: sums are added up in another order."""
+    """torch/csrc/autograd/FunctionsManual.cpp: for subclasses, C++ sums in another order."""
     if torch.is_grad_enabled() and not _are_in_transform(args):  # it may be differentiated again
         return _cumprod_gradient(redispatch, *args)
     recorded = _recorded_arguments(aten.cumprod_backward.default, args)
@@ -45,7 +45,7 @@ def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
 def _cumprod_gradient(
     redispatch: Redispatch, grad: Tensor, tensor: Tensor, dim: int, output: Tensor
 ) -> Tensor:
-    """The formulas of plain tensors, without zeros and with some: read as in eager."""
+    """Eager's formula, which can be differentiated and depends on whether an element is zero."""
     if not _is_known(tensor):
         return redispatch(grad, tensor, dim, output)  # type: ignore[no-any-return]
     if tensor.numel() <= 1 or tensor.shape[dim] == 1:
@@ -59,7 +59,7 @@ def _cumprod_gradient(
 
 
 def _products_of_others(tensor: Tensor, dim: int) -> Iterator[Tensor]:
-    """Of each element and those behind it: its product with all before, but for the element."""
+    """For each index i along `dim`: the products of elements 0 to k without i, for all k >= i."""
     last = tensor.shape[dim] - 1
     before = tensor.new_ones(()).expand_as(tensor.narrow(dim, 0, 1))
     for i in range(last):
@@ -101,8 +101,8 @@ _prods = {op: with_tangents_of_eager(op) for op in (aten.prod.default, aten.prod
 
 
 def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
-    """torch/csrc/autograd/FunctionsManual.cpp: where there are no zeros, the gradient is a quotient
-    by the tensor; of subclasses it is always a product of the others.
+    """torch/csrc/autograd/FunctionsManual.cpp: if no element is zero, the gradient is the result
+    divided by the tensor; for subclasses it is always the product of the other elements.
     """
     overload = aten.prod.dim_int if len(args) > 1 else aten.prod.default
     result: Tensor = _prods[overload](redispatch, *args, **options)
@@ -123,7 +123,7 @@ def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
         return None
 
     if not has_unknown_value(autograd.without_levels(args[0])):
-        args = (None, *args[1:])  # the node, which holds the hook, has saved the tensor itself
+        args = (None, *args[1:])  # the node that holds the hook has saved the tensor
         node.register_hook(overwrite)
     return result
 
@@ -131,7 +131,7 @@ def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
 def _prod_gradient(
     of_subclasses: Tensor, grad: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor:
-    """The formula of plain tensors, which depends on whether there are zeros: read as in eager."""
+    """Eager's formula: a quotient if the values are known and not zero, else `of_subclasses`."""
     tensor, result = autograd.saved_by_running_node("self", "result")
     tensor = tensor.to(grad.dtype)
     if not tensor.dim() or autograd.is_in_transform(tensor) or not _has_no_zeros(tensor):
@@ -150,7 +150,7 @@ def _is_known(tensor: Tensor) -> bool:
 
 
 def _has_no_zeros(tensor: Tensor) -> bool:
-    """Whether no element is known to be zero: read as eager reads it."""
+    """Whether the values are known and none is zero. The values are read, as in eager."""
     with autograd.no_grad():
         return _is_known(tensor) and not (tensor == 0).any().item()
 

@@ -3,8 +3,8 @@
 Input: a call of one of torch's recurrent operators while operations are recorded. Output: its
 result, from the operators that eager mode would run. Invariant: the operators, their arguments and
 their order are those of C++ for CPU tensors (aten/src/ATen/native/RNN.cpp and mkldnn/RNN.cpp): an
-LSTM is oneDNN's where eager takes that, else all steps of an input are multiplied at once. Of a
-fake, whose C++ device is another, C++ would do neither.
+LSTM runs oneDNN's operator where eager does; otherwise all steps of an input are multiplied at
+once. For a fake, whose C++ device is not the CPU, C++ would do neither.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchfake._operators.operator_call import tensors_in
 from torchfake._recording.arguments import have_values
-from torchfake._torch import backends, dispatch_keys
+from torchfake._torch import dispatch_keys, numerics
 from torchfake._torch.kernels import linear
 from torchfake.errors import RecordError
 
@@ -47,11 +47,11 @@ class Options(NamedTuple):
     dropout: float
     train: bool
     bidirectional: bool
-    batch_first: bool = False  # of a packed sequence, which has none
+    batch_first: bool = False  # not an argument for packed sequences
 
 
 Cell = Callable[[Tensor, Hidden, Weights], Hidden]
-"""One step, from the product of its input with the weights."""
+"""Computes one step, given the product of the step's input with the weights `ih`."""
 
 
 def simple_cell(nonlinearity: Callable[[Tensor], Tensor]) -> Cell:
@@ -206,13 +206,6 @@ def _weights_of(params: list[Tensor], options: Options, has_projections: bool) -
     return weights
 
 
-def _takes_onednn(sequence: Tensor, has_projections: bool) -> bool:
-    """RNN.cpp, use_mkldnn."""
-    if has_projections or not sequence.numel() or not torch.backends.mkldnn.enabled:
-        return False
-    return backends.has_onednn_lstm(sequence.dtype)
-
-
 def recurrent(
     cell: Cell,
     sequence: Tensor,
@@ -226,7 +219,8 @@ def recurrent(
     layer: Any = PlainLayer(cell) if batch_sizes is None else PackedLayer(cell, batch_sizes)
     if options.batch_first:
         sequence = sequence.transpose(0, 1)
-    if cell is lstm_cell and batch_sizes is None and _takes_onednn(sequence, has_projections):
+    is_plain_lstm = cell is lstm_cell and batch_sizes is None
+    if is_plain_lstm and numerics.takes_onednn_lstm(sequence, states):
         layer = OneDNNLayer(options)
         sequence, states = sequence.contiguous(), tuple(s.contiguous() for s in states)
     hidden: list[Hidden] = list(zip(*(s.unbind(0) for s in states), strict=True))
@@ -256,7 +250,7 @@ def register_kernels() -> None:
 
 
 def refuse_onednn_backward(redispatch: Redispatch, *args: Any) -> Any:
-    """Reads memory that oneDNN lays out in the forward pass, of a size that only it knows."""
+    """Refuse the backward pass on the CPU: it reads a workspace whose size only oneDNN knows."""
     if not _is_on_cpu(args):
         return redispatch(*args)
     raise RecordError(
@@ -298,5 +292,5 @@ def _as_tuple(states: Any) -> Hidden:
 
 
 def _is_on_cpu(args: Any) -> bool:
-    """Whether all tensors are on the CPU and have values: of plain fakes no bits could differ."""
+    """Whether all tensors are on the CPU and have values: plain fakes have no bits to preserve."""
     return have_values(args) and all(t.device.type == "cpu" for t in tensors_in(args, {}))

@@ -1,9 +1,9 @@
-"""Which operators have a kernel of ours while operations are recorded.
+"""Registers the kernels that operators have while operations are recorded.
 
 Input: the kernels of this package. Output: none; they are registered before the first operation is
-recorded. Invariant: they run while a deferred mode is on, and for a deferred fake outside of all
-modes, and at no other time. A kernel costs its operator a call of Python: those for tangents are
-registered once there may be one.
+recorded. Invariant: the kernels run while a deferred mode is on, and for a deferred fake outside of
+all modes, and at no other time. A kernel costs its operator a Python call, so the kernels for
+tangents are registered only once there may be a tangent.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 import torch
 
-from torchfake._operators import composites as composites_of_fakes
+from torchfake._operators.composites import layers
 from torchfake._recording.eager import composites, derivatives, recurrent_layers
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._torch import dispatch_keys, dispatcher
-from torchfake._torch.contexts import holding
+from torchfake._torch.contexts import holding, shared
 
 aten = torch.ops.aten
 _KEY = dispatch_keys.RECORDING_KEY
 
-_lock = threading.RLock()
+_lock = shared(threading.RLock())
 
 
 def register_for_tangents() -> None:
-    """Register the kernels of operators whose tangents C++ computes otherwise."""
+    """Register the kernels of operators whose tangents C++ computes differently for subclasses."""
     operators = (
         aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats, aten._batch_norm_with_update.default,
@@ -41,7 +41,7 @@ def register_for_tangents() -> None:
 
 
 def make_dual(redispatch: Callable[..., Any], *args: Any) -> Any:
-    """``torch.autograd.forward_ad.make_dual``, which makes all tangents that there are."""
+    """The kernel of ``forward_ad.make_dual``, the only function that makes tangents."""
     dispatcher.expect_tangents()
     return redispatch(*args)
 
@@ -56,9 +56,9 @@ def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
         aten.cross_entropy_loss.default: composites.cross_entropy_loss,
         aten.embedding_bag.default: composites.embedding_bag,
         aten.embedding_bag.padding_idx: composites.embedding_bag,
-        aten.group_norm.default: composites_of_fakes.group_norm,
-        aten.native_group_norm_backward.default: composites_of_fakes.native_group_norm_backward,
-        aten._transformer_encoder_layer_fwd.default: composites_of_fakes.transformer_encoder_layer,
+        aten.group_norm.default: layers.group_norm,
+        aten.native_group_norm_backward.default: layers.native_group_norm_backward,
+        aten._transformer_encoder_layer_fwd.default: layers.transformer_encoder_layer,
         aten.mish_backward.default: composites.mish_backward,
         aten.prod.default: derivatives.prod,
         aten.prod.dim_int: derivatives.prod,

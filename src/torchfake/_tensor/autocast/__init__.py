@@ -1,7 +1,7 @@
 """autocast for fakes: the casts that torch makes for real tensors on the device that fakes report.
 
 Input: a call of a torch function while autocast is on. Output: its result, with the casts made.
-Invariant: tensors that are not fakes are torch's own to cast.
+Invariant: tensors that are not fakes are cast by torch alone.
 
 Its files:
 

@@ -5,9 +5,9 @@ dtype, cast once. Invariant: a cast is freed at the moment at which torch frees 
 tensors.
 
 Torch has one cache for all threads (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). A cast
-stays in it, whatever is written to the weight and whether or not that still exists, until some
-thread leaves its outermost autocast context, which C++ sees and Python does not. So a real tensor
-of one element, the sentinel, is put into torch's cache: when its cast is freed, so are these.
+stays in it, even if the weight is written or freed, until some thread leaves its outermost autocast
+context, which C++ sees and Python does not. So a real tensor of one element, the sentinel, is put
+into torch's cache: when the sentinel's cast is freed, the casts of fakes are freed too.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from torch.utils.weak import WeakIdRef
 
 from torchfake._core import modes
 from torchfake._torch import autograd
-from torchfake._torch.contexts import holding
+from torchfake._torch.contexts import holding, shared
 
 _Casts = dict[WeakIdRef, torch.Tensor]
 
-_lock = threading.Lock()
+_lock = shared(threading.Lock())
 _kept: dict[str, Any] = {}
-"""Under "casts", what is kept; under "sentinel", a weak reference to that cast's memory."""
+"""Under "casts", the casts; under "sentinel", a weak reference to the sentinel's cast's memory."""
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`tensor` in `dtype`, or what an earlier call with the same tensor has made of it: torch does
-    not look at the dtype again. Gradients are recorded even in ``torch.no_grad()``.
+    """`tensor` in `dtype`, or the result of an earlier call with this tensor: like torch, which
+    ignores the dtype then. Gradients are recorded even in ``torch.no_grad()``.
     """
     casts: _Casts | None = _kept.get("casts")
     if casts is None:
@@ -52,7 +52,7 @@ def _begin() -> _Casts:
         casts: _Casts | None = _kept.get("casts")
         if casts is None:
             memory = _cached_memory()
-            # what is called then is in C: it cannot be interrupted
+            # the callback is implemented in C: it cannot be interrupted
             _kept["sentinel"] = weakref.ref(memory, partial(_kept.pop, "casts"))
             casts = _kept["casts"] = {}
     return casts
@@ -66,7 +66,7 @@ def _cached_memory() -> torch.UntypedStorage:
     made: list[torch.UntypedStorage] = []
 
     def run() -> None:
-        _set_dtype("cpu", torch.bfloat16)  # of this thread
+        _set_dtype("cpu", torch.bfloat16)  # for this thread only
         _set_enabled("cpu", True)
         leaf = torch.ones(1, 1, device="cpu", dtype=torch.float32, requires_grad=True)
         product: Any = torch.mm(leaf, leaf)

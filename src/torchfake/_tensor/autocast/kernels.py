@@ -5,7 +5,7 @@ with the casts made. Invariant: torch's dispatcher is changed only while :func:`
 runs.
 
 C++ autocast looks at the C++ device, which is meta, so it never casts a fake. To cast at the level
-of torch functions alone is not enough: what autocast lists are operators, and most of them are
+of torch functions alone is not enough: autocast's lists contain operators, and most of these are
 called from inside others (``torch.einsum`` on CPU calls ``bmm``, ``nn.LSTM`` calls ``linear``). So
 the casts are made where torch makes them: in kernels for an autocast dispatch key, above autograd.
 The key is the one that torch reserves for Graphcore's IPU, whose backend was never in torch itself
@@ -13,9 +13,8 @@ and is no longer developed. No tensor carries it; :func:`run_with_autocast` puts
 thread's set of included keys while one torch function runs. The kernels are registered when
 autocast first meets a fake, not at import.
 
-Two cases differ from eager. Inside ``torch.vmap``, an operation whose arguments are all batched
-reaches no torch function of ours and is not cast. And where eager runs a fused CPU kernel, fakes
-run its composite: a CPU ``nn.LSTM`` under autocast has the dtypes of torch without oneDNN.
+One case differs from eager: inside ``torch.vmap``, an operation whose arguments are all batched
+bypasses the fakes' torch function and is not cast.
 """
 
 from __future__ import annotations
@@ -27,18 +26,17 @@ from typing import Any
 
 import torch
 
-from torchfake._tensor.autocast.lists import COMPOSED_OF_LISTED, OTHERS, POLICIES
+from torchfake._tensor.autocast.lists import OTHERS, POLICIES, UNLISTED
 from torchfake._tensor.autocast.policies import (
     POLICY_NAMED,
     Args,
     Kwargs,
     Policy,
-    cast_result,
     metadata_record,
     tensors_in,
 )
 from torchfake._torch import dispatch_keys, dispatcher, subclass
-from torchfake._torch.contexts import Setting, holding
+from torchfake._torch.contexts import Setting, holding, shared
 from torchfake._torch.distributed.dtensors import is_dtensor
 
 
@@ -57,7 +55,7 @@ def run_with_autocast(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _autocast_key_enabled() -> Setting:
-    """Context: kernels of our autocast key run, if it is included."""
+    """Context: kernels of torchfake's autocast key run on threads that include the key."""
     device_type = dispatch_keys.AUTOCAST_KEY_DEVICE_TYPE
     return Setting(
         partial(torch.is_autocast_enabled, device_type),
@@ -68,8 +66,10 @@ def _autocast_key_enabled() -> Setting:
 
 # The kernels.
 
-_registering = threading.Lock()
+_registering = shared(threading.Lock())
 _registered = threading.Event()
+_policies: dict[Any, dict[str, Policy]] = {}
+"""Of each operator with a kernel: its policy on each device type."""
 
 
 def _register() -> None:
@@ -80,6 +80,7 @@ def _register() -> None:
         if not _registered.is_set():
             for name, policies in _policies_by_operator().items():
                 op = _operator(name)
+                _policies[op] = policies
                 dispatch_keys.AUTOCAST_KEY.register(op, _kernel(op, policies))
             _registered.set()
 
@@ -90,8 +91,9 @@ def _policies_by_operator() -> dict[str, dict[str, Policy]]:
     for device_type, table in POLICIES.items():
         for name in table.keys() & dispatcher.autocast_operators(device_type):
             found.setdefault(name, {})[device_type] = POLICY_NAMED[table[name]]
-    for name in COMPOSED_OF_LISTED:
-        found[name] = dict.fromkeys(POLICIES, cast_result)
+    for name, policies in UNLISTED.items():
+        for device_type, policy in policies.items():
+            found.setdefault(name, {})[device_type] = POLICY_NAMED[policy]
     return found
 
 
@@ -107,19 +109,30 @@ def _kernel(op: Any, policies: dict[str, Policy]) -> Callable[..., Any]:
         applicable = [
             device_type
             for device_type in _device_types(args, kwargs)
-            if _list_of(device_type) in policies and torch.is_autocast_enabled(device_type)
+            if _applies(policies, device_type)
         ]
         if not applicable:
             return redispatch(*args, **kwargs)
         target = op
         for device_type in applicable:
-            target, args, kwargs = policies[_list_of(device_type)](
-                target, args, kwargs, device_type
-            )
+            call = policies[_list_of(device_type)](target, args, kwargs, device_type)
+            if call is None:
+                return redispatch(*args, **kwargs)
+            target, args, kwargs = call
         with dispatch_keys.AUTOCAST_KEY.excluded():  # as in C++: what `op` calls is not cast
             return target(*args, **kwargs)
 
     return kernel
+
+
+def _applies(policies: dict[str, Policy], device_type: str) -> bool:
+    return _list_of(device_type) in policies and torch.is_autocast_enabled(device_type)
+
+
+def comes_later(op: Any, device_type: str) -> bool:
+    """Whether a kernel of this thread's autocast will call `op` again, with its arguments cast."""
+    key = dispatch_keys.AUTOCAST_KEY
+    return key.is_next() and _applies(_policies.get(op, {}), device_type)
 
 
 def _list_of(device_type: str) -> str:
@@ -128,9 +141,7 @@ def _list_of(device_type: str) -> str:
 
 
 def _device_types(args: Args, kwargs: Kwargs) -> list[str]:
-    """The device types that the fakes among the arguments report, and DTensors of fakes, each
-    once.
-    """
+    """The device types that fakes and DTensors of fakes among the arguments report, each once."""
     found = []
     for tensor in tensors_in(args, kwargs):
         record = metadata_record(tensor)

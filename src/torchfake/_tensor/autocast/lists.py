@@ -1,8 +1,8 @@
 """Which operators autocast treats in which way, for each device type.
 
-Input: nothing. Output: :data:`POLICIES` and :data:`COMPOSED_OF_LISTED`. Invariant: the names are
-those of aten/src/ATen/autocast_mode.h and .cpp over torch 2.12 to 2.15. An operator that the
-installed torch does not autocast is not autocast here either (``kernels`` checks), and
+Input: nothing. Output: :data:`POLICIES` and :data:`UNLISTED`. Invariant: the names are those of
+aten/src/ATen/autocast_mode.h and .cpp over torch 2.12 to 2.15. An operator that the installed torch
+does not autocast is not autocast here either (``kernels`` checks), and
 tests/_tensor/autocast/test_lists.py fails if torch autocasts one that is missing here.
 """
 
@@ -40,13 +40,14 @@ CPU = {
 
 CUDA = {
     "lower": """
-        _convolution _convolution.deprecated _cudnn_rnn _scaled_dot_product_flash_attention
+        _convolution _convolution.deprecated _scaled_dot_product_flash_attention
         _thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr baddbmm bmm chain_matmul
         conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
         conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose einsum
         gru_cell linalg_multi_dot linalg_vecdot linear lstm_cell matmul mm mv prelu rnn_relu_cell
         rnn_tanh_cell scaled_dot_product_attention
     """,
+    "half": "_cudnn_rnn",
     "fp32": """
         _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d
         _upsample_nearest_exact2d _upsample_nearest_exact3d acos asin
@@ -96,6 +97,12 @@ POLICIES: dict[str, dict[str, str]] = {
 type of the fakes and the operator's qualified name. Where several types autocast an operator, they
 do so in one way, so the others have CUDA's lists, as far as the installed torch has them."""
 
-COMPOSED_OF_LISTED = ("aten::linalg_pinv.atol_rtol_tensor",)
-"""Operators that torch does not list, whose kernels call listed ones: C++ autocast casts inside,
-since the inputs of these still carry its key. This one ends in a product."""
+UNLISTED = {
+    "aten::linalg_pinv.atol_rtol_tensor": dict.fromkeys(POLICIES, "product"),
+    "aten::lstm.input": {"cpu": "onednn"},
+    "aten::_cudnn_rnn": {"cuda": "half"},
+}
+"""Operators that an installed torch may not list, with their policies by device type. The first two
+call listed operators: C++ autocast casts inside, since the inputs of these still carry its key. One
+ends in a product; an LSTM is oneDNN's operator, which plain fakes do not run. The third is listed
+where torch is built for CUDA (aten/src/ATen/cudnn/AutocastRNN.cpp)."""

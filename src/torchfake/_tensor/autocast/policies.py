@@ -1,7 +1,8 @@
-"""What autocast does with a call: the arguments that it casts, and to which dtype.
+"""The policies of autocast: which arguments of a call are cast, and to which dtype.
 
 Input: an operator, its arguments, and a device type for which autocast is on. Output: the call
-that is made instead. Invariant: only fakes that report this device type are cast.
+that is made instead; None to cast inside of the operator. Invariant: only fakes that report this
+device type are cast.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import torch
 
 from torchfake._core.metadata import Metadata
 from torchfake._tensor.autocast import cache
-from torchfake._torch import autograd
+from torchfake._torch import autograd, numerics
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-Policy = Callable[[Any, Args, Kwargs, str], tuple[Any, Args, Kwargs]]
+Policy = Callable[[Any, Args, Kwargs, str], tuple[Any, Args, Kwargs] | None]
 
 
 def _lower(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
@@ -79,7 +80,20 @@ def _banned(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any,
     )
 
 
-def cast_result(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+def _half(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+    """Run in float16, whatever the dtype of autocast: recurrent layers of cuDNN."""
+    return op, *_cast_all(args, kwargs, device_type, torch.float16)
+
+
+def _onednn(
+    op: Any, args: Args, kwargs: Kwargs, device_type: str
+) -> tuple[Any, Args, Kwargs] | None:
+    """Run an LSTM in the dtype of autocast where eager runs oneDNN's, whose operator is listed."""
+    takes_onednn = numerics.takes_onednn_lstm(*args[:2])
+    return _lower(op, args, kwargs, device_type) if takes_onednn else None
+
+
+def _product(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
     """Run in float32 and cast the result: the operator ends in a product that autocast lists."""
     if not _is_eligible(args[0], device_type):
         return op, args, kwargs
@@ -98,6 +112,9 @@ POLICY_NAMED: dict[str, Policy] = {
     "fp32_append_dtype": _append_dtype,
     "promote": _promote,
     "banned": _banned,
+    "half": _half,
+    "onednn": _onednn,
+    "product": _product,
 }
 
 
@@ -121,9 +138,10 @@ def _is_eligible(tensor: torch.Tensor, device_type: str) -> bool:
 def _cast_all(
     args: Args, kwargs: Kwargs, device_type: str, dtype: torch.dtype
 ) -> tuple[Args, Kwargs]:
-    """The arguments with every eligible tensor in `dtype`, lists of tensors opened.
+    """The arguments with every eligible tensor in `dtype`, also inside lists.
 
-    From the last to the first: so GCC evaluates arguments, and backward passes go the other way.
+    Casts are made from the last argument to the first, in the order of C++ compiled by GCC: the
+    order of a backward pass depends on it.
     """
 
     def cast(value: Any) -> Any:
@@ -160,7 +178,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, lower: torch.dtype) -> torch
 
 def metadata_record(tensor: torch.Tensor) -> Metadata | None:
     """The metadata record of a fake, also of one that transforms of ``torch.func`` have wrapped;
-    None for any other tensor. (The class imports this file.)
+    None for any other tensor. (FakeTensor cannot be imported here: its file imports this one.)
     """
     record: Metadata | None = getattr(tensor, "_fake_meta", None)
     if record is None:

@@ -4,9 +4,9 @@ Input: a question about a frame, callbacks. Output: frames that run as they are,
 call; contexts around the import of Dynamo. Invariant: code compiled for other frames of a function
 stays compiled and is found again; Dynamo is never imported here.
 
-Dynamo is asked at each frame that it may compile, in a class of its own, and nothing can be told to
-it before: no mode is on when a fake meets a compiled function after its mode. So that class is
-changed as long as fakes live or a mode is on. Checked on torch 2.13 and 2.15.
+Dynamo decides at each frame, in one of its classes, whether to compile the frame. A setting made in
+a mode is not enough: a fake may meet a compiled function after its mode. So the class is changed as
+long as fakes live or a mode is on. Checked on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from torchfake._torch.contexts import call_if
 
 TRACER = "torch._dynamo"
 _PACKAGES = (TRACER, "torch._inductor", "torch.distributed.optim")
-"""What reads functions of torch as it is imported; the last compiles some by torch.jit."""
+"""Packages that read functions of torch on import; the last one compiles some by torch.jit."""
 
 swap_frame_callback: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
-"""Set what is asked at each frame of this thread (None: nothing is), and return what was."""
+"""Set the callback for each frame of this thread, or None, and return the previous one."""
 
 
 class ImportWatch:
-    """Finds modules of torch where Python does, while it is on. Those of :data:`_PACKAGES` are
-    executed in a context each; after the modules `names` a function is called. It is the first of
-    the finders.
+    """A finder of modules, first in ``sys.meta_path``. It executes modules of :data:`_PACKAGES`,
+    and the modules `names`, in ``context()`` each, and calls ``then()`` after each of `names`.
     """
 
     def __init__(
@@ -50,14 +49,14 @@ class ImportWatch:
         self._executed: set[str] = set()
 
     def set_on(self, to_undo: list[Callable[[], Any]]) -> None:
-        """Put the finder among Python's, and add to `to_undo` what takes it away."""
+        """Add the finder to ``sys.meta_path``, and a function that removes it to `to_undo`."""
         finders = sys.meta_path
         if finders is not None and self not in finders:  # None: Python is ending
             to_undo.append(call_if(map(finders.count, [self]), partial(finders.remove, self)))
             finders.insert(0, self)
 
     def is_imported(self, name: str) -> bool:
-        """Whether a module is there, and not just about to be."""
+        """Whether the import of a module is complete."""
         spec = getattr(sys.modules.get(name), "__spec__", None)
         is_complete = spec is not None and not getattr(spec, "_initializing", False)
         return is_complete or name in self._executed
@@ -90,7 +89,7 @@ class Untraceable:
 
     Args:
         thread: has the number of frames that this thread traces now, as ``traced_frames``.
-        method: what others find under the name; None: nothing.
+        method: the attribute while no frame is traced; None: there is no attribute then.
     """
 
     def __init__(self, thread: Any, method: Callable[..., Any] | None = None) -> None:
@@ -108,10 +107,9 @@ class Untraceable:
 def run_as_they_are(
     is_met: Callable[[dict[str, Any]], bool], is_off: Callable[[], bool], thread: Any
 ) -> list[Replacement]:
-    """Frames run as they are,
-    with all that they call, where torch.compile is off; where their variables are such as `is_met`
-    says; and where Dynamo meets something :class:`Untraceable`, for which it counts frames in
-    `thread`.
+    """Run frames as they are, with all that they call, where torch.compile is off; where `is_met`
+    is true of their variables; and where Dynamo meets something :class:`Untraceable`, for which
+    the traced frames are counted in `thread`.
     """
     modules: Any = sys.modules
     wrapper = modules["torch._dynamo.convert_frame"].CatchErrorsWrapper
@@ -124,9 +122,9 @@ def run_as_they_are(
 
 
 def skip(skipped: Iterable[str]) -> None:
-    """Never trace these modules. Dynamo's list of them only grows: call it once. Each ``add`` would
-    compile the pattern of all that is skipped once more, which takes milliseconds: only the last
-    one does.
+    """Have Dynamo trace none of these modules. Its list only grows, so call this once. Each ``add``
+    would recompile the pattern of all skipped modules, which takes milliseconds: only the last one
+    does.
     """
     modules = list(skipped)
     rules = sys.modules[f"{TRACER}.trace_rules"]
@@ -197,7 +195,7 @@ def _compiled_backward(is_off: Callable[[], bool], original: Any) -> Any:
 
 
 def _not_converted() -> Any:
-    """Dynamo's answer for a frame that is to run as it is, this time."""
+    """Dynamo's answer for a frame that has to run uncompiled, this time."""
     kinds = sys.modules["torch._dynamo.types"]
     _expect_no_compiled_frames()
     skip = kinds.FrameAction.SKIP
@@ -207,5 +205,5 @@ def _not_converted() -> Any:
 
 
 def _expect_no_compiled_frames() -> None:
-    """``fullgraph=True`` raises if none were compiled, unless their count has been switched off."""
+    """Switch off the count of compiled frames: ``fullgraph=True`` raises if the count is zero."""
     torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count(-1)

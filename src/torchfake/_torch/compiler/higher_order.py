@@ -38,7 +38,7 @@ FLEX_ATTENTION_MODULE = "torch.nn.attention.flex_attention"
 
 def no_warning_of_unfused_attention(is_exempt: Callable[[Any], bool]) -> Replacement:
     """Keep :data:`FLEX_ATTENTION_MODULE` from warning, once in a process, that uncompiled
-    ``flex_attention`` makes all scores, for queries of which that is not so.
+    ``flex_attention`` makes all scores, for queries with ``is_exempt(query)``, where it does not.
     """
 
     def replace(original: Any) -> Any:
@@ -87,15 +87,15 @@ def add_class(op: Any, cls: type, kernel: Callable[..., Any]) -> None:
 
 
 def share_kernels(cls: type, other: Any) -> None:
-    """Run the kernels of `cls` for tensors of a class `other` too, or of what equals it."""
+    """Run the kernels of `cls` also for tensors of class `other`, or of a class that equals it."""
     for op in dispatched_operators():
         if cls in op.python_key_table:
             op.python_key_table.setdefault(other, op.python_key_table[cls])
 
 
 def kernel_for_tensors(op: Any) -> Callable[..., Any] | None:
-    """Torch's kernel of `op` for plain tensors on the CPU, or on any device. It may run while a
-    mode is on, which most of them refuse.
+    """Torch's kernel of `op` for plain tensors on the CPU, or on any device: a copy that may run
+    while a mode is on, which most of these kernels refuse.
     """
     found = next((op.py_kernels[key] for key in _OF_ANY_DEVICE if key in op.py_kernels), None)
     if not isinstance(found, types.FunctionType):
@@ -131,7 +131,7 @@ def _transform(key: Any, original: Any, is_exempt: Any, rule: Callable[..., Any]
 
 def trees_in_cond(is_exempt: Callable[[tuple[Any, ...]], bool]) -> Replacement:
     """Flatten operands of ``cond`` in containers, which the operator refuses, where
-    ``is_exempt(args)``: torch.compile does so elsewhere.
+    ``is_exempt(args)``. For all other arguments, torch.compile does that.
     """
 
     def replace(original: Any) -> Any:
@@ -162,8 +162,8 @@ def uncaptured_error(message: str) -> Exception:
 
 
 class mode_put_back(Restoring):
-    """Context: `mode` is in its slot again while it handles an operator, for which it was taken
-    out. None: nothing changes.
+    """Context: `mode` is back in its slot while it handles an operator, for which torch has taken
+    the mode out. With None, nothing changes.
     """
 
     def __init__(self, mode: Any) -> None:
@@ -182,8 +182,8 @@ class mode_put_back(Restoring):
 
 
 def below(keys: Any) -> Together:
-    """Context: operators are dispatched below autograd, and not to `keys`. Entered as one, these
-    guards would leave autograd off.
+    """Context: operators are dispatched below autograd, and not to `keys`. If one :class:`Guards`
+    entered both guards, autograd would stay off afterwards.
     """
     return Together(
         Guards(partial(torch._C._ExcludeDispatchKeyGuard, keys)),

@@ -19,7 +19,7 @@ import torch.distributions
 from torchfake._torch.private_facts import PrivateFact
 
 Replacement = tuple[Any, str, Callable[[Any], Any]]
-"""An owner, the name of an attribute, and what makes a replacement of the original."""
+"""An owner, the name of an attribute, and a function from the original to its replacement."""
 
 
 def without_override_check(function: types.FunctionType) -> types.FunctionType:
@@ -43,8 +43,8 @@ def with_globals(function: types.FunctionType, names: dict[str, Any]) -> types.F
 
 
 def asks_for_overrides(code: types.CodeType) -> bool:
-    """Whether `code` asks if an argument overrides torch's functions, and does something else then,
-    where others hand the call to the override: the attention and encoder layers of ``torch.nn``.
+    """Whether `code` asks for overrides of torch's functions only to choose its own path, as the
+    attention and encoder layers of ``torch.nn`` do. Other code hands the call to the override.
     """
     return ATTENTION.holds() and _asks_for_overrides(code)
 
@@ -67,7 +67,7 @@ ATTENTION = PrivateFact(
 
 @lru_cache(maxsize=64)
 def lines_that_ask(code: types.CodeType) -> frozenset[int]:
-    """The lines of such code in which it asks."""
+    """The lines in which `code` calls ``has_torch_function``."""
     asks = [i.offset for i in dis.get_instructions(code) if i.argval == "has_torch_function"]
     lines = [n for start, end, n in code.co_lines() if any(start <= at < end for at in asks)]
     return frozenset(n for n in lines if n is not None)
@@ -79,8 +79,8 @@ def _no_override(*_args: object) -> bool:
 
 @lru_cache(maxsize=1)
 def assumed_values() -> dict[int, tuple[types.CodeType, float]]:
-    """Functions of torch that branch on the value of a tensor, and the value assumed for unknown
-    ones: by the identity of their code, the code and the value.
+    """Functions of torch that branch on the value of a tensor: by the identity of their code, the
+    code, and the value that is assumed where the tensor's value is unknown.
 
     Rejection samplers branch on whether a draw has to be repeated (``trunc_normal_`` became one in
     torch 2.13); argument checks on whether a value is out of range, or all are in it; the gradient
@@ -178,7 +178,7 @@ COMPOUND_INITIALISERS = PrivateFact(
 
 @lru_cache(maxsize=1)
 def code_of_to_empty() -> frozenset[int]:
-    """Identities of the code in which ``nn.Module.to_empty`` asks for empty memory."""
+    """Identities of the code in which ``nn.Module.to_empty`` calls ``empty_like``."""
     constants = torch.nn.Module.to_empty.__code__.co_consts if TO_EMPTY.holds() else ()
     return frozenset(id(code) for code in constants if isinstance(code, types.CodeType))
 

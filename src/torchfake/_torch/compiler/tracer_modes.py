@@ -21,7 +21,7 @@ _MODE_FLAGS = (
     "_is_in_non_infra_torch_dispatch_mode",
     "_is_in_any_mode_without_ignore_compile_internals",
 )
-"""What torch.utils._python_dispatch knows of the modes that are on. torch 2.13 and 2.15."""
+"""Flags of torch.utils._python_dispatch about the modes that are on. torch 2.13 and 2.15."""
 
 
 _KEYS_OF_SLOTS = torch._C._TorchDispatchModeKey
@@ -33,8 +33,8 @@ _dispatcher_guards: list[Any] = []  # never left: each has set the state for goo
 
 
 def _set_python_dispatcher(value: bool) -> None:
-    """Set whether torch's Python dispatcher is on, on this thread: it has guards for that alone. To
-    exclude its key is not enough: the next guard would include it again.
+    """Set whether torch's Python dispatcher is on, on this thread. torch has only guards for that.
+    To exclude the dispatcher's key is not enough: the next guard would include the key again.
     """
     if torch._C._dispatch_tls_is_dispatch_key_included(_PYTHON_DISPATCHER) is value:
         return
@@ -45,10 +45,10 @@ def _set_python_dispatcher(value: bool) -> None:
 
 
 class torch_modes_kept(Restoring):
-    """Context: the modes of torch that are on when it is left are those that were on before.
+    """Context: at its end, torch's modes are again those that were on at its beginning.
 
-    torch's tracers leave modes of theirs on if they are interrupted before an ``__exit__`` begins,
-    and then fail where they leave others: what leaves this context is the interrupt.
+    Torch's tracers leave modes on if they are interrupted before an ``__exit__`` begins, and then
+    raise errors when they leave other modes: this context raises the interrupt instead.
     """
 
     _before: tuple[Any, ...] | None = None
@@ -57,7 +57,7 @@ class torch_modes_kept(Restoring):
     _python_dispatcher = False
 
     def interrupted(self, error: BaseException) -> None:
-        # Generators of theirs that are suspended in a context would restore that later.
+        # Tracers' generators that are suspended in a context would leave that context later.
         for each in handled_errors(error):
             traceback.clear_frames(each.__traceback__)
         interrupt = interrupt_behind(error)

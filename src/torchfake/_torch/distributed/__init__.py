@@ -7,6 +7,7 @@ not import it by asking here.
 Its files, in reading order:
 
     dtensors  DTensor, FSDP2, device meshes, process groups
+    source_group  a process group in which one rank has values for the others
     training  pipeline schedules, the buckets of DDP, ZeroRedundancyOptimizer
     patches   the device of a DTensor of a fake; a check before DDP
 """

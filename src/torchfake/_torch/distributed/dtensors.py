@@ -14,10 +14,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from torchfake._torch import autograd
 from torchfake._torch.contexts import Restoring
 from torchfake._torch.private_facts import PrivateFact
+
+materialized: Any = WeakIdKeyDictionary()
+"""The DTensors that were deferred once."""
 
 
 def dtensor_class() -> Any:
@@ -27,7 +31,7 @@ def dtensor_class() -> Any:
 
 
 def shard_of(dtensor: Any) -> torch.Tensor:
-    """The shard of a DTensor: the object itself, where ``to_local()`` makes a view of it."""
+    """The shard of a DTensor: the object itself, of which ``to_local()`` makes a view."""
     shard: torch.Tensor = dtensor._local_tensor
     return shard
 
@@ -83,7 +87,7 @@ def completed_work() -> Any:
 
 
 def rank_in(group: Any) -> int:
-    """The rank of this process in a process group, which is given as operators are given it."""
+    """The rank of this process in a process group: see :func:`process_group_of`."""
     rank: int = process_group_of(group).rank()
     return rank
 
@@ -121,7 +125,7 @@ COLLECTIVES = PrivateFact(
 
 
 def _running(name: str) -> types.FrameType | None:
-    """The frame of a function of DTensor's for collectives, if it is running."""
+    """The frame of the collective function `name` of DTensor, if it is running on this thread."""
     module = sys.modules.get("torch.distributed.tensor._collective_utils")
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and module is not None:
@@ -144,7 +148,7 @@ def rewrapped(dtensor: Any) -> torch.Tensor:
 
 
 def set_spec_from(dtensor: Any, other: Any) -> None:
-    """Give `dtensor` the spec of `other`: swapping tensor objects does not swap it."""
+    """Give `dtensor` the spec of `other`: swapping tensor objects does not swap the specs."""
     dtensor._spec = other._spec
 
 
@@ -241,7 +245,7 @@ def broadcast_from_first(value: Any) -> Any:
 
 
 def gather_from_ranks(value: Any) -> list[Any]:
-    """The `value` of each rank, in their order. All ranks must call this."""
+    """The `value` of each rank, in rank order. All ranks must call this."""
     import torch.distributed as dist
 
     _, world = rank_and_world_size()
@@ -297,8 +301,8 @@ def process_group_of(given: Any) -> Any:
 
 
 def axis_that_shards(dtensor: Any, dim: int) -> tuple[int | None, int]:
-    """The axis of the mesh that shards `dim`, and its size; None if ranks of its group have another
-    order than the axis.
+    """The axis of the mesh that shards `dim`, and its size. The axis is None if it splits shards of
+    another axis, or if the ranks of its group are in another order.
     """
     mesh = dtensor.device_mesh
     for axis, placement in enumerate(dtensor.placements):
@@ -312,7 +316,7 @@ def axis_that_shards(dtensor: Any, dim: int) -> tuple[int | None, int]:
 def all_to_all_bytes(
     sent: torch.Tensor, sizes: list[int], received: list[int], group: Any, device_type: str
 ) -> torch.Tensor:
-    """Send each rank of `group` its part of `sent`; what they have sent, in their order."""
+    """Send each rank of `group` its part of `sent`; return the received parts, in rank order."""
     import torch.distributed as dist
 
     sent = sent.to(device_type)
@@ -331,8 +335,8 @@ def gather_in_group(value: Any, group: Any) -> list[Any]:
 
 
 def peer_of(func: Any, args: Any) -> int | None:
-    """The rank, of all, that a point-to-point operator sends to or receives from; None if that is
-    up to who sends.
+    """The global rank that a point-to-point operator sends to or receives from; None if it receives
+    from any rank.
     """
     import torch.distributed as dist
 

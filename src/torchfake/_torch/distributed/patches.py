@@ -1,14 +1,14 @@
-"""What torch.distributed cannot know of fakes: replacements in its own classes.
+"""Replacements in classes of torch.distributed, where fakes are not dispatched.
 
 Input: the classes ``DTensor`` and ``DistributedDataParallel``. Output: replacements, as an owner, a
-name and what makes one of the original: a DTensor of a fake reports the device of its shard; a
-check is called before DDP wraps a module. Invariant: a DTensor of a plain tensor answers as before,
-from C++; nothing is replaced here.
+name and a function of the original: a DTensor of a fake reports the device of its shard; a check is
+called before DDP wraps a module. Invariant: a DTensor of a plain tensor answers as before, from
+C++; nothing is replaced here.
 
-C++ makes a DTensor, whoever asks for it, and gives it the device that C++ knows of the shard: of a
-fake, the carrier device (``meta:1``). DDP passes parameters to C++, which reads their memory. In
-neither case is an operator dispatched that could be answered instead, and both happen outside of
-all modes too; so the classes are changed as long as fakes live. Checked on torch 2.13 and 2.15.
+C++ makes each DTensor, with the device that C++ knows of the shard: for a fake, the carrier device
+(``meta:1``). DDP passes parameters to C++, which reads their memory. In neither case is an operator
+dispatched that could be answered instead, and both happen outside of all modes too; so the classes
+are changed as long as fakes live. Checked on torch 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARALLEL = "torch.nn.parallel.distributed"
 
 
 def devices_of_shards() -> list[Replacement]:
-    """DTensors of fakes report the devices of their shards. :data:`DTENSORS` has been imported."""
+    """Have DTensors of fakes report their shards' devices. :data:`DTENSORS` has been imported."""
     cls = sys.modules[DTENSORS].DTensor
     methods = [(cls, name, functools.partial(_reported_method, name)) for name in _METHODS]
     attributes = [(cls, name, functools.partial(_reported_attribute, name)) for name in _ATTRIBUTES]
@@ -68,7 +68,7 @@ def _reported_method(name: str, _: Any) -> Any:
 
 
 def check_before_ddp(check: Callable[[torch.nn.Module], None]) -> list[Replacement]:
-    """`check` is called with each module that DDP is about to wrap."""
+    """Call `check` with each module that DDP is about to wrap."""
 
     def checked(original: Any) -> Any:
         @functools.wraps(original)

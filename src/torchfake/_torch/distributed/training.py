@@ -1,4 +1,4 @@
-"""What a rank does in training: pipeline schedules, DDP's buckets, ZeroRedundancyOptimizer.
+"""Training on one rank: pipeline schedules, DDP's buckets, ZeroRedundancyOptimizer.
 
 Input: schedules, parameters, optimizers. Output: the stages of this rank, the buckets of DDP, the
 parameters that each rank updates. Invariant: nothing is sent; whether something is a schedule or a
@@ -31,13 +31,13 @@ def pipeline_stages_of(value: Any) -> list[Any] | None:
 
 
 def pipeline_makes_losses(schedule: Any) -> bool:
-    """Whether a schedule has a function of the loss, and so goes backward."""
+    """Whether a schedule has a loss function, and so runs backward passes."""
     return schedule._loss_fn is not None
 
 
 def pipeline_start() -> tuple[Any, str] | None:
     """The method, as its class and name, in which the ranks of a pipeline vote on how stages learn
-    of shapes; None before torch 2.14, where they vote by messages to one another in all groups.
+    shapes; None before torch 2.14, where ranks vote by messages to one another in all groups.
     """
     from torch.distributed.pipelining import schedules
 
@@ -48,8 +48,8 @@ def pipeline_start() -> tuple[Any, str] | None:
 
 
 def voting_alone(original: Any) -> Any:
-    """That method where other ranks are simulated: torch refuses a vote there that is not for
-    shapes which the program names, so each rank follows its own.
+    """The replacement for :func:`pipeline_start` where other ranks are simulated: torch refuses a
+    vote for dynamic shapes there, so each rank follows its own vote.
     """
     from torch.distributed.pipelining import stage
 
@@ -71,8 +71,8 @@ def voting_alone(original: Any) -> Any:
 
 
 def pipeline_outputs() -> tuple[Any, str] | None:
-    """The method, as its class and name, that says whether a stage may let go of an output that it
-    has sent; None before torch 2.15, where it keeps them.
+    """The method, as its class and name, that says whether a stage may release an output that it
+    has sent; None before torch 2.15, where stages keep their outputs.
     """
     from torch.distributed.pipelining import stage
 
@@ -82,7 +82,7 @@ def pipeline_outputs() -> tuple[Any, str] | None:
 
 
 def taking_fakes_for_plain(original: Any) -> Any:
-    """That method, which asks for plain tensors by their class: a fake stands for one."""
+    """The replacement for :func:`pipeline_outputs`, which releases fakes like plain tensors."""
 
     @functools.wraps(original)
     def replacement(stage: Any, output: Any) -> Any:
@@ -95,13 +95,13 @@ def taking_fakes_for_plain(original: Any) -> Any:
 def bucket_assignment(
     tensors: list[torch.Tensor], limits: list[int], indices: list[int] | None
 ) -> list[list[int]]:
-    """Which tensors DDP puts in a bucket together: as many as have so many bytes, in order.
+    """The buckets in which DDP puts tensors, in order, up to a number of bytes each.
 
     Args:
-        tensors: in the order in which they come.
-        limits: the bytes of the first bucket, the next ones, and the last of them of all others.
-        indices: what the tensors are named by in the result; their positions, if None. C++ sorts
-            the buckets by their first index only in that case.
+        tensors: in the order of the buckets.
+        limits: bytes of the first bucket, the second, and so on; the last limit is for all others.
+        indices: the numbers of the tensors in the result; None: their positions. Only then C++
+            sorts the buckets by their first index.
     """
     import torch.distributed as dist
 
@@ -149,7 +149,7 @@ def unflattened(flat: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tens
 
 
 def accumulator_of(leaf: torch.Tensor) -> Any:
-    """The node of a leaf that accumulates its gradient. As long as it is held, it is this one."""
+    """The node that accumulates a leaf's gradient, always the same one while it is referenced."""
     with torch.enable_grad():
         made: Any = leaf.expand_as(leaf).grad_fn
     return made.next_functions[0][0]

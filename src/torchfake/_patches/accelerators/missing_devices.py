@@ -1,7 +1,7 @@
-"""torch's errors of CUDA devices that this machine lacks, with the way to fakes of them.
+"""Errors of torch about missing CUDA devices, extended by how to fake these devices.
 
 Input: an error with which a mode is left. Output: the same error; its message names the option.
-Invariant: its type and the beginning of its message are torch's.
+Invariant: the type of the error and the beginning of its message are torch's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _MESSAGES = (
     "Found no NVIDIA driver on your system",
     "No CUDA GPUs are available",
 )
-"""Of ``torch.cuda._lazy_init``: of builds without CUDA, and of machines without a GPU."""
+"""Errors of ``torch.cuda._lazy_init`` in builds without CUDA and on machines without a GPU."""
 
 _REMEDY = "To fake CUDA devices: torchfake.fake_mode(fake_cuda=True)"
 

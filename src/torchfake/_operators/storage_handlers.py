@@ -1,7 +1,7 @@
-"""``set_``: a fake views another storage from now on.
+"""The handlers of ``set_``, which makes a fake view another storage, and of pinned memory.
 
-Input: a fake, and a storage or tensor, fake or real. Output: the fake, on that storage. Invariant:
-a real storage becomes a fake one, and no memory that a fake is given is written.
+Input: a fake, and a storage or tensor, fake or real. Output: the fake, on that storage, or a copy
+on a pinned one. Invariant: a real storage becomes a fake storage, and no memory is written.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import torch
 
 from torchfake._core import modes, source_location
 from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
-from torchfake._core.storage import Storage
+from torchfake._core.storage import PinnedMemory, Storage
 from torchfake._graph import deferred_storage, operations
+from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
@@ -22,8 +23,8 @@ from torchfake.errors import RealTensorWriteError
 
 
 def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The handler of ``set_``. torch.load and safetensors pass real storages, which
-    become fake ones here, with their value if they are small.
+    """The handler of ``set_``. torch.load and safetensors pass real storages: these become fake
+    storages, with known values if they are small.
     """
     fake, source = args[0], (args[1] if len(args) > 1 else None)
     if not isinstance(fake, FakeTensor):
@@ -90,3 +91,21 @@ def _view_to_set(fake: FakeTensor, source: Any, place: Args, storage: Storage) -
     if isinstance(source, torch.Tensor):
         return tuple(source.shape), source.stride(), int(source.storage_offset())
     return (storage.num_bytes // fake.dtype.itemsize,), (1,), 0
+
+
+def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a fake is on memory that was asked for as pinned; of a real tensor, torch knows."""
+    if not isinstance(args[0], FakeTensor):
+        return bool(func(*args, **kwargs))
+    return args[0]._fake_storage.pinned is not None
+
+
+def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A copy in pinned memory has the metadata of a clone."""
+    if args[0].device.type != "cpu":
+        raise RuntimeError(f"cannot pin '{args[0].type()}' only dense CPU tensors can be pinned")
+    if func is torch.ops.aten.pin_memory.default and is_pinned(func, args[:1], {}):
+        return args[0]
+    copy = interpret(torch.ops.aten.clone.default, args[:1], {})
+    copy._fake_storage.pinned = PinnedMemory()
+    return copy

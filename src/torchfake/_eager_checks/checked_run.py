@@ -1,0 +1,43 @@
+"""Runs one operator on fakes, without the cache, after the checks of this package.
+
+Input: an operator and its arguments. Output: its result, from its handler or from the general
+procedure of ``_operators/interpreter``. Invariant: what eager refuses is refused before anything is
+computed, and a RecursionError of the program stays one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torchfake._eager_checks.dtypes import check_dtypes
+from torchfake._eager_checks.overlaps import check_overlaps
+from torchfake._eager_checks.strings import check_strings
+from torchfake._eager_checks.values import check_values
+from torchfake._operators.interpreter import interpret
+from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._operators.special_operators import handler_of
+
+
+def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Check the arguments as eager would, and run the operator without the cache."""
+    check_overlaps(func, args, kwargs)
+    check_values(func, args, kwargs)
+    check_strings(func, args, kwargs)
+    check_dtypes(func, args, kwargs)
+    run, handled = handler_of(func) or interpret, sys.exc_info()[1]
+    try:
+        return run(func, args, kwargs)
+    except Exception as error:
+        _raise_recursion_error(error, handled)
+        raise
+
+
+def _raise_recursion_error(error: BaseException | None, handled: BaseException | None) -> None:
+    """Raise the RecursionError that led to `error`, which kernels in Python turn into one about
+    shapes; not one that the program handles, in which case it ran the operator.
+    """
+    while error is not None and error is not handled:
+        if isinstance(error, RecursionError):
+            raise error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,85 @@
+"""Dtypes that kernels on CUDA refuse: which follow from the CPU's kernels, and which do not.
+
+Input: a call on fake CUDA, and the error of the CPU's kernel for its dtypes. Output: nothing, or an
+error as CUDA's. Invariant: a call that CUDA accepts is accepted. Calls of other dtypes than these
+are not tried: see docs/limits.md.
+
+No kernel of CUDA can be run. tests/_eager_checks/worker_cuda_dtypes compares every operator of
+torch's database with torch's own CUDA backend, whose host code refuses dtypes.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from torchfake._eager_checks.small_calls import NO_DTYPE
+from torchfake._operators.operator_call import Call
+from torchfake._tensor.conversions import scalar_type
+
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+
+_ALIKE = _INTEGERS | {torch.bool, torch.complex64, torch.complex128}
+"""Dtypes that kernels on CUDA lack where those on the CPU do. Kernels on CUDA have more of the
+floating ones of two bytes, and fewer of unsigned integers."""
+
+_ONLY_ON_CUDA = frozenset(
+    f"aten::{name}" for name in (
+        "abs", "abs_", "median", "nanmedian", "max_unpool2d", "max_unpool3d", "histc", "trace",
+        "nansum", "_adaptive_avg_pool3d", "convolution", "logcumsumexp", "_logcumsumexp",
+    )
+)  # fmt: skip
+"""Operators that CUDA has for more of these dtypes than the CPU."""
+
+_OF_LIBRARIES = re.compile(
+    "aten::(_?linalg_(?!vector_norm)|cholesky|lu_|geqrf|orgqr|ormqr|triangular_solve|bitwise_|"
+    "special_|gcd|lcm)"
+)
+"""Operators that have no floating dtypes of two bytes on either device, or no floating ones."""
+
+
+def is_like_cpu(call: Call) -> bool:
+    """Whether CUDA refuses a call for its dtypes if the CPU does."""
+    packet, dtypes = call.traits.packet, {t.dtype for t in call.tensors}
+    if not dtypes or packet in _ONLY_ON_CUDA:
+        return False
+    return dtypes <= _ALIKE or _OF_LIBRARIES.match(packet) is not None
+
+
+_KERNELS = {
+    "mm": "addmm_cuda",
+    "addmm": "addmm_cuda",
+    "bmm": "baddbmm_cuda",
+    "baddbmm": "baddbmm_cuda",
+    "mv": "addmv_impl_cuda",
+    "addmv": "addmv_impl_cuda",
+    "dot": "dot",
+    "vdot": "dot",
+    "max_pool2d_with_indices": "max_pool2d_with_indices_out_cuda_frame",
+    "max_pool3d_with_indices": "max_pool3d_with_indices_out_frame",
+}
+"""Kernels that CUDA has for no integers, and the CPU does, by their operators."""
+
+
+def check_integers(call: Call) -> None:
+    """Refuse integers where the CPU takes some: in products and in pooling."""
+    kernel = _KERNELS.get(call.traits.packet.removeprefix("aten::").removesuffix("_"))
+    dtype = call.tensors[0].dtype
+    if kernel is not None and dtype in _INTEGERS and all(t.numel() for t in call.tensors):
+        raise NotImplementedError(f'"{kernel}" {NO_DTYPE}{scalar_type(dtype)}\'')
+
+
+_LACKING = re.compile(NO_DTYPE + r"(\w+)'")
+_NAMES_CPU = re.compile("cpu|mkldnn|onednn|lapack", re.IGNORECASE)
+"""What an error says that is of the CPU alone."""
+
+
+def raise_for_cuda(call: Call, error: Exception) -> None:
+    """Raise the CPU's error as CUDA's, unless it is of the CPU alone."""
+    lacking = _LACKING.search(str(error))
+    if lacking is not None:
+        name = call.traits.packet.removeprefix("aten::")
+        raise NotImplementedError(f'"{name}_cuda" {NO_DTYPE}{lacking[1]}\'') from None
+    if not _NAMES_CPU.search(str(error)):
+        raise error.with_traceback(None)

@@ -1,0 +1,78 @@
+"""Indices into a tensor without elements, and pools of it: each kernel refuses them in its own way,
+or accepts them.
+
+Input: a call of such an operator. Output: the :class:`Condition` that eager accepts it. Invariant:
+eager itself is asked, of tensors that have no memory; indices of unknown value are taken to be 0,
+which is refused if every index is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchfake._core.schemas import traits_of
+from torchfake._eager_checks.conditions import Condition
+from torchfake._operators.argument_values import is_readable
+from torchfake._operators.operator_call import Args, Kwargs, tensors_in
+
+_ASKED = frozenset(
+    f"aten::{name}{end}"
+    for name in ("index", "_unsafe_index", "index_put", "_unsafe_index_put", "_index_put_impl",
+                 "index_select", "index_add", "index_copy", "index_fill", "index_reduce", "take",
+                 "put", "gather", "scatter", "scatter_add", "scatter_reduce", "embedding")
+    for end in ("", "_")
+) | {"aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", "aten::grid_sampler_2d",
+     "aten::grid_sampler_3d"}  # fmt: skip
+
+
+def has_no_elements(func: Any, args: Args) -> bool:
+    """Whether a call indexes or pools a tensor on the CPU that has no elements."""
+    if traits_of(func).packet not in _ASKED or not args:
+        return False
+    tensor = args[0]
+    return isinstance(tensor, torch.Tensor) and not tensor.numel() and tensor.device.type == "cpu"
+
+
+def conditions_on_none(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition]:
+    """That eager accepts the call, with the indices whose values are known."""
+    known = [t for t in tensors_in(args, kwargs) if _is_index(t) and is_readable(t)]
+
+    def refusal(*values: torch.Tensor) -> Exception | None:
+        by_id = {id(t): value for t, value in zip(known, values, strict=True)}
+        named = dict(zip(kwargs, _stand_ins(kwargs.values(), by_id), strict=True))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the call itself warns
+                func(*_stand_ins(args, by_id), **named)
+        except RecursionError:  # of the program
+            raise
+        except Exception as error:
+            return error.with_traceback(None)
+        return None
+
+    yield Condition(tuple(known), refusal)
+
+
+def _is_index(tensor: torch.Tensor) -> bool:
+    return bool(tensor.numel()) and not tensor.dtype.is_floating_point
+
+
+def _stand_ins(given: Any, values: dict[int, torch.Tensor]) -> list[Any]:
+    """Tensors of the same sizes with at most one element of memory, and what is no tensor."""
+    return [_stand_in(arg, values) for arg in given]
+
+
+def _stand_in(arg: Any, values: dict[int, torch.Tensor]) -> Any:
+    if isinstance(arg, (list, tuple)):
+        return _stand_ins(arg, values)
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    if id(arg) in values:
+        return values[id(arg)]
+    if not arg.numel():
+        return torch.empty(arg.shape, dtype=arg.dtype, device="cpu")
+    return torch.zeros((), dtype=arg.dtype, device="cpu").expand(arg.shape)

@@ -1,0 +1,163 @@
+"""Gradients whose strides C++ makes otherwise for subclasses: it works in place for plain tensors.
+
+Input: a call of the operator, forward. Output: its result, with a hook on its node that lays the
+gradient of the first argument as that of a plain tensor lies. Invariant: values stay the same; a
+gradient that lies so already is not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._core.metadata import (
+    Operand,
+    contiguous_stride,
+    strides_of_result,
+    strides_preserved,
+)
+from torchfake._tensor.fake_tensor import FakeTensor
+
+Strides = tuple[int, ...]
+
+
+def extreme(redispatch: Callable[..., Any], tensor: Tensor) -> Any:
+    """``max()``, ``min()`` and ``median()`` of all elements: the gradient is made in zeros."""
+    return _laid(redispatch(tensor), lambda grad: contiguous_stride(tuple(tensor.shape)), tensor)
+
+
+def masked_select(redispatch: Callable[..., Any], tensor: Tensor, mask: Tensor) -> Any:
+    """``masked_select``: the gradient is made in ``zeros_like``."""
+    own = _operand(tensor)
+    return _laid(redispatch(tensor, mask), lambda grad: strides_preserved(own), tensor)
+
+
+def prod(redispatch: Callable[..., Any], tensor: Tensor, *rest: Any, **named: Any) -> Any:
+    """``prod``: the gradient is a quotient, unless an element is zero."""
+    result, own = redispatch(tensor, *rest, **named), _operand(tensor)
+    if not tensor.dim():
+        return result  # the gradient is the incoming one
+    if not rest:
+        quotient = Operand(own.size, strides_of_result(own.size, [_NUMBER, own]))
+        whole = strides_of_result(own.size, [_NUMBER, quotient])
+        return _laid(result, lambda grad: whole, tensor, is_new=True)
+    dim, keeps_dim = rest[0], len(rest) > 1 and rest[1]
+
+    def with_dim(operand: Operand) -> Operand:
+        if keeps_dim:
+            return operand
+        return _operand(torch.empty_strided(*operand, device="meta").unsqueeze(dim))
+
+    made = with_dim(_operand(result))
+
+    def strides(grad: Tensor) -> Strides:
+        each = Operand(own.size, strides_of_result(own.size, [made, own]))
+        return strides_of_result(own.size, [with_dim(_operand(grad)), each])
+
+    return _laid(result, strides, tensor, is_new=True)
+
+
+def clamp(redispatch: Callable[..., Any], tensor: Tensor, *bounds: Any, **named: Any) -> Any:
+    """``clamp`` by two bounds: the gradient is chosen by the first comparison, into which the other
+    is written (torch/csrc/autograd/FunctionsManual.cpp).
+    """
+    result, own = redispatch(tensor, *bounds, **named), _operand(tensor)
+    least, *others = (*bounds, *named.values())
+    if least is None or not others or others[0] is None or result.shape != own.size:
+        return result
+    bound = _operand(least) if isinstance(least, Tensor) else _NUMBER
+
+    def strides(grad: Tensor) -> Strides:
+        compared = Operand(own.size, strides_of_result(own.size, [own, bound]))
+        return strides_of_result(own.size, [compared, _operand(grad), _NUMBER])
+
+    if isinstance(least, Tensor) and least.shape == own.size:
+        _laid(result, strides, least, at=1)
+    return _laid(result, strides, tensor)
+
+
+_NUMBER = Operand((), ())
+
+
+def cumprod(redispatch: Callable[..., Any], tensor: Tensor, dim: int, **named: Any) -> Any:
+    """``cumprod``: the gradient is a sum divided by the argument, unless an element is zero."""
+    result, own = redispatch(tensor, dim, **named), _operand(tensor)
+    if tensor.numel() < 2 or own.size[dim] == 1:
+        return result  # the gradient is the incoming one
+    added = Operand(own.size, contiguous_stride(own.size))
+    return _laid(result, lambda grad: strides_of_result(own.size, [added, own]), tensor)
+
+
+def binary_cross_entropy_with_logits(
+    redispatch: Callable[..., Any],
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    *rest: Any,
+) -> Any:
+    """The loss: its gradient is computed in the place of a sigmoid, or of weighted targets
+    (aten/src/ATen/native/Loss.cpp).
+    """
+    result, own = redispatch(logits, target, weight, pos_weight, *rest), _operand(logits)
+    begun = strides_of_result(own.size, [own])
+    if pos_weight is not None:
+        begun = strides_of_result(own.size, [_operand(pos_weight), _operand(target)])
+        begun = strides_of_result(own.size, [Operand(own.size, begun), _NUMBER])
+    return _laid(result, lambda grad: begun, logits)
+
+
+def _operand(tensor: Tensor) -> Operand:
+    return Operand(tuple(tensor.shape), tensor.stride())
+
+
+def _laid(
+    result: Any,
+    strides: Callable[[Tensor], Strides],
+    tensor: Tensor,
+    *,
+    at: int = 0,
+    is_new: bool = False,
+) -> Any:
+    """`result`, whose node gives a gradient of these strides for the tensor `at` this position;
+    they depend on the incoming one. The gradient has memory of its own if it `is_new`.
+    """
+    node = getattr(result, "grad_fn", None)
+    if node is None or not _is_plain(tensor):
+        return result
+    shape = tensor.shape
+
+    def lay(gradients: tuple[Any, ...], incoming: tuple[Any, ...]) -> Any:
+        grad = gradients[at]
+        if grad is None or grad.shape != shape or not _is_plain(grad) or not _is_plain(incoming[0]):
+            return None
+        stride = strides(incoming[0])
+        is_shared = grad._base is not None or grad._fake_storage is incoming[0]._fake_storage
+        if grad.stride() == stride and not (is_new and is_shared):
+            return None
+        return (*gradients[:at], _copy(grad, stride), *gradients[at + 1 :])
+
+    node.register_hook(lay)
+    return result
+
+
+def mish_backward(redispatch: Callable[..., Any], grad: Tensor, tensor: Tensor) -> Any:
+    """The gradient of Mish, which on the CPU is an elementwise function of both."""
+    result = redispatch(grad, tensor)
+    if tensor.device.type != "cpu" or not _is_plain(result):
+        return result
+    stride = strides_of_result(tuple(result.shape), [_operand(grad), _operand(tensor)])
+    return result if result.stride() == stride else _copy(result, stride)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether a tensor is a fake that is not recorded."""
+    return isinstance(tensor, FakeTensor) and not tensor._fake_storage.deferred
+
+
+def _copy(tensor: Tensor, stride: Strides) -> Tensor:
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)

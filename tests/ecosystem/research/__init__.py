@@ -1,0 +1,1 @@
+"""Libraries for research: losses, posteriors, spikes, geometry."""

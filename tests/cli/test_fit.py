@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def test_fit(run: Run) -> None:
     assert (code, err) == (0, "")
     assert out.startswith("fits ")
     assert " yes, on all " in out.splitlines()[0]
-    assert out.splitlines()[0].endswith("; batch 10,000, seq 32")
+    assert out.splitlines()[0].endswith(
+        "; training with adamw in fp32, batch 10,000 per GPU, global batch 10,000, seq 32"
+    )
     rows = [line.split() for line in out.splitlines() if "-" in line[:12]]
     assert rows[0][0] == "t4-16gb"
     assert all(row[-2] == "yes" and int(row[-1].replace(",", "")) > 10_000 for row in rows)
@@ -46,6 +49,60 @@ def test_fit_says_no(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("fit", *SMALL, *options, "--vary", "seq", "--json")
     assert code == 0
     assert [fit["gpu"] for fit in json.loads(out)["fits"]] == ["small", "large"]
+
+
+def test_the_first_line_says_what_was_counted(run: Run) -> None:
+    options = ("--seq", "32", "--batch", "4", "--gpu", "h100-80gb", "--vary", "none")
+    for given, counted in (
+        (("--train",), "training with adamw in fp32, batch 4 per GPU, global batch 4, seq 32"),
+        (
+            ("--optimizer", "none", "--accumulate", "3"),
+            "training without an optimizer in fp32, batch 4 per GPU, "
+            "global batch 12 (3 micro-batches), seq 32",
+        ),
+        (
+            ("--optimizer", "SGD"),
+            "training with SGD in fp32, batch 4 per GPU, global batch 4, seq 32",
+        ),
+        ((), "inference in fp32, batch 4 per GPU, seq 32"),
+    ):
+        code, out, err = run("fit", *SMALL, *options, *given)
+        assert (code, err) == (0, "")
+        assert out.splitlines()[0].endswith(f", on h100-80gb; {counted}")
+        code, out, _ = run("inspect", *SMALL, *options[:-2], *given)
+        assert f", on h100-80gb; {counted}\n" in out
+    code, out, _ = run("fit", *SMALL, *options, "--train", "--json")
+    said = json.loads(out)["estimate"]
+    assert said["optimizer"] == "adamw"
+    held = said["peak"]["by_category"]
+    assert held["optimizer state"] == 2 * held["parameters"]
+    _, out, _ = run("fit", *SMALL, *options, "--accumulate", "3", "--json")
+    said = json.loads(out)["estimate"]
+    assert (said["batch"], said["micro_batches"], said["global_batch"]) == (4, 3, 12)
+
+
+@pytest.mark.parametrize(
+    "given", [("--serve", "64,users=3"), ("--decode", "60,4"), ("--batch", "2", "--seq", "64")]
+)
+def test_more_tokens_than_the_model_has_positions(run: Run, given: tuple[str, ...]) -> None:
+    short = ("-c", "max_position_embeddings=48", "--gpu", "t4-16gb")
+    code, out, err = run("fit", *SMALL, *short, *given)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].endswith(", past the model's 48 positions")
+    warning = "64 tokens are more than the model's max_position_embeddings, 48"
+    assert f"\nwarning {warning}\n" in re.sub(" +", " ", out)
+    _, out, _ = run("fit", *SMALL, *short, *given, "--json")
+    assert json.loads(out)["estimate"]["warnings"] == [warning]
+    _, out, _ = run("fit", *SMALL, "-c", "max_position_embeddings=64", *short[2:], *given)
+    assert "warning" not in out
+
+
+def test_the_longest_context_is_the_models(run: Run) -> None:
+    options = ("-c", "max_position_embeddings=48", "--gpu", "t4-16gb")
+    for context in (32, 64):
+        code, out, _ = run("fit", *SMALL, *options, "--serve", f"{context},users=3")
+        assert code == 0
+        assert f"users x {context}, 3 users x 48 (the model's limit)\n" in out
 
 
 def test_serving(run: Run) -> None:
@@ -103,7 +160,7 @@ def test_options_of_the_allocator_that_are_wrong(run: Run, tmp_path: Path) -> No
 def test_weights_alone(run: Run) -> None:
     code, out, err = run("fit", *SMALL, "--weights", "nf4", "--gpu", "t4,H100")
     assert (code, err) == (0, "")
-    assert out.startswith("fits  the weights alone: t4-16gb, h100-80gb\n")
+    assert out.startswith("fits       yes for the weights alone, on 2 of 2 GPUs: t4-16gb, h100-80")
     code, out, _ = run("inspect", *SMALL, "--weights", "int8", "--json")
     assert code == 0
     assert json.loads(out)["weights"]["num_quantized"] == 36_864

@@ -133,7 +133,7 @@ def test_a_transformers_class(run):
     check_output(
         result,
         """\
-4.43B params | 17.7 GB (16.5 GiB) fp32 | smallest GPU for the weights: a10-24gb | AdamW training: h100-80gb (70.8 GB before activations)
+4.43B params | 17.7 GB (16.5 GiB) fp32 | smallest GPU for the weights: a10-24gb
 
 module                                                         parameters  % of total    bytes  tensors
 BlenderbotModel                                             4,427,151,360       100.0  17.7 GB
@@ -154,9 +154,11 @@ BlenderbotModel                                             4,427,151,360       
 parameters   4,427,151,360 (4.43B), 17.7 GB
 dtype        float32
 device       cpu
+training     AdamW in mixed precision holds 70.8 GB, before activations
 time         <time>
 peak memory  <memory>
-next         torchfake fit transformers:BlenderbotModel""",
+next         torchfake fit transformers:BlenderbotModel --config encoder_layers=24 --config decoder_layers=24
+             torchfake fit transformers:BlenderbotModel --config encoder_layers=24 --config decoder_layers=24 --train""",
     )
 
 

@@ -128,7 +128,7 @@ def test_values_are_unknown_unless_they_are_written(run: Run) -> None:
         ("inspect Text --input mask=3", "needs more inputs, with their dtypes and shapes: --inp"),
         ("inspect Net --input 8,63", "in a (Linear), aten.addmm.default("),
         ("inspect Table -c num_embeddings=3 -c embedding_dim=3 --input 3", "--input int64[8,64]"),
-        ("fit Net", "for Net give one for each argument of its forward (x): --input 8,64"),
+        ("fit Net", "argument of its forward (x), such as --input 2,64 (in general"),
         ("fit Net --serve 8 --input 8,64", "--serve says what is run"),
         ("plan Net --gpus 2", "or --inputs file.py:function, which makes them"),
         ("plan Net --gpus 2 --input 8,64 --seq 3", "--input has all sizes"),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_it_says_no_and_what_would_need_less(run: Run, tmp_path: Path) -> None:
     first, second = out.splitlines()[:2]
     assert first.startswith("fits ")
     assert " no: " in first
-    assert second.split(maxsplit=1)[1] == "--micro-batch 1 or --checkpoint full or --offload"
+    assert second.split(maxsplit=1)[1] == "--micro-batch 1, which fits"
 
 
 def test_json_and_html(run: Run, tmp_path: Path) -> None:
@@ -118,10 +119,36 @@ def test_a_search(run: Run) -> None:
     code, out, err = run("plan", *SMALL, *options)
     assert (code, err) == (0, "")
     assert out.startswith("fastest   2 GPUs, ")
-    assert "model = parallelize(model, mesh)" in out
+    assert "parallelize" not in out
+    code, shown, _ = run("plan", *SMALL, *options, "--code")
+    assert code == 0
+    assert shown.startswith(out.splitlines()[0])
+    assert shown.endswith("model = parallelize(model, mesh)\n")
     code, _, err = run("plan", *SMALL, "--gpus", "2", "--search")
     assert code == 2
     assert err == "error: --search needs --gpus and --batch, for which it tries layouts\n"
     code, _, err = run("plan", *SMALL, *options, "--mesh", "dp=2", "--html", "x.html")
     assert code == 2
     assert err == "error: --search chooses the layout: leave out --mesh, --html\n"
+
+
+def test_a_remedy_was_planned(run: Run) -> None:
+    wide = ("transformers:LlamaForCausalLM", "-c", "num_hidden_layers=4", "--gpu", "rtx4090")
+    code, out, _ = run("plan", *wide, "--gpus", "2", "--batch", "16", "--seq", "2048")
+    assert code == 1
+    (options,) = re.findall(r"(?m)^  try +(.*), which fits$", out)
+    again = ("plan", *wide, "--gpus", "2", "--batch", "16", "--seq", "2048", *options.split())
+    assert run(*again)[0] == 0
+    _, out, _ = run("plan", *wide, "--gpus", "1", "--seq", "64", "--checkpoint", "full")
+    assert "\n  try" not in out  # the states alone do not fit
+
+
+def test_checkpointing_on_one_gpu_is_suggested_where_it_fits(run: Run) -> None:
+    wide = ("transformers:LlamaForCausalLM", "-c", "num_hidden_layers=5", "-c", "vocab_size=1000")
+    step = ("--dtype", "bf16", "--train", "--seq", "2048", "--batch", "8", "--gpu", "a10-24gb")
+    code, out, _ = run("fit", *wide, *step)
+    assert code == 1
+    first = re.findall(r"(?m)^next +torchfake (.*)$", out)[0]
+    assert "--gpus 1 " in first
+    assert "--checkpoint full" in first
+    assert run(*first.split())[0] == 0

@@ -78,9 +78,10 @@ def test_stdout_that_cannot_be_written(
     broken, said = stream(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", broken)
     monkeypatch.setattr(sys, "stderr", said)
-    assert outcome(monkeypatch, *arguments) == 2
-    reason = broken.error.strerror
-    assert said.getvalue() == f"error: stdout could not be written to: {reason}\n"
+    is_closed_pipe = broken.error.errno == errno.EPIPE  # head has read enough
+    assert outcome(monkeypatch, *arguments) == (141 if is_closed_pipe else 2)
+    message = f"error: stdout could not be written to: {broken.error.strerror}\n"
+    assert said.getvalue() == ("" if is_closed_pipe else message)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)

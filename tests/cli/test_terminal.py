@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import check_output
+from torchfake.cli.output import print_record
+from torchfake.inspect.records.record import Record
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # transformers warns on import
@@ -121,3 +124,45 @@ def test_a_real_process(folder):
         second.stderr
         == "error: there is no module 'nowhere' in the current directory or installed\n"
     )
+
+
+def test_lines_of_code_stay_whole(monkeypatch):
+    code = "x = " + " + ".join(["a_long_name"] * 20) + "\n    y = 1"
+
+    class Shown(Record):
+        shown_code = code
+
+        def __str__(self):
+            return "a line of text, " * 8 + "\n\n" + code
+
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_record(Shown(), as_json=False)
+    shown = terminal.getvalue()
+    assert shown.endswith(f"\n\n{code}\n")
+    assert max(map(len, shown.partition("\n\n")[0].splitlines())) <= 40
+
+
+def test_every_answer_is_as_wide_as_the_terminal(on_terminal):
+    sizes = ["-c", "num_hidden_layers=2", "-c", "vocab_size=64", "-c", "hidden_size=256"]
+    target = ["transformers:LlamaForCausalLM", *sizes]
+    for words in (["graph"], ["plan", "--gpus", "8", "--mesh", "dp=4,tp=2"]):
+        _, shown, err = on_terminal(80, words[0], *target, *words[1:])
+        assert not err
+        assert len(shown.splitlines()) > 10
+    assert re.search(r"(?m)^fits +yes: [^\n]*\n {20,}\S", shown)  # wrapped under itself
+    _, shown, _ = on_terminal(80, "diff", target[0], "transformers:BertModel")
+    assert shown.startswith("different: ")
+
+
+def test_a_command_that_is_wrapped_can_be_pasted(on_terminal):
+    _, shown, _ = on_terminal(80, "fit", *MODEL, "--train", "--gpu", "t4", "--batch", "4")
+    command = re.search(r"\nnext +(torchfake (?:[^\n]*\\\n)*[^\n]*)\n", shown)
+    assert "\\\n" in command[1]
+    words = shlex.split(command[1].replace("\\\n", " "))
+    assert words[:2] == ["torchfake", "fit"]
+    assert "--gpu" in words
+
+
+MODEL = ["transformers:LlamaForCausalLM", "-c", "num_hidden_layers=4"]

@@ -11,7 +11,7 @@ from tests.distributed.pipelined_models import PIPELINES, PipelineCase, tokens
 from tests.distributed.test_plan_counted import Counted, as_counted
 from tests.ranks import Launch, finished, once_per_session, run_launches
 from torchfake.distributed import Plan, plan
-from torchfake.distributed.ranks.rank_plan import KINDS
+from torchfake.inspect.storages.lifetimes import CATEGORIES
 
 IN_SUITE = ["1f1b and fsdp", "zero bubble in a v"]
 """Of PIPELINES, which has more."""
@@ -60,6 +60,8 @@ def test_every_stage_is_as_counted(name: str, counted: Counted) -> None:
     assert found.layout.num_ranks == 4
     for rank in range(4):
         of_rank = found.of_rank(rank)
-        held = of_rank.estimate.held_bytes(of_rank.kinds == KINDS.index("gradients"))
+        held = of_rank.estimate.held_bytes(
+            of_rank.estimate.lives.category == CATEGORIES.index("gradients")
+        )
         left = {"gradients": held[-1]}  # before that FSDP's are those of whole parameters
         assert as_counted(of_rank) | left == counted(name, rank), rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.distributed import sharded_models as models
 from torchfake import estimate, fake_mode
-from torchfake.distributed import Links, Plan, plan
+from torchfake.distributed import Links, Plan, plan, plan_target
 from torchfake.distributed.layout import Layout
 
 
@@ -25,6 +26,11 @@ class Layers(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class Inverse(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x)
 
 
 def planned(batch: int, num_ranks: int = 8, **options: object) -> Plan:
@@ -101,3 +107,48 @@ def test_a_plan_says_its_time() -> None:
     assert said["step_seconds"] == found.step_seconds == said["schedule"]["seconds"]
     on_cpu = plan(lambda: nn.Linear(2, 2), mesh_shape=2, inputs=torch.empty(1, 2), device="cpu")
     assert on_cpu.step_seconds is on_cpu.mfu is None
+
+
+def test_what_the_cpu_computes_is_not_timed() -> None:
+    target = "transformers:LlamaForCausalLM"
+    sizes = ("hidden_size=256", "intermediate_size=512", "num_hidden_layers=2", "vocab_size=512")
+    options = {"overrides": sizes, "mesh": "dp=2", "seq": 64, "gpu": "h100-80gb"}
+    on_gpu = plan_target(target, **options)  # type: ignore[arg-type]
+    found = plan_target(target, **options, offload=True)  # type: ignore[arg-type]
+    assert on_gpu.step_seconds == on_gpu.plan.step_seconds_at_least
+    assert found.step_seconds is found.mfu is found.tokens_per_second_per_gpu is None
+    assert found.samples_per_second_of_all_gpus is None
+    least = found.plan.step_seconds_at_least
+    assert least is not None
+    text = str(found)
+    assert re.search(r"\nstep time +at least ", text)
+    assert re.search(r"\nthroughput +at most [\d,]+ tokens/s on each GPU\n", text)
+    assert re.search(r"\nnot timed +what reads or writes CPU memory: aten\.", text)
+    said = found.to_dict()
+    assert said["step_seconds"] is None
+    assert said["step_seconds_at_least"] == least == said["plan"]["schedule"]["seconds"]
+    assert said["plan"]["schedule"]["is_lower_bound"]
+    assert {row["operator"] for row in said["plan"]["not_timed_on_cpu"]} >= {"aten.mul_"}
+
+
+def test_operators_without_known_flops_leave_a_lower_bound() -> None:
+    with fake_mode():
+        x = torch.empty(512, 512)
+    found = estimate(Inverse(), x, gpu="h100-80gb", mode="inference")
+    assert found.schedule is not None
+    assert found.schedule.is_lower_bound
+    assert found.step_seconds is None
+    planned = plan(Inverse, mesh_shape=1, inputs=x, gpu="h100-80gb", mode="inference")
+    assert planned.step_seconds is planned.mfu is None
+    assert re.search(r"\nstep time +at least ", str(planned))
+
+
+def test_a_ring_has_the_model_flops_of_one_gpu() -> None:
+    sizes = ("hidden_size=256", "num_hidden_layers=1", "vocab_size=64")
+    target, options = "transformers:LlamaForCausalLM", {"seq": 256, "overrides": sizes}
+    found = [
+        plan_target(target, mesh=mesh, precision="bf16", gpu="h100-80gb", **options)  # type: ignore[arg-type]
+        for mesh in ("dp=1", "cp=2", "cp=4")
+    ]
+    one, *rings = [each.plan.model_flops * each.plan.layout.num_ranks for each in found]
+    assert rings == [one, one]

@@ -92,8 +92,7 @@ class Net(nn.Module):
 def test_messages_to_the_letter() -> None:
     expect(
         message(lambda: check(Net(), torch.ones(2, 3))),
-        """\
-Net does not run on these inputs: in down (Linear), aten.addmm.default(self float32[3] on cpu, mat1 float32[2, 8] on cpu, mat2 float32[9, 3] on cpu) called by torch.nn.functional.linear: a and b must have same reduction dim, but got [2, 8] X [9, 3].; at FILE:LINE: return self.down(self.up(x).relu())""",
+        """Net does not run on these inputs: in down (Linear), aten.addmm.default(self float32[3] on cpu, mat1 float32[2, 8] on cpu, mat2 float32[9, 3] on cpu) called by torch.nn.functional.linear: mat1 and mat2 shapes cannot be multiplied (2x8 and 9x3); at FILE:LINE: return self.down(self.up(x).relu())""",
     )
     expect(
         message(lambda: check(nn.CrossEntropyLoss(), torch.ones(2, 3), torch.ones(4).long())),
@@ -103,7 +102,7 @@ CrossEntropyLoss does not run on these inputs: in its own forward (CrossEntropyL
     expect(
         message(lambda: check(nn.Linear(2, 2))),
         """\
-Linear does not run on these inputs: in its own forward (Linear): Linear.forward() missing 1 required positional argument: 'input'. No inputs were given: give its inputs after the module, or input_size=(2, 64)""",
+Linear does not run on these inputs: in its own forward (Linear): Linear.forward() missing 1 required positional argument: 'input'. No inputs were given: give its inputs after the module, or input_size=(2, 2)""",
     )
 
 

@@ -1,16 +1,17 @@
 """The ``torchfake`` command: inspect, fit, graph, plan, diff, init.
 
 Input: the arguments of the command line. Output: an answer on stdout, or one line on stderr, and an
-exit code. Invariant: stdout has the answer only, and names from files and modules are escaped; help
-needs no torch, whose import takes seconds.
+exit code. Invariant: stdout has the answer only, and names from files and modules are escaped;
+``--help`` does not import torch, which takes seconds.
 
-Its files, in reading order:
+Files, in reading order:
 
     interrupts  Ctrl-C, also while torch is being imported
-    stdout      what is printed, written at the end and in one place
+    stdout      the output, written at the end and in one place
     options     the options that several commands take
-    values      what the text of an option means
+    values      parsers of the text of options
     output      a record on stdout, an error on one line
+    suggestions commands to try where nothing fits
     commands    inspect, fit, diff and init; the application of typer
     graph       the command graph
     plan        the command plan

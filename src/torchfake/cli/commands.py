@@ -1,4 +1,4 @@
-"""The commands inspect, fit, diff and init, and the application of typer that has all six.
+"""The commands inspect, fit, diff and init, and the typer application with all six commands.
 
 Input: arguments of the command line. Output: text on stdout, one line on stderr for an error, and
 an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument, a model that
@@ -8,6 +8,8 @@ stdout has the answer only; what other code prints while it runs goes to stderr.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,11 +31,14 @@ from torchfake.cli.options import (
     Html,
     Inputs,
     KeepGradients,
+    Lora,
+    LoraTarget,
     Macs,
     OptimizerName,
     Profiles,
     Seq,
     ServeText,
+    ShowsProgress,
     ShowTraceback,
     SnapshotFile,
     Target,
@@ -43,11 +48,12 @@ from torchfake.cli.options import (
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.plan import plan_command
-from torchfake.cli.stdout import chatter_on_stderr, json_text
-from torchfake.cli.values import parse_decode, parse_gpus
+from torchfake.cli.stdout import chatter_on_stderr, json_text, progress_on_stderr
+from torchfake.cli.suggestions import with_suggestions
+from torchfake.cli.values import parse_decode, parse_gpus, parse_names
 from torchfake.errors import InputsError, printable
 
-if TYPE_CHECKING:  # commands import what answers, and with it torch: their help needs neither
+if TYPE_CHECKING:  # commands import torch when they run: their help does not need it
     from torchfake.inspect.memory.estimate import Estimate
 
 app = typer.Typer(
@@ -66,14 +72,18 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def torchfake_command(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    shows_progress: ShowsProgress = None,
 ) -> None:
     """Inspect, plan and initialise PyTorch models without their weights."""
+    if context.invoked_subcommand != "init":  # which has a bar of its own
+        context.with_resource(progress_on_stderr(context.invoked_subcommand, shows_progress))
 
 
 @app.command("inspect")
@@ -99,6 +109,8 @@ def inspect_command(
     serve: ServeText = None,
     gpu: Gpu = None,
     weights: WeightsName = None,
+    lora: Lora = None,
+    lora_target: LoraTarget = None,
     profiles_file: Profiles = None,
     answer: AnswerName = None,
     allocator: Allocator = None,
@@ -144,6 +156,8 @@ def inspect_command(
                 keep_gradients=keep_gradients,
                 serve=None if serve is None else parse_serve(serve),
                 weights=weights,
+                lora=lora,
+                lora_target=parse_names("--lora-target", lora_target),
                 inputs=tuple(inputs or ()),
                 graph=html is not None,
                 profiles_options=()
@@ -151,6 +165,7 @@ def inspect_command(
                 else ("--profiles", str(profiles_file)),
             ),
         )
+        found = replace(found, fits=with_suggestions(found.fits, _run))
         _write_snapshot(found.estimate, snapshot)
         if html is not None:
             with shown_in(units), shown_as_macs(macs):
@@ -178,6 +193,8 @@ def fit_command(
     serve: ServeText = None,
     gpu: Gpu = None,
     weights: WeightsName = None,
+    lora: Lora = None,
+    lora_target: LoraTarget = None,
     profiles_file: Profiles = None,
     answer: AnswerName = None,
     vary: Annotated[
@@ -215,7 +232,7 @@ def fit_command(
                 autocast,
                 parse_decode(decode),
                 parse_gpus(gpu, profiles_file) or (),
-                None if vary == "none" or weights is not None else vary,
+                None if vary == "none" else vary,
                 answer,
                 allocator,
                 accumulate,
@@ -224,16 +241,19 @@ def fit_command(
                 weights,
                 tuple(inputs or ()),
                 () if profiles_file is None else ("--profiles", str(profiles_file)),
+                lora,
+                parse_names("--lora-target", lora_target),
             ),
         )
+        found = replace(found, fits=with_suggestions(found.fits, _run))
         _write_snapshot(found.estimate, snapshot)
         if html is not None:
             with shown_in(units):
                 report(found, html)
-    shown: Any = found.fits if weights is None else found.weights
+    shown: Any = found.weights if found.fits is None else found.fits
     with errors_on_one_line(show_traceback):
         print_record(shown, as_json, units=units)
-    if not any(fit.fits for fit in (shown if weights is None else shown.fits)):
+    if not any(fit.fits for fit in (shown.fits if found.fits is None else shown)):
         raise typer.Exit(1)
 
 
@@ -264,6 +284,11 @@ def diff_command(
         print_record(found, as_json)
     if not found.is_equal:
         raise typer.Exit(1)
+
+
+def _run(words: Sequence[str]) -> Any:
+    """Run a command, and return its exit code."""
+    return app([*words], standalone_mode=False)
 
 
 def _write_snapshot(estimate: Estimate | None, path: Path | None) -> None:

@@ -1,7 +1,7 @@
 """The command ``torchfake graph``.
 
-Input: arguments of the command line. Output: a graph on stdout, and in files. Invariant: what it
-draws is what ``graph_of`` finds.
+Input: arguments of the command line. Output: a graph on stdout, and in files. Invariant: the graph
+is that of ``graph_of``.
 """
 
 from __future__ import annotations

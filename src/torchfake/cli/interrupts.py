@@ -1,10 +1,10 @@
 """Ctrl-C while the ``torchfake`` command, and with it torch, is still being imported.
 
-Input: whether this process is the command. Output: handlers of the signal. Invariant: only where
-this process is the command is anything changed, and after an import Python's own handler is back.
+Input: whether this process is the command. Output: handlers of SIGINT. Invariant: a handler is set
+only if this process is the command, and Python's own handler is restored after the import.
 
-Importing torch takes seconds, in which an interrupt would end in a traceback, or be taken for a
-package that is missing.
+Importing torch takes seconds, in which an interrupt would end in a traceback, or be mistaken for a
+missing package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERRUPTED = 130
 """The exit code of shells for a program that was interrupted."""
 
 _IS_HEARD = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-"""Whether an interrupt is Python's to handle: a shell has background jobs ignore it."""
+"""Whether Python handles SIGINT: a shell makes background jobs ignore the signal."""
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -31,17 +31,17 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def end_at_once() -> None:
-    """From now on an interrupt ends the process with one line, if it is the command."""
+    """Let an interrupt end the process with one line on stderr, if the process is the command."""
     _handle_by(_end)
 
 
 def raise_as_usual() -> None:
-    """From now on an interrupt is a KeyboardInterrupt again."""
+    """Let an interrupt raise KeyboardInterrupt again."""
     _handle_by(signal.default_int_handler)
 
 
 def ignore() -> None:
-    """The answer has been given: what is left is the end of the process."""
+    """Ignore interrupts once the answer has been written and the process is about to exit."""
     _handle_by(signal.SIG_IGN)
 
 
@@ -50,7 +50,7 @@ def _handle_by(handler: Any) -> None:
         return
     try:
         signal.signal(signal.SIGINT, handler)
-    except ValueError:  # only the main thread may
+    except ValueError:  # only the main thread may set a handler
         return
 
 

@@ -1,7 +1,7 @@
-"""The options of the ``torchfake`` command that several of its subcommands take.
+"""The options that several subcommands of the ``torchfake`` command take.
 
-Input: nothing. Output: a type for each, with its help. Invariant: an option means the same wherever
-it is taken.
+Input: nothing. Output: an annotated type for each option, with its help text. Invariant: an option
+has the same meaning in all subcommands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torchfake._core.gpu_profiles import profiles
 
 
 def complete_gpu(prefix: str) -> list[str]:
-    """The names of GPUs that begin so."""
+    """The names of GPUs that begin with `prefix`."""
     return [name for name in profiles() if name.startswith(prefix)]
 
 
@@ -45,7 +45,12 @@ Dtype = Annotated[
     typer.Option(help="Floating-point dtype of the model, such as bf16. [default: the model's]"),
 ]
 Batch = Annotated[
-    int | None, typer.Option(min=1, help="Batch size; runs the model. [default: 1, if it is run]")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Batch size on one GPU, of each micro-batch; runs the model. [default: 1, if it is "
+        "run]",
+    ),
 ]
 Seq = Annotated[int | None, typer.Option(min=1, help="Sequence length in tokens; runs the model.")]
 Inputs = Annotated[
@@ -61,7 +66,10 @@ Inputs = Annotated[
 Train = Annotated[bool, typer.Option("--train", help="Run a training step rather than inference.")]
 OptimizerName = Annotated[
     str | None,
-    typer.Option(help="Optimizer of the training step, a name from torch.optim such as adamw."),
+    typer.Option(
+        help="Optimizer of the training step, a name from torch.optim, or none. [default: adamw]",
+        show_default=False,
+    ),
 ]
 Accumulate = Annotated[
     int,
@@ -105,8 +113,26 @@ WeightsName = Annotated[
     typer.Option(
         "--weights",
         metavar="SCHEME",
-        help="Size of the quantized weights: nf4 (bitsandbytes), int4, int8 or fp8 (torchao). "
-        "The model is not run.",
+        help="Quantize the weights: nf4 or bnb-int8 (bitsandbytes), int4, int8 or fp8 (torchao); "
+        "a step runs the library's layers. Without a step, and for gptq and awq, the size of the "
+        "weights is shown.",
+    ),
+]
+Lora = Annotated[
+    int | None,
+    typer.Option(
+        "--lora",
+        min=1,
+        metavar="RANK",
+        help="Train LoRA adapters of this rank (PEFT) in place of the weights; with --weights nf4, "
+        "QLoRA.",
+    ),
+]
+LoraTarget = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LAYER[,LAYER...]",
+        help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers]",
     ),
 ]
 Profiles = Annotated[
@@ -146,5 +172,12 @@ SnapshotFile = Annotated[
         "--snapshot",
         metavar="FILE",
         help="Also write a memory snapshot of the step, for pytorch.org/memory_viz.",
+    ),
+]
+ShowsProgress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show a counter of the runs on stderr. [default: after a second, on a terminal]",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What the ``torchfake`` command writes: a record on stdout, an error as one line on stderr.
+"""The output of the ``torchfake`` command: a record on stdout, an error as one line on stderr.
 
 Input: a record, or code that may fail. Output: text, and an exit code. Invariant: stdout has the
 answer only.
@@ -24,11 +24,11 @@ from torchfake.errors import TorchFakeError, printable
 
 
 def import_answers(gpus: Sequence[str] | None = None) -> None:
-    """Import what commands call, and with it torch: seconds, in which an interrupt ends the process
-    with one line. A misspelt GPU is refused before.
+    """Import the functions that commands call, and torch. This takes seconds, in which an interrupt
+    ends the process with one line on stderr. Misspelt GPU names are refused before.
 
     Args:
-        gpus: names of GPUs, all of which have to be known.
+        gpus: names of GPUs to check.
     """
     with errors_on_one_line(False):
         named_profiles(gpus or (), "--gpu")
@@ -42,12 +42,12 @@ def import_answers(gpus: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def errors_on_one_line(show_traceback: bool) -> Iterator[None]:
-    """Context whose errors are a line on stderr, and exit code 2."""
+    """Context in which an error becomes one line on stderr, and exit code 2."""
     try:
         yield
     except typer.Exit:
         raise
-    except BaseException as error:  # of a library, or of a model's code
+    except BaseException as error:  # a library or a model's code may raise anything
         if show_traceback:
             write_error("".join(traceback.format_exception(error)))
         if isinstance(error, KeyboardInterrupt):
@@ -80,6 +80,7 @@ def print_record(
 
 def _print(found: Any, as_json: bool, depth: int | None) -> None:
     from torchfake.inspect.records.record import plain_text, renderables
+    from torchfake.inspect.records.units import shown_within
 
     if as_json:
         data = found.to_dict() if depth is None else found.to_dict(depth=depth)
@@ -90,7 +91,9 @@ def _print(found: Any, as_json: bool, depth: int | None) -> None:
         console = Console(highlight=False)
         if console.width < 1:  # COLUMNS=0, where there is no terminal to ask
             console.width = 80
-        for part in renderables(found, console, depth=depth):
-            console.print(part)
+        code = getattr(found, "shown_code", None)  # its lines stay whole, to be pasted
+        with shown_within(console.width):
+            for part in renderables(found, console, depth=depth):
+                console.print(part, soft_wrap=str(part) == code)
     else:
         print(plain_text(found, depth=depth))

@@ -1,7 +1,7 @@
-"""The command ``torchfake plan``, and the options that it alone takes.
+"""The command ``torchfake plan``, and the options that only this command takes.
 
-Input: arguments of the command line. Output: a plan on stdout; exit code 1 if it does not fit.
-Invariant: what it says is what ``plan_target`` finds.
+Input: arguments of the command line. Output: a plan on stdout; exit code 1 if the model does not
+fit. Invariant: the plan is that of ``plan_target`` or ``search_layouts``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from torchfake.cli.options import (
     Config,
     Html,
     Inputs,
+    Lora,
+    LoraTarget,
     Profiles,
     Seq,
     ShowTraceback,
     Target,
     Units,
+    WeightsName,
     complete_gpu,
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.stdout import chatter_on_stderr
-from torchfake.cli.values import parse_gpus
+from torchfake.cli.values import parse_gpus, parse_names
 from torchfake.errors import InputsError
 
 Gpus = Annotated[
@@ -71,10 +74,15 @@ Checkpoint = Annotated[
     ),
 ]
 Precision = Annotated[
-    str, typer.Option(help="mixed (float32 parameters, bfloat16 computation), bf16 or fp32.")
+    str | None,
+    typer.Option(
+        help="mixed (float32 parameters, bfloat16 computation), bf16 or fp32. [default: mixed; "
+        "bf16 with --weights]",
+        show_default=False,
+    ),
 ]
 OptimizerName = Annotated[
-    str, typer.Option("--optimizer", help="Optimizer, a name from torch.optim.")
+    str, typer.Option("--optimizer", help="Optimizer, a name from torch.optim, or none.")
 ]
 Zero = Annotated[
     int | None,
@@ -135,7 +143,7 @@ def plan_command(
     micro_batch: MicroBatch = None,
     accumulate: Accumulate = None,
     checkpoint: Checkpoint = "none",
-    precision: Precision = "mixed",
+    precision: Precision = None,
     optimizer: OptimizerName = "adamw",
     zero: Zero = None,
     engine: Engine = "fsdp2",
@@ -148,6 +156,9 @@ def plan_command(
     profiles_file: Profiles = None,
     answer: AnswerName = None,
     allocator: Allocator = None,
+    weights: WeightsName = None,
+    lora: Lora = None,
+    lora_target: LoraTarget = None,
     code: ShowsCode = False,
     search: Searches = False,
     html: Html = None,
@@ -182,6 +193,9 @@ def plan_command(
             "inputs": _inputs(written, inputs),
             "answer": answer,
             "allocator": allocator,
+            "weights": weights,
+            "lora": lora,
+            "lora_target": parse_names("--lora-target", lora_target),
         }
         layout: dict[str, Any] = {
             "mesh": mesh,
@@ -205,7 +219,7 @@ def plan_command(
                 "--html": html,
             }
             _check_search(gpus, batch, chosen)
-            found: Any = search_layouts(target, **given)
+            found: Any = search_layouts(target, **given, shows_code=code)
         else:
             found = plan_target(target, **given, **layout)
         if html is not None:

@@ -1,8 +1,8 @@
-"""stdout and stderr of the command: closed, full, or of an encoding that lacks characters.
+"""stdout and stderr of the command, which may be closed, full, or lack characters.
 
-Input: what the command prints. Output: text on stdout, or one line on stderr that says why not.
-Invariant: what is printed is written at the end, in one place, so a stdout that fails is one error
-there; a file that is opened never gets the number of a closed descriptor.
+Input: the text that the command prints. Output: the text on stdout, or one line on stderr that says
+why it could not be written. Invariant: all output is written at the end, in one place, where a
+failing stdout is one error; no opened file gets the number of a closed standard descriptor.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from torchfake import _progress
 from torchfake.errors import printable
 
 
@@ -24,8 +25,16 @@ class StdoutError(Exception):
     """The answer could not be printed."""
 
 
+class ClosedPipeError(StdoutError):
+    """The program that reads the answer has ended, as ``head`` does."""
+
+
+CLOSED_PIPE = 141
+"""The exit code if so, as of a process that SIGPIPE ends: 128 and the signal's number."""
+
+
 class Answer(io.StringIO):
-    """The text that is printed, until it is written; it looks like the file that it is for."""
+    """A buffer for printed text, with the encoding and ``isatty()`` of the file it is for."""
 
     def __init__(self, file: Any) -> None:
         super().__init__()
@@ -38,17 +47,17 @@ class Answer(io.StringIO):
 
     def isatty(self) -> bool:
         """Whether the file is a terminal."""
-        with contextlib.suppress(ValueError):  # it was closed
+        with contextlib.suppress(ValueError):  # the file was closed
             return bool(self._file.isatty())
         return False
 
 
 @contextlib.contextmanager
 def answer_on_stdout() -> Iterator[None]:
-    """Context after which what was printed is written to stdout.
+    """Context that buffers printed text, and writes it to stdout on exit.
 
     Raises:
-        StdoutError: if stdout is closed, at once; or if it cannot be written to.
+        StdoutError: on entry, if stdout is closed; on exit, if it cannot be written to.
     """
     _open_closed()
     file: Any = sys.stdout
@@ -69,22 +78,34 @@ def _write(file: Any, text: str) -> None:
     try:
         file.write(text.encode(encoding, "backslashreplace").decode(encoding))
         file.flush()
-    except (OSError, ValueError) as error:  # ValueError: it was closed
+    except (OSError, ValueError) as error:  # ValueError: the file was closed
         _abandon(file)
+        if isinstance(error, BrokenPipeError):
+            raise ClosedPipeError("nobody reads stdout") from error
         reason = getattr(error, "strerror", None) or str(error)
         raise StdoutError(f"stdout could not be written to: {reason}") from error
 
 
 def write_error(text: str) -> None:
-    """Write to stderr, escaped; if that fails, there is nobody to tell."""
+    """Write escaped text to stderr; failures are ignored, since they cannot be reported."""
+    _progress.end()
     with contextlib.suppress(StdoutError):
         _write(sys.stderr, printable(text, keep="\n"))
 
 
+def progress_on_stderr(command: str | None, wanted: bool | None) -> Any:
+    """Context with a counter of a command's runs on stderr, by default if that is a terminal."""
+    if wanted is None:
+        wanted = False
+        with contextlib.suppress(AttributeError, ValueError):  # stderr is closed
+            wanted = sys.stderr.isatty()
+    return _progress.progress(f"torchfake {command}", wanted)
+
+
 @contextlib.contextmanager
 def chatter_on_stderr(show_warnings: bool) -> Iterator[None]:
-    """Context in which what other code prints goes to stderr; its warnings and logs are dropped,
-    unless they are requested.
+    """Context in which the output of other code goes to stderr. Its warnings and logs are dropped
+    unless `show_warnings`.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -92,17 +113,17 @@ def chatter_on_stderr(show_warnings: bool) -> Iterator[None]:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
             stack.callback(logging.disable, logging.root.manager.disable)
-            logging.disable(logging.WARNING)
+            logging.disable(logging.ERROR)  # what matters of these is raised
         yield
 
 
 def json_text(data: Any) -> str:
-    """JSON in ASCII; DEL, the one control character that json does not escape, is in a string."""
+    """The data as JSON in ASCII, with DEL escaped too, which ``json`` leaves as it is."""
     return json.dumps(data, indent=2).replace("\x7f", "\\u007f")
 
 
 def _abandon(file: Any) -> None:
-    """Have what a file still holds go nowhere, so that the end of the process is no failure."""
+    """Discard the buffer of a file, so that flushing it at exit does not fail."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, file.fileno())
@@ -115,6 +136,6 @@ def _open_closed() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115

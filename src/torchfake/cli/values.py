@@ -1,7 +1,7 @@
-"""What the text of an option means: GPUs, prompts.
+"""Parsers of the text of options: GPUs, prompts.
 
-Input: the text. Output: values that the Python functions take. Invariant: a text that means nothing
-is an error, which says what the option takes.
+Input: the text of an option. Output: values that the Python functions take. Invariant: invalid text
+is an error that says what the option takes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torchfake.errors import InputsError
 def parse_gpus(
     names: Sequence[str] | None, file: Path | None
 ) -> tuple[str | CudaProfile, ...] | None:
-    """The named GPUs, some of which may be in a file; all GPUs of the file if none is named.
+    """The named GPUs, which may be defined in `file`; all GPUs of the file if none is named.
 
     Raises:
-        DeviceError: if a name means no GPU, or several.
+        DeviceError: if a name matches no GPU, or several.
     """
     own = {} if file is None else _profiles_in(file)
     if names is None:
@@ -34,6 +34,18 @@ def _profiles_in(file: Path) -> dict[str, CudaProfile]:
     from torchfake.inspect.gpu_files import read_profiles
 
     return read_profiles(file)
+
+
+def parse_names(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
+    """The names in texts of the form ``NAME,NAME``.
+
+    Raises:
+        InputsError: if a text has an empty name.
+    """
+    names = [name.strip() for text in texts or () for name in text.split(",")]
+    if not all(names):
+        raise InputsError(f"{option} {','.join(texts or ())!r} has an empty name")
+    return tuple(names)
 
 
 def parse_decode(text: str | None) -> tuple[int, int] | None:

@@ -1,26 +1,27 @@
-"""Distributed training without the devices: what each rank would hold and send.
+"""Distributed training without the devices: the memory and communication of each rank.
 
 Input: a function that builds a model, a mesh, and a function that shards the model over the mesh.
-Output: plain frozen records. Invariant: nothing here prints or sends, and the state of
+Output: plain frozen records. Invariant: nothing is printed or sent, and the state of
 torch.distributed is the same afterwards as before.
 
 Files, in reading order:
 
-    plan             the public function: checks its arguments and has the ranks run
+    plan             the public function: checks its arguments, and runs the ranks
     layout           the mesh: coordinates of ranks, axes of groups
     joint_schedules  the steps of ranks that wait for each other, timed together
+    step_time        the time of all micro-batches of a step, from those that were run
     plan_record      the record that ``plan`` returns
     text             a plan as text
     strategy         the public record of a layout: options -> code -> a function for ``plan``
-    moved            where classes of plans were, for pickles
+    moved            former modules of the classes in pickles of plans
 
 Packages:
 
     ranks            the step of one rank of each kind, run on fakes
-    ddp              what DDP's C++ does, on fakes
-    parallelize      the code that lays a model out over a mesh, written for that model
+    ddp              the C++ part of DistributedDataParallel, on fakes
+    parallelize      the code that lays a model out over a mesh, generated for the model
     target_plans     a TARGET of the command line, planned with a strategy
-    search           which of many layouts is the fastest that fits
+    search           the fastest of many layouts that fits
 """
 
 from torchfake.distributed import moved as _moved  # noqa: F401  names in pickles
@@ -33,7 +34,7 @@ from torchfake.distributed.search.search import search_layouts as search_layouts
 from torchfake.distributed.strategy import Strategy as Strategy
 from torchfake.distributed.target_plans.target_plan import TargetPlan as TargetPlan
 from torchfake.distributed.target_plans.target_plan import plan_target as plan_target
-from torchfake.inspect.memory.search import peaks_of
+from torchfake.inspect.memory.peaks import peaks_of
 from torchfake.inspect.records.record import plain_text, register_on_first_use
 from torchfake.inspect.timing.collectives import Links as Links
 

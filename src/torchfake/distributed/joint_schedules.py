@@ -1,12 +1,12 @@
-"""The steps of all stages of a pipeline, timed together: each waits for what others send.
+"""The steps of all stages of a pipeline, timed together, since stages wait for each other.
 
-Input: what the ranks of a mesh hold and put on streams, one rank of each kind. Output: the
-same, with schedules. Invariant: a message is over for neither end before both have got there and it
-has been sent; ranks that wait for each other forever are refused.
+Input: the plans of the ranks of a mesh, one rank of each kind. Output: these plans, with schedules.
+Invariant: a message ends, for both of its ends, once both have reached it and it has been sent;
+ranks that wait for each other forever are refused.
 
-Ranks that exchange messages differ along some axes of the mesh, those of stages. For each place
-along the other axes there is one rank of each stage: a line. All lines of equal kinds are timed
-once, and of a kind that is in several the slowest counts.
+Ranks that exchange messages differ along some axes of the mesh, the axes of stages. The ranks with
+equal coordinates along all other axes form a line, with one rank of each stage. Lines of equal
+kinds are timed once; if a kind of rank is in several lines, its slowest schedule counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchfake.inspect.timing.schedule import Schedule, of_machine
 
 
 def timed_together(by_ranks: list[RankPlan], layout: Layout, links: Links | None) -> list[RankPlan]:
-    """The plans, with joint schedules if ranks send each other messages and the GPU's figures are
+    """The plans, with joint schedules if ranks send each other messages and the speed of the GPU is
     known.
 
     Raises:
@@ -44,7 +44,7 @@ def timed_together(by_ranks: list[RankPlan], layout: Layout, links: Links | None
 
 
 def _axes_of_messages(by_ranks: Sequence[RankPlan], layout: Layout) -> list[int]:
-    """The axes along which the two ends of a message differ."""
+    """The axes along which the sender and the receiver of any message differ."""
     ends = {
         message.ends
         for found in by_ranks
@@ -59,11 +59,11 @@ def _axes_of_messages(by_ranks: Sequence[RankPlan], layout: Layout) -> list[int]
 
 
 Place = tuple[int, ...]
-"""Coordinates along the axes of stages."""
+"""The coordinates of a rank along the axes of stages."""
 
 
 def _lines(by_ranks: Sequence[RankPlan], layout: Layout, axes: list[int]) -> list[dict[Place, int]]:
-    """The kind of rank of each stage, for each line; of lines of equal kinds, the first."""
+    """The different lines; each gives the kind of rank of each stage."""
     kinds = {rank: kind for kind, found in enumerate(by_ranks) for rank in found.ranks}
     others = [axis for axis in range(len(layout.axes)) if axis not in axes]
     lines: dict[Any, dict[Place, int]] = {}
@@ -81,7 +81,7 @@ def _timed(
     line: dict[Place, int],
     axes: list[int],
 ) -> dict[int, Schedule]:
-    """The schedules of the kinds of a line."""
+    """The schedule of each kind of rank in a line, timed together."""
 
     def kind_of(rank: int) -> int | None:
         return line.get(tuple(layout.coordinates[rank][axes].tolist()))

@@ -1,7 +1,7 @@
 """A mesh of ranks as numbers: the coordinates of each rank, and the axes of groups of ranks.
 
-Input: the sizes and names of axes. Output: a :class:`Layout`. Invariant: ranks count along the last
-axis first, as ``init_device_mesh`` has them.
+Input: the sizes and names of axes. Output: a :class:`Layout`. Invariant: ranks are numbered along
+the last axis first, as by ``init_device_mesh``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from torchfake.errors import InputsError
 
 DEFAULT_AXES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}
-"""Names of the axes of a mesh, if none are given."""
+"""The default names of the axes of a mesh, by the number of axes."""
 
 MAX_RANKS = 1 << 17
-"""A mesh is a tensor of ranks, whose values a fake keeps up to 1 MiB."""
+"""The most ranks of a mesh: a mesh is a tensor of ranks, and a fake keeps values up to 1 MiB."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,11 @@ class Layout:
         return names if is_complete else f"part of {names}"
 
     def coordinates_in(self, submesh: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The coordinates of each rank in the submesh that it belongs to, int64 [ranks, axes of the
-        submesh].
+        """The coordinates of each rank in its submesh, int64 [ranks, axes of the submesh].
 
         Args:
-            submesh: the ranks in one of these submeshes, in its shape. The others lie along the
-                same axes, at other coordinates of the remaining axes.
+            submesh: the ranks in one submesh, in its shape. The other submeshes lie along the same
+                axes, at other coordinates of the remaining axes.
         """
         ranks = submesh.ravel().tolist()
         axes = self._axes_within(ranks)
@@ -71,12 +70,12 @@ class Layout:
         return np.stack(np.unravel_index(np.array(flat), submesh.shape), axis=1)
 
     def ranks_in_node(self, axis: str, size: int, gpus_per_node: int) -> int:
-        """How many ranks of a group of `size` along `axis` are in one node.
+        """The number of ranks of a group of `size` along `axis` that are in one node.
 
         Args:
-            axis: as :meth:`axis_along` names it.
-            size: of the group.
-            gpus_per_node: ranks that follow each other are in one node.
+            axis: the axis, as named by :meth:`axis_along`.
+            size: the number of ranks in the group.
+            gpus_per_node: the number of consecutive ranks in a node.
         """
         names = axis.removeprefix("part of ").split(" x ")
         others = [i for i, name in enumerate(self.axes) if name not in names]
@@ -84,8 +83,8 @@ class Layout:
         return int((group // gpus_per_node == group[0] // gpus_per_node).sum())
 
     def differing(self, rank: int, peers: Iterable[int]) -> dict[Any, np.ndarray[Any, Any]]:
-        """For each axis along which `rank` exchanges messages with one other: the coordinates of
-        all ranks. A program that does so may do something else at each of them.
+        """The coordinates of all ranks along each axis on which `rank` and a peer differ, since a
+        program that exchanges messages may do something else at each coordinate.
         """
         axes = {axis for peer in peers for axis in self._axes_within([rank, peer])}
         return {("point to point", axis): self.coordinates[:, axis] for axis in sorted(axes)}
@@ -100,7 +99,7 @@ def layout_of(mesh_shape: Any, axes: Any) -> Layout:
     """The layout that the arguments of ``plan`` describe.
 
     Raises:
-        InputsError: if they do not fit each other.
+        InputsError: if the arguments contradict each other.
     """
     shape = (mesh_shape,) if isinstance(mesh_shape, int) else mesh_shape
     is_shape = isinstance(shape, (tuple, list)) and len(shape) > 0

@@ -1,7 +1,7 @@
-"""Where classes of plans were when they could first be pickled: pickles of them load.
+"""The modules that classes of plans were in when they could first be pickled, so that pickles load.
 
-Input: none. Output: the names of modules that have moved since, for pickles. Invariant: a name in a
-pickle is a file format: a line here stays.
+Input: none. Output: the names of classes that have moved since. Invariant: names in pickles are a
+file format, so lines are added and never removed.
 """
 
 from torchfake._core.pickle_names import publish_module
@@ -10,10 +10,11 @@ HOMES = {
     "rank_tracker": "ranks.rank_tracker",
     "strategies.strategy": "strategy",
     "strategies.batch": "target_plans.batch",
-    "strategies.step_time": "target_plans.step_time",
+    "strategies.step_time": "step_time",
+    "target_plans.step_time": "step_time",
     "search.depths": "search.extrapolation",
 }
-"""By the module in ``torchfake.distributed`` in which a class was."""
+"""Keys are the former modules, below ``torchfake.distributed``."""
 
 for _name, _home in HOMES.items():
     publish_module(f"torchfake.distributed.{_home}", f"torchfake.distributed.{_name}")

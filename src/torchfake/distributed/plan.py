@@ -1,8 +1,8 @@
-"""The public function ``plan``: what every rank of a distributed step would hold and send.
+"""The public function ``plan``: the memory and communication of every rank of a distributed step.
 
 Input: how a model is built, parallelized and trained, and the shape of a mesh. Output: a
-:class:`Plan`, plain data. Invariant: the numbers of a rank come from a run as that rank, or as one
-all of whose shards have the same sizes.
+:class:`Plan`, plain data. Invariant: the numbers of a rank come from a run as that rank, or as a
+rank whose shards all have the same sizes.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def plan(
     ('all_gather', 'dp', 4194304)
     """
     check_no_process_group()
-    Answerer(answer)  # refuses what is none
+    Answerer(answer)  # refuses an invalid `answer`
     if links is not None and not isinstance(links, Links):
         raise InputsError(f"links={links!r:.40}: give torchfake.distributed.Links")
     layout = layout_of(mesh_shape, mesh_dim_names)
@@ -171,7 +171,7 @@ def plan(
 
 
 def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None = None) -> Plan:
-    """The plan of a job: of all ranks, or of the ranks that the job names."""
+    """Run a job, and return its plan: of all ranks, or of the ranks that the job names."""
     plans = run_all(job) if job.ranks is None else run_each(job, job.ranks)
     plans = timed_together(plans, job.layout, links)
     first = plans[0].estimate

@@ -1,23 +1,31 @@
-"""The record of a plan: what every rank of a mesh holds and sends in a step, and how long it takes.
+"""The record of a plan: the memory, communication and time of a step on every rank of a mesh.
 
-Input: what each kind of rank was found to take. Output: a :class:`Plan`, plain data. Invariant:
-each rank is in one of its parts.
+Input: the results of each kind of rank. Output: a :class:`Plan`, plain data. Invariant: each rank
+is in exactly one ``RankPlan``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.ranks.rank_plan import KINDS, SHOWN_ORDER, RankPlan
+from torchfake.distributed.ranks.rank_plan import SHOWN_CATEGORIES, RankPlan
 from torchfake.distributed.ranks.rank_tracker import Traffic
 from torchfake.distributed.ranks.run_rank import Job
+from torchfake.distributed.step_time import StepTime, skipped_flops, step_time
 from torchfake.errors import InputsError
+from torchfake.inspect.arithmetic.uncounted import (
+    Uncounted,
+    most_of_any,
+    uncounted_to_dict,
+    untimed_to_dict,
+)
+from torchfake.inspect.memory.estimate_record import Peak
 from torchfake.inspect.memory.fit import Fit
-from torchfake.inspect.memory.search import reserved_on
+from torchfake.inspect.memory.limited import reserved_on
 from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.hardware import utilization
@@ -28,15 +36,17 @@ from torchfake.inspect.timing.schedule import Schedule
 class Plan(Record):
     """The memory and communication of every rank of a mesh in a step."""
 
-    class_name: str  # of the module, before it was parallelized
+    class_name: str  # the class of the module, before it was parallelized
     mode: str  # "training", "forward" or "inference"
     layout: Layout  # the mesh: its shape and the names of its axes
     device: str
-    gpu: CudaProfile | None  # what it is, if it is a CUDA device
-    reserved_bytes: int  # of its memory, not for the caching allocator
+    gpu: CudaProfile | None  # the profile of each rank's device; None on the CPU
+    reserved_bytes: int  # memory of the GPU that the caching allocator cannot use
     by_ranks: tuple[RankPlan, ...]  # in order of their first ranks; each rank is in one of them
-    links: Links | None = None  # what connects the ranks
-    job: Job | None = field(default=None, compare=False)  # what was run, to run it again
+    links: Links | None = None  # the links between ranks
+    job: Job | None = field(default=None, compare=False)  # to run the plan again at another size
+    num_run: int = 1  # micro-batches that were run, which `by_ranks` and `schedule` describe
+    num_all: int = 1  # micro-batches of a step, which `traffic` and all times include
 
     @cached_property
     def highest(self) -> RankPlan:
@@ -44,14 +54,33 @@ class Plan(Record):
         return max(self.by_ranks, key=lambda plan: plan.peak_bytes)
 
     @property
+    def peak(self) -> Peak:
+        """The moment of the highest peak of any rank."""
+        return self.highest.peak
+
+    @property
     def peak_rank(self) -> int:
-        """The rank with the highest peak, the first one if there are several."""
+        """The first rank with the highest peak."""
         return self.highest.ranks[0]
+
+    def on(self, gpu: CudaProfile) -> Plan:
+        """The plan, without times, for another GPU on which all ranks run alike."""
+        ranks = (replace(each, estimate=each.estimate.on(gpu)) for each in self.by_ranks)
+        return replace(self, gpu=gpu, by_ranks=tuple(ranks))
+
+    def kind_on(self, gpu: CudaProfile) -> Any:
+        """A key that is equal for GPUs on which all allocations are the same."""
+        return tuple(each.estimate.kind_on(gpu) for each in self.by_ranks)
 
     @property
     def peak_bytes(self) -> int:
         """The highest peak of any rank."""
         return self.highest.peak_bytes
+
+    @property
+    def cpu_bytes(self) -> int:
+        """The most bytes of CPU memory that a rank on a GPU holds: offloaded shards."""
+        return max(found.estimate.elsewhere.get("cpu", 0) for found in self.by_ranks)
 
     @cached_property
     def peak_reserved_bytes(self) -> int | None:
@@ -64,8 +93,8 @@ class Plan(Record):
 
     @cached_property
     def schedules(self) -> list[Schedule | None]:
-        """When each kernel and each message runs on the ranks of `by_ranks`, in that order; None on
-        a CPU. Ranks that send each other messages wait for each other.
+        """The schedule of kernels and messages of each entry of `by_ranks`; None on a CPU. Ranks
+        that send each other messages wait for each other.
         """
         return [
             found.joint_schedule or found.schedule(self.layout, self.links)
@@ -74,43 +103,85 @@ class Plan(Record):
 
     @cached_property
     def schedule(self) -> Schedule | None:
-        """That of the slowest rank; of a pipeline, whose ranks end together, of the one that
-        computes most.
+        """The schedule of the slowest rank; in a pipeline, whose ranks end together, the schedule
+        of the rank that computes most.
         """
         known = [schedule for schedule in self.schedules if schedule is not None]
         return max(known, key=lambda s: (s.seconds, s.computing_seconds), default=None)
 
+    @cached_property
+    def time(self) -> StepTime | None:
+        """The time of a step with all its micro-batches, from the second step on; None on a CPU.
+        See docs/time.md for the error of such estimates.
+        """
+        if self.schedule is None:
+            return None
+        return step_time(self.schedule, self._model_flops_run, self.num_run, self.num_all)
+
     @property
     def step_seconds(self) -> float | None:
-        """The time of a step, from the second step on; None on a CPU. See docs/time.md for the
-        error of such estimates.
+        """The seconds of `time`; None on a CPU, and if they are only a lower bound."""
+        return None if self.is_lower_bound else self.step_seconds_at_least
+
+    @property
+    def step_seconds_at_least(self) -> float | None:
+        """The seconds of `time`, which leave out what `untimed` and `uncounted` name; None on a
+        CPU.
         """
-        return None if self.schedule is None else self.schedule.seconds
+        return None if self.time is None else self.time.seconds
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether a step takes longer than `time`: see `untimed` and `uncounted`."""
+        return any(schedule is not None and schedule.is_lower_bound for schedule in self.schedules)
+
+    @cached_property
+    def untimed(self) -> tuple[Uncounted, ...]:
+        """The operators that read or write CPU memory, such as those of the optimizer of offloaded
+        parameters, each as on the rank where it moves the most bytes. No time is known for them.
+        """
+        known = (schedule for schedule in self.schedules if schedule is not None)
+        return most_of_any(schedule.untimed for schedule in known)
 
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation (PaLM, Chowdhery et al. 2022): FLOPs of a rank's step without
-        recomputation, as a share of what its GPU could do in bfloat16 in the time of the step.
+        recomputation, as a share of its GPU's peak bfloat16 FLOPs in the time of the step. None if
+        that time is not known, or not all FLOPs are.
         """
-        if self.schedule is None:
+        if self.time is None or self.is_lower_bound:
             return None
-        return utilization(self.model_flops, self.schedule.seconds, self.gpu)
+        return utilization(self.time.model_flops, self.time.seconds, self.gpu)
 
-    @cached_property
+    @property
     def model_flops(self) -> int:
-        """FLOPs of a rank's step without recomputation; the mean, if ranks do not do the same."""
+        """FLOPs of a rank's step without recomputation; the mean, if ranks differ."""
+        return 0 if self.time is None else self.time.model_flops
+
+    @property
+    def _model_flops_run(self) -> int:
+        """`model_flops` of the micro-batches that were run."""
         pairs = zip(self.by_ranks, self.schedules, strict=True)
         known = [(len(found.ranks), schedule) for found, schedule in pairs if schedule is not None]
-        total = sum(number * schedule.model_flops for number, schedule in known)
+        in_ring = self.job is not None and self.job.context is not None
+        total = sum(number * each.model_flops for number, each in known)
+        total += sum(number * skipped_flops(each) for number, each in known if in_ring)
         return total // max(sum(number for number, _ in known), 1)
+
+    @cached_property
+    def uncounted(self) -> tuple[Uncounted, ...]:
+        """The operators on the GPUs whose FLOPs are not known, each as on the rank where it moves
+        the most bytes: their time is that of these bytes, and `mfu` leaves them out.
+        """
+        return most_of_any(found.estimate.uncounted for found in self.by_ranks)
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
-        """What the rank with the highest peak sends; other ranks may send other amounts."""
+        """The traffic of the rank with the highest peak; other ranks may send other amounts."""
         return self.highest.traffic
 
     def of_rank(self, rank: int) -> RankPlan:
-        """What one rank holds and sends.
+        """The memory and communication of one rank.
 
         Raises:
             InputsError: if the plan does not include that rank.
@@ -146,7 +217,12 @@ class Plan(Record):
             "peak_bytes": self.peak_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "step_seconds": self.step_seconds,
+            "step_seconds_at_least": self.step_seconds_at_least,
             "mfu": self.mfu,
+            **uncounted_to_dict(self.uncounted),
+            **untimed_to_dict(self.untimed),
+            "time": None if self.time is None else self.time._asdict(),
+            "micro_batches_run": self.num_run,
             "schedule": None if self.schedule is None else self.schedule.to_dict(),
             "fit": None if self.fit is None else self.fit.to_dict(),
             "by_ranks": [found.to_dict() for found in self.by_ranks],
@@ -165,11 +241,8 @@ class Plan(Record):
             {
                 "rank": ranks,
                 **{axis: coordinates[:, i] for i, axis in enumerate(self.layout.axes)},
-                **{name: [plans[r].most_bytes[name] for r in ranks] for name in _COLUMNS},
+                **{name: [plans[r].most_bytes[name] for r in ranks] for name in SHOWN_CATEGORIES},
                 "peak_bytes": [plans[r].peak_bytes for r in ranks],
                 "sent_bytes": [plans[r].sent_bytes for r in ranks],
             }
         )
-
-
-_COLUMNS = [KINDS[i] for i in SHOWN_ORDER]

@@ -1,7 +1,7 @@
-"""The public record ``Strategy``: a layout over a mesh, without a sharding function of one's own.
+"""The public record ``Strategy``: a layout over a mesh, which generates the sharding function.
 
-Input: sizes of axes and options. Output: the code that lays a model out so, and the same code run,
-for ``plan``. Invariant: what is run is what is printed.
+Input: sizes of axes and options. Output: the code that lays a model out over the mesh, and a
+function for ``plan`` that runs it. Invariant: the printed code is the code that is run.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class Strategy:
 
     @property
     def stage(self) -> int:
-        """The stage of ZeRO: ranks share nothing (0), the optimizer's state (1), gradients too
-        (2), parameters too (3).
+        """The ZeRO stage, which says what is sharded over the ranks: nothing (0), optimizer state
+        (1), also gradients (2), also parameters (3).
         """
         assert self.zero is not None
         return self.zero
@@ -227,7 +227,7 @@ class Strategy:
         return not self.axes.wraps_modules and self.axes.tensor_ranks > 1
 
     def optimizer(self, kind: Any) -> Any:
-        """For ``plan(optimizer=...)``: the optimizer of that name or class, for this layout.
+        """For ``plan(optimizer=...)``: the optimizer of that name or class, adapted to the layout.
 
         Raises:
             InputsError: if the optimizer does not exist.
@@ -273,8 +273,8 @@ class Strategy:
         return f"{code.text()}\n\n{call}".rstrip()
 
     def __call__(self, module: nn.Module, mesh: Any) -> Any:
-        """Lay the model out over a mesh with these axes, by running the code: the model, or the
-        schedule of a pipeline.
+        """Lay the model out over a mesh with these axes, by running the code. Returns the model, or
+        the schedule of a pipeline.
         """
         text = self._function(module).text()
         linecache.cache[_FILE] = len(text), None, text.splitlines(keepends=True), _FILE

@@ -1,24 +1,25 @@
 """A plan as text.
 
-Input: a Plan. Output: its text, as ``inspect/show/text`` makes it of other records. Invariant: a
-terminal and a notebook show the same text.
+Input: a Plan. Output: its text, in the style of ``inspect/show/text``. Invariant: a terminal and a
+notebook show the same text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.ranks.rank_plan import RankPlan
 from torchfake.distributed.ranks.rank_tracker import Traffic
+from torchfake.distributed.step_time import StepTime
+from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
 from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
-from torchfake.inspect.show.text import padded, plain_lines
-from torchfake.inspect.show.verdict import verdict_text
+from torchfake.inspect.show.lines import padded, plain_lines
+from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
 
-_KINDS = {
+_CATEGORIES = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer state": "optimizer",
@@ -26,33 +27,23 @@ _KINDS = {
     "unsharded parameters": "unsharded",
     "communication": "communication",
 }
-"""The kinds of bytes that have a column, and its header."""
+"""The categories that have a column, each with the header of its column."""
 
-_RANKS_HEADER = ("ranks", *_KINDS.values(), "peak", "sent", "bubble")
+_RANKS_HEADER = ("ranks", *_CATEGORIES.values(), "others", "peak", "sent", "bubble")
 _TRAFFIC_HEADER = ("phase", "collective", "axis", "group size", "calls", "payload", "sent")
 
 _MAX_ROWS = 12
-"""The most rows of ranks that are shown: those with the highest peaks."""
-
-
-class _StepTime(Protocol):
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def exposed_seconds(self) -> float: ...
-    @property
-    def idle_seconds(self) -> float: ...
-    @property
-    def bubble_seconds(self) -> float: ...
+"""The most rows of ranks that are shown; ranks with the highest peaks are shown first."""
 
 
 @plain_text.register
 def _(found: Plan, *, depth: int | None = None) -> str:
-    return "\n\n".join([plain_lines(plan_lines(found)), *plan_tables(found)])
+    lines = verdict_on_plan(found) + plan_lines(found)
+    return "\n\n".join([plain_lines(lines), *plan_tables(found)])
 
 
 def plan_tables(found: Plan) -> list[str]:
-    """What each rank holds, and what it sends, as tables."""
+    """The tables of the memory and of the traffic of each rank."""
     tables = ["\n".join(_ranks(found))]
     if found.traffic:
         table = [_TRAFFIC_HEADER, *map(_traffic_cells, found.traffic)]
@@ -60,18 +51,43 @@ def plan_tables(found: Plan) -> list[str]:
     return tables
 
 
+_MENTIONED_SHARE = 0.01
+"""CPU memory is mentioned in the first line from this share of a GPU's memory on."""
+
+
+def verdict_on_plan(
+    plan: Plan, batch: str | None = None, precision: str | None = None
+) -> list[tuple[str, str]]:
+    """The line that says whether the model fits; none on a CPU.
+
+    Args:
+        plan: the plan.
+        batch: the batch of all ranks, as text; by default that of a rank.
+        precision: in what is computed, as text; by default it is not said.
+    """
+    if plan.fit is None:
+        return []
+    estimate = plan.highest.estimate
+    held = estimate.counted.dtype
+    precision = precision or (None if held is None else f"{held} parameters")
+    counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
+    if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
+        counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"
+    return [("fits", verdict_text(plan.fit, counted))]
+
+
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
-    """The lines above the tables: names and values."""
+    """The lines above the tables and after the verdict, as names and values."""
     layout, peak = plan.layout, plan.highest.peak
+    does = plan.highest.estimate.counted.does
     size_text = bytes_text if plan.gpu is None else compared_bytes
     where = plan.device if plan.gpu is None else f"{plan.device}, {plan.gpu.name}"
     lines = [
-        *([] if plan.fit is None else [("fits", verdict_text(plan.fit, plan.highest.estimate))]),
-        ("plan", f"{plan.class_name}, {plan.mode} on {layout.num_ranks} ranks: {layout.text}"),
+        ("plan", f"{plan.class_name}, {does} on {layout.num_ranks} ranks: {layout.text}"),
         ("device", where),
         ("highest peak", f"{size_text(peak.num_bytes)} on {_ranks_at_peak(plan)}"),
         ("  when", _moment(plan)),
-        *((f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()),
+        *_categories(plan.highest),
     ]
     if plan.peak_reserved_bytes is not None:
         lines.append(("reserved", compared_bytes(plan.peak_reserved_bytes)))
@@ -86,19 +102,28 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     return lines + [("" if i else "left out", line) for i, line in enumerate(left_out)]
 
 
+def _categories(found: RankPlan) -> Iterator[tuple[str, str]]:
+    """The bytes of each category at the peak, and the highest at another moment."""
+    at_peak = found.peak.by_category
+    for name in {**at_peak, **found.most_bytes}:
+        most = found.most_bytes.get(name, at_peak.get(name, 0))
+        texts = bytes_text(at_peak.get(name, 0)), bytes_text(most)
+        if most:
+            yield f"  {name}", ", at another moment ".join(dict.fromkeys(texts))
+
+
 def _time(plan: Plan) -> list[tuple[str, str]]:
-    schedule = plan.schedule
-    if schedule is None:
+    if plan.time is None:
         return []
-    lines = [("step time", step_text(schedule))]
+    lines = [("step time", step_text(plan.time, is_lower_bound=plan.is_lower_bound))]
     if plan.mfu is not None:
         flops = f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
         lines.append(("  model FLOPs", flops))
-    return lines
+    return lines + uncounted_lines(plan.uncounted) + untimed_lines(plan.untimed)
 
 
-def step_text(time: _StepTime) -> str:
-    """How long a step takes, and how much of it the GPU waits."""
+def step_text(time: StepTime, *, is_lower_bound: bool = False) -> str:
+    """The time of a step, and the part of it in which the GPU waits."""
     parts = {
         "other stages": time.bubble_seconds,
         "communication": time.exposed_seconds,
@@ -107,7 +132,7 @@ def step_text(time: _StepTime) -> str:
     waits = [f"{seconds_text(n)} for {name}" for name, n in parts.items() if n > 1e-6]
     listed = " and ".join([", ".join(waits[:-1]), *waits[-1:]] if len(waits) > 1 else waits)
     including = f", including {listed.replace(' for ', ' waiting for ', 1)}" if waits else ""
-    return seconds_text(time.seconds) + including
+    return "at least " * is_lower_bound + seconds_text(time.seconds) + including
 
 
 def _ranks_at_peak(plan: Plan) -> str:
@@ -134,22 +159,24 @@ def _ranks(plan: Plan) -> list[str]:
 
 
 def _bubble(found: RankPlan) -> str:
-    """How long a stage waits for others."""
+    """The time that a pipeline stage waits for others, as text."""
     if found.bubble_seconds is None or found.bubble_share is None:
         return ""
     return f"{seconds_text(found.bubble_seconds)}, {100 * found.bubble_share:.0f} %"
 
 
 def _rank_cells(found: RankPlan) -> tuple[str, ...]:
-    """What some ranks hold and send, in the columns of _RANKS_HEADER after the first."""
-    most = found.most_bytes
-    kinds = (bytes_text(most[name]) if most[name] else "" for name in _KINDS)
+    """The row of some ranks, in the columns of _RANKS_HEADER after the first."""
+    held = found.peak.by_category
+    sizes = [held.get(name, 0) for name in _CATEGORIES]
+    sizes.append(found.peak_bytes - sum(sizes))
     sent = bytes_text(found.sent_bytes) if found.traffic else ""
-    return *kinds, bytes_text(found.peak_bytes), sent, _bubble(found)
+    cells = (bytes_text(size) if size else "" for size in sizes)
+    return *cells, bytes_text(found.peak_bytes), sent, _bubble(found)
 
 
 def _which(ranks: Sequence[int], layout: Layout) -> str:
-    """Ranks with where they are in the mesh: ``all 8``, or ``0-3 (pp 0)``."""
+    """Ranks and their place in the mesh, as text: ``all 8``, or ``0-3 (pp 0)``."""
     if len(ranks) == layout.num_ranks > 1:
         return f"all {len(ranks)}"
     places = []

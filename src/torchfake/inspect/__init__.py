@@ -1,32 +1,34 @@
-"""Models examined without their weights: what one contains, whether it runs, whether it fits.
+"""Examines models without their weights: what they contain, whether they run, whether they fit.
 
 Input: any ``torch.nn.Module``, or a TARGET as the command line takes it. Output: plain frozen
-records, which show themselves as text, in a terminal and in a notebook. Invariant: nothing here
-prints, and no module is changed; a run is seen through :mod:`torchfake.observe` alone.
+records, which are displayed as text, in a terminal and in a notebook. Invariant: nothing here
+prints, and no module is changed; a run is observed through :mod:`torchfake.observe` alone.
 
 Files, each a public function and its record:
 
-    summary     the tree of a module; with inputs its outputs and operations
-    flops       operations by module
-    check       whether a module runs on its inputs, and where it fails
-    serve       how a model is served: users, context, cache
-    gpu_files   profiles of GPUs from a TOML file
-    question    a question about a model, answered by running it
-    inspection  all answers about a TARGET, for the command line
+    summary        the tree of a module; with inputs its outputs and operations
+    flops          FLOPs by module
+    check          whether a module runs on its inputs, and where it fails
+    serve          a serving workload: users, context, cache
+    gpu_files      profiles of GPUs from a TOML file
+    next_commands  commands to try where a step does not fit
+    question       a question about a model, answered by running it
+    inspection     all answers about a TARGET, for the command line
 
 Packages, lowest first:
 
-    records     what results are made of: their base; tensors, names, numbers, errors as text
-    timing      how long a step takes on GPUs that are not there
-    allocator   CUDA's caching allocator as a model
-    targets     a TARGET is resolved and built
+    records     the base of all records; tensors, names, numbers, errors as text
+    arithmetic  the FLOPs and bytes of operators, and whose FLOPs are not known
+    timing      how long a step takes on a GPU, predicted without one
+    allocator   a model of CUDA's caching allocator
+    targets     resolves and builds a TARGET
     contents    what models and checkpoints contain, and how two of them differ
-    copies      fake copies of what a user gives
-    storages    the storages of a run are observed
-    steps       a step is run on a fake copy
-    serving     the passes and caches of a model that serves
-    inputs      inputs are made for models of transformers, or read as text
-    memory      how much memory a step takes, and where that fits
+    copies      fake copies of the user's objects
+    storages    observes the storages of a run
+    steps       runs a step on a fake copy
+    serving     the passes and caches of a served model
+    inputs      generates inputs for models of transformers, or reads them from text
+    memory      how much memory a step takes, and which GPUs it fits on
     dataflow    what the modules of a model pass to each other
     show        records as text, and in a terminal
     figures     records as HTML, SVG, plotly figures and pages

@@ -1,7 +1,7 @@
-"""Does it run: a forward pass on fakes, and where it failed if it does not.
+"""Whether a module runs on its inputs: a forward pass on fakes, and where it fails.
 
 Input: a module and inputs. Output: the structure of the output, or a CheckError that names the
-module, the operator, its arguments and the line. Invariant: the module is not touched.
+module, the operator, its arguments and the line. Invariant: the module is not changed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch import autograd
 from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.copies.workload import FakeCopy, Workload, check_module, workload_of
+from torchfake.inspect.inputs.example_inputs import has_inputs
 from torchfake.inspect.inputs.given import (
-    INPUTS_NEEDED,
     Shape,
     inputs_given,
     lacks_arguments,
 )
+from torchfake.inspect.inputs.hints import inputs_needed
 from torchfake.inspect.records.messages import answers_to_dict
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.records.tensor_specs import arguments_text, to_json, to_specs
@@ -47,9 +48,9 @@ class Checked(Record):
     """The structure of a module's output for some inputs."""
 
     class_name: str
-    inputs: Any  # as to_specs() has it: specs in place of tensors
-    output: Any
-    answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
+    inputs: Any  # as to_specs() returns them: specs in place of tensors
+    output: Any  # as to_specs() returns it
+    answers: tuple[Answer, ...] = ()  # to questions about unknown values
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, as a dict for JSON."""
@@ -109,7 +110,7 @@ def check(
     try:
         with fake_copy.mode(), observing(run.operators), run.functions:
             output = _run(fake_copy, backward)
-    except TorchFakeError as error:  # what fakes cannot do is not the inputs' fault
+    except TorchFakeError as error:  # a limit of fakes: not an error of the module or its inputs
         where = run.failed_module(error)[1]
         raise type(error)(f"in {where}: {error}") from error
     except Exception as error:
@@ -136,19 +137,19 @@ class FailedCall(NamedTuple):
     error: Exception
 
     def is_cause_of(self, error: BaseException | None) -> bool:
-        """Whether it is why `error` was raised; a model may have caught it and continued."""
+        """Whether the call caused `error`; the model may have caught the call's own error."""
         return is_in_chain(id(self.error), error)
 
 
 def is_in_chain(error_id: int, error: BaseException | None) -> bool:
-    """Whether the error with this id is `error`, or one that it was raised from."""
+    """Whether the error with this id is `error`, or in its chain of causes and contexts."""
     while error is not None and id(error) != error_id:
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 class _FunctionWatch(TorchFunctionMode):
-    """Keeps the last torch function that raised, as the program called it."""
+    """Records the last torch function that raised, with the arguments of the program's call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +164,7 @@ class _FunctionWatch(TorchFunctionMode):
 
 
 class _OperatorWatch(Observer):
-    """Keeps the last operator that raised."""
+    """Records the last operator that raised."""
 
     sees_storages = False
 
@@ -182,7 +183,7 @@ class _OperatorWatch(Observer):
 
 
 class _Run(NamedTuple):
-    """What is known of a run when it fails."""
+    """The state of a run, from which an error is explained."""
 
     workload: Workload
     modules: RunningModules
@@ -190,7 +191,7 @@ class _Run(NamedTuple):
     operators: _OperatorWatch
 
     def failed_module(self, error: Exception) -> tuple[str, str]:
-        """The full name of the module that failed, and how a message names it."""
+        """The full name of the module that failed, and the text that names it in a message."""
         name = self.modules.name
         if self.modules.failure is not None and is_in_chain(self.modules.failure[0], error):
             name = self.modules.failure[1]
@@ -198,20 +199,20 @@ class _Run(NamedTuple):
         return name, f"{name or 'its own forward'} ({class_name})"
 
     def missing_inputs(self, error: Exception) -> str:
-        """What to write, if a module was given no inputs and needs some."""
+        """Advice for the message, if the module was given no inputs and needs some; else ""."""
         w = self.workload
         if w.args or w.kwargs:
             return ""
-        if hasattr(w.module, "main_input_name"):  # of transformers
+        if has_inputs(w.module):
             remedy = "write batch=1, which generates inputs, or give the inputs"
         elif lacks_arguments(error):
-            remedy = INPUTS_NEEDED
+            remedy = inputs_needed(w.module)
         else:
             return ""
         return f". No inputs were given: {remedy}"
 
     def check_error(self, error: Exception) -> CheckError:
-        """The CheckError for an error, from the innermost call that is known of it."""
+        """The CheckError for an error, which describes the innermost known call that failed."""
         function, operator = (
             failed if failed is not None and failed.is_cause_of(error) else None
             for failed in (self.functions.failed, self.operators.failed)
@@ -252,7 +253,7 @@ def _function_name(func: Any) -> str:
 
 
 def _line_of(trace: TracebackType | None) -> tuple[str, str]:
-    """The innermost line that is neither torch's nor torchfake's, and its source."""
+    """The innermost line that is in neither torch nor torchfake, and its source."""
     line = source = ""
     while trace is not None:
         code = trace.tb_frame.f_code

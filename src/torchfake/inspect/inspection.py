@@ -1,7 +1,7 @@
-"""All answers about a TARGET: what it is, what building it cost, what a step takes, where it fits.
+"""All answers about a TARGET: its contents, the cost of building it, the memory of a step, its fit.
 
 Input: a TARGET and options, as text, and a :class:`Question`. Output: an :class:`Inspection`, plain
-data. Invariant: a model is built once; it is run only if the question needs that.
+data. Invariant: a model is built once; it is run only if the question needs a run.
 """
 
 from __future__ import annotations
@@ -19,25 +19,23 @@ from torchfake.errors import (
     CheckpointError,
     InputsError,
 )
+from torchfake.inspect.contents.schemes import scheme_named, scheme_of_config
 from torchfake.inspect.contents.tree import ModuleNode
-from torchfake.inspect.contents.weights import (
-    Weights,
-    scheme_named,
-    scheme_of_config,
-    unquantized,
-    weights_by,
-)
+from torchfake.inspect.contents.weights import Weights, unquantized, weights_by
 from torchfake.inspect.dataflow.model_graph import DataflowGraph, graph_of
+from torchfake.inspect.inputs.example_inputs import has_inputs
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fits
+from torchfake.inspect.next_commands import with_commands
 from torchfake.inspect.question import (
     Question,
     answer_or_advise,
     check_inputs,
     inputs_for,
-    with_commands,
 )
 from torchfake.inspect.records.record import Record
+from torchfake.inspect.steps.quantized import library_is_missing
+from torchfake.inspect.steps.step import check_trains
 from torchfake.inspect.summary import Summary, summary
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.options import device_named, dtype_named
@@ -46,7 +44,7 @@ from torchfake.inspect.targets.saved_tensors import module_of_saved
 from torchfake.inspect.targets.target import Target
 
 SIZES_OF_CONFIG = "sizes are those of its config: "
-"""The beginning of a note on a checkpoint that cannot be read."""
+"""The beginning of the note about a checkpoint that cannot be read."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,14 +55,16 @@ class Inspection(Record):
     summary: Summary
     resolve_seconds: float  # importing and finding the target
     build_seconds: float  # building the model and reading its tree
-    peak_rss_bytes: int | None  # of the process; None where the platform does not report it
-    peak_rss_increase_bytes: int | None  # by how much building raised it
+    peak_rss_bytes: int | None  # of the process; None if the platform does not report it
+    peak_rss_increase_bytes: int | None  # the increase of that peak by building
     notes: tuple[str, ...] = ()
-    weights: Weights | None = None  # quantized, if that was asked, or its config says so
-    has_inputs: bool = False  # whether inputs can be made up for it, to run it
+    weights: Weights | None = None  # quantized, if the question or the config says so
+    has_inputs: bool = False  # whether inputs can be generated for the model
     estimate: Estimate | None = None  # if the question needs a run
-    fits: Fits | None = None  # if it names GPUs
-    graph: DataflowGraph | None = None  # if it is asked for
+    fits: Fits | None = None  # if the question names GPUs
+    graph: DataflowGraph | None = None  # if the question asks for it
+    config_words: tuple[str, ...] = ()  # the changes of the config, as on the command line
+    option_words: tuple[str, ...] = ()  # the dtype, and how weights are quantized, likewise
 
     @property
     def tree(self) -> ModuleNode:
@@ -94,10 +94,10 @@ class Inspection(Record):
         }
         if self.weights is not None:
             found["weights"] = self.weights.to_dict()
-        if self.estimate is not None:
-            found["estimate"] = self.estimate.to_dict()
         if self.fits is not None:
-            found["fits"] = [fit.to_dict() for fit in self.fits]
+            found |= self.fits.to_dict()
+        elif self.estimate is not None:
+            found["estimate"] = self.estimate.to_dict()
         return found
 
 
@@ -109,19 +109,19 @@ def inspect_target(
     device: str = "cpu",
     question: Question | None = None,
 ) -> Inspection:
-    """Build what a TARGET names, without its weights, and describe it.
+    """Build the model that a TARGET names, without its weights, and describe it.
 
     Args:
         text: a TARGET, see :func:`torchfake.inspect.resolve`.
         overrides: changes of the config or arguments, each as ``key=value``.
         dtype: the name of the floating-point dtype to build in.
         device: the name of the device to build on; no GPU is needed.
-        question: what else to find out about it.
+        question: what else to find out about the model.
 
     Raises:
         TargetError: if the target, an override or the dtype is invalid, or building fails.
         InputsError: if inputs cannot be generated.
-        CheckError: if the model does not run on them.
+        CheckError: if the model does not run on its inputs.
         DeviceError: if fakes cannot be on `device`.
         MissingExtraError: if transformers is needed and not installed.
 
@@ -130,7 +130,7 @@ def inspect_target(
     (16, {'cpu': (16, 64)})
     """
     question = question or Question()
-    _check_weights(question, dtype)
+    _check_options(question, dtype)
     build_device = device_named(device)
     build_dtype = None if dtype is None else dtype_named(dtype)
     start = time.perf_counter()
@@ -144,13 +144,14 @@ def inspect_target(
             module, notes = _as_saved(target, module, question)
         elif question.weights is None:
             quantized = _saved_quantized(target, built.module, quantized)
-    runs = question.runs and question.weights is None
+    runs = question.runs and (question.names_step or not _sizes_alone(module, question))
     answers: dict[str, Any] = (
         answer_or_advise(module, question) if runs else {"summary": summary(module)}
     )
+    given = tuple(word for pair in overrides for word in ("--config", pair))
     if answers.get("fits") is not None:
-        given = [word for pair in overrides for word in ("--config", pair)]
         answers["fits"] = with_commands(answers["fits"], [text, *given], dtype, question)
+    named = {"--dtype": dtype, "--weights": question.weights}
     return Inspection(
         target=text,
         resolve_seconds=resolve_seconds,
@@ -158,34 +159,42 @@ def inspect_target(
         peak_rss_bytes=built.peak_rss_bytes,
         peak_rss_increase_bytes=built.peak_rss_increase_bytes,
         notes=notes,
-        has_inputs=hasattr(module, "main_input_name"),  # it is of transformers
+        has_inputs=has_inputs(module),
         weights=quantized,
+        config_words=given,
+        option_words=tuple(w for name, x in named.items() if x for w in (name, x)),
         **answers,
     )
 
 
-def _check_weights(question: Question, dtype: str | None) -> None:
-    """Refuse what no kernel runs, and what is not asked together."""
+def _check_options(question: Question, dtype: str | None) -> None:
+    """Refuse to run weights that are merely cast to 8 bits, unknown schemes, and targets without
+    adapters.
+    """
+    if question.lora is None and question.lora_target:
+        raise InputsError("--lora-target names layers of adapters: give their rank, --lora 16")
     if question.weights is not None:
         scheme_named(question.weights)
-    if question.weights is None:
-        if question.runs and dtype is not None and dtype_named(dtype).itemsize < 2:
-            raise InputsError(
-                f"--dtype {dtype}: no kernel multiplies weights that are cast to {dtype} as they "
-                "are, so nothing fits; for the size of quantized weights give --weights fp8, and "
-                "to run a quantized model quantize it (its library's layers run as fakes)"
-            )
-        return
-    alone = replace(question, weights=None, gpus=None, vary=None)
-    if alone.runs:
+        if question.names_step:
+            check_trains(question.weights, question.lora, trains=question.trains)
+    elif question.runs and dtype is not None and dtype_named(dtype).itemsize < 2:
         raise InputsError(
-            "--weights is the size of the weights alone: leave out what is to be run, such as "
-            "--batch, --seq, --train and --serve"
+            f"--dtype {dtype}: no kernel multiplies weights that are cast to {dtype} as they "
+            "are, so nothing fits; to run quantized weights give --weights fp8"
         )
 
 
+def _sizes_alone(module: nn.Module, question: Question) -> bool:
+    """Whether only the size of quantized weights can be compared with GPUs: the library is missing
+    that runs them, or no inputs can be generated.
+    """
+    if question.weights is None:
+        return False
+    return library_is_missing(question.weights) or not has_inputs(module)
+
+
 def _quantized(module: nn.Module, target: Target, question: Question) -> Weights | None:
-    """The weights quantized as the question says, or as the target's config does."""
+    """The weights quantized as the question or the target's config says; None if neither does."""
     gpus = question.gpus
     named = {} if gpus is None else named_profiles(gpus) or usual_profiles()
     if question.weights is not None:
@@ -196,7 +205,7 @@ def _quantized(module: nn.Module, target: Target, question: Question) -> Weights
 
 
 def _saved_quantized(target: Target, module: nn.Module, known: Weights | None) -> Weights | None:
-    """The bytes in the files of a quantized checkpoint; what its config says, without them."""
+    """The weights in the files of a quantized checkpoint; `known`, if these cannot be read."""
     assert target.saved is not None
     assert target.quantization is not None
     try:
@@ -213,7 +222,7 @@ def _saved_quantized(target: Target, module: nn.Module, known: Weights | None) -
 def _as_saved(
     target: Target, module: nn.Module, question: Question
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """What is in the checkpoint of a target, if it is not to be run, and notes."""
+    """A module of the tensors in a target's checkpoint, or `module` if it is to be run; notes."""
     assert target.saved is not None
     if question.runs:
         return module, (*target.notes, "built from its config: its checkpoint was not read")
@@ -233,17 +242,17 @@ def graph_target(
     dtype: str | None = None,
     **options: Any,
 ) -> DataflowGraph:
-    """Build what a TARGET names, and find what its modules pass to each other.
+    """Build the model that a TARGET names, and return the data flow between its modules.
 
     Args:
         text: a TARGET.
-        question: its sizes, its inputs, and who answers.
-        overrides: ``key=value`` each, for its config or arguments.
-        dtype: the floating point dtype to build in, by name.
-        options: those of :func:`torchfake.graph_of`.
+        question: the inputs or their sizes, and the answers to unknown values.
+        overrides: changes of the config or arguments, each as ``key=value``.
+        dtype: the name of the floating-point dtype to build in.
+        options: options of :func:`torchfake.graph_of`.
 
     Raises:
-        TargetError: as of :func:`inspect_target`; as are InputsError and CheckError.
+        TargetError, InputsError, CheckError: as :func:`inspect_target`.
     """
     build_dtype = None if dtype is None else dtype_named(dtype)
     module = build(resolve(text, overrides=overrides), dtype=build_dtype, device=None).module

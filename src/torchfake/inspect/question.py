@@ -1,75 +1,90 @@
-"""A question about a model, and its answers that need a run.
+"""A question about a model, and the answers that need a run.
 
 Input: a module, and a :class:`Question`. Output: summary, estimate, fits and graph. Invariant: the
-module is run on fakes of inputs, given or made up, and is checked to run on them before.
+module is run on fakes, of given or generated inputs, after a check that it runs on them.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import (
+    AlikeGpus,
+    CudaProfile,
+    named_profiles,
+    usual_profiles,
+)
 from torchfake.errors import CheckError, InputsError, TorchFakeError, UnknownValueError
 from torchfake.inspect.check import check
 from torchfake.inspect.dataflow.model_graph import graph_of
 from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
-from torchfake.inspect.inputs.written import WrittenInputs, inputs_advice
-from torchfake.inspect.memory import several_gpus
+from torchfake.inspect.inputs.hints import inputs_advice
+from torchfake.inspect.inputs.written import WrittenInputs
 from torchfake.inspect.memory.estimate import estimate
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fits, fit
+from torchfake.inspect.memory.fit import fit
 from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.serve import Serve
+from torchfake.inspect.steps.adapters import lora_config
+from torchfake.inspect.steps.execution import set_training
 from torchfake.inspect.summary import summary
+
+DEFAULT_OPTIMIZER = "adamw"
+"""The optimizer of a training step for which none is named, as in ``torchfake plan``."""
 
 
 @dataclass(frozen=True)
 class Question:
     """What to find out about a target, in addition to its structure."""
 
-    batch: int | None = None  # run it on a batch of this size
-    seq: int | None = None  # of sequences of this length
-    train: bool = False  # a training step, not inference
-    optimizer: str | None = None  # of the training step
+    batch: int | None = None  # batch size of the run
+    seq: int | None = None  # sequence length of the run
+    train: bool = False  # run a training step, not inference
+    optimizer: str | None = None  # of the training step; None: AdamW, "none": without one
     autocast: str | None = None  # the dtype of torch.autocast
-    decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
-    gpus: tuple[str | CudaProfile, ...] | None = None  # whether it fits on these; () for all
-    vary: str | None = None  # find the largest "batch" or "seq" that fits on them
-    answer: str | None = None  # of questions about values that do not exist, by name
+    decode: tuple[int, int] | None = None  # numbers of prompt tokens and of new tokens
+    gpus: tuple[str | CudaProfile, ...] | None = None  # GPUs to fit on; (): the usual ones
+    vary: str | None = None  # find the largest "batch" or "seq" that fits on the GPUs
+    answer: str | None = None  # supplies unknown values, by name
     allocator: str | None = None  # options of CUDA's caching allocator
     accumulate: int = 1  # micro-batches of the training step
-    keep_gradients: bool = False  # between steps, set to zero
-    serve: Serve | None = None  # sequences that are to be served
-    weights: str | None = None  # the size of the weights quantized so; nothing is run
+    keep_gradients: bool = False  # gradients are zeroed between steps, not freed
+    serve: Serve | None = None  # the serving workload
+    weights: str | None = None  # the scheme by which the weights are quantized
     inputs: tuple[str, ...] = ()  # of forward, as text: "8,64", "ids=int64[8,64]"
-    profiles_options: tuple[str, ...] = ()  # of the command line: the file of the GPUs
-    graph: bool = False  # what its modules pass to each other, too, if it is run
+    profiles_options: tuple[str, ...] = ()  # options of the command line that name a file of GPUs
+    lora: int | None = None  # the rank of LoRA adapters, which are trained in place of the weights
+    lora_target: tuple[str, ...] = ()  # the ends of the names of layers that have adapters
+    graph: bool = False  # whether to return the data flow graph too, if the model is run
 
     @property
     def runs(self) -> bool:
-        """Whether the model has to be run to answer it."""
+        """Whether the model has to be run to answer the question."""
+        return self.names_step or self.gpus is not None
+
+    @property
+    def names_step(self) -> bool:
+        """Whether the question describes a step, and not only GPUs and weights."""
         options = (self.batch, self.seq, self.optimizer, self.autocast, self.decode)
-        given = (*options, self.gpus, self.answer, self.allocator, self.serve)
+        given = (*options, self.answer, self.allocator, self.serve)
         return self.trains or bool(self.inputs) or any(option is not None for option in given)
 
     @property
     def trains(self) -> bool:
         """Whether a training step is run."""
-        given = self.optimizer is not None or self.accumulate > 1
+        given = self.optimizer is not None or self.accumulate > 1 or self.lora is not None
         return self.train or given or self.keep_gradients
 
 
 def answer_or_advise(module: nn.Module, question: Question) -> dict[str, Any]:
-    """The fields of an inspection that need a run.
+    """Run the module, and return the fields of an inspection that need a run.
 
     Raises:
-        UnknownValueError: naming the option by which values are answered; and what a run raises.
+        UnknownValueError: if the run reads an unknown value; the message names ``--answer``.
     """
     try:
         return _answer(module, question)
@@ -80,7 +95,7 @@ def answer_or_advise(module: nn.Module, question: Question) -> dict[str, Any]:
 
 
 def _answer_served(module: nn.Module, question: Question, serve: Serve) -> dict[str, Any]:
-    """What serving takes; token ids are made as they are needed."""
+    """The answers if the model is served, which needs no inputs."""
     if question.trains or any((question.batch, question.seq, question.decode, question.inputs)):
         raise InputsError(
             "--serve says what is run: leave out --batch, --seq, --input, --decode, --train"
@@ -89,6 +104,7 @@ def _answer_served(module: nn.Module, question: Question, serve: Serve) -> dict[
     found = estimate(
         module,
         serve=serve,
+        weights=question.weights,
         autocast=question.autocast,
         gpu=gpus[0] if gpus else None,
         answer=question.answer,
@@ -99,16 +115,18 @@ def _answer_served(module: nn.Module, question: Question, serve: Serve) -> dict[
 
 
 def _answer(module: nn.Module, question: Question) -> dict[str, Any]:
-    """Make inputs, check that the module runs on them, then run the step and the summary."""
+    """The answers to a question; the module is first checked to run on the inputs."""
     if question.serve is not None:
         return _answer_served(module, question, question.serve)
     trains = question.trains
+    set_training(module, "training" if trains else "inference")  # detectors check it, batch norms
     inputs = inputs_for(module, question)
     check_inputs(module, inputs, question)
-    found = _estimate(module, inputs, question, trains=trains)
     gpus = question.gpus
+    is_another_run = question.decode is not None or question.lora is not None
+    found = _estimate_on_any(module, inputs, question, trains=trains)
     return {
-        "summary": summary(module, *inputs, answer=question.answer),
+        "summary": summary(module, *(() if is_another_run else inputs), answer=question.answer),
         "estimate": found,
         "fits": None if gpus is None else fit(found, *gpus, vary=question.vary),
         "graph": graph_of(module, *inputs, answer=question.answer) if question.graph else None,
@@ -119,22 +137,25 @@ def check_inputs(module: nn.Module, inputs: tuple[Any, ...], question: Question)
     """Refuse inputs that a module does not run on.
 
     Raises:
-        CheckError: naming where it fails, and the option by which inputs are given a dtype.
+        CheckError: if the module fails; the message may advise to name the dtype of an input.
     """
     try:
         check(module, *inputs, answer=question.answer)
     except CheckError as error:
-        if "scalar types: Long" not in str(error) or not question.inputs:
-            raise
-        error.args = (
-            f"{error}; name the dtype of an input of indices: --input int64[8,64]",
-            *error.args[1:],
-        )
+        advice = ""
+        if "index out of range in self" in str(error):
+            advice = (
+                "an index is past the last row of the table: take a larger vocabulary (--config "
+                "vocab_size=...), or if it is a table of positions, a shorter sequence (--seq)"
+            )
+        elif "scalar types: Long" in str(error) and question.inputs:
+            advice = "name the dtype of an input of indices: --input int64[8,64]"
+        error.args = (f"{error}; {advice}" if advice else str(error), *error.args[1:])
         raise
 
 
 def inputs_for(module: nn.Module, question: Question) -> tuple[Any, ...]:
-    """The inputs that are given, or else made up."""
+    """The inputs that the question gives as text, otherwise generated inputs."""
     if not question.inputs:
         if base_model(module) is None:
             raise InputsError(inputs_advice(module))
@@ -147,47 +168,45 @@ def inputs_for(module: nn.Module, question: Question) -> tuple[Any, ...]:
     return WrittenInputs(module, question.inputs).make()
 
 
-def _estimate(
+def _estimate_on_any(
     module: nn.Module, inputs: tuple[Any, ...], question: Question, *, trains: bool
 ) -> Estimate:
+    """The estimate on the first GPU; of quantized weights, which are for some GPUs alone, on the
+    first one that they run on.
+    """
     gpus = question.gpus
+    if question.weights is None or gpus is None:
+        alike = AlikeGpus(*named_profiles(gpus).values()) if gpus else None
+        return _estimate(module, inputs, question, alike, trains=trains)
+    *others, last = gpus or tuple(usual_profiles())
+    for gpu in others:
+        with contextlib.suppress(InputsError):
+            return _estimate(module, inputs, question, gpu, trains=trains)
+    return _estimate(module, inputs, question, last, trains=trains)
+
+
+def _estimate(
+    module: nn.Module, inputs: tuple[Any, ...], question: Question, gpu: Any, *, trains: bool
+) -> Estimate:
+    lora = question.lora
+    peft = None if lora is None else lora_config(module, lora, question.lora_target)
     try:
         return estimate(
             module,
             *inputs,
-            optimizer=question.optimizer,
+            optimizer=(question.optimizer or DEFAULT_OPTIMIZER) if trains else None,
             mode="training" if trains else None,
             autocast=question.autocast,
             decode=question.decode,
-            gpu=gpus[0] if gpus else None,
+            gpu=gpu,
             answer=question.answer,
+            weights=question.weights,
+            peft=peft,
             allocator=question.allocator,
             accumulate=question.accumulate,
             keep_gradients=question.keep_gradients,
         )
     except TorchFakeError:
         raise
-    except Exception as error:  # of the backward pass, or the optimizer
+    except Exception as error:  # raised by the backward pass or the optimizer
         raise InputsError(f"the step does not run: {one_line(error)}") from error
-
-
-def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question: Question) -> Fits:
-    """With what to run where it fits on none, as commands."""
-    if fits.fits:
-        return fits
-    commands, names = [], [fit.gpu for fit in fits]
-    gpus = ["--gpu", ",".join(names), *question.profiles_options] if question.gpus else []
-    if not question.trains and question.serve is None:
-        sizes = {"--batch": question.batch, "--seq": question.seq}
-        words = [word for name, size in sizes.items() if size for word in (name, str(size))]
-        words += [word for given in question.inputs for word in ("--input", given)]
-        is_large = dtype is None and any(
-            p.dtype == torch.float32 for p in fits.estimate.subject.module.parameters()
-        )
-        smaller = [*words, "--dtype", "bf16"] if is_large else ["--weights", "int4"]
-        commands.append(shlex.join(["torchfake", "fit", *target, *smaller, *gpus]))
-    if fits.layout is not None and question.serve is None and question.decode is None:
-        options = [*target[1:], *question.profiles_options]
-        options += [] if question.answer is None else ["--answer", question.answer]
-        commands.append(several_gpus.command(fits.layout, target[0], options, question.inputs))
-    return replace(fits, next_commands=tuple(commands))

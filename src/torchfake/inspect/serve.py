@@ -1,11 +1,12 @@
-"""How a model is to be served: how many sequences, how long, with which cache.
+"""A serving workload: the number and length of sequences, and the kind of cache.
 
 Input: arguments of a :class:`Serve`, or their text on the command line. Output: a :class:`Serve`.
-Invariant: what contradicts itself is refused when it is made.
+Invariant: the constructor refuses arguments that contradict each other.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -19,13 +20,13 @@ from torchfake.observe import AnswerFunction, Question
 
 PAGED, QUANTIZED = "paged", "quantized"
 CACHES = (PAGED, "dynamic", "static", QUANTIZED, "offloaded", "offloaded_static")
-"""Caches by name: blocks of an engine, and those that ``generate`` of transformers makes."""
+"""Names of caches: the paged cache of an engine, and the caches of transformers' ``generate``."""
 
 INTEGERS = {"int8": 8, "int4": 4, "int3": 3, "int2": 2, "int1": 1}
-"""Names of integer dtypes of a cache, and their bits."""
+"""Bits per value of a cache, by the name of the integer dtype."""
 
 FP8 = ("fp8", "float8_e4m3fn", "float8_e5m2")
-"""Names of 8-bit floats of a cache."""
+"""Names of 8-bit floating point dtypes of a cache."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Serve:
         return self.context - 1 if self.prompt is None else self.prompt
 
     def resized(self, vary: str, size: int) -> Serve | None:
-        """The same for so many ``"users"``, or for a ``"context"`` of so many tokens, in which a
-        prompt is as long as fits; None where a context is too short for a prompt and an answer.
+        """The workload with another number of ``"users"``, or another length of ``"context"``, to
+        which the prompt is shortened; None if it leaves no room for a prompt and an answer.
         """
         if vary == "users":
             return replace(self, users=size)
@@ -99,19 +100,20 @@ class Serve:
 
     @property
     def dtype_name(self) -> str | None:
-        """The name of the cache's dtype, without "torch."; None: the model's."""
+        """The name of the cache's dtype, without "torch."; None for the model's dtype."""
         return None if self.cache_dtype is None else str(self.cache_dtype).removeprefix("torch.")
 
     @property
     def cache_name(self) -> str:
-        """The name of the cache, or of the function that makes it."""
+        """The name of the cache, or of the function that creates it."""
         if isinstance(self.cache, str):
             return self.cache
         return getattr(self.cache, "__name__", type(self.cache).__name__)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, as a dict for JSON."""
-        return {**self.__dict__, "cache": self.cache_name, "cache_dtype": self.dtype_name}
+        named = {"cache": self.cache_name, "cache_dtype": self.dtype_name}
+        return {**self.__dict__, **named, "prompt_length": self.prompt_length}
 
 
 def _check_cache(cache: Any) -> None:
@@ -142,7 +144,7 @@ def _check_dtype(serve: Serve) -> None:
 
 
 def float_dtype(serve: Serve) -> torch.dtype | None:
-    """The floating point dtype of a cache; None: the model's, or integers.
+    """The floating point dtype of a cache; None for the model's dtype, or an integer dtype.
 
     Raises:
         TargetError: if there is no dtype of that name.
@@ -153,8 +155,8 @@ def float_dtype(serve: Serve) -> torch.dtype | None:
 
 
 def answers_of(serve: Any) -> AnswerFunction | None:
-    """Who answers questions about values, if nobody else does: HQQ asks whether its error has
-    become smaller, and tries once more if so, while it holds the last result.
+    """The function that supplies unknown values by default. When HQQ quantizes a cache, it repeats
+    an iteration if its error has decreased; the answer is yes, because that holds more memory.
     """
     return _smaller if isinstance(serve, Serve) and serve.cache == QUANTIZED else None
 
@@ -164,10 +166,10 @@ def _smaller(question: Question) -> bool | None:
 
 
 def parse_serve(text: str) -> Serve:
-    """The :class:`Serve` that a text names: ``CONTEXT`` or ``CONTEXT,KEY=VALUE,...``.
+    """The :class:`Serve` that a text describes: ``CONTEXT`` or ``CONTEXT,KEY=VALUE,...``.
 
     Raises:
-        TargetError: if it is no such text.
+        TargetError: if the text does not have this form.
         InputsError: as :class:`Serve` does.
 
     >>> parse_serve("8192,users=16,cache=static").users
@@ -177,13 +179,16 @@ def parse_serve(text: str) -> Serve:
     values: dict[str, Any] = {}
     for i, part in enumerate(text.split(",")):
         key, _, value = part.strip().partition("=")
-        if i == 0 and key.isdecimal():
+        if i == 0 and re.fullmatch(r"\d+k?", key, re.IGNORECASE):
             key, value = "context", key
         if key not in known:
             raise TargetError(
                 f"--serve {text!r}: give CONTEXT,KEY=VALUE,... such as 8192,users=16,cache=static; "
                 f"{part.strip()!r} is none of {', '.join(known)}{did_you_mean(key, known)}"
             )
+        if found := re.fullmatch(r"(\d+)k", value, re.IGNORECASE):
+            number = 1024 * int(found[1])
+            raise TargetError(f"--serve {text!r}: write {value} as a number, {key}={number}")
         values[key] = int(value) if value.isdecimal() else value
     if "context" not in values:
         raise TargetError(f"--serve {text!r} names no context: 8192, or context=8192")

@@ -1,6 +1,6 @@
-"""What a module is: its tree, its sizes, and for given inputs its outputs and operations.
+"""The summary of a module: its tree, its sizes, and with inputs its outputs and FLOPs.
 
-Input: a module and, optionally, inputs. Output: a :class:`Summary`, plain data that shows itself as
+Input: a module and, optionally, inputs. Output: a :class:`Summary`, plain data that is displayed as
 text, in a terminal and in a notebook. Invariant: the module is not run; a fake copy of it is.
 """
 
@@ -17,6 +17,7 @@ from torch import nn
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.errors import InputsError
+from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict
 from torchfake.inspect.contents.experts import Active, active_and_inactive, active_to_dict
 from torchfake.inspect.contents.tree import ModuleNode, count_by, read_module
 from torchfake.inspect.copies.workload import check_module, workload_of
@@ -39,13 +40,14 @@ class Summary(Record):
 
     tree: ModuleNode
     inputs: Any = None  # as to_specs() returns them: specs in place of tensors
-    outputs: dict[str, Any] = field(default_factory=dict)  # by full name, of its first call
-    flops: dict[str, Flops] = field(default_factory=dict)  # by full name, of its descendants too
-    answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
-    active: Active | None = None  # of a mixture of experts: what computes a token
-    depth: int | None = None  # levels of the tree that are shown; all, if None
+    outputs: dict[str, Any] = field(default_factory=dict)  # of the first call, by full name
+    flops: dict[str, Flops] = field(default_factory=dict)  # with descendants, by full name
+    answers: tuple[Answer, ...] = ()  # to questions about unknown values
+    active: Active | None = None  # of a mixture of experts: the parameters used for one token
+    depth: int | None = None  # levels of the tree that are shown; None: all
     inactive: dict[str, int] = field(default_factory=dict)
-    """Parameters of routed experts that do not compute a token, by full name of the module."""
+    """Parameters of routed experts that are not used for one token, by full name of the module."""
+    uncounted: tuple[Uncounted, ...] = ()  # the operators that ran whose FLOPs are not known
 
     @cached_property
     def by_dtype(self) -> dict[str, tuple[int, int]]:
@@ -77,11 +79,12 @@ class Summary(Record):
             found["inputs"] = to_json(self.inputs)
             found["outputs"] = {name: to_json(out) for name, out in self.outputs.items()}
             found["flops"] = {name: flops.to_dict() for name, flops in self.flops.items()}
+            found.update(uncounted_to_dict(self.uncounted))
             found.update(answers_to_dict(self.answers))
         return found
 
     def to_pandas(self) -> Any:
-        """One row per module, identical blocks folded, as a pandas DataFrame.
+        """The tree as a pandas DataFrame, one row per module, identical blocks folded.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -89,7 +92,7 @@ class Summary(Record):
         return data_frame(self._rows(self.tree, ""))
 
     def active_of(self, names: list[str], num_parameters: int) -> int:
-        """How many of the parameters of several modules are used for one token."""
+        """The number of parameters used for one token, of several modules with `num_parameters`."""
         return num_parameters - sum(self.inactive.get(name, 0) for name in names)
 
     def _active_of(self, node: ModuleNode, path: str) -> dict[str, int]:
@@ -133,7 +136,8 @@ def summary(
 
     Identical blocks are folded. With inputs, the result also has the output shape of each module
     and its FLOPs, forward and backward, counted as by
-    ``torch.utils.flop_counter.FlopCounterMode``: a multiply-add counts as two.
+    ``torch.utils.flop_counter.FlopCounterMode``: a multiply-add counts as two. Operators whose
+    FLOPs are not known are listed in ``uncounted``.
 
     Args:
         module: fake, deferred or real; it is not modified.
@@ -171,9 +175,12 @@ def summary(
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
     with inputs_explained(module, inputs):
-        flops = count_flops(fake_copy)
+        counted = count_flops(fake_copy)
     specs = to_specs(fake_copy.inputs)
-    return Summary(tree, specs, outputs, flops, fake_copy.answers, active, depth, inactive)
+    flops, uncounted = counted
+    return Summary(
+        tree, specs, outputs, flops, fake_copy.answers, active, depth, inactive, uncounted
+    )
 
 
 def _record_output(

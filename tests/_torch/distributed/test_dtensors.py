@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from torchfake import fake_like, fake_mode
+from torchfake import deferred_init, fake_like, fake_mode, materialize_module
 from torchfake._torch.distributed import dtensors, training
 
 
@@ -296,3 +296,12 @@ def test_accumulators_are_called_once_and_the_end_of_the_pass_after_them() -> No
     (leaf * leaf).sum().backward()
     assert calls == ["accumulated", "ended"]
     assert training.accumulator_of(leaf) is node
+
+
+def test_what_was_deferred_is_known(mesh: DeviceMesh) -> None:
+    """As long as it lives."""
+    module = fully_shard(deferred_init(nn.Linear, 4, 8), mesh=mesh)
+    assert module.weight not in dtensors.materialized
+    materialize_module(module)
+    assert module.weight in dtensors.materialized
+    assert fully_shard(nn.Linear(4, 8), mesh=mesh).weight not in dtensors.materialized

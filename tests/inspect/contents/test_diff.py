@@ -63,7 +63,7 @@ def test_a_model_is_equal_to_its_fake_copies(name: str) -> None:
         tensors = [*real.parameters(), *real.buffers()]
         assert found.a.size_bytes == found.b.size_bytes == sum(t.nbytes for t in tensors)
         assert found.a.num_tensors == len(tensors)
-        assert found.num_equal == len(found.a.tensors)
+        assert found.num_equal == len(tensors)
     assert is_deferred(deferred)
 
 
@@ -162,6 +162,19 @@ def test_what_differs_from_a_checkpoint(tmp_path: Path) -> None:
         {"head.weight": ("shape",), "layers.0.bias": ("dtype",)},
     )
     assert "norm.unsaved" not in found.a.tensors
+
+
+def test_a_tied_tensor_that_differs_is_counted_once() -> None:
+    def tied(width: int) -> nn.Module:
+        first, second = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        second.weight = first.weight
+        return nn.Sequential(first, second, nn.Linear(2, 2, bias=False))
+
+    found = diff(tied(4), tied(8))
+    assert found.headline == "different: 1 in both and different; 1 alike"
+    assert [change.name for change in found.changed] == ["0.weight", "1.weight"]
+    assert "\ndifferent (1)\n" in str(found)
+    assert diff(tied(4), nn.Sequential()).headline == "different: 2 only in A; 0 alike"
 
 
 def test_tied_tensors_are_in_a_file_under_either_name(tmp_path: Path) -> None:

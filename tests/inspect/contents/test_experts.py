@@ -52,6 +52,15 @@ def test_lists_of_experts() -> None:
     assert found == (4 * 8 + 3 * 16 + 16, ("3 of 8",))
 
 
+def test_a_grid_of_experts_without_a_number_is_not_counted() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.ones(2, 2, 4, 4))
+
+    assert active_parameters(nn.ModuleDict({"experts": Experts()})) is None
+
+
 @pytest.mark.parametrize("names_chosen", [False, True])
 def test_finding_them_is_linear(names_chosen: bool) -> None:
     """In calls of functions. Where no router says how many are chosen, each expert asks."""
@@ -106,5 +115,30 @@ def test_the_tree_says_which_parameters_are_active() -> None:
     assert found.inactive["model.layers.0.mlp"] == found.inactive["model.layers.0.mlp.experts"]
     rows = found._rows(found.tree, "")
     assert next(rows)["num_active"] == found.active.num_parameters
-    assert "  active  " in str(found).splitlines()[0]
+    assert "  active  " in str(found).splitlines()[2]
     assert "active" not in str(summary(nn.Linear(3, 4)))
+
+
+@pytest.mark.parametrize("has_matrix", [False, True])
+def test_a_module_that_is_called_an_expert_need_not_hold_several(has_matrix: bool) -> None:
+    class Expert(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4, 4)) if has_matrix else None
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) if self.w is None else self.linear(x @ self.w)
+
+    class Owner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts, self.MyExpert = Expert(), Expert()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.experts(x) + self.MyExpert(x)
+
+    x = torch.ones(2, 4)
+    assert summary(Owner(), x).active is None
+    assert estimate(Owner(), x).active is None
+    assert "experts for" not in str(summary(Owner())) + str(estimate(Expert(), x))

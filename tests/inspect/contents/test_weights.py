@@ -10,7 +10,8 @@ from tests.inspect.small_models import model_and_inputs
 from torchfake import estimate, fake_mode, fit
 from torchfake.errors import DeviceError, InputsError
 from torchfake.inspect import Question, inspect_target, weights
-from torchfake.inspect.contents.weights import scheme_of_config, weights_by
+from torchfake.inspect.contents.schemes import scheme_of_config
+from torchfake.inspect.contents.weights import weights_by
 
 # By hand, of a weight of 512 x 384 in bfloat16, and of one of 96 x 200.
 BYTES = {
@@ -54,16 +55,24 @@ def test_what_transformers_keeps() -> None:
 def test_where_they_fit() -> None:
     with fake_mode():
         layer = nn.Linear(1 << 16, 1 << 16, bias=False)  # 17.2 GB, 2.15 GB in 4 bits
-    found = weights(layer, "int4", "T4, h100")
-    assert [(each.gpu, each.fits) for each in found.fits] == [
-        ("t4-16gb", True),
-        ("h100-80gb", True),
+    found = weights(layer, "nf4", "T4, h100")
+    assert [(each.gpu, each.verdict) for each in found.fits] == [
+        ("t4-16gb", "yes"),
+        ("h100-80gb", "yes"),
     ]
-    assert "the weights alone: t4-16gb, h100-80gb" in str(found)
+    said = (
+        "fits       yes for the weights alone, on 2 of 2 GPUs: t4-16gb, h100-80gb; no step was run"
+    )
+    assert str(found).startswith(f"{said}\n")
     assert "The model was not run" in str(found)
     assert found.to_dict()["fits"][0]["fits"] is True
+    few = weights(layer, "int4", "T4, h100")  # whose kernels need compute capability 8.0
+    assert [each.verdict for each in few.fits] == ["no", "yes"]
+    assert "\nnot on     t4-16gb: the library's kernels do not run there\n" in str(few)
+    assert str(few).startswith("fits       yes for the weights alone, on 1 of 2 GPUs: h100-80gb;")
+    assert str(weights(layer, "int4", "T4")).startswith("fits       no, on t4-16gb: ")
     assert not weights(nn.Sequential(*[layer] * 1), "int8", "rtx3080").fits[0].headroom_bytes < 0
-    with pytest.raises(InputsError, match="weights='int3' is not nf4, int4, int8, fp8"):
+    with pytest.raises(InputsError, match="weights='int3' is not nf4, bnb-int8, int4"):
         weights(layer, "int3")
     with pytest.raises(DeviceError, match="gpu='a100' may mean"):
         weights(layer, "int4", "a100")
@@ -73,12 +82,16 @@ CONFIGS = {
     "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     "int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
     "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
 }
 
 
 def test_schemes_of_configs() -> None:
     layer = nn.Linear(384, 512, bias=False)
     sizes = {"nf4": 98_304 + 4 * 3072 + 64, "int8": 196_608 + 4 * 512, "fp8": 196_608 + 4 * 12}
+    sizes |= {"awq": 98_304 + 3 * 512 // 2 + 2 * 3 * 512}
+    sizes |= {"gptq": sizes["awq"] + 4 * 384}
     for name, config in CONFIGS.items():
         found = scheme_of_config(config)
         assert found is not None
@@ -86,8 +99,29 @@ def test_schemes_of_configs() -> None:
     double = scheme_of_config({**CONFIGS["nf4"], "bnb_4bit_use_double_quant": True})
     assert double is not None
     assert weights_by(layer, *double, {}) == weights(layer, "nf4")
-    assert scheme_of_config({"quant_method": "gptq", "bits": 4}) is None
+    assert scheme_of_config({"quant_method": "hqq", "nbits": 4}) is None
     assert scheme_of_config({}) is None
+
+
+def test_sizes_of_gptq_and_awq_are_those_of_their_tensors() -> None:
+    """As gptqmodel's and AutoAWQ's layers register them."""
+    columns, rows, group = 4096, 11008, 128
+    packed = {
+        "qweight": torch.empty(columns // 8, rows, dtype=torch.int32, device="meta"),
+        "qzeros": torch.empty(columns // group, rows // 8, dtype=torch.int32, device="meta"),
+        "scales": torch.empty(columns // group, rows, dtype=torch.float16, device="meta"),
+    }
+    num_bytes = sum(tensor.nbytes for tensor in packed.values())
+    with fake_mode():
+        layer = nn.Linear(columns, rows, bias=False).half()
+    assert weights(layer, "awq").num_bytes == num_bytes
+    assert weights(layer, "gptq").num_bytes == num_bytes + columns * 4  # g_idx
+    ungrouped = scheme_of_config({"quant_method": "gptq", "bits": 8, "group_size": -1})
+    assert ungrouped is not None
+    small = nn.Linear(384, 512, bias=False)
+    assert weights_by(small, *ungrouped, {}).num_bytes == 384 * 512 + 512 + 2 * 512 + 4 * 384
+    narrow = nn.Linear(100, 512, bias=False)
+    assert weights(narrow, "awq").num_quantized == 0
 
 
 def test_of_a_target() -> None:
@@ -99,10 +133,6 @@ def test_of_a_target() -> None:
     assert found.fits is None
     assert found.to_dict()["weights"]["scheme"] == "int8"
     assert "quantized    16.8 MB (16.0 MiB) int8, 67.1 MB (64.0 MiB) unquantized" in str(found)
-    with pytest.raises(InputsError, match="--weights is the size of the weights alone"):
-        inspect_target(
-            "torch.nn:Linear", overrides=overrides, question=Question(weights="int8", batch=2)
-        )
     with pytest.raises(InputsError, match="is not nf4"):
         inspect_target("torch.nn:Linear", question=Question(weights="int3"))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
-from typing import ClassVar
+from collections.abc import Iterator, MutableMapping
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -87,3 +88,50 @@ def test_no_such_gpu_and_no_module() -> None:
         estimate(layer, x, gpu="h1000")
     with pytest.raises(TypeError, match="not the class Linear"):
         estimate(nn.Linear, x)
+
+
+class Batch(MutableMapping[str, torch.Tensor]):
+    """A mapping that is iterated over its first dim, as a TensorDict is."""
+
+    batch_size = torch.Size([])
+
+    def __init__(self, **tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return self.tensors[key]
+
+    def __setitem__(self, key: str, value: torch.Tensor) -> None:
+        self.tensors[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.tensors[key]
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("iteration over a 0-d tensordict")
+
+    def keys(self) -> Any:
+        return self.tensors.keys()
+
+    def items(self) -> Any:
+        return self.tensors.items()
+
+    def values(self) -> Any:
+        return self.tensors.values()
+
+
+def test_mappings_that_are_not_iterated_over_their_keys() -> None:
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch, self.linear = Batch(a=torch.ones(3)), nn.Linear(4, 4)
+
+        def forward(self, given: Batch) -> torch.Tensor:
+            return self.linear(given["x"])
+
+    found = estimate(Holds(), Batch(x=torch.ones(2, 4)))
+    assert found.peak.by_category["inputs"] == 32
+    assert "inference in fp32 on cpu" in str(found)

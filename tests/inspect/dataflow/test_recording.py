@@ -4,6 +4,7 @@ NaN where the first gives NaN, and all others give numbers that depend on nothin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -154,3 +155,23 @@ def test_torchscript_is_refused_by_name() -> None:
     model = nn.Sequential(torch.jit.script(nn.ReLU()))
     with pytest.raises(InputsError, match="0 is TorchScript"):
         graph_of(model, torch.ones(2))
+
+
+def test_inputs_of_a_decorated_forward_have_its_names() -> None:
+    """Those of ``inspect.signature``, and not those of the wrapper."""
+
+    def decorated(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(self, *args, **kwargs)
+
+        return wrapper
+
+    class Decorated(nn.Module):
+        @decorated
+        def forward(self, sample: Tensor, *more: Tensor, flag: bool = True) -> Tensor:
+            return sample + more[0]
+
+    x = torch.ones(2, 3)
+    graph = graph_of(Decorated(), x, torch.ones(2, 3))
+    assert [node.name for node in graph.nodes[:2]] == ["sample", "input 1"]

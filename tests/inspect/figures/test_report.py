@@ -73,7 +73,9 @@ def test_it_draws_itself_in_a_browser(page: Path) -> None:
 
 def test_a_module_and_its_inputs(tmp_path: Path) -> None:
     path = report(nn.Linear(3, 4), torch.ones(2, 3), tmp_path / "a.html", optimizer="sgd")
-    assert "training on cpu" in path.read_text(encoding="utf-8")
+    assert "training with sgd in fp32 on the sum of the output on cpu" in path.read_text(
+        encoding="utf-8"
+    )
     path = report(nn.Linear(3, 4), tmp_path / "b.html")
     assert "<h2>Modules</h2>" in path.read_text(encoding="utf-8")
 

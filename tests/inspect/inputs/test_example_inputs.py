@@ -33,7 +33,7 @@ TEXT = (
 VISION = "beit convnext dinov2 segformer timesformer vit vitdet yolos"
 
 
-SPEECH = "audio-spectrogram-transformer encodec speech_to_text wav2vec2 wav2vec2-bert whisper"
+SPEECH = "audio-spectrogram-transformer encodec omniasr_ctc speech_to_text wav2vec2 wav2vec2-bert whisper"
 
 
 TOGETHER = "clip llava lxmert qwen2_5_vl qwen2_5_vl_vision siglip2 xclip"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,8 @@ from torchfake import CudaProfile, fake_like, fake_mode, profiles
 from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.errors import DeviceError, InputsError
 from torchfake.inspect import Estimate, estimate, example_inputs, fit
+from torchfake.inspect.memory import peaks
+from torchfake.inspect.memory.estimate import measure
 
 
 def card(total_memory: int) -> CudaProfile:
@@ -196,3 +200,33 @@ def test_the_smallest_gpu_with_room_is_shown() -> None:
     none = fit(step, small, reserved_bytes=0)
     assert none.shown.gpu == small
     assert not none.fits
+
+
+def test_a_gpu_that_a_step_does_not_run_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(workload: Any, *args: Any, **options: Any) -> Any:
+        if workload.gpu.name == "Tesla T4":
+            raise InputsError("a kernel of the library needs compute capability 8.0")
+        return measure(workload, *args, **options)
+
+    with fake_mode():
+        model, x = nn.Linear(64, 64), torch.empty(8, 64)
+    monkeypatch.setattr(peaks, "measure", refusing)
+    found = fit(estimate(model, x), "t4-16gb", "h100-80gb")
+    assert found.refused == {"t4-16gb": "a kernel of the library needs compute capability 8.0"}
+    assert [fitted.gpu for fitted in found] == ["h100-80gb"]
+    first, second = str(found).splitlines()[:2]
+    assert first.startswith("fits            yes, on 1 of 2 GPUs: h100-80gb; inference in fp32")
+    assert second == "not on t4-16gb  a kernel of the library needs compute capability 8.0"
+    assert found.to_dict()["does_not_run_on"] == dict(found.refused)
+    with pytest.raises(InputsError, match=r"needs compute capability 8\.0"):
+        fit(estimate(model, x), "t4-16gb")
+
+
+def test_there_is_one_verdict() -> None:
+    step = estimate(layers(1024, 2), torch.empty(8, 1024), gpu=card(1 << 40))
+    reserved = step.peak_reserved_bytes
+    assert reserved is not None
+    found = fit(step, card(int(1.01 * reserved)), vary=None, reserved_bytes=0)
+    assert str(found).split()[:2] == ["fits", "tight:"]
+    said = found.to_dict()
+    assert said["verdict"] == said["fits"][0]["verdict"] == found[0].verdict == "tight"

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 
 from tests.inspect.memory.memory_oracle import loss_of
 from tests.inspect.small_models import MODELS, model_and_inputs
-from torchfake import estimate
+from torchfake import estimate, fake_mode
 
 
 def tracked(model: torch.nn.Module, inputs: dict[str, Any]) -> dict[str, int]:
@@ -48,3 +50,25 @@ def test_the_same_peak(name: str) -> None:
     )
     if found.peak.phase == "backward":  # in the optimizer, its temporaries are state to them
         assert ours["optimizer state"] == theirs["Optstate"]
+
+
+def test_what_torchs_tools_say_of_fakes() -> None:
+    """As docs/limits.md says."""
+    with fake_mode():
+        model, x = torch.nn.Linear(3, 4), torch.ones(2, 3)
+        tracker = MemTracker()
+        tracker.track_external(model)
+        with tracker:
+            model(x).sum().backward()
+        assert tracker.get_tracker_snapshot("peak") == {}
+        estimating = RuntimeEstimator()(estimate_mode_type="operator-level-cost-model")
+        with pytest.raises(AssertionError, match="No FakeTensorMode found"), estimating:
+            model(x)
+    with FakeTensorMode():
+        model, x = torch.nn.Linear(3, 4), torch.ones(2, 3)
+        tracker = MemTracker()
+        tracker.track_external(model)
+        with tracker:
+            model(x).sum().backward()
+        (found,) = tracker.get_tracker_snapshot("peak").values()
+        assert found["Total"] > 0

@@ -48,6 +48,18 @@ def test_what_is_reserved_holds_what_is_allocated(allocator: str | None) -> None
     assert found.to_dict()["peak_reserved_bytes"] == reserved.peak_reserved_bytes
 
 
+@pytest.mark.parametrize("allocator", [None, "expandable_segments:True", "max_split_size_mb:64"])
+def test_an_answer_for_one_capacity_is_none_for_another(allocator: str | None) -> None:
+    """What was reserved where no request was refused holds for all larger memories, and no other."""
+    most = trained(allocator).peak_reserved_bytes
+    assert most is not None
+    again = trained(allocator)
+    for share in (1.5, 1.0, 0.99, 0.95, 1.2, 0.9, 1.0):
+        capacity = int(share * most)
+        assert again.reserved_within(capacity) == trained(allocator).reserved_within(capacity)
+    assert again.reserved == trained(allocator).reserved
+
+
 def test_where_blocks_are_split_to_the_byte_what_is_allocated_is_the_estimate() -> None:
     """In expandable segments no rest is left on a block, so both sums are of the same storages."""
     found = trained("expandable_segments:True")

@@ -19,6 +19,8 @@ def test_as_text() -> None:
     expect(
         text,
         """\
+272 params | 1.09 kB (1.06 KiB) fp32
+
 module              output  parameters  % of total    bytes  buffer bytes  FLOPs forward  FLOPs backward  tensors
 Sequential          [2, 8]         272       100.0  1.09 kB          72 B            896          1.66 k
   (0) Linear        [2, 8]          40        14.7    160 B                          128             128  weight [8, 4], bias [8]

@@ -27,12 +27,17 @@ def test_of_an_estimate() -> None:
     model, inputs = model_and_inputs("gpt2")
     found = estimate(model, inputs, optimizer="adamw", gpu="t4-16gb", accumulate=2)
     assert first_line(found).startswith("fits yes: ")
-    assert first_line(found).endswith(" on Tesla T4; batch 2, seq 16, 2 micro-batches")
+    assert first_line(found).endswith(
+        " on Tesla T4; training with adamw in fp32, "
+        "batch 2 per GPU, global batch 4 (2 micro-batches), seq 16"
+    )
     assert "GiB) to spare" in first_line(found)
     assert f"<td>{first_line(found)[5:]}</td>" in found._repr_html_()
     assert first_line(estimate(model, inputs)).startswith("step ")
     decoded = estimate(model, inputs, decode=(8, 4), gpu="t4-16gb")
-    assert first_line(decoded).endswith("; batch 2, a prompt of 8, 4 new tokens")
+    assert first_line(decoded).endswith(
+        "; generation in fp32, batch 2 per GPU, a prompt of 8, 4 new tokens"
+    )
 
 
 def test_of_several_gpus() -> None:
@@ -40,11 +45,15 @@ def test_of_several_gpus() -> None:
     x = torch.empty(1_500_000, 4096, device="meta")
     large = estimate(layers(), x, optimizer="adamw", gpu="t4-16gb")
     assert first_line(large).startswith("fits no: ")
-    assert " missing, on Tesla T4; batch 1,500,000" in first_line(large)
+    does = "training with adamw in fp32 on the sum of the output"
+    assert f" missing, on Tesla T4; {does}, batch 1,500,000 per GPU" in first_line(large)
     several = fit(found, "t4-16gb", "h100-80gb", vary=None)
-    assert first_line(several) == "fits yes, on all 2 GPUs; batch 8"
+    assert first_line(several) == (
+        f"fits yes, on all 2 GPUs; {does}, batch 8 per GPU, global batch 8"
+    )
     assert first_line(fit(large, "t4-16gb", "a100-40gb", vary=None)) == (
-        "fits no, on none of the 2 GPUs; batch 1,500,000; on several GPUs: see torchfake plan"
+        f"fits no, on none of the 2 GPUs; {does}, batch 1,500,000 per GPU, global batch "
+        "1,500,000; on several GPUs: see torchfake plan"
     )
     some = fit(large, "t4-16gb", "b200-180gb", vary=None)
     assert first_line(some).startswith("fits yes, on 1 of 2 GPUs: b200-180gb;")
@@ -59,7 +68,10 @@ def test_of_a_plan() -> None:
         gpu="h100-80gb",
     )
     assert first_line(found).startswith("fits yes: ")
-    assert first_line(found).endswith("to spare, on NVIDIA H100 80GB HBM3; batch 4")
+    assert first_line(found).endswith(
+        "on NVIDIA H100 80GB HBM3; training with sgd in fp32 parameters on the sum of the output, "
+        "batch 4 per rank"
+    )
 
 
 def test_units_are_set() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -71,3 +73,47 @@ def test_optimizers_that_do_not_fit_the_module() -> None:
         estimate(layer, x, optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters()))
     with pytest.raises(InputsError, match="is not an optimizer: give a name"):
         estimate(layer, x, optimizer=3)
+
+
+class Offloading(torch.optim.Optimizer):
+    """Optimizers of single parameters behind the face of one, as torchao's CPUOffloadOptimizer is:
+    the constructor of the base class is not called.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.by_parameter = {p: torch.optim.AdamW([p]) for p in parameters}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return [group for each in self.by_parameter.values() for group in each.param_groups]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for each in self.by_parameter.values():
+            each.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for each in self.by_parameter.values():
+            each.zero_grad(set_to_none)
+
+
+def test_an_optimizer_that_holds_others() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), torch.ones(4, 64)
+    found = estimate(model, x, optimizer=Offloading, device="cuda")
+    same = estimate(model, x, optimizer="adamw", device="cuda")
+    state = "optimizer state"
+    assert (
+        found.timeline.num_bytes[-1][found.timeline.categories.index(state)]
+        == (same.timeline.num_bytes[-1][same.timeline.categories.index(state)])
+    )
+    optimizer = Offloading(model.parameters())
+    with pytest.raises(InputsError, match=r"optimizer=lambda parameters: Offloading\(parameters"):
+        estimate(model, x, optimizer=optimizer)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    program = estimate(step, x)
+    assert program.mode == "training"
+    assert program.by_module["0"][state] == 2 * (64 * 64 + 64) * 4 + 2 * 4

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,3 +135,48 @@ def test_a_library_that_is_not_installed_or_broken(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(errors.TorchFakeError, match="timm"):
         resolve("timm:vit_tiny")
+
+
+WITHOUT_SAFETENSORS = """
+import sys
+
+import torch
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "safetensors":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+
+from torchfake import deferred_init, estimate, materialize_module, save_materialized
+from torchfake.errors import MissingExtraError
+from torchfake.inspect import diff
+from torchfake.inspect.targets.resolve import resolve
+
+folder = sys.argv[1]
+save_materialized(deferred_init(torch.nn.Linear, 3, 4), folder)
+for make in (
+    lambda: resolve("transformers:LlamaForCausalLM"),
+    lambda: resolve("diffusers:UNet2DModel"),
+    lambda: diff(folder, torch.nn.Linear(3, 4)),
+    lambda: materialize_module(deferred_init(torch.nn.Linear, 3, 4), checkpoint=folder),
+):
+    try:
+        make()
+    except MissingExtraError as error:
+        print(error)
+print(estimate(torch.nn.Linear(3, 4), torch.ones(2, 3)).peak_bytes > 0)
+"""
+
+
+def test_missing_safetensors_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_SAFETENSORS, str(tmp_path / "weights")]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert made.stdout.splitlines() == [
+        "LlamaForCausalLM needs safetensors, which is not installed: pip install safetensors",
+        "diffusers needs safetensors, which is not installed: pip install safetensors",
+        'model.safetensors needs safetensors: pip install "torchfake[files]"',
+        'model.safetensors needs safetensors: pip install "torchfake[files]"',
+        "True",
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from torchfake import estimate, fake_mode, profiles
 from torchfake.inspect.timing.collectives import Links, seconds_of_message
@@ -202,3 +203,39 @@ def test_what_is_sent_without_a_ring() -> None:
     step = Message("permute", 10**9, "cp", 8)
     assert seconds_of_message(step, 8, links) == pytest.approx(1e9 / 360e9, rel=1e-2)
     assert seconds_of_message(step, 4, links) == pytest.approx(1e9 / 42.5e9, rel=1e-2)
+
+
+@pytest.mark.parametrize("runs_step", [False, True])
+def test_inference_mode_takes_as_long_as_no_grad(runs_step: bool) -> None:
+    """Composite operators are timed as their parts: a product is no elementwise operation."""
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.conv = nn.Linear(4096, 4096), nn.Conv2d(64, 64, 3)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return torch.einsum("ij,kj->ik", self.linear(x), x) @ x, self.conv(y)
+
+    class Decorated(Frozen):
+        forward = torch.inference_mode()(Frozen.forward)
+
+    with fake_mode():
+        plain, decorated = Frozen().bfloat16(), Decorated().bfloat16()
+        inputs = [torch.empty(s, dtype=torch.bfloat16) for s in ((2048, 4096), (4, 64, 56, 56))]
+    expected = estimate(plain, *inputs, gpu="h100-80gb")
+
+    def step(*args: torch.Tensor) -> Any:
+        with torch.inference_mode():
+            return plain(*args)
+
+    found = estimate(step if runs_step else decorated, *inputs, gpu="h100-80gb")
+    products = 2 * 2048 * 4096 * (4096 + 2048 + 2048)
+    convolution = 2 * 4 * 54 * 54 * 64 * 64 * 9
+    for each in (found, expected):
+        assert each.schedule is not None
+        assert each.schedule.flops == products + convolution
+        assert each.uncounted == ()
+    assert found.schedule.seconds == pytest.approx(expected.schedule.seconds, rel=0.01)
+    names = {command.name for command in found.commands}
+    assert names.isdisjoint({"aten::linear", "aten::einsum", "aten::matmul", "aten::conv2d"})

@@ -9,10 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchfake import fake_mode
+from tests.quantized_tensor import Quantized
+from torchfake import fake_mode, profiles
 from torchfake.inspect.timing.commands import LAUNCH, CommandRecorder, Place
-from torchfake.inspect.timing.formulas import flop_formulas
-from torchfake.inspect.timing.work import Work, bytes_touched, launches_nothing
+from torchfake.inspect.timing.efficiency import seconds_of, shares_of
+from torchfake.inspect.timing.hardware import HARDWARE
+from torchfake.inspect.timing.work import Work
 from torchfake.observe import Observer, observing
 
 MIB = 1 << 20
@@ -59,6 +61,37 @@ def test_products(works: Any) -> None:
     assert found.flops == 2 * 8 * 64 * 32 * 16
 
 
+def test_what_another_class_takes_apart_is_timed_as_its_parts(works: Any) -> None:
+    weight = Quantized.of(on_gpu(64, 64))
+    result, x = on_gpu(16, 64), on_gpu(16, 64)
+    found = works(lambda: result.addmm_(x, weight))
+    assert sum(work.flops for work in found) == 2 * 16 * 64 * 64
+    assert "operators whose FLOPs are not known" not in {work.kind for work in found}
+
+
+def test_products_with_vectors_take_the_time_of_their_bytes(works: Any) -> None:
+    """They have no tiles."""
+    gpu, hardware = profiles()["h100-80gb"], HARDWARE["h100-80gb"]
+    assert hardware is not None
+    (found,) = works(lambda: on_gpu(4096, 4096) @ on_gpu(4096))
+    assert (found.kind, found.flops, found.products) == ("matrix products", 2 * 4096**2, None)
+    seconds = seconds_of(found, gpu, hardware, shares_of(gpu))
+    assert seconds == seconds_of(found._replace(flops=0), gpu, hardware, shares_of(gpu))
+
+
+def test_products_of_int8_are_given_the_rate_of_float16(works: Any) -> None:
+    gpu, hardware = profiles()["h100-80gb"], HARDWARE["h100-80gb"]
+    assert hardware is not None
+    a, b = (on_gpu(8192, 8192, dtype=torch.int8) for _ in range(2))
+    (found,) = works(lambda: torch._int_mm(a, b))
+    times = [
+        seconds_of(found._replace(dtype=dtype), gpu, hardware, shares_of(gpu))
+        for dtype in (torch.int8, torch.float16)
+    ]
+    assert found.dtype is torch.int8
+    assert times[0] == times[1]
+
+
 def test_attention(works: Any) -> None:
     x = on_gpu(2, 8, 512, 64)
     (whole,) = works(lambda: F.scaled_dot_product_attention(x, x, x))
@@ -98,17 +131,3 @@ def test_views_and_empty_memory_launch_nothing(works: Any) -> None:
     x = on_gpu(8, 8)
     assert works(lambda: (x.t(), x.view(-1), x[0], x.detach(), torch.empty_like(x))) == []
     assert works(lambda: torch.ones(3) + 1) == []  # on the CPU
-    assert launches_nothing(torch.ops.aten.view.default)
-    assert not launches_nothing(torch.ops.aten.add.Tensor)
-
-
-def test_bytes_of_expanded_dims_count_once() -> None:
-    with fake_mode():
-        x: Any = torch.empty(4, 1).expand(4, 1000)
-    assert bytes_touched(x._fake_meta) == 16
-
-
-def test_formulas_are_those_of_torch() -> None:
-    from torch.utils.flop_counter import flop_registry
-
-    assert flop_registry.items() <= flop_formulas().items()

@@ -1,8 +1,8 @@
 """Parameters, buffers and numbers of the first rank, sent to the others.
 
-Input: tensors, or how many numbers. Output: nothing: of fakes the values are not known.
-Invariant: tensors are sent in flat copies of so many bytes, two of which exist at a time, as in
-torch/csrc/distributed/c10d/comm.cpp.
+Input: tensors, or a number of integers. Output: none, since values of fakes are not known.
+Invariant: tensors are sent in flat copies of limited size, at most two of which exist at a time, as
+in torch/csrc/distributed/c10d/comm.cpp.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_AT_ONCE = 2
 
 
 def broadcast_coalesced(group: Any, tensors: list[torch.Tensor], num_bytes: int, src: int) -> None:
-    """Send `tensors` of rank `src` of the group, copied into flat tensors."""
+    """Send `tensors` of rank `src` of the group, copied into flat tensors of `num_bytes`."""
     running: deque[_Broadcast] = deque()
     with torch.no_grad():
         for indices in bucket_assignment(tensors, [num_bytes], None):
@@ -46,7 +46,7 @@ class _Broadcast:
 
 
 def broadcast_numbers(how_many: int, beside: torch.Tensor, group: Any) -> None:
-    """Send so many whole numbers of the first rank, on the device of `beside`."""
+    """Send `how_many` integers of the first rank, on the device of the tensor `beside`."""
     with torch.no_grad():
         on_host = torch.empty(how_many, dtype=torch.int32, device="cpu")
         on_device = torch.empty(how_many, dtype=torch.int32, device=beside.device)

@@ -1,7 +1,7 @@
 """Gradients that are reduced together, in one flat tensor.
 
-Input: parameters, and which of them share a bucket. Output: :class:`Bucket`. Invariant: a view for
-each gradient has the layout of its parameter; a bucket is allocated when it is made.
+Input: parameters, and their assignment to buckets. Output: :class:`Bucket`. Invariant: the view for
+each gradient has the layout of its parameter; a bucket is allocated when it is created.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Bucket:
         self.flat = torch.empty(size, dtype=first.dtype, device=first.device)
         self.views = self._views()
         self.num_pending = len(self.params)
-        self.end: Any = None  # of its reduction
+        self.end: Any = None  # the running AllReduce
 
     def _views(self) -> list[torch.Tensor]:
         views, offset = [], 0
@@ -42,7 +42,7 @@ class Bucket:
         return views
 
     def take_in(self, index: int, num_ranks: int, keeps_views: bool) -> None:
-        """The gradient of a parameter is ready: its part of the mean goes into the bucket."""
+        """Put the gradient of a parameter, divided by the number of ranks, into the bucket."""
         position = self._position[index]
         param, view = self.params[position], self.views[position]
         grad = param.grad
@@ -57,7 +57,7 @@ class Bucket:
                     param.grad = view
 
     def give_back(self, is_unused: Any, keeps_views: bool) -> None:
-        """The sums of all ranks become gradients, but of parameters that no rank has used."""
+        """Set gradients to the sums over all ranks, except for parameters that no rank has used."""
         with torch.no_grad():
             for index, param, view in zip(self.indices, self.params, self.views, strict=True):
                 if is_unused(index):
@@ -70,7 +70,7 @@ class Bucket:
                     param.grad.copy_(view)
 
     def adopt_gradients(self) -> None:
-        """Gradients that exist become views of this bucket."""
+        """Make existing gradients views of this bucket."""
         with torch.no_grad():
             for param, view in zip(self.params, self.views, strict=True):
                 if param.grad is not None and not _shares_memory(param.grad, view):
@@ -83,7 +83,7 @@ def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class AllReduce:
-    """The sum of a tensor over the ranks of a group, on a stream of its own as NCCL's."""
+    """A running all-reduce of a tensor over a group, on a separate stream, as with NCCL."""
 
     def __init__(self, tensor: torch.Tensor, group: Any, stream: Any) -> None:
         self._stream = stream
@@ -93,7 +93,7 @@ class AllReduce:
             self._work = torch.distributed.all_reduce(tensor, group=group, async_op=True)
 
     def wait(self) -> None:
-        """What runs next on the current stream begins after it."""
+        """Make the current stream wait for the all-reduce."""
         self._work.wait()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)

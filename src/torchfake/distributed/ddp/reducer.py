@@ -1,8 +1,8 @@
-"""When each gradient is ready, each bucket is reduced, and buckets are rebuilt.
+"""The reducer of DDP: gradients become ready, buckets are reduced, and buckets are rebuilt.
 
-Input: what ``DistributedDataParallel`` tells its reducer. Output: gradients that are means over the
-ranks. Invariant: buckets are reduced in their order, each as soon as its gradients are ready; after
-the first backward pass buckets are made anew, in the order in which gradients came.
+Input: the calls by ``DistributedDataParallel`` of its reducer. Output: gradients that are means
+over the ranks. Invariant: buckets are reduced in order, each as soon as its gradients are ready;
+after the first backward pass buckets are rebuilt, in the order in which gradients became ready.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_BYTES, _BYTES = 1 << 20, 25 << 20
 
 
 class Reducer:
-    """What ``torch.distributed.Reducer`` does; its methods have the names that DDP calls."""
+    """Replaces ``torch.distributed.Reducer``; methods have the names that DDP calls."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Reducer:
                 )
         self.params, self.group = list(params), process_group
         self.keeps_views = gradient_as_bucket_view
-        self.used: UsedMap | None = None  # which parameters, where that may differ
+        self.used: UsedMap | None = None  # the parameters used, where they may differ by rank
         if find_unused_parameters:
             self.used = UsedMap(len(self.params), self.params[0].device)
         self.buckets: list[Bucket] = []
@@ -72,24 +72,24 @@ class Reducer:
         for index, node in enumerate(self._accumulators):
             node.register_hook(_Hook(self, index))
         self._num_steps = 0  # forward passes that are followed by a reduction
-        self._num_hooks = [0] * len(self.params)  # of a parameter in the first of a static graph
+        self._num_hooks = [0] * len(self.params)  # hook calls in a static graph's first step
         self._hooks_left: list[int] = []
         self._unused: list[int] = []
         self._has_marked_unused = False
         self._expects_hooks = self._has_rebuilt = self._must_finish = False
-        self._arrived: list[int] = []  # in the first backward pass
-        self._ready: set[int] = set()  # of whose gradients this backward pass has put into buckets
+        self._arrived: list[int] = []  # the order of gradients in the first backward pass
+        self._ready: set[int] = set()  # parameters whose gradients are in buckets in this pass
         self._next_bucket = 0
         self._map_end: Any = None
 
     def held(self) -> list[tuple[str, torch.Tensor]]:
-        """The tensors that the reducer holds, each after the category that it counts as."""
+        """The tensors that the reducer holds, as pairs of category and tensor."""
         kind = "gradients" if self.keeps_views else "temporaries"
         flats = [(kind, bucket.flat) for bucket in self.buckets]
         maps = [] if self.used is None else [self.used.on_host, self.used.on_device]
         return [*flats, *(("temporaries", tensor) for tensor in maps)]
 
-    # Before the forward pass, and after it.
+    # Before and after the forward pass.
 
     def prepare_for_forward(self) -> None:
         self._num_steps += 1
@@ -101,14 +101,14 @@ class Reducer:
         params = [self.params[i] for i in self._arrived]
         indices = bucket_assignment(params, self._limits, self._arrived)
         self._has_rebuilt, self._arrived = True, []
-        broadcast_numbers(len(params) + 1, self.params[0], self.group)  # how many, and which
+        broadcast_numbers(len(params) + 1, self.params[0], self.group)  # their number and indices
         broadcast_numbers(len(indices), self.params[0], self.group)
         self._make_buckets(indices)
         report(self)
         return True
 
     def _make_buckets(self, indices: Sequence[Sequence[int]]) -> None:
-        """Make the buckets of these parameters anew."""
+        """Create the buckets of the parameters with these indices, in place of the old buckets."""
         self.buckets.clear()
         self._bucket_of.clear()
         for each in indices:
@@ -128,11 +128,11 @@ class Reducer:
         if self._finds_unused and not self._is_static:
             self._unused = without_gradient(outputs, self._accumulators)
 
-    # While gradients come.
+    # During the backward pass.
 
     def _autograd_hook(self, index: int) -> None:
         if not self._expects_hooks:
-            return  # no_sync
+            return  # in no_sync()
         if self.used is not None and self.params[index].grad is not None:
             self.used.used.add(index)
         if self._is_static and self._num_steps == 1:
@@ -173,7 +173,7 @@ class Reducer:
         bucket.end = AllReduce(bucket.flat, self.group, self._stream)
 
     def _delay_all_reduce(self) -> None:
-        """In the first step of a static graph all is reduced at its end."""
+        """Reduce all buckets at the end of the first step of a static graph."""
         assert self.used is not None
         self._send_map(self.used)
         self._unused = [i for i, number in enumerate(self._num_hooks) if not number]
@@ -184,7 +184,7 @@ class Reducer:
         self._finish()
 
     def _finish(self) -> None:
-        """Wait for the sums at the end of the backward pass."""
+        """Wait for all reductions at the end of the backward pass, and set the gradients."""
         self._expects_hooks = self._must_finish = False
         if self._is_static and self._num_steps > 1 and self._rebuilds:
             self._arrived += self._unused
@@ -207,7 +207,7 @@ class Reducer:
     def _rebuilds(self) -> bool:
         return (self._is_static or not self._finds_unused) and not self._has_rebuilt
 
-    # What else DDP calls.
+    # Other methods that DDP calls.
 
     def _check_reducer_finalized(self) -> None:
         if not self._must_finish:
@@ -227,7 +227,7 @@ class Reducer:
         self.used = UsedMap(len(self.params), self.params[0].device)
 
     def set_logger(self, logger: Any) -> None:
-        """Nothing is logged."""
+        """Do nothing, since nothing is logged."""
 
     def _install_post_backward_futures(self, futures: Any) -> None:
         for future in futures:
@@ -241,7 +241,7 @@ class Reducer:
 
 
 class _Hook:
-    """Called when a gradient has been accumulated. It does not keep the reducer."""
+    """The hook called when a gradient was accumulated; does not keep the reducer alive."""
 
     def __init__(self, reducer: Reducer, index: int) -> None:
         self._reducer, self._index = weakref.ref(reducer), index
@@ -253,35 +253,35 @@ class _Hook:
 
 
 def held_by_reducers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that the reducers of a module hold, each after the category that it counts as."""
+    """The tensors that the reducers of a module hold, as pairs of category and tensor."""
     reducers = [getattr(part, "reducer", None) for part in module.modules()]
     return [pair for each in reducers if isinstance(each, Reducer) for pair in each.held()]
 
 
 def report(reducer: Reducer) -> None:
-    """Tell the tracker of the rank what the reducer holds now."""
+    """Report the tensors that the reducer holds to the tracker of the rank."""
     for observer in observers():
         if hasattr(observer, "register_held"):
             observer.register_held(reducer.held())
 
 
 class Logger:
-    """What ``torch.distributed.Logger`` does for DDP, without a log."""
+    """Replaces ``torch.distributed.Logger``, and logs nothing."""
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
 
     def set_construction_data_and_log(self, *args: Any) -> None:
-        """Nothing is logged."""
+        """Do nothing."""
 
     def set_runtime_stats_and_log(self) -> None:
-        """Nothing is logged."""
+        """Do nothing."""
 
     def _set_comm_hook_name(self, name: str) -> None:
-        """Hooks are refused next."""
+        """Do nothing: DDP registers the hook next, which the reducer refuses."""
 
     def set_error_and_log(self, error: str) -> None:
-        """Nothing is logged: the error is raised."""
+        """Do nothing: DDP raises the error."""
 
     def _set_static_graph(self) -> None:
-        """The reducer knows."""
+        """Do nothing: DDP also sets this on the reducer."""

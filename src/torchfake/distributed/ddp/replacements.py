@@ -1,7 +1,7 @@
-"""Which names of torch.distributed are replaced while a rank is run.
+"""The names of torch.distributed that are replaced while a rank is run.
 
-Input: torch's functions and classes. Output: patches. Invariant: with real tensors the originals
-are called, as outside of plans.
+Input: torch's functions and classes. Output: patches. Invariant: the originals are called for real
+tensors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _logger(original: Any) -> Any:
 
 
 def _verify(original: Any) -> Any:
-    """Ranks of a plan have parameters of the same shapes: there is nothing to verify."""
+    """Skip the verification for fakes: ranks of a plan have parameters of equal shapes."""
 
     def replacement(group: Any, tensors: Any, logger: Any = None) -> Any:
         return None if _of_fakes(tensors) else original(group, tensors, logger)
@@ -67,7 +67,7 @@ def _hook(original: Any) -> Any:
 
 
 def patches_of_ddp() -> list[Patch]:
-    """Patches by which ``DistributedDataParallel`` runs on fakes."""
+    """The patches with which ``DistributedDataParallel`` runs on fakes."""
     dist = torch.distributed
     return [
         Patch(dist, "Reducer", _reducer),

@@ -1,7 +1,7 @@
-"""Which parameters a step has used, and the map of them that ranks exchange.
+"""The parameters that a step has used, and the map of them that ranks exchange.
 
-Input: the outputs of a forward pass; indices of parameters. Output: those that will get no
-gradient; the two tensors of the map. Invariant: other ranks are taken to use the same parameters.
+Input: the outputs of a forward pass; indices of parameters. Output: the parameters that get no
+gradient; the two tensors of the map. Invariant: other ranks are assumed to use the same parameters.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import torch
 
 
 class UsedMap:
-    """A number for each parameter: whether a rank has used it."""
+    """A map with a number for each parameter, which says whether a rank has used it."""
 
     def __init__(self, num_params: int, device: torch.device) -> None:
         self.on_host = torch.zeros(num_params, dtype=torch.int32, device="cpu")
         self.on_device = torch.empty(num_params, dtype=torch.int32, device=device)
         self.used: set[int] = set()
-        self.is_read = False  # after the sum
+        self.is_read = False  # whether the sum over the ranks was copied to the host
 
     def send(self) -> torch.Tensor:
-        """The map on the device, ready to be summed."""
+        """Copy the map to the device, to be summed over the ranks."""
         with torch.no_grad():
             source = self.on_host
             if self.on_device.device.type == "cuda":
@@ -31,7 +31,7 @@ class UsedMap:
         return self.on_device
 
     def is_unused(self, index: int, end: Any) -> bool:
-        """Whether no rank has used a parameter; the first that this one has not used asks them."""
+        """Whether no rank has used a parameter; may wait for `end`, the sum over the ranks."""
         if index in self.used:
             return False
         if not self.is_read:
@@ -42,7 +42,7 @@ class UsedMap:
         return True
 
     def reset(self) -> None:
-        """Nothing is used yet."""
+        """Mark all parameters as unused."""
         with torch.no_grad():
             self.on_host.fill_(0)
         self.used.clear()

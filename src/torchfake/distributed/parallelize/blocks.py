@@ -1,7 +1,7 @@
-"""The repeated blocks of a model: what FSDP2 gathers one at a time, and checkpoints begin at.
+"""The repeated blocks of a model, which FSDP2 gathers, and checkpointing recomputes, one by one.
 
-Input: a module. Output: groups of :class:`Blocks`. Invariant: no block lies in another; the module
-is not changed.
+Input: a module. Output: groups of :class:`Blocks`. Invariant: no block is inside another; the
+module is not changed.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import NamedTuple
 from torch import nn
 
 _LEAST_SHARE = 1000
-"""A group that holds less than one part in so many of the parameters is left to the root."""
+"""A group with less than one part in this many of the parameters is left to the root."""
 
 
 class Blocks(NamedTuple):
     """Modules of one class in one ``ModuleList`` or ``Sequential``."""
 
-    path: str  # of the list
+    path: str  # the full name of the list
     class_name: str
-    keys: tuple[str, ...]  # of the members that are blocks
-    is_whole: bool  # whether all members are
+    keys: tuple[str, ...]  # names, in the list, of the members that are blocks
+    is_whole: bool  # whether all members are blocks
 
     @property
     def names(self) -> list[str]:
@@ -30,11 +30,11 @@ class Blocks(NamedTuple):
 
 
 def repeated_blocks(module: nn.Module) -> list[Blocks]:
-    """The repeated blocks of a model, in the order in which it has them.
+    """The repeated blocks of a model, in the order of its modules.
 
-    Of a model of transformers they are the members of lists whose class is one of its
-    ``_no_split_modules``. Of any other: modules of equal class in a list, where two or more have
-    parameters of the same shapes; lists of unlike stages are looked into.
+    In a transformers model, blocks are the members of lists whose class is in its
+    ``_no_split_modules``. In other models, they are modules of equal class in a list, two or more
+    of which have parameters of equal shapes; lists of unlike stages are searched recursively.
     """
     groups = _groups(module)
     named = {
@@ -45,7 +45,7 @@ def repeated_blocks(module: nn.Module) -> list[Blocks]:
 
 
 def _groups(module: nn.Module) -> list[Blocks]:
-    """Members of lists by class, where they have parameters."""
+    """The members of lists that have parameters, grouped by list and class."""
     found = []
     for path, part in module.named_modules():
         if not isinstance(part, (nn.ModuleList, nn.Sequential)):
@@ -73,7 +73,7 @@ def _by_shape(module: nn.Module, groups: list[Blocks]) -> list[Blocks]:
 
 
 def _some_are_alike(module: nn.Module, group: Blocks) -> bool:
-    """Whether two members have parameters of the same names and shapes."""
+    """Whether any two members of a group have parameters of equal names and shapes."""
     shapes = [
         tuple((key, tuple(p.shape)) for key, p in module.get_submodule(name).named_parameters())
         for name in group.names
@@ -86,7 +86,7 @@ def _outermost(groups: list[Blocks]) -> list[Blocks]:
 
 
 def _lies_in(group: Blocks, other: Blocks) -> bool:
-    """Whether a group's list is inside a member of another group, or is one."""
+    """Whether a group's list is a member of another group, or inside such a member."""
     path = f"{group.path}."
     return any(path.startswith(f"{name}.") for name in other.names)
 

@@ -1,8 +1,8 @@
 """Activation checkpointing: which blocks are checkpointed and how, and the lines that do it.
 
 Input: text such as ``full``, ``12`` or ``full:0-11,selective:12-15``; the blocks of a model.
-Output: the kind of each block; lines of ``parallelize``, and the policy that they refer to.
-Invariant: blocks are numbered from 0 in the order of the model; a block that is not named keeps all
+Output: the checkpointing kind of each block; lines of ``parallelize``, and their policy. Invariant:
+blocks are numbered from 0 in the order of the model; a block that the text does not name keeps all
 of its activations; blocks are wrapped before they are sharded.
 """
 
@@ -19,7 +19,7 @@ from torchfake.distributed.parallelize.writer import Code, expression, positions
 from torchfake.errors import InputsError, did_you_mean
 
 CHECKPOINTS = ("none", "selective", "full")
-"""What is kept of a block, most first."""
+"""The kinds of checkpointing, from the one that keeps most activations to the least."""
 
 _FORM = "give none, selective, full, how many of the blocks (12), or full:0-11,selective:12-15"
 _PART = re.compile(r"(\w+):(\d+(?:-\d+)?(?:\+\d+(?:-\d+)?)*)")
@@ -48,23 +48,23 @@ def contexts():
 
 
 _OPTIONS = {"full": "", "selective": ", context_fn=contexts"}
-"""Of ``checkpoint_wrapper``, by what is kept."""
+"""Arguments of ``checkpoint_wrapper`` for each kind."""
 
 
 def check_choices(given: str | int) -> None:
-    """Refuse what names no kind, and no blocks.
+    """Check the syntax of a ``checkpoint=`` option.
 
     Raises:
-        InputsError: if it is not understood.
+        InputsError: if the option is invalid.
     """
     _ranges(given)
 
 
 def kinds_of(given: str | int, num_blocks: int) -> list[str]:
-    """The kind of each block.
+    """The kind of checkpointing of each block.
 
     Raises:
-        InputsError: if a block is named that the model does not have.
+        InputsError: if the option names a block that the model does not have.
 
     >>> kinds_of("full:0+2-3", 5), kinds_of(2, 3)
     (['full', 'none', 'full', 'full', 'none'], ['full', 'full', 'none'])
@@ -98,14 +98,14 @@ def text_of(kinds: Sequence[str]) -> str:
 
 
 def runs_of(kinds: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Each kind with the first and the last of neighbours that have it."""
+    """Runs of neighbouring blocks of equal kind: the kind, the first and the last block."""
     for kind, run in groupby(range(len(kinds)), key=lambda i: kinds[i]):
         positions = list(run)
         yield kind, positions[0], positions[-1]
 
 
 def counts_of(given: str | int) -> dict[str, int] | None:
-    """How many blocks are of each kind that is named; None if all are of one kind."""
+    """The number of blocks of each kind that the option names; None if all are of one kind."""
     if given in CHECKPOINTS:
         return None
     counts: dict[str, int] = {}
@@ -115,7 +115,7 @@ def counts_of(given: str | int) -> dict[str, int] | None:
 
 
 def _ranges(given: str | int) -> list[tuple[str, int, int]]:
-    """Each kind with the first and the last of the blocks that have it."""
+    """The ranges of blocks that an option names: the kind, the first and the last block."""
     if given in CHECKPOINTS:
         return []
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
@@ -149,10 +149,10 @@ def _range(text: str, given: str) -> tuple[int, int]:
 def checkpoint_blocks(
     code: Code, module: nn.Module, blocks: list[Blocks], choices: str | int
 ) -> None:
-    """Have blocks run again in the backward pass: whole, or their cheap operators.
+    """Add the lines that checkpoint blocks: recompute whole blocks, or only cheap operators.
 
     Raises:
-        InputsError: if there are no blocks, or not those that are named.
+        InputsError: if the model has no blocks, or lacks a block that `choices` names.
     """
     if not blocks:
         raise InputsError(
@@ -174,7 +174,7 @@ def checkpoint_blocks(
 
 
 def _wrapped(module: nn.Module, group: Blocks, kinds: Sequence[str]) -> list[str]:
-    """The lines that wrap the blocks of a group, of which each has its kind."""
+    """The lines that wrap the blocks of a group, given the kind of each."""
     owner, places, lines = expression(group.path), positions(module, group), []
     for kind, options in _OPTIONS.items():
         chosen = [place for place, found in zip(places, kinds, strict=True) if found == kind]
@@ -188,7 +188,7 @@ def _wrapped(module: nn.Module, group: Blocks, kinds: Sequence[str]) -> list[str
 
 
 def _numbers(chosen: list[int]) -> str:
-    """The expression of numbers: a range if the numbers are neighbours.
+    """The Python expression of some numbers: a ``range`` if they are consecutive.
 
     >>> _numbers([0, 1, 2]), _numbers([3, 4]), _numbers([2, 5])
     ('range(3)', '(3, 4)', '(2, 5)')

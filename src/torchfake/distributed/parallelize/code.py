@@ -1,7 +1,7 @@
-"""The function that lays a model out over a mesh, as the code to paste.
+"""The code of a layout: the function ``parallelize(model, mesh)``, and the call.
 
-Input: the axes of a mesh, options, and a model. Output: the text of ``parallelize(model, mesh)``
-and of the call. Invariant: a plan runs this text and no other code.
+Input: the axes of a mesh, options, and a model. Output: the text of the function and of the call.
+Invariant: a plan runs this text and no other code.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def code_of(
     num_microbatches: int = 1,
     engine: str = "fsdp2",
 ) -> Code:
-    """The code of ``parallelize(model, mesh)`` for this model.
+    """Generate the code of ``parallelize(model, mesh)`` for this model.
 
     Raises:
-        InputsError: if something that is asked for cannot be done with it.
+        InputsError: if the model does not support an option.
     """
     code, blocks = Code({"import torch"}), repeated_blocks(module)
     _without_cache(code, module)
@@ -96,8 +96,8 @@ def code_of(
 
 
 def optimizer_text(axes: MeshAxes) -> str:
-    """The line that makes an optimizer of which each rank has a part (ZeRO-1)."""
-    kind = "torch.optim.AdamW"  # any of torch.optim
+    """The line that creates an optimizer whose state is sharded over the ranks (ZeRO-1)."""
+    kind = "torch.optim.AdamW"  # an example: any class of torch.optim works
     return (
         "optimizer = ZeroRedundancyOptimizer(\n"
         f"    model.parameters(), {kind}, process_group={replica_mesh(axes)}.get_group()\n"
@@ -106,7 +106,7 @@ def optimizer_text(axes: MeshAxes) -> str:
 
 
 def call_text(axes: MeshAxes, device: str) -> str:
-    """The lines that make the mesh, and call the function."""
+    """The lines that create the mesh, and call the function."""
     sizes, names = tuple(axes.sizes.values()), tuple(axes.sizes)
     named = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
     return (
@@ -116,7 +116,7 @@ def call_text(axes: MeshAxes, device: str) -> str:
 
 
 def _without_cache(code: Code, module: nn.Module) -> None:
-    """Without the cache of generation, to which checkpoints would append keys and values twice."""
+    """Add a line that disables the KV cache, to which recomputation would append twice."""
     configs = (getattr(part, "config", None) for part in module.modules())
     if any(getattr(config, "use_cache", False) is True for config in configs):
         code.lines += _NO_CACHE.splitlines()

@@ -1,11 +1,11 @@
 """The code that splits sequences among the ranks of an axis (context parallelism).
 
-Input: a model and the axes. Output: lines of ``parallelize``; the functions that make and split a
-batch. Invariant: keys and values go around in torch's own ring attention; a model whose attention
-it would change is refused.
+Input: a model and the axes. Output: lines of ``parallelize``; the functions that create and split a
+batch. Invariant: keys and values circulate in torch's own ring attention; a model whose attention
+ring attention would change is refused.
 
-Each rank computes with a part of each sequence: two chunks of it, one from each end, so that the
-causal attention of all ranks is the same work (``torch.distributed.tensor.experimental``).
+Each rank computes with two chunks of each sequence, one from each half, chosen so that causal
+attention is the same amount of work on all ranks (``torch.distributed.tensor.experimental``).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _CONTEXT = '''def split_sequences(mesh, batch):
 
 
 def split_contexts(code: Code, module: nn.Module, axes: MeshAxes) -> None:
-    """Split sequences along the axis.
+    """Add the lines that split sequences along the axis of context parallelism.
 
     Raises:
-        InputsError: if torch lacks the engine, or the attention of the model cannot be split.
+        InputsError: if torch lacks ring attention, or the model's attention cannot be split.
     """
     if not hasattr(importlib.import_module(_ENGINE), "context_parallel"):
         raise InputsError(
@@ -72,7 +72,7 @@ def _context_of(axes: MeshAxes) -> str:
 
 
 def whole_sequences(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of a model of transformers, by the code that is printed."""
+    """The arguments of a transformers model for whole sequences, computed by the printed code."""
     names: dict[str, Any] = {"torch": torch}
     exec(_WHOLE, names)
     made: dict[str, Any] = names["whole_sequences"](batch)
@@ -92,11 +92,11 @@ def context_usage(module: nn.Module) -> str:
 
 @contextlib.contextmanager
 def in_ring(axes: MeshAxes, mesh: Any, inputs: Any) -> Iterator[None]:
-    """The context of a micro-batch whose sequences are split, made by the code that is printed.
+    """The context of a micro-batch in which sequences are split, created by the printed code.
 
     Raises:
-        InputsError: if a sequence does not divide, or the attention of the model was not split: a
-            rank would attend to its own part alone.
+        InputsError: if a sequence does not divide evenly, or the model's attention was not split,
+            so that a rank would attend to its own part only.
     """
     batch = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
     for tensor in batch.values():
@@ -117,7 +117,7 @@ def in_ring(axes: MeshAxes, mesh: Any, inputs: Any) -> Iterator[None]:
 
 
 class _AttentionCalls:
-    """A context that counts the calls of attention."""
+    """Context that counts the calls of attention."""
 
     def __enter__(self) -> _AttentionCalls:
         self.number, self.function = 0, functional.scaled_dot_product_attention
@@ -141,7 +141,7 @@ class _AttentionCalls:
 
 
 def check_length(length: int, ranks: int, axis: str) -> None:
-    """Refuse sequences that do not divide into two chunks for each rank."""
+    """Check that a sequence divides into two chunks for each rank."""
     parts = 2 * ranks
     if length % parts:
         near = [n for n in (length // parts * parts, -(-length // parts) * parts) if n]
@@ -152,7 +152,7 @@ def check_length(length: int, ranks: int, axis: str) -> None:
 
 
 def is_of_transformers(module: Any) -> bool:
-    """Whether transformers chooses the attention of a module by name."""
+    """Whether a module is a transformers model, whose attention is chosen by name."""
     return hasattr(module, "set_attn_implementation") and hasattr(module, "config")
 
 

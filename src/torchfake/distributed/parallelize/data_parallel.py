@@ -1,8 +1,8 @@
-"""Data parallelism: the lines that shard or copy a model with FSDP2, FSDP1 or DDP.
+"""Data parallelism: the lines that shard or replicate a model with FSDP2, FSDP1 or DDP.
 
 Input: the axes, the blocks, options of the engine. Output: lines of ``parallelize``. Invariant:
 FSDP2 shards blocks one at a time, and then the root; DDP and FSDP1 wrap the whole model in one
-call, and take the axes of data alone.
+call, and support data-parallel axes only.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torchfake.distributed.parallelize.writer import Code, data_mesh, members
 from torchfake.errors import InputsError
 
 ENGINES = ("fsdp2", "fsdp1", "ddp")
-"""By name: what shards and copies the model."""
+"""The names of the engines that shard or replicate a model."""
 
 STAGES = {"fsdp2": (3, 2), "fsdp1": (3, 2), "ddp": (0, 1)}
-"""The stages of ZeRO that each engine has; the first is its own."""
+"""The ZeRO stages that each engine supports; the first is the default."""
 
 _REPLICATE = "torch.distributed._composable.replicate_with_fsdp"
 
 
 def check_engine(engine: str, axes: MeshAxes, zero: int, offload: bool) -> None:
-    """Refuse what an engine does not have.
+    """Check that an engine supports the axes and options.
 
     Raises:
-        InputsError: naming it, and what has it.
+        InputsError: if not; the message names an alternative.
     """
     if zero not in STAGES[engine] or isinstance(zero, bool):
         stages = " or ".join(map(str, STAGES[engine]))
@@ -65,8 +65,8 @@ def share_data(
     experts: ExpertModules | None = None,
     root: str = "model",
 ) -> None:
-    """Shard with FSDP2, replicate, or both; experts that are split along other axes than the
-    rest.
+    """Add the lines that shard the model with FSDP2, replicate it, or both. Experts, if given, are
+    sharded along other axes than the rest.
     """
     if not axes.wraps_modules:
         return
@@ -96,7 +96,7 @@ def share_data(
 
 
 def check_replicate() -> None:
-    """Refuse replication where this torch has no engine for it that fakes can run."""
+    """Check that this torch has an engine for replication that fakes can run."""
     if importlib.util.find_spec(_REPLICATE) is None:
         raise InputsError(
             f"torch {torch.__version__} has no {_REPLICATE}, and DistributedDataParallel reads "
@@ -105,21 +105,21 @@ def check_replicate() -> None:
 
 
 def wrap_replicas(code: Code, axes: MeshAxes) -> None:
-    """Copies of the whole model, whose gradients are reduced."""
+    """Add the lines that wrap the whole model in DistributedDataParallel."""
     code.imports.add("from torch.nn.parallel import DistributedDataParallel")
     mesh = replica_mesh(axes)
     code.lines.append(f"model = DistributedDataParallel(model, device_mesh={mesh})")
 
 
 def replica_mesh(axes: MeshAxes) -> str:
-    """The expression of the mesh that copies lie along."""
+    """The Python expression of the mesh over which DDP replicates the model."""
     return f'mesh["{axes.shard or axes.replicate}"]'
 
 
 def wrap_flat_shards(
     code: Code, axes: MeshAxes, blocks: list[Blocks], is_mixed: bool, zero: int, offload: bool
 ) -> None:
-    """FSDP1: each block and the rest as one flat parameter, sharded."""
+    """Add the lines of FSDP1, which shards each block, and the rest, as one flat parameter."""
     is_hybrid = axes.sizes.get(axes.replicate, 1) > 1
     strategies = {
         (3, False): "FULL_SHARD",

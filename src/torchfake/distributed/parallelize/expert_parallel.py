@@ -1,10 +1,10 @@
-"""The lines that give ranks experts of their own, to which tokens are sent (expert parallelism).
+"""The lines that distribute experts over ranks, to which tokens are sent (expert parallelism).
 
 Input: a model and the axes. Output: lines of ``parallelize``. Invariant: transformers' own code
-sends the tokens, with two all-to-alls a layer; a model without experts is refused.
+sends the tokens, with two all-to-alls per layer; a model without experts is refused.
 
-Whole experts are split among the ranks of ``ep``, and of ``tp`` if there is that too. They are
-sharded along the axes that are left of the data ranks, and all else along all of them.
+Each rank of ``ep``, and of ``tp`` if the mesh has this axis, gets whole experts. Experts are
+sharded along the remaining data-parallel axes, all other parameters along all of these axes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _DISPATCH = "ep_dispatch_experts"
 class ExpertModules(NamedTuple):
     """The experts of one model."""
 
-    rules: dict[str, str]  # transformers' names of styles, by names with * for numbers
-    classes: list[str]  # of the modules that hold the experts of a layer
+    rules: dict[str, str]  # module name with * for numbers -> transformers' name of a style
+    classes: list[str]  # class names of the modules that hold the experts of a layer
 
 
 def expert_modules(module: nn.Module, axes: MeshAxes) -> ExpertModules:
-    """The experts of a model, and the rules that it ships for them.
+    """The experts of a model, and the rules that the model ships for them.
 
     Raises:
-        InputsError: if it has none, or the ranks do not divide the experts.
+        InputsError: if the model has no rules for experts, or the experts do not divide evenly.
     """
     name, axis = type(module).__name__, axes.experts
     shipped: Any = getattr(module, "ep_plan", None)
@@ -75,7 +75,7 @@ def _check_number(number: int, name: str, axes: MeshAxes) -> None:
 
 
 def without_experts(rules: TensorRules, experts: ExpertModules) -> TensorRules:
-    """The rules of tensor parallelism for all that the experts' rules leave."""
+    """The tensor-parallel rules, without those for modules that the experts' rules cover."""
     split = tuple(experts.rules)
     left = {
         name: style
@@ -87,7 +87,7 @@ def without_experts(rules: TensorRules, experts: ExpertModules) -> TensorRules:
 
 
 def split_experts(code: Code, axes: MeshAxes, experts: ExpertModules) -> None:
-    """Give each rank experts of its own."""
+    """Add the lines that distribute the experts over the ranks."""
     mesh = f'mesh["{axes.experts}"]'
     if axes.tensor_ranks > 1:
         names = [name for name in axes.sizes if name in (axes.experts, axes.tensor)]
@@ -98,8 +98,8 @@ def split_experts(code: Code, axes: MeshAxes, experts: ExpertModules) -> None:
 
 
 def shard_experts(code: Code, axes: MeshAxes, experts: ExpertModules, options: list[str]) -> None:
-    """Shard the experts along the axes that do not split them; their gradients are sums over all
-    data ranks, divided by their number.
+    """Add the lines that shard experts along the data-parallel axes that do not distribute them.
+    Gradients are divided by the number of all data ranks, whose tokens each expert gets.
     """
     classes = ", ".join(f'"{name}"' for name in experts.classes)
     chosen = f"== {classes}" if len(experts.classes) == 1 else f"in ({classes})"

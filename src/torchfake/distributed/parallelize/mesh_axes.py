@@ -1,7 +1,7 @@
-"""The axes of a mesh by what they do: shard, replicate, split tensors, sequences or experts.
+"""The axes of a mesh by purpose: shard, replicate, split tensors, sequences, experts or layers.
 
 Input: sizes by name, or text such as ``dp=8,tp=8``, and a number of GPUs. Output: a
-:class:`MeshAxes`. Invariant: each axis has one job, and the sizes multiply to the number of GPUs.
+:class:`MeshAxes`. Invariant: each axis has one purpose; the product of sizes is the number of GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KNOWN = tuple(name for names in _JOBS for name in names)
 
 @dataclass(frozen=True)
 class MeshAxes:
-    """The axes of a mesh, in order, and which of them has which job; "" where none has it."""
+    """The axes of a mesh, in order, and the axis for each purpose; "" if there is none."""
 
     sizes: Mapping[str, int]
     shard: str
@@ -39,45 +39,45 @@ class MeshAxes:
 
     @property
     def num_ranks(self) -> int:
-        """The ranks of the mesh."""
+        """The number of ranks of the mesh."""
         return math.prod(self.sizes.values())
 
     @property
     def data_ranks(self) -> int:
-        """The ranks, or groups of ranks, that have samples of their own."""
+        """The number of ranks, or groups of ranks, that process different samples."""
         return self._ranks(self.shard, self.replicate, self.experts)
 
     @property
     def sharding(self) -> list[str]:
-        """The axes, in order, along which parameters are sharded: all axes along which ranks have
-        tokens of their own, but replicas.
+        """The axes, in order, along which parameters are sharded: all axes along which ranks
+        process different tokens, except the axis of replicas.
         """
         names = self.shard, self.context, self.experts
         return [name for name, size in self.sizes.items() if name in names and size > 1]
 
     @property
     def wraps_modules(self) -> bool:
-        """Whether modules are sharded or copied, which provides mixed precision."""
+        """Whether modules are sharded or replicated; the wrappers provide mixed precision."""
         return bool(self.sharding) or self._ranks(self.replicate) > 1
 
     @property
     def tensor_ranks(self) -> int:
-        """The ranks that share each tensor."""
+        """The number of ranks that each tensor is split over."""
         return self._ranks(self.tensor)
 
     @property
     def context_ranks(self) -> int:
-        """The ranks that share each sequence."""
+        """The number of ranks that each sequence is split over."""
         return self._ranks(self.context)
 
     @property
     def expert_ranks(self) -> int:
-        """The ranks that share the experts, apart from those of tensor parallelism."""
+        """The number of ranks that the experts are distributed over, without tensor parallelism."""
         return self._ranks(self.experts)
 
     @property
     def pipeline_ranks(self) -> int:
-        """The ranks, one after the other, that each sample goes through."""
+        """The number of ranks of the pipeline, through which each sample passes in turn."""
         return self._ranks(self.pipeline)
 
     def _ranks(self, *names: str) -> int:
@@ -88,7 +88,7 @@ def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
     """The axes of a mesh, from their sizes by name.
 
     Raises:
-        InputsError: if a name or a size is not understood.
+        InputsError: if a name or a size is invalid.
     """
     for name, size in sizes.items():
         if name not in _KNOWN:
@@ -104,14 +104,14 @@ def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
             f"the mesh has {shard!r} before {replicate!r}: FSDP2 takes the axis that replicates "
             f"first, {replicate}={sizes[replicate]},{shard}={sizes[shard]}"
         )
-    if experts and not (shard and tensor):  # whose code takes both axes, if need be of one rank
+    if experts and not (shard and tensor):  # the code for experts needs both, if only of size 1
         sizes = {**({} if shard else {"dp": 1}), **sizes, **({} if tensor else {"tp": 1})}
         return mesh_axes({**({replicate: sizes[replicate]} if replicate else {}), **sizes})
     return MeshAxes(dict(sizes), shard, replicate, tensor, context, experts, pipeline)
 
 
 def _only(sizes: Mapping[str, int], names: tuple[str, ...]) -> str:
-    """The axis of the mesh that has one of the names."""
+    """The axis of the mesh that has one of these names."""
     found = [name for name in sizes if name in names]
     if len(found) > 1:
         raise InputsError(
@@ -164,7 +164,7 @@ def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
 
 
 def _with_shards(axes: MeshAxes, size: int) -> dict[str, int]:
-    """The sizes with an axis that shards: inside what replicates, outside what splits tensors."""
+    """Insert a sharding axis into the sizes: inside pipeline and replicas, outside other axes."""
     outer = axes.pipeline, axes.replicate
     before = {name: n for name, n in axes.sizes.items() if name in outer}
     after = {n: k for n, k in axes.sizes.items() if n not in (*outer, axes.shard)}

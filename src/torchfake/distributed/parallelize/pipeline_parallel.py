@@ -1,9 +1,9 @@
-"""The function that makes a pipeline of a model, as the code to paste.
+"""The code that turns a model into a pipeline.
 
-Input: a model of transformers that says how it is cut (``base_model_pp_plan``, ``_pp_plan``), or an
-``nn.Sequential``; the lines that lay one stage out. Output: the text of ``parallelize``, which
-gives a schedule. Invariant: each part of the model is in one stage; the stages after each other do
-what the model does.
+Input: a transformers model that declares its parts (``base_model_pp_plan``, ``_pp_plan``), or an
+``nn.Sequential``; the lines that lay out one stage. Output: the text of ``parallelize``, which
+returns a schedule. Invariant: each part of the model is in one stage; the stages in sequence
+compute what the model computes.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _IMPORT = "from torch.distributed.pipelining import"
 
 
 class Parts(NamedTuple):
-    """How a model is cut: full names of its parts, without that of the model."""
+    """The parts into which a model is cut, by their full names in the model."""
 
-    first: tuple[str, ...]  # of the first stage alone
-    layers: str  # the list that is cut; "" of an nn.Sequential
-    last: tuple[str, ...]  # of the last stage alone: the head is the last of them
+    first: tuple[str, ...]  # parts of the first stage only
+    layers: str  # the list of layers that is cut; "" for an nn.Sequential
+    last: tuple[str, ...]  # parts of the last stage only; the head is the last of them
     num_layers: int
     has_types: bool = False  # whether the config names a type of each layer
 
 
 def parts_of(module: nn.Module) -> Parts:
-    """The parts that a model is cut into.
+    """The parts into which a model is cut.
 
     Raises:
-        InputsError: if it does not say.
+        InputsError: if the model does not declare them.
     """
     name = type(module).__name__
     if type(module) is nn.Sequential:
@@ -71,7 +71,7 @@ def parts_of(module: nn.Module) -> Parts:
     names = [
         part
         for part in plan
-        if part.replace(".", "_").isidentifier()  # it is written as code, and a config may have it
+        if part.replace(".", "_").isidentifier()  # a config may set it, and it becomes code
         and _submodule(module, f"{base}.{part}") is not None
     ]
     lists = [
@@ -91,10 +91,10 @@ def parts_of(module: nn.Module) -> Parts:
 
 
 def check_parts(module: nn.Module, parts: Parts, num_stages: int) -> None:
-    """Check that a model can be cut into so many stages.
+    """Check that a model can be cut into `num_stages` stages.
 
     Raises:
-        InputsError: if it cannot.
+        InputsError: if it cannot be.
     """
     name = type(module).__name__
     if parts.num_layers < num_stages:
@@ -113,8 +113,8 @@ def check_parts(module: nn.Module, parts: Parts, num_stages: int) -> None:
 
 
 def _check_passes_on(module: nn.Module, parts: Parts) -> None:
-    """Check that a model without layers gives what it is given: what it did besides, each stage
-    would do again.
+    """Check that a model without its layers returns its input: each stage would repeat anything
+    else that the model does.
     """
     base_name, _, layers = parts.layers.rpartition(".")
     shell = copy.copy(module.get_submodule(base_name))
@@ -143,8 +143,8 @@ def _check_passes_on(module: nn.Module, parts: Parts) -> None:
 def write_pipeline(
     code: Code, stage: Code, parts: Parts, axes: MeshAxes, schedule: PipelineSchedule, number: int
 ) -> None:
-    """Add the lines that cut the model, which `code` lays out before that and `stage` each stage
-    after; the schedule has this number of micro-batches.
+    """Add to `code`, which has the lines for the whole model, the lines that cut it into stages.
+    `stage` has the lines that lay out one stage; `number` is the number of micro-batches.
     """
     size = axes.pipeline_ranks
     num_stages = size * schedule.stages_per_rank
@@ -178,7 +178,7 @@ def write_pipeline(
 
 
 def bounds(num_layers: int, num_stages: int) -> tuple[int, ...]:
-    """Where stages begin, and the last one ends: the first ones have one layer more, if some do.
+    """The first layer of each stage, and the end of the last; first stages may have one more layer.
 
     >>> bounds(10, 4)
     (0, 3, 6, 8, 10)
@@ -188,7 +188,7 @@ def bounds(num_layers: int, num_stages: int) -> tuple[int, ...]:
 
 
 def _cut(parts: Parts, num_stages: int, several: bool) -> list[str]:
-    """The lines that leave one stage of a model of transformers."""
+    """The lines that reduce a transformers model to one stage."""
     lines = ["part = copy.deepcopy(model)" if several else "part = model"]
     lines += [f"layers = part.{parts.layers}", "del layers[last:], layers[:first]"]
     if parts.has_types:

@@ -1,7 +1,7 @@
-"""Schedules of pipelines by name, and how their stages lie on ranks.
+"""Pipeline schedules by name, and the assignment of their stages to ranks.
 
 Input: a name, numbers of ranks and micro-batches. Output: a :class:`PipelineSchedule`. Invariant:
-the class is one that the installed torch has.
+the installed torch has the schedule's class.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _ONE, _LOOP, _V = "one", "loop", "v"
 
 
 class PipelineSchedule(NamedTuple):
-    """One of torch's schedules."""
+    """One of torch's pipeline schedules."""
 
     class_name: str
-    shape: str  # of the stages of a rank: one; two, a round apart; two, as a V
-    least: int = 1  # micro-batches, for each rank
+    shape: str  # the stages of a rank: one; two, a round apart; or two, as a V
+    least: int = 1  # the least number of micro-batches per rank
 
     @property
     def stages_per_rank(self) -> int:
         return 1 if self.shape == _ONE else 2
 
     def indices(self, size: int) -> str:
-        """The expression of the stages of a rank."""
+        """The Python expression of the indices of a rank's stages."""
         other = {_ONE: "", _LOOP: f" rank + {size}", _V: f" {2 * size - 1} - rank"}[self.shape]
         return f"(rank,{other})"
 
@@ -43,7 +43,7 @@ SCHEDULES = {
     "zbv": PipelineSchedule("ScheduleZBVZeroBubble", _V),
     "dualpipev": PipelineSchedule("ScheduleDualPipeV", _V, 2),
 }
-"""By the name that options give it; the names of torch's classes are understood too."""
+"""The schedules by the name of the option; names of torch's classes are accepted too."""
 
 DEFAULT = "1f1b"
 
@@ -52,7 +52,7 @@ def schedule_named(name: str) -> PipelineSchedule:
     """The schedule of that name.
 
     Raises:
-        InputsError: if there is none, or this torch does not have it.
+        InputsError: if the name is unknown, or this torch lacks the schedule.
     """
     key = str(name).lower().replace("_", "-")
     by_class = {found.class_name.lower(): found for found in SCHEDULES.values()}
@@ -70,10 +70,10 @@ def schedule_named(name: str) -> PipelineSchedule:
 
 
 def check_micro_batches(name: str, number: int, size: int) -> None:
-    """Check that a schedule has enough micro-batches, and, if it needs that, whole rounds of them.
+    """Check that a schedule has enough micro-batches, and whole rounds of them if it needs that.
 
     Raises:
-        InputsError: naming a number that is right.
+        InputsError: if not; the message names a valid number.
     """
     found = schedule_named(name)
     if not is_whole_number(number, 1):

@@ -1,11 +1,11 @@
-"""The lines that split tensors, and the sequence of what lies between them (sequence parallelism).
+"""The lines that split tensors, and between them the sequence (sequence parallelism).
 
-Input: a model, its blocks and its rules of tensor parallelism. Output: lines of ``parallelize``.
-Invariant: each part of a block is gathered, scattered or normalised by a style of torch's own; what
-transformers' rules split in a part that is gathered whole is theirs to split.
+Input: a model, its blocks and its tensor-parallel rules. Output: lines of ``parallelize``.
+Invariant: torch's own styles gather, scatter or normalise the activations of each part of a block;
+inside a part that gets whole sequences, transformers' rules may split tensors.
 
-Between attention and MLP each rank has a part of the sequence, as a DTensor: norms and residuals
-run on that, it is gathered in front of what is split, and the sum behind that is scattered. It is
+Between attention and MLP each rank has a part of the sequence, as a DTensor. Norms and residuals
+run on this part; the sequence is gathered before split tensors, and their sum is scattered. This is
 the layout of torchtitan's plans for Llama (Korthikanti et al. 2022, arXiv:2205.05198).
 """
 
@@ -31,7 +31,7 @@ from torchfake.distributed.parallelize.writer import Code, quoted
 from torchfake.errors import InputsError
 
 _SCATTERED = "output_layouts=Shard(1), use_local_output=False"
-_INSIDE = {  # a part that is gathered as a whole: what it is given is a whole sequence
+_INSIDE = {  # styles of layers inside a part whose inputs are whole sequences
     "colwise": "ColwiseParallel()",
     "colwise_gather_output": "ColwiseParallel(output_layouts=Replicate())",
     "colwise_rep": "ColwiseParallel(output_layouts=Replicate())",
@@ -40,9 +40,9 @@ _INSIDE = {  # a part that is gathered as a whole: what it is given is a whole s
     "rowwise_rep": f"RowwiseParallel(input_layouts=Replicate(), {_SCATTERED})",
     "replicated_with_grad_allreduce": "SequenceParallel(sequence_dim=2, use_local_output=True)",
 }
-"""By transformers' name of a style. The last is that of norms of single heads."""
+"""Torch's style by transformers' name of it; the last is for norms of single heads."""
 
-_ALONE = {  # a layer that is a part by itself, and is given a part of the sequence
+_ALONE = {  # styles of a layer that is a part by itself, and gets a part of the sequence
     "colwise": "ColwiseParallel(input_layouts=Shard(1))",
     "rowwise": f"RowwiseParallel({_SCATTERED})",
 }
@@ -56,17 +56,17 @@ _TORCH_STYLES = (
     "RowwiseParallel",
     "SequenceParallel",
 )
-_MAX_LINE = 92  # and four spaces of the function
+_MAX_LINE = 92  # without the four spaces of the function's indentation
 _HEADS = ("colwise_gather_output", "colwise_rep")
 
 
 def split_sequences(
     code: Code, axes: MeshAxes, rules: TensorRules, module: nn.Module, blocks: list[Blocks]
 ) -> None:
-    """Split tensors by the rules, and the sequence between them.
+    """Add the lines that split tensors by the rules, and the sequence between them.
 
     Raises:
-        InputsError: if the model has a part for which torch has no such style.
+        InputsError: if torch has no style for a part of the model.
     """
     found = _Styles(module, rules, blocks)
     styles = found.found()
@@ -82,7 +82,7 @@ def split_sequences(
 
 
 def _item_lines(name: str, style: str) -> list[str]:
-    """An item of a dictionary; an argument a line if they are long."""
+    """The lines of an item of a dictionary, with one argument per line if they are long."""
     line = f"    {quoted(name)}: {style},"
     if len(line) <= _MAX_LINE:
         return [line]
@@ -92,7 +92,7 @@ def _item_lines(name: str, style: str) -> list[str]:
 
 
 class _Styles:
-    """The styles of one model, by names with ``*`` for numbers."""
+    """The styles of one model, by module names with ``*`` for numbers."""
 
     def __init__(self, module: nn.Module, rules: TensorRules, blocks: list[Blocks]) -> None:
         self._module, self._rules = module, rules.styles
@@ -102,7 +102,7 @@ class _Styles:
         children = ((n, key) for n in self._in_blocks for key, _ in self._child(n).named_children())
         paths = (f"{name}.{key}" for name, key in children)
         self._runs_whole = {without_numbers(path) for path in paths if self._must_run_whole(path)}
-        self.whole: dict[str, str] = {}  # rules of parts that run on whole sequences, as without
+        self.whole: dict[str, str] = {}  # tensor-parallel rules of parts that get whole sequences
 
     def found(self) -> list[tuple[str, str]]:
         if not self._in_blocks:
@@ -138,8 +138,8 @@ class _Styles:
         return self._module.get_submodule(path)
 
     def _must_run_whole(self, path: str) -> bool:
-        """Whether a part has weights that no rule splits (a router), or rules that torch lacks: it
-        is given plain tensors.
+        """Whether a part gets plain tensors, since it has weights that no rule splits (a router),
+        or rules that torch lacks.
         """
         part = self._child(path)
         for name, parameter in part.named_parameters(prefix=path):
@@ -158,7 +158,7 @@ class _Styles:
         self._styles[without_numbers(path)] = styles[rule]
 
     def _add_outside(self) -> None:
-        """The embedding, the last norm, and the head."""
+        """Add the styles of the embedding, the last norm, and the head."""
         kinds = []
         for path, part in self._module.named_modules():
             is_leaf = next(part.children(), None) is None
@@ -192,7 +192,7 @@ class _Styles:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Whether a module is a norm along the last dim, by its name and its parameters."""
+    """Whether a module is a norm over the last dim, judged by its name and parameters."""
     shapes = [p.dim() for p in module.parameters(recurse=False)]
     is_leaf = next(module.children(), None) is None
     return is_leaf and "Norm" in type(module).__name__ and bool(shapes) and set(shapes) == {1}
@@ -201,8 +201,8 @@ def _is_norm(module: nn.Module) -> bool:
 def _gathered(
     block: nn.Module, key: str, child: nn.Module, refusal: Any, *, is_scattered: bool = False
 ) -> str:
-    """The style that gathers what a part of a block is given, as the block gives it; and scatters
-    what it gives, if nothing in it does.
+    """The style that gathers the inputs of a part of a block, as the block passes them, and, if
+    `is_scattered`, scatters its outputs.
     """
     call = _call_of(type(block).forward, key)
     if call is None:
@@ -227,7 +227,7 @@ def _gathered(
 
 
 def _prepared(layouts: str, num_results: int) -> str:
-    """The style for a layout of inputs; if there are results, the first is scattered."""
+    """The style for a layout of inputs; if the part has results, the first is scattered."""
     if not num_results:
         return f"PrepareModuleInput({layouts})"
     rest = ", None" * (num_results - 1)
@@ -239,7 +239,7 @@ def _prepared(layouts: str, num_results: int) -> str:
 
 
 class _CallOf(NamedTuple):
-    """How a child is called: torch's style has to be told."""
+    """The call of a child module, which torch's style has to know."""
 
     num_positional: int
     named: tuple[str, ...]
@@ -247,10 +247,10 @@ class _CallOf(NamedTuple):
 
 
 def _call_of(function: Any, key: str) -> _CallOf | None:
-    """The call of ``self.<key>`` in a function; None if there is none, or they differ."""
+    """The call of ``self.<key>`` in a function; None if there is none, or calls differ."""
     try:
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
-    except (OSError, TypeError):  # written nowhere
+    except (OSError, TypeError):  # the function has no source
         return None
     nodes = list(ast.walk(ast.parse(source)))
     calls = [

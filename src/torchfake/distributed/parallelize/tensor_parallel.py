@@ -1,14 +1,13 @@
 """Tensor parallelism: which modules of a model are split and how, and the lines that split them.
 
-Input: a module, rules of one's own or none, and the size of the axis. Output: rules that name
-modules of this model, with ``*`` for numbers, and whose code follows them; lines of
-``parallelize``. Invariant: a rule that is printed names a module or a parameter that exists;
-torch's own styles are used where they do what the rules say, else transformers' own code.
+Input: a module, the user's rules or None, and the size of the axis. Output: rules by module names
+of this model, with ``*`` for numbers; lines of ``parallelize`` that apply them. Invariant: each
+printed rule names an existing module or parameter; torch's own styles are used if they can express
+all rules, otherwise transformers' own code.
 
-A model of transformers ships its rules (``base_model_tp_plan`` of its config, ``_tp_plan`` of its
-classes), which it joins as ``model.tp_plan``. Where all of them are styles that torch has,
-``parallelize_module`` follows them; those of experts, packed weights and latent attention are
-transformers' own.
+A transformers model ships its rules (``base_model_tp_plan`` of its config, ``_tp_plan`` of its
+classes), joined as ``model.tp_plan``. If torch has all of their styles, ``parallelize_module``
+applies them; styles for experts, packed weights and latent attention exist in transformers only.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TORCH_STYLES = {
     "rowwise_rep": "RowwiseParallel(input_layouts=Replicate())",
     "embedding_rowwise": "RowwiseParallel(input_layouts=Replicate())",
 }
-"""By transformers' name of a style, torch's class of the same."""
+"""Torch's style by transformers' name of it."""
 
 _SPLIT_HEADS = re.compile(r"\.(q_proj|k_proj|v_proj|qkv_proj|query_key_value)$")
 _ENGINE = "transformers.distributed.tensor_parallel"
@@ -54,18 +53,18 @@ _NAMED_STYLES = """def styles_of(model, rules):
 
 
 class TensorRules(NamedTuple):
-    """Rules that name modules of one model."""
+    """The tensor-parallel rules of one model."""
 
-    styles: dict[str, str]  # transformers' names of styles, by names with * for numbers
+    styles: dict[str, str]  # module name with * for numbers -> transformers' name of a style
     is_torch: bool  # whether torch has all of the styles
-    tied: tuple[tuple[str, str], ...]  # parameters that are one, and are to be tied again
+    tied: tuple[tuple[str, str], ...]  # names of tied parameters, which have to be tied again
 
 
 def tensor_rules(module: nn.Module, own: Mapping[str, str] | None, size: int) -> TensorRules:
     """The rules for this model, split over `size` ranks.
 
     Raises:
-        InputsError: if there are none, or one of them cannot be followed.
+        InputsError: if there are no rules, or a rule cannot be applied.
     """
     class_name = type(module).__name__
     shipped: Any = getattr(module, "tp_plan", None)
@@ -117,7 +116,7 @@ def _check_names(class_name: str, rules: Mapping[str, str], names: set[str]) -> 
 
 
 def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int) -> None:
-    """Refuse to split a head of attention."""
+    """Check that ranks get whole attention heads."""
     if not any(_SPLIT_HEADS.search(name) for name, style in rules.items() if style == "colwise"):
         return
     text_config: Any = getattr(getattr(module, "config", None), "get_text_config", dict)()
@@ -132,7 +131,7 @@ def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int) -> None
 
 
 def _check_engine(class_name: str, rules: Mapping[str, str]) -> None:
-    """Refuse styles that neither torch nor the transformers that is installed has."""
+    """Check that torch or the installed transformers has all styles."""
     others = sorted(set(rules.values()) - set(TORCH_STYLES))
     transformers = sys.modules.get("transformers")
     if transformers is None or importlib.util.find_spec(_ENGINE) is None:
@@ -152,14 +151,14 @@ def _check_engine(class_name: str, rules: Mapping[str, str]) -> None:
 
 
 def takes_patterns() -> bool:
-    """Whether the transformers that is installed looks up rules by names with ``*`` for numbers, as
-    5.20 does. It passes over other names, such as those of single modules, which 5.23 takes.
+    """Whether the installed transformers takes rules by names with ``*`` for numbers, as 5.20 does,
+    which ignores names of single modules; 5.23 takes names of single modules.
     """
     return hasattr(importlib.import_module(_ENGINE), "_get_parameter_plan")
 
 
 def _tied(module: nn.Module, rules: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Pairs of names of one parameter, where a rule makes the parameter anew under each name."""
+    """Pairs of names of one parameter that a rule replaces, under each name separately."""
     first: dict[int, str] = {}
     pairs = []
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -171,7 +170,7 @@ def _tied(module: nn.Module, rules: Mapping[str, str]) -> tuple[tuple[str, str],
 
 
 def split_tensors(code: Code, axes: MeshAxes, rules: TensorRules) -> None:
-    """Split the tensors of a model by its rules."""
+    """Add the lines that split the tensors of a model by its rules."""
     mesh = f'mesh["{axes.tensor}"]'
     if rules.is_torch:
         written = {name: TORCH_STYLES[style] for name, style in rules.styles.items()}
@@ -184,7 +183,7 @@ def split_tensors(code: Code, axes: MeshAxes, rules: TensorRules) -> None:
 
 
 def split_by_transformers(code: Code, axes: MeshAxes, rules: Mapping[str, str]) -> None:
-    """Split tensors by rules that are transformers' own."""
+    """Add the lines that split tensors with transformers' own code."""
     engine = "transformers.distributed.tensor_parallel"
     code.imports.add(f"from {engine} import apply_tensor_parallelism")
     if takes_patterns():
@@ -196,14 +195,14 @@ def split_by_transformers(code: Code, axes: MeshAxes, rules: Mapping[str, str]) 
 
 
 def retied(rules: TensorRules) -> list[str]:
-    """The lines that tie parameters again, each of which was made anew under each name."""
+    """The lines that tie parameters again, which were replaced under each name separately."""
     pairs = ((expression(other), expression(first)) for first, other in rules.tied)
     return [f"{other} = {first}  # they are tied" for other, first in pairs]
 
 
 def named_styles(code: Code, rules: Mapping[str, str]) -> str:
-    """The expression of rules of names with ``*`` as the styles of single modules, as transformers'
-    code takes them.
+    """Add code that expands rules for names with ``*`` to the names of single modules; returns the
+    Python expression of the result.
     """
     code.imports.add("import re")
     if _NAMED_STYLES not in code.helpers:

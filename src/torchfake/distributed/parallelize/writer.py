@@ -1,7 +1,7 @@
-"""The text of ``parallelize(model, mesh)``, while it is written.
+"""A buffer for the text of ``parallelize(model, mesh)``, and expressions for names.
 
-Input: imports, definitions and lines. Output: the text. Invariant: names of ``model`` are written
-as Python that finds them, whatever they are.
+Input: imports, definitions and lines. Output: the text. Invariant: any name of a submodule or
+parameter is written as valid Python.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 
 @dataclass
 class Code:
-    """Code that is being written."""
+    """The imports, definitions and lines of a function that is being generated."""
 
     imports: set[str] = field(default_factory=set)
     helpers: list[str] = field(default_factory=list)  # definitions above the function
-    lines: list[str] = field(default_factory=list)  # of the function
+    lines: list[str] = field(default_factory=list)  # the body of the function
     result: str = "model"  # the expression that the function returns
 
     def text(self) -> str:
-        """The function, after the imports and definitions that it uses."""
+        """The text: imports, definitions, and the function."""
         imports = sorted(self.imports, key=lambda line: (line.startswith("from"), line))
         function = function_text("parallelize(model, mesh)", [*self.lines, f"return {self.result}"])
         return "\n\n\n".join(["\n".join(imports), *map(str.rstrip, self.helpers), function])
 
 
 def function_text(signature: str, lines: list[str]) -> str:
-    """The definition of a function."""
+    """The text of a function definition."""
     body = "\n".join(f"    {line}".rstrip() for line in lines)
     return f"def {signature}:\n{body}\n"
 
@@ -54,8 +54,8 @@ def expression(path: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as a literal of Python: a config may choose the names of modules, and the code is
-    run.
+    """A name as a Python string literal, properly escaped: a config may choose names of modules,
+    and the code is run.
 
     >>> print(quoted("layers.*.q_proj"), quoted('"]; f(); ["'))
     "layers.*.q_proj" '"]; f(); ["'
@@ -67,7 +67,7 @@ _PLAIN = re.compile(r"[\w.*-]*", re.ASCII)
 
 
 def members(group: Blocks) -> str:
-    """The expression of the blocks of a group."""
+    """The Python expression of the blocks of a group."""
     owner = expression(group.path)
     if group.is_whole:
         return owner
@@ -75,14 +75,14 @@ def members(group: Blocks) -> str:
 
 
 def positions(module: nn.Module, group: Blocks) -> tuple[int, ...]:
-    """Where in their list the blocks of a group are."""
+    """The positions of a group's blocks in their list."""
     keys = [key for key, _ in module.get_submodule(group.path).named_children()]
     return tuple(keys.index(key) for key in group.keys)
 
 
 def data_mesh(code: Code, axes: MeshAxes, sharding: list[str]) -> str:
-    """The expression of the mesh along which modules are sharded and copied; several axes that
-    shard are joined to one first.
+    """The Python expression of the mesh over which modules are sharded and replicated. If there are
+    several sharding axes, adds a line that flattens them.
     """
     joined = "_".join(sharding)
     if len(sharding) > 1:

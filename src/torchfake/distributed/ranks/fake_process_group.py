@@ -2,7 +2,7 @@
 
 Input: a rank and a number of ranks. Output: a context in which torch.distributed is initialised
 with torch's fake backend. Invariant: however the context is left, torch.distributed is afterwards
-as it was before: not initialised.
+not initialised, as before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def check_no_process_group() -> None:
 
     Raises:
         MissingExtraError: if torch was built without torch.distributed.
-        InputsError: if one is initialised: only its owner may destroy it.
+        InputsError: if a process group is already initialised: only its owner may destroy it.
     """
     if not torch.distributed.is_available():
         raise MissingExtraError(

@@ -1,11 +1,11 @@
-"""What ranks send to one rank each, kept for the ranks that are run after them.
+"""Point-to-point messages, kept for the receivers that are run after their senders.
 
-Input: point-to-point messages of ranks that are run one after the other. Output: the values of
-those that are known (shapes and votes are, activations are not). Invariant: the messages from one
+Input: point-to-point messages of ranks that are run one after the other. Output: the values of the
+messages, where known (shapes and votes are, activations are not). Invariant: the messages from one
 rank to another are received in the order in which they were sent, and with the same size.
 
-A rank that needs a number of a rank that has not sent it yet cannot go on: its run is given up, and
-begun again when that number is there.
+A rank that needs a value that has not been sent yet cannot continue: its run is abandoned, and
+started again when the value has been sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchfake.errors import InputsError
 from torchfake.observe import FakeTensor, known_value, no_mode, set_known_value
 
 Channel = tuple[int, int, int]
-"""The rank that sends, the rank that receives, and the tag."""
+"""The sending rank, the receiving rank, and the tag."""
 
 
 class Letter(NamedTuple):
@@ -29,7 +29,7 @@ class Letter(NamedTuple):
     value: torch.Tensor | None  # None: not known
 
 
-class WaitsForRank(BaseException):  # it is no error: nobody but the caller is to handle it
+class WaitsForRank(BaseException):  # not an Exception, so that only `run_ranks` handles it
     """A rank needs the value of a message that has not been sent yet."""
 
     def __init__(self, channel: Channel, number: int) -> None:
@@ -45,7 +45,7 @@ class Mailboxes:
         self.received: defaultdict[Channel, list[int]] = defaultdict(list)  # bytes
 
     def of_rank(self, rank: int) -> Mailbox:
-        """The mailbox of a rank that is run now; messages of an earlier run of it are forgotten."""
+        """The mailbox for a run of a rank; forgets the messages of an earlier run of this rank."""
         for channel in [channel for channel in self.sent if channel[0] == rank]:
             del self.sent[channel]
         for channel in [channel for channel in self.received if channel[1] == rank]:
@@ -57,10 +57,10 @@ class Mailboxes:
         return len(self.sent.get(waits.channel, ())) > waits.number
 
     def check_all_received(self, ranks: set[int]) -> None:
-        """Check that ranks have received as many messages as they have sent each other.
+        """Check that all messages between these ranks were received.
 
         Raises:
-            InputsError: naming a sender and a receiver.
+            InputsError: if not; the message names a sender and a receiver.
         """
         for channel in sorted({*self.sent, *self.received}):
             source, destination, _ = channel
@@ -75,7 +75,7 @@ class Mailboxes:
 
 
 class Mailbox:
-    """The messages of the rank that is run."""
+    """The messages to and from the rank that is being run."""
 
     def __init__(self, boxes: Mailboxes, rank: int) -> None:
         self._boxes, self.rank = boxes, rank
@@ -88,11 +88,12 @@ class Mailbox:
         self._boxes.sent[self.rank, to, tag].append(letter)
 
     def receive(self, tensor: FakeTensor, source: int, tag: int) -> None:
-        """Give a tensor the message that was sent to it.
+        """Set the value of a receive buffer to that of the message sent to it.
 
         Raises:
-            WaitsForRank: if whole numbers have not been sent yet; the program may read them.
-            InputsError: if something of another size was sent.
+            WaitsForRank: if the message has integers, which the program may read, and has not been
+                sent yet.
+            InputsError: if a message of another size was sent.
         """
         self.peers.add(source)
         channel = source, self.rank, tag

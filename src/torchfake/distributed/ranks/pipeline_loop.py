@@ -1,9 +1,9 @@
 """A training loop around the ``step`` of a pipeline's schedule.
 
 Input: a schedule of torch.distributed.pipelining on fakes, the batch of a rank. Output: a tracker
-has recorded one iteration: torch's own schedule, then the optimizer. Invariant: the rank of the
-first stage is given the inputs, that of the last the target and a list for the losses; arguments
-by name go to all.
+that has recorded one iteration: torch's own schedule, then the optimizer. Invariant: the rank of
+the first stage gets the inputs, the rank of the last stage the target and a list for the losses;
+keyword arguments go to all ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchfake._torch.distributed import training
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.arguments import held_by_arguments
 from torchfake.inspect.copies.workload import FakeCopy
-from torchfake.inspect.steps.module_tensors import ModuleTensors
+from torchfake.inspect.steps.module_tensors import gradients_of, register_all, state_of
 from torchfake.inspect.steps.optimizers import optimizer_of
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.steps.training import autocast_of
@@ -33,7 +33,7 @@ class Pipeline:
 
     @property
     def module(self) -> nn.Module:
-        """The module of the stage; of several, one that has them all."""
+        """The module of the stage; if there are several stages, one module that has them all."""
         parts = [stage.submod for stage in self.stages]
         if len(parts) == 1:
             return parts[0]  # type: ignore[no-any-return]
@@ -42,16 +42,16 @@ class Pipeline:
 
 
 def pipeline_of(value: Any) -> Pipeline | None:
-    """The pipeline that a schedule runs; None if `value` is none."""
+    """The pipeline that a schedule runs; None if `value` is not a schedule."""
     stages = training.pipeline_stages_of(value)
     return None if stages is None else Pipeline(value, stages)
 
 
 def check_pipeline_step(schedule: Any, step: Step) -> None:
-    """Refuse options of a step that a schedule has of its own.
+    """Check that a step has no options that a pipeline schedule handles itself.
 
     Raises:
-        InputsError: naming the option.
+        InputsError: if it has; the message names the option.
     """
     name = type(schedule).__name__
     if step.accumulate != 1:
@@ -69,13 +69,12 @@ def check_pipeline_step(schedule: Any, step: Step) -> None:
 
 
 class PipelineLoop:
-    """A training loop on the stages of a rank, an iteration at a time."""
+    """A training loop on the stages of a rank, run one iteration at a time."""
 
     def __init__(self, step: Step, fake_copy: FakeCopy, pipeline: Pipeline, target: Any) -> None:
         self._step, self._copy, self._target = step, fake_copy, target
         self._schedule, self._stages = pipeline.schedule, pipeline.stages
-        self._tensors = ModuleTensors(fake_copy.module)
-        for _, parameter in self._tensors.parameters:
+        for parameter in fake_copy.module.parameters():
             parameter.grad = None
         self._optimizer = optimizer_of(step.optimizer, fake_copy)
         self._tracker: StorageTracker | None = None
@@ -83,12 +82,12 @@ class PipelineLoop:
             self._observe(stage)
 
     def run(self, tracker: StorageTracker, before: StorageTracker | None = None) -> None:
-        """One iteration.
+        """Run one iteration.
 
         Args:
-            tracker: records it.
-            before: has recorded the one before, and is finished: what that has left, as the
-                buffers to receive into, is there from the beginning.
+            tracker: records the iteration.
+            before: the finished tracker of the previous iteration. Memory that this iteration has
+                left, such as receive buffers, exists from the beginning.
         """
         self._register(tracker)
         if before is not None:
@@ -100,7 +99,7 @@ class PipelineLoop:
             self._copy.module.zero_grad(set_to_none=not self._step.keep_gradients)
             with self._step.around(), autocast_of(self._copy, self._step):
                 self._run_schedule(losses)
-            tracker.recategorize(self._tensors.gradients(), "gradients")
+            tracker.recategorize(gradients_of(self._copy.module), "gradients")
             self._update(tracker)
             tracker.end_step()
         self._tracker = None
@@ -122,23 +121,22 @@ class PipelineLoop:
 
     def _register(self, tracker: StorageTracker) -> None:
         """Register the tensors that exist before the iteration."""
-        tensors = self._tensors
-        tensors.register(tracker)
+        module = self._copy.module
+        register_all(module, tracker)
         held = held_by_arguments((self._copy.args, self._copy.kwargs, self._target))
         tracker.register((("", tensor) for tensor in held), "inputs")
-        tracker.register(tensors.gradients(), "gradients")
-        tracker.register(tensors.optimizer_state(self._optimizer), "optimizer state")
+        tracker.register(gradients_of(module), "gradients")
+        tracker.register(state_of(self._optimizer, module), "optimizer state")
 
     def _update(self, tracker: StorageTracker) -> None:
         if self._optimizer is None:
             return
         tracker.phase = "optimizer"
         self._optimizer.step()
-        state = self._tensors.optimizer_state(self._optimizer)
-        tracker.recategorize(state, "optimizer state")
+        tracker.recategorize(state_of(self._optimizer, self._copy.module), "optimizer state")
 
     def _observe(self, stage: Any) -> None:
-        """Have the chunks of a stage begin the phases of the tracker."""
+        """Wrap the methods of a stage, so that each chunk begins a phase of the tracker."""
         forward = stage.forward_one_chunk
 
         def forward_one_chunk(*args: Any, **kwargs: Any) -> Any:
@@ -157,7 +155,7 @@ class PipelineLoop:
             self._begin("backward")
             result = original(*args, **kwargs)
             if self._tracker is not None:
-                self._tracker.recategorize(self._tensors.gradients(), "gradients")
+                self._tracker.recategorize(gradients_of(self._copy.module), "gradients")
             return result
 
         return backward

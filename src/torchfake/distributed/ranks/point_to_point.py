@@ -1,12 +1,12 @@
-"""Point-to-point messages on the streams of a GPU, and who waits for them.
+"""Point-to-point messages on the streams of a GPU, and the streams that wait for them.
 
-Input: calls of ``isend``, ``irecv`` and ``batch_isend_irecv`` on fakes. Output: work that holds
-what is sent until it is waited for, as that of NCCL and gloo does; commands for the time of a step.
-Invariant: outside of a rank that is run, torch's functions do what they did.
+Input: calls of ``isend``, ``irecv`` and ``batch_isend_irecv`` on fakes. Output: work objects that
+hold the sent tensors until they are waited for, as with NCCL and gloo; commands for the time of a
+step. Invariant: unless a rank is being run, torch's functions behave as usual.
 
-NCCL puts messages between two ranks on a stream of theirs, and those of a batch, which begin
-together, on the stream of their group. Either way it waits for what the current stream has been
-given so far, and ``wait`` makes the current stream wait for it.
+NCCL puts a message on a stream for its two ranks, and the messages of a batch, which begin
+together, on the stream of their group. In both cases this stream waits for the work submitted to
+the current stream so far, and ``wait`` makes the current stream wait for the messages.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Exchanges:
     """The point-to-point messages of a rank, in order.
 
     Args:
-        commands: records what is put on streams; None: there are none.
-        place: gives where a command comes from.
-        number_of: gives a number for a stream that stands for something.
+        commands: records commands on streams; None: the device has no streams.
+        place: returns the place in the step that a command comes from.
+        number_of: returns the number of the stream for a hashable key.
     """
 
     def __init__(
@@ -38,21 +38,21 @@ class Exchanges:
         number_of: Callable[[Any], int],
     ) -> None:
         self._commands, self._place, self._number_of = commands, place, number_of
-        self._open: list[tuple[Message, Any]] | None = None  # begun, and who calls waits later
+        self._open: list[tuple[Message, Any]] | None = None  # the messages of a running `run`
 
     def add(self, message: Message, group: Any) -> None:
-        """A message was sent or received; if nobody has begun an exchange, it is waited for."""
+        """Add a message that was sent or received; outside `run`, also wait for it."""
         if self._open is not None:
             self._open.append((message, group))
         elif self._commands is not None:
             self.wait_for(self._put([(message, group)]))
 
     def run(self, function: Callable[[], Any], tensors: list[torch.Tensor]) -> Any:
-        """Call a function that sends or receives tensors. The result is its own in a batch, else
-        `_Work` that stands for all messages.
+        """Call a function that sends or receives tensors. Returns a `_Work` for all its messages;
+        for a nested call, inside a batch, the function's own result.
         """
         if self._open is not None:
-            return function()  # one of a batch
+            return function()  # one message of a batch
         self._open = []
         try:
             result = function()
@@ -63,7 +63,7 @@ class Exchanges:
         return [work] if isinstance(result, list) else work
 
     def wait_for(self, event: int | None) -> None:
-        """The current stream waits."""
+        """Make the current stream wait for an exchange."""
         if event is not None and self._commands is not None:
             self._commands.wait_for(event, self._place().stream)
 
@@ -77,7 +77,7 @@ class Exchanges:
 
 
 class _Work:
-    """The work of an exchange."""
+    """The work object of an exchange, which holds the tensors until `wait`."""
 
     def __init__(self, work: Any, tensors: list[Any], exchanges: Exchanges, event: Any) -> None:
         self._works = work if isinstance(work, list) else [work]
@@ -99,7 +99,7 @@ def _current() -> Exchanges | None:
     return found[-1] if found else None
 
 
-@functools.cache  # both modules get the same function: torch compares them
+@functools.cache  # so that both modules get one function: torch compares by identity
 def _one(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,7 +122,7 @@ def _several(original: Any) -> Any:
 
 
 def patches_of_messages() -> list[Patch]:
-    """Patches by which asynchronous messages are seen."""
+    """The patches that intercept asynchronous messages."""
     made = {"isend": _one, "irecv": _one, "batch_isend_irecv": _several}
     owners = dist, dist.distributed_c10d
     return [Patch(owner, name, make) for name, make in made.items() for owner in owners]

@@ -1,7 +1,7 @@
-"""The memory and communication of one rank, which stands for ranks with shards of equal sizes.
+"""The memory and communication of one rank, which stands for all ranks with shards of equal sizes.
 
-Input: the estimate of a rank's step, the roles of its storages, and its traffic. Output: a
-:class:`RankPlan`, plain data. Invariant: the kinds of bytes that are held at the peak add up to it.
+Input: the estimate of a rank's step, and its traffic. Output: a :class:`RankPlan`, plain data.
+Invariant: the bytes of all categories at the peak add up to the peak.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.ranks.rank_tracker import COMMUNICATION, UNSHARDED, Traffic
+from torchfake.distributed.ranks.rank_tracker import Traffic
 from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
 from torchfake.inspect.memory.estimate_record import Estimate, Peak
 from torchfake.inspect.storages.lifetimes import CATEGORIES
@@ -24,23 +22,15 @@ from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.machine import InNode
 from torchfake.inspect.timing.schedule import Schedule, schedule_of
 
-KINDS = (*CATEGORIES, UNSHARDED, COMMUNICATION)
-"""What bytes of a rank are used for: the categories of an estimate, and two more. ``unsharded
-parameters`` are those that FSDP has gathered; ``communication`` is the memory of messages that is
-neither a parameter, a gradient nor an activation.
-"""
-
-SHOWN_ORDER = [
-    KINDS.index(name)
-    for name in (
-        *("parameters", "gradients", "optimizer state", "activations", UNSHARDED, COMMUNICATION),
-        *("temporaries", "buffers", "inputs"),
-    )
-]
+SHOWN_CATEGORIES = (
+    *("parameters", "gradients", "optimizer state", "activations", "unsharded parameters"),
+    *("communication", "temporaries", "buffers", "inputs"),
+)
+"""The categories of a rank's memory, in the order of tables."""
 
 
 def in_node_of(layout: Layout, links: Links | None) -> InNode:
-    """The function that gives how many of the ranks of a message are in one node."""
+    """A function that returns how many of the ranks of a message are in one node."""
     per_node = GPUS_PER_NODE if links is None else links.gpus_per_node
 
     def in_node(message: Message) -> int:
@@ -57,11 +47,10 @@ class RankPlan:
     """The memory and communication of each of a group of ranks with shards of equal sizes."""
 
     ranks: tuple[int, ...]  # the first of them was run
-    traffic: tuple[Traffic, ...]  # what each of them sends
-    estimate: Estimate = field(compare=False)  # of the step, as `estimate` gives it
-    roles: np.ndarray[Any, Any] = field(compare=False)  # int8 [lifetimes of the estimate]
+    traffic: tuple[Traffic, ...]  # the messages of each rank
+    estimate: Estimate = field(compare=False)  # the estimate of the step
     joint_schedule: Schedule | None = field(default=None, compare=False)
-    """Of ranks that send each other messages: with the others, for which it waits."""
+    """The schedule together with the ranks that it exchanges messages with, and waits for."""
 
     @property
     def bubble_seconds(self) -> float | None:
@@ -106,62 +95,46 @@ class RankPlan:
 
     @property
     def peak_reserved_bytes(self) -> int | None:
-        """The most memory that its caching allocator reserves; None on a CPU."""
+        """The most memory that the rank's caching allocator reserves; None on a CPU."""
         return self.estimate.peak_reserved_bytes
 
     @property
     def nvidia_smi_bytes(self) -> int | None:
-        """The most that ``nvidia-smi`` would show: reserved memory, the CUDA context (512 MiB are
-        assumed), and the buffers of NCCL (256 MiB for each process group).
+        """The most memory that ``nvidia-smi`` would show: reserved memory, the CUDA context
+        (assumed to be 512 MiB), and the buffers of NCCL (256 MiB for each process group).
         """
         shown = self.estimate.nvidia_smi_bytes
         groups = {(row.axis, row.group_size) for row in self.traffic}
         return None if shown is None else shown + len(groups) * COMMUNICATOR_BYTES
 
-    @cached_property
+    @property
     def peak(self) -> Peak:
-        """The moment at which most is held; its categories are KINDS."""
-        peak = self.estimate.peak
-        return Peak(**{**peak.__dict__, "by_category": self._by_kind(peak)})
-
-    @cached_property
-    def kinds(self) -> np.ndarray[Any, Any]:
-        """What each storage is used for, int8 [lifetimes of the estimate] into KINDS."""
-        category = self.estimate.lives.category
-        is_temporary = category == CATEGORIES.index("temporaries")
-        is_of_forward = is_temporary | (category == CATEGORIES.index("activations"))
-        kinds = np.where(is_of_forward & (self.roles == 1), KINDS.index(UNSHARDED), category)
-        return np.where(is_temporary & (self.roles == 2), KINDS.index(COMMUNICATION), kinds)
-
-    def _by_kind(self, peak: Peak) -> dict[str, int]:
-        alive = self.estimate.alive_at(peak.event)
-        sums = np.bincount(self.kinds[alive], self.estimate.sizes[alive], minlength=len(KINDS))
-        found = {name: int(n) for name, n in zip(KINDS, sums, strict=True) if n}
-        if self.estimate.workspace_bytes:
-            found["workspace"] = self.estimate.workspace_bytes
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        """The moment of peak memory."""
+        return self.estimate.peak
 
     @cached_property
     def most_bytes(self) -> dict[str, int]:
-        """The most that is held of each kind at any moment. Each kind has a moment of its own, so
-        these do not add up to the peak.
+        """The highest bytes of each category at any moment. The moments differ by category, so
+        these bytes do not add up to the peak.
         """
-        most = (self.estimate.held_bytes(self.kinds == i).max(initial=0) for i in SHOWN_ORDER)
-        return {KINDS[i]: int(n) for i, n in zip(SHOWN_ORDER, most, strict=True)}
+        category = self.estimate.lives.category
+        masks = {name: category == CATEGORIES.index(name) for name in SHOWN_CATEGORIES}
+        held = self.estimate.held_bytes
+        return {name: int(held(mask).max(initial=0)) for name, mask in masks.items()}
 
     @property
     def parameter_bytes(self) -> int:
-        """The bytes of its parameter shards."""
+        """The bytes of the rank's parameter shards."""
         return self.most_bytes["parameters"]
 
     @property
     def gradient_bytes(self) -> int:
-        """The bytes of the gradients of its shards."""
+        """The bytes of the gradients of the rank's shards."""
         return self.most_bytes["gradients"]
 
     @property
     def optimizer_bytes(self) -> int:
-        """The bytes of its optimizer state."""
+        """The bytes of the rank's optimizer state."""
         return self.most_bytes["optimizer state"]
 
     @property
@@ -171,7 +144,7 @@ class RankPlan:
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes that it sends in one step, if collectives use ring algorithms."""
+        """The bytes that the rank sends in one step, if collectives use ring algorithms."""
         return sum(row.sent_bytes for row in self.traffic)
 
     def to_dict(self) -> dict[str, Any]:

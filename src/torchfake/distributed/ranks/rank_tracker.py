@@ -1,7 +1,7 @@
 """Records the storages of one rank, and the messages that it sends.
 
 Input: operators on fakes and on DTensors of fakes, while a :class:`RankTracker` observes. Output:
-the lifetime of every storage of this rank, the role of each in communication, and the traffic.
+the lifetime of every storage of this rank, with categories for communication, and the traffic.
 Invariant: a DTensor counts as its shard; all numbers are of this rank alone.
 """
 
@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from torchfake._torch.distributed.dtensors import peer_of, process_group_of
-from torchfake.distributed.ranks.balanced_routing import BalancedRouting
 from torchfake.distributed.ranks.foreach_ops import run_on_shards
 from torchfake.distributed.ranks.mailboxes import Mailbox
 from torchfake.distributed.ranks.point_to_point import Exchanges
 from torchfake.distributed.ranks.shard_sizes import UnevenShards
-from torchfake.inspect.storages.lifetimes import Lifetime, Lifetimes
+from torchfake.inspect.storages.lifetimes import CATEGORIES, Lifetime, Lifetimes
 from torchfake.inspect.storages.storage_tracker import StorageTracker
 from torchfake.inspect.timing import commands as timing
 from torchfake.observe import (
@@ -36,9 +34,11 @@ from torchfake.observe import (
 )
 
 UNSHARDED, COMMUNICATION = "unsharded parameters", "communication"
-_ROLES = ("", UNSHARDED, COMMUNICATION)
+_REPLACED_BY = {UNSHARDED: ("activations", "temporaries"), COMMUNICATION: ("temporaries",)}
+"""The categories that are replaced by a role."""
+
 _COPY_OUT = "fsdp::split_with_sizes_copy"
-"""The operator by which FSDP2 copies what it has gathered into the unsharded parameters."""
+"""The operator with which FSDP2 copies gathered shards into the unsharded parameters."""
 
 _POINT_TO_POINT = ("c10d::send", "c10d::recv_")
 
@@ -48,11 +48,11 @@ class Traffic(NamedTuple):
 
     phase: str  # "forward", "backward" or "optimizer"
     collective: str  # "all_gather", ...
-    axis: str  # of the mesh; "dp x tp" for a group along both
-    group_size: int  # ranks
+    axis: str  # of the mesh; "dp x tp" for a group along both axes
+    group_size: int  # the number of ranks in the group
     num_calls: int
-    num_bytes: int  # payload: the size of all that is gathered, reduced, scattered or sent
-    sent_bytes: int  # by each rank, in a ring
+    num_bytes: int  # payload: the size of the whole tensor gathered, reduced, scattered or sent
+    sent_bytes: int  # sent by each rank, in a ring
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, as a dict for JSON."""
@@ -60,22 +60,21 @@ class Traffic(NamedTuple):
 
 
 Held = Iterable[tuple[str, torch.Tensor]]
-"""Tensors, each after a category of an estimate."""
+"""Pairs of a category of an estimate and a tensor."""
 
 
 class RankTracker(StorageTracker):
     """A storage tracker that also tracks communication.
 
     Args:
-        modules: of the step that will run.
-        uneven: registers the DTensors that the step meets.
-        axis_of: gives for a process group the axis of the mesh that it lies along, and its size.
-        mailbox: of the messages to and from one other rank each.
-        commands: records what is put on streams.
+        modules: the running modules of the step.
+        uneven: registers the DTensors that the step uses.
+        axis_of: returns the mesh axis that a process group lies along, and the group's size.
+        mailbox: the point-to-point messages of the rank.
+        commands: records the commands on streams.
         has_workspace: as for any storage tracker.
-        is_balanced: whether experts are taken to get equally many tokens.
-        held: gives the tensors that exist before a step besides those of the module and the
-            optimizer, each after what it counts as.
+        held: returns the tensors that exist before a step besides those of the module and the
+            optimizer, as pairs of category and tensor.
     """
 
     def __init__(
@@ -87,18 +86,16 @@ class RankTracker(StorageTracker):
         commands: timing.CommandRecorder | None = None,
         *,
         has_workspace: bool = False,
-        is_balanced: bool = False,
         held: Callable[[], Held] = list,
     ) -> None:
         super().__init__(modules, commands, has_workspace=has_workspace)
         self._held = held
-        self._routing = BalancedRouting() if is_balanced else None
         self.uneven = uneven
         self._axis_of = axis_of
         self._mailbox = mailbox
         self.exchanges = Exchanges(commands, self._place, self.number_of)
         self._traffic: dict[tuple[str, str, str, int], list[int]] = {}
-        self._roles: dict[int, int] = {}  # into _ROLES, by the id of a lifetime
+        self._roles: dict[int, str] = {}  # id of a lifetime -> UNSHARDED or COMMUNICATION
 
     def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(map(_is_foreign, types)):
@@ -108,10 +105,7 @@ class RankTracker(StorageTracker):
 
     def _call(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         message = message_of(func, args, kwargs, lambda group: self._axis_of(group)[1])
-        call = partial(super().call_operator, run)
-        if self._routing is not None:
-            call = partial(self._routing.call, call)
-        result = call(func, types, args, kwargs)
+        result = super().call_operator(run, func, types, args, kwargs)
         if message is not None:
             self._count(message)
             axis, size = self._axis_of(message.group)
@@ -127,7 +121,7 @@ class RankTracker(StorageTracker):
         return result
 
     def _exchange(self, message: timing.Message, peer: int, group: Any, args: Any) -> None:
-        """Send a message to one other rank, or receive one."""
+        """Send a message to one other rank, or receive a message from it."""
         is_sent, own = message.collective == "send", self._mailbox.rank
         tag = next(value for value in reversed(args) if type(value) is int)
         for tensor in args[0]:
@@ -146,11 +140,11 @@ class RankTracker(StorageTracker):
             totals[i] += number
 
     def _set_role(self, role: str, tensors: Any) -> None:
-        """Set the role of the storages of tensors, unless they have one."""
+        """Set the role of the storages of tensors that have no role yet."""
         if isinstance(tensors, FakeTensor):
             known = self.allocation_of(storage_of(tensors))
             if known is not None:
-                self._roles.setdefault(id(known.note), _ROLES.index(role))
+                self._roles.setdefault(id(known.note), role)
         elif isinstance(tensors, (list, tuple)):
             for tensor in tensors:
                 self._set_role(role, tensor)
@@ -162,14 +156,14 @@ class RankTracker(StorageTracker):
         super().storage_resized(storage)
         known = self.allocation_of(storage)
         if known is not None:
-            self._roles[id(known.note)] = _ROLES.index(UNSHARDED)
+            self._roles[id(known.note)] = UNSHARDED
 
     def active(self) -> observing:
         self.register_held(self._held())
         return super().active()
 
     def register_held(self, held: Held) -> None:
-        """Record tensors under their categories, unless they have one."""
+        """Record tensors under the given categories, unless they have a category already."""
         for category, tensor in held:
             self.register([("", tensor)], category)
 
@@ -181,18 +175,23 @@ class RankTracker(StorageTracker):
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
-        """What was sent, in the order of the phases."""
+        """The messages that were sent, in the order of the phases."""
         return tuple(Traffic(*key, *totals) for key, totals in self._traffic.items())
 
-    def finish_with_roles(self) -> tuple[Lifetimes, np.ndarray[Any, Any]]:
-        """The lifetimes as columns, and the role of each, int8 into ``_ROLES``."""
+    def finish(self) -> Lifetimes:
+        """Stop tracking, and return the lifetimes; those with a role have it as their category."""
+        lives = super().finish()
         of_step: list[Lifetime] = [life for life in self.lives if life.allocated_at < self.end]
-        roles = np.array([self._roles.get(id(life), 0) for life in of_step], dtype=np.int8)
-        return self.finish(), roles
+        category = lives.category.copy()
+        for row, life in enumerate(of_step):
+            role = self._roles.get(id(life))
+            if role is not None and CATEGORIES[category[row]] in _REPLACED_BY[role]:
+                category[row] = CATEGORIES.index(role)
+        return lives._replace(category=category)
 
 
 def _is_foreign(cls: type) -> bool:
-    """Whether a class is of tensors that are neither fake nor plain, such as DTensor."""
+    """Whether tensors of a class are neither fake nor plain, such as DTensors."""
     return not issubclass(cls, (FakeTensor, torch.nn.Parameter)) and cls is not torch.Tensor
 
 

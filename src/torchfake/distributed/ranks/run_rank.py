@@ -1,9 +1,9 @@
 """Runs the step of one rank on fakes.
 
 Input: a :class:`Job`, which says how a model is built, parallelized and trained; and a rank.
-Output: a :class:`RankRun`: the estimate of its step, its traffic, and which shards are uneven.
-Invariant: the step runs as ``estimate`` runs that of an unsharded model; torch and its distributed
-package are afterwards as they were before, whatever happens.
+Output: a :class:`RankRun`: the estimate of its step, its traffic, and its uneven shards. Invariant:
+the step runs like ``estimate`` of an unsharded model; the state of torch and torch.distributed is
+restored afterwards, whatever happens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
+from torchfake._progress import count
 from torchfake._torch.distributed.dtensors import process_group_of
 from torchfake.distributed.ddp.reducer import held_by_reducers
 from torchfake.distributed.ddp.replacements import patches_of_ddp
@@ -38,11 +39,12 @@ from torchfake.distributed.ranks.shard_sizes import UnevenShards
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
 from torchfake.inspect.copies.arguments import ArgumentCopies
-from torchfake.inspect.copies.workload import FakeCopy, Workload
+from torchfake.inspect.copies.workload import FakeCopy, Workload, bytes_by_dtype
 from torchfake.inspect.memory.estimate import account
 from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.records.messages import one_line
-from torchfake.inspect.steps.execution import is_first_another, run_step, set_training
+from torchfake.inspect.steps.execution import run_step, set_training
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.storages.lifetimes import Lifetimes
 from torchfake.inspect.timing.commands import recorder_for
@@ -61,27 +63,35 @@ from torchfake.observe import (
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank does."""
+    """The arguments of ``plan``: the model, and the step that every rank runs."""
 
     module_fn: Callable[[], nn.Module]
     parallelize: Callable[[nn.Module, Any], Any] | None
-    inputs: Any  # of a rank: the arguments of its forward pass, or a function that makes them
+    inputs: Any  # the arguments of a rank's forward pass, or a function that creates them
     step: Step
     layout: Layout
     device: torch.device
-    gpu: CudaProfile | None  # of the device; None: torchfake's default
-    answer: str | AnswerFunction | None = None  # of questions about values that do not exist
-    context: Callable[[Any, Any], Any] | None = None  # of a micro-batch, for the mesh and inputs
-    unlike_axes: tuple[str, ...] = ()  # along which ranks run other code
+    gpu: CudaProfile | None  # the profile of the device; None: torchfake's default
+    answer: str | AnswerFunction | None = None  # supplies unknown values
+    context: Callable[[Any, Any], Any] | None = None  # makes the context of a micro-batch
+    unlike_axes: tuple[str, ...] = ()  # axes along which ranks run different code
     routing: str | None = None  # "balanced": experts get equally many tokens
-    ranks: tuple[int, ...] | None = None  # that are run, each for itself; None: one of each kind
-    is_timed: bool = True  # whether what is put on streams is recorded
-    target: Any = None  # of a pipeline's loss: a tensor, or a function that makes it
+    ranks: tuple[int, ...] | None = None  # the ranks to run; None: one of each kind
+    is_timed: bool = True  # whether commands on streams are recorded
+    alike: AlikeGpus | None = None  # GPUs that the ranks may stand for: see Workload
+    target: Any = None  # of a pipeline's loss: a tensor, or a function that creates it
 
     @property
     def workload(self) -> Workload:
         """The device and its profile, for the mode that a rank runs in."""
-        return Workload(nn.Module(), device=self.device, gpu=self.gpu, answer=self.answer)
+        return Workload(
+            nn.Module(),
+            device=self.device,
+            gpu=self.gpu,
+            alike=self.alike,
+            answer=self.answer,
+            is_balanced=self.routing == "balanced",
+        )
 
 
 class RankRun(NamedTuple):
@@ -89,32 +99,32 @@ class RankRun(NamedTuple):
 
     rank: int
     estimate: Estimate
-    roles: np.ndarray[Any, Any]  # of the estimate's lifetimes; see distributed/ranks/rank_tracker
     traffic: tuple[Traffic, ...]
     shape_ids: dict[
         Any, np.ndarray[Any, Any]
-    ]  # of uneven shards; see distributed/ranks/shard_sizes
+    ]  # the shapes of uneven shards on all ranks; see distributed/ranks/shard_sizes
 
 
 def run_rank(job: Job, rank: int, mailbox: Mailbox) -> RankRun:
     """Build and parallelize the model as `rank` would, and run its step.
 
     Args:
-        job: what it does.
-        rank: its number.
-        mailbox: what other ranks send to it alone.
+        job: the model and the step.
+        rank: the number of the rank.
+        mailbox: the point-to-point messages of the rank.
 
     Raises:
-        InputsError: naming the function that fails, and the rank.
-        WaitsForRank: if it has to have a message of a rank that has not been run so far.
+        InputsError: if a function of the job fails; the message names it and the rank.
+        WaitsForRank: if the rank needs a message of a rank that has not been run yet.
     """
     answerer, ranks = Answerer(job.answer), job.layout.num_ranks
-    with simulated_rank(rank, ranks), job.workload.mode(answerer), _patched():
+    count(f"rank {rank} of {job.layout.text}")
+    with small_heap(), simulated_rank(rank, ranks), job.workload.mode(answerer), _patched():
         return _Rank(job, rank, answerer, mailbox).run()
 
 
 def _patched() -> Patched:
-    """Context in which torch runs DTensors of fakes and DDP, and messages are observed."""
+    """Context in which DTensors of fakes and DDP run, and point-to-point messages are observed."""
     importlib.import_module("torch.distributed.tensor")
     return Patched([*patches_of_dtensors(), *patches_of_messages(), *patches_of_ddp()])
 
@@ -127,7 +137,7 @@ class _Rank:
 
         self.job, self.rank, self.answerer = job, rank, answerer
         self.mailbox = mailbox
-        self.pipeline: Pipeline | None = None  # that the module is parallelized as
+        self.pipeline: Pipeline | None = None  # the pipeline, if `parallelize` returns a schedule
         with self._errors_named("the mesh"):
             self.mesh = init_device_mesh(
                 job.device.type, job.layout.shape, mesh_dim_names=job.layout.axes
@@ -150,13 +160,12 @@ class _Rank:
         make = partial(
             RankTracker, modules, uneven, self._axis_of, self.mailbox,
             has_workspace=step.workspace_bytes is not None,
-            is_balanced=self.job.routing == "balanced",
             held=partial(held_by_reducers, module),
         )  # fmt: skip
         tracker = make(recorder_for(self.job.device) if self.job.is_timed else None)
-        is_another = self.pipeline is not None or is_first_another(step)
+        is_another = self.pipeline is not None or step.keep_gradients
         is_replica = step.mode == "training" and bool(held_by_reducers(module))
-        first = make() if is_another or is_replica else None  # which rebuilds buckets
+        first = make() if is_another or is_replica else None  # DDP rebuilds buckets after it
         if self.pipeline is None and self.job.target is not None:
             raise InputsError(
                 "target= is for a pipeline, and parallelize returned none: leave it out"
@@ -164,13 +173,14 @@ class _Rank:
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):
             first_lives = self._run_step(step, fake_copy, tracker, first)
-        ran = replace(self.job.workload, args=args, kwargs=kwargs)
+        dtypes = bytes_by_dtype(module)
+        ran = replace(self.job.workload, args=args, kwargs=kwargs, dtypes=dtypes)
         return self._result(class_name, ran, tracker, first_lives)
 
     def _run_step(
         self, step: Step, fake_copy: FakeCopy, tracker: RankTracker, first: RankTracker | None
     ) -> Lifetimes | None:
-        """Run the step. The result is the lifetimes of the first step, if later steps differ."""
+        """Run the step; returns the lifetimes of the first step, if later steps differ."""
         if self.pipeline is None or first is None:
             run_step(step, fake_copy, tracker, first)
             return None if first is None else first.finish()
@@ -228,11 +238,11 @@ class _Rank:
         return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
 
     def _target(self) -> Any:
-        """What a pipeline's loss compares with, as fakes."""
+        """The target of a pipeline's loss, as fakes."""
         return self._as_fakes(self.job.target, "target")
 
     def _as_fakes(self, inputs: Any, name: str) -> Any:
-        """What was given, or what a function makes, with its tensors as fakes."""
+        """The given inputs, or the result if they are a function, with fakes for tensors."""
         device = self.job.device
         is_function = callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping))
         if is_function:
@@ -249,13 +259,13 @@ class _Rank:
         return copies.of(inputs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
-        """The step, in the context of a micro-batch if there is one."""
+        """Create the step, in the job's context of a micro-batch if it has one."""
         if self.job.context is None:
             return self.job.step
         return replace(self.job.step, around=partial(self.job.context, self.mesh, kwargs or args))
 
     def _axis_of(self, given: Any) -> tuple[str, int]:
-        """The axis that a process group lies along, and its size."""
+        """The axis that a process group lies along, and the size of the group."""
         group = process_group_of(given)
         known = self._axes.get(group.group_name)
         if known is None:
@@ -268,32 +278,31 @@ class _Rank:
         self, class_name: str, ran: Workload, tracker: RankTracker, first: Lifetimes | None
     ) -> RankRun:
         job, peers = self.job, self.mailbox.peers
-        lifetimes, roles = tracker.finish_with_roles()
         estimate = account(
-            lifetimes,
+            tracker.finish(),
             tracker.ops,
             first=first,
             class_name=class_name,
             device=job.device,
             workload=ran,
             step=job.step,
-            answers=tuple(self.answerer.answers),
-            commands=tracker.recorded_commands,
+            answerer=self.answerer,
+            commands=tracker.commands,
+            loss=tracker.loss,
         )
-        roles = roles[lifetimes.on_device(job.device)]
         shape_ids = {**tracker.uneven.shape_ids, **job.layout.differing(self.rank, peers)}
-        return RankRun(self.rank, estimate, roles, tracker.traffic, shape_ids)
+        return RankRun(self.rank, estimate, tracker.traffic, shape_ids)
 
     @contextlib.contextmanager
     def _errors_named(self, part: str, modules: RunningModules | None = None) -> Iterator[None]:
-        """Context whose errors name the part that failed, and the rank."""
+        """Context in which errors name the part that failed, and the rank."""
         try:
             yield
         except TorchFakeError:
             raise
         except Exception as error:
             if interrupt_behind(error) is not None:
-                raise  # a context of torch was left half-way: what leaves the mode is the interrupt
+                raise  # an interrupt caused the error; the mode raises the interrupt when left
             layout = self.job.layout
             failed = None if modules is None else modules.failure
             where = f" in {failed[1] or 'its own forward'}" if failed is not None else ""
@@ -304,7 +313,7 @@ class _Rank:
 
 
 def _remedy(error: Exception) -> str:
-    """What to do about an error of torch that does not say so."""
+    """The advice on an error of torch that gives none."""
     text = str(error)
     if "nll_loss_backward" in text and "mixed torch.Tensor and DTensor" in text:
         return (
@@ -315,7 +324,7 @@ def _remedy(error: Exception) -> str:
 
 
 class _Observed:
-    """A function that makes an optimizer, which is registered if each rank has a part of it."""
+    """A function that creates an optimizer, and registers it if its state is sharded over ranks."""
 
     def __init__(self, make: Callable[[Any], Any], uneven: UnevenShards) -> None:
         self._make, self._uneven = make, uneven
@@ -335,6 +344,6 @@ def _has_real_tensors(module: nn.Module) -> bool:
 
 
 def _local_tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    """The parameters and buffers of a module; of DTensors, their shards."""
+    """The parameters and buffers of a module, with shards in place of DTensors."""
     for tensor in parameters_and_buffers(module):
         yield from leaf_tensors(tensor)

@@ -1,7 +1,7 @@
 """Runs one rank of each kind; a rank that waits for a message is run after its sender.
 
-Input: a job. Output: what each rank holds and sends. Invariant: a rank's run is complete, and was
-given what the others send it; ranks that wait for each other are refused, not waited for.
+Input: a job. Output: the memory and communication of each rank. Invariant: each rank's run is
+complete, and received the messages of other ranks; ranks that wait for each other are an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Ranks:
         """Run ranks, and the ranks that they wait for.
 
         Raises:
-            InputsError: if they wait for each other, or a function of the job fails.
+            InputsError: if ranks wait for each other, or a function of the job fails.
         """
         waiting: dict[int, WaitsForRank | None] = {r: None for r in ranks if r not in self.runs}
         while waiting:
@@ -48,11 +48,11 @@ class Ranks:
         self._boxes.check_all_received(set(self.runs))
 
     def first_of(self, ranks: list[int]) -> RankRun:
-        """The run of the first rank of a group that was run."""
+        """The run of the first of these ranks that was run."""
         return next(self.runs[rank] for rank in ranks if rank in self.runs)
 
     def _next(self, waiting: dict[int, WaitsForRank | None]) -> int:
-        """A rank that has what it waits for."""
+        """A rank whose awaited message has been sent, or that waits for none."""
         for rank, waits in waiting.items():
             if waits is None or self._boxes.has(waits):
                 return rank
@@ -64,10 +64,10 @@ class Ranks:
 
 
 def run_all(job: Job) -> list[RankPlan]:
-    """Run the first rank of each group of ranks that are equal, for all of the group.
+    """Run the first rank of each group of equal ranks, for the whole group.
 
-    Only a rank that has shards of other sizes may meet some uneven DTensor, so the groups are
-    computed again after each run; and so they are for ranks that exchange messages.
+    The groups are computed again after each run, since a run may reveal more uneven DTensors, or
+    more ranks that exchange messages.
     """
     ranks, of_axes = Ranks(job), zip(job.layout.axes, job.layout.coordinates.T, strict=True)
     shape_ids: dict[Any, np.ndarray[Any, Any]] = {
@@ -84,7 +84,7 @@ def run_all(job: Job) -> list[RankPlan]:
 
 
 def requested(ranks: Iterable[int], layout: Layout) -> tuple[int, ...]:
-    """The ranks that are asked for, checked."""
+    """Check the requested ranks, and return them in ascending order."""
     last = layout.num_ranks - 1
     try:
         requested = sorted({operator.index(rank) for rank in ranks if not isinstance(rank, bool)})
@@ -96,11 +96,11 @@ def requested(ranks: Iterable[int], layout: Layout) -> tuple[int, ...]:
 
 
 def run_each(job: Job, requested: Iterable[int]) -> list[RankPlan]:
-    """Run each of the requested ranks, for itself."""
+    """Run each of the requested ranks; each stands for itself only."""
     ranks = Ranks(job)
     ranks.run(requested)
     return [_plan_of(ranks.runs[rank], [rank]) for rank in requested]
 
 
 def _plan_of(run: RankRun, ranks: list[int]) -> RankPlan:
-    return RankPlan(tuple(ranks), run.traffic, run.estimate, run.roles)
+    return RankPlan(tuple(ranks), run.traffic, run.estimate)

@@ -1,7 +1,7 @@
-"""The sizes of shards on all ranks, computed from the DTensors of one.
+"""The sizes of shards on all ranks, computed from the DTensors of one rank.
 
-Input: the DTensors that one rank has met. Output: groups of ranks whose shards all have the
-same sizes. Invariant: nothing is run; sizes are those that the placements give.
+Input: the DTensors in the step of one rank. Output: groups of ranks whose shards all have equal
+sizes. Invariant: nothing is run; sizes are computed from the placements.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class UnevenShards:
         self.layout = layout
         self.shape_ids: dict[Any, np.ndarray[Any, Any]] = {}
         """By global shape, placements and mesh: for each rank a number for its local shape."""
-        self._num_parts = 0  # optimizers of which each rank has a part
-        self._seen: dict[Any, Any] = {}  # and the mesh, which keeps its id from being reused
+        self._num_parts = 0  # optimizers whose state is sharded over ranks
+        self._seen: dict[Any, Any] = {}  # values keep each mesh alive, so its id is not reused
 
     def register(self, tensors: Iterable[Any]) -> None:
         """Add the DTensors among tensors and lists of tensors."""
@@ -38,7 +38,7 @@ class UnevenShards:
                     self._add_if_uneven(tuple(tensor.shape), tensor.placements, tensor.device_mesh)
 
     def register_parts(self, optimizer: Any) -> None:
-        """Add an optimizer of which each rank has a part."""
+        """Add an optimizer whose state is sharded over the ranks."""
         found = parts_of_optimizer(optimizer)
         if found is None:
             return
@@ -52,7 +52,7 @@ class UnevenShards:
 
     def _add_if_uneven(self, shape: tuple[int, ...], placements: Any, mesh: Any) -> None:
         sharded = [(i, p) for i, p in enumerate(placements) if getattr(p, "dim", None) is not None]
-        num_shards: dict[int, int] = {}  # by dimension
+        num_shards: dict[int, int] = {}  # dimension -> number of shards
         for axis, placement in sharded:
             num_shards[placement.dim] = num_shards.get(placement.dim, 1) * mesh.shape[axis]
         if all(shape[dim] % number == 0 for dim, number in num_shards.items()):
@@ -67,7 +67,7 @@ class UnevenShards:
 
 
 def _has_split_factor(placement: Any) -> bool:
-    """Whether a placement shards the shards of another placement: FSDP after tensor parallelism."""
+    """Whether a placement shards shards of another placement, as FSDP after tensor parallelism."""
     return getattr(placement, "split_factor", 1) != 1
 
 

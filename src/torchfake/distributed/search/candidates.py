@@ -1,8 +1,7 @@
 """The layouts that a search tries.
 
-Input: a number of GPUs, a global batch. Output: candidates, in an order in which a larger
-micro-batch comes after a smaller one of the same layout. Invariant: each divides the GPUs and the
-batch.
+Input: a number of GPUs, a global batch. Output: candidates; for each layout, in ascending order of
+the micro-batch size. Invariant: each candidate divides the GPUs and the batch evenly.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
 MAX_TENSOR_RANKS = 8
-"""Tensors are split among the GPUs of one node, whose links are fast."""
+"""The most ranks that tensors are split over: the GPUs of one node, whose links are fast."""
 
 MAX_MICRO_BATCH = 16
 
@@ -26,19 +25,19 @@ class Candidate(NamedTuple):
     checkpoint: str
     micro_batch: int
     offload: bool = False
-    copies: int = 1  # of the shards: HSDP, or with as many copies as data ranks as DDP
+    copies: int = 1  # replicas of the shards: HSDP; if as many as data ranks, like DDP
     zero: int = 3
     is_sequence_parallel: bool = False
-    expert_ranks: int = 1  # of the data ranks, that share the experts
+    expert_ranks: int = 1  # the data ranks that the experts are distributed over
 
     @property
     def num_gpus(self) -> int:
-        """The ranks of its mesh."""
+        """The number of ranks of the mesh."""
         return self.data_ranks * self.tensor_ranks
 
     @property
     def mesh(self) -> dict[str, int]:
-        """The sizes of its axes."""
+        """The sizes of the axes by name."""
         sizes = {
             "replicate": self.copies,
             "dp": self.data_ranks // self.copies // self.expert_ranks,
@@ -61,13 +60,13 @@ def candidates(
     zero: int = 3,
     is_sequence_parallel: bool = False,
 ) -> Iterator[Candidate]:
-    """The layouts of so many GPUs, with and without tensor parallelism.
+    """The layouts of a number of GPUs, with and without tensor parallelism.
 
     Args:
-        num_gpus: in the mesh.
-        batch: samples of a step, of all ranks.
-        checkpoints: of activations.
-        offload: whether shards are kept on the CPU.
+        num_gpus: the number of GPUs in the mesh.
+        batch: the global batch size of a step.
+        checkpoints: the activation checkpointing modes.
+        offload: keep shards in CPU memory.
         zero: 3, or 2 to keep gathered parameters.
         is_sequence_parallel: only layouts that split tensors, and sequences along the same axis.
     """
@@ -87,7 +86,7 @@ def candidates(
 
 def variants(candidate: Candidate) -> Iterator[Candidate]:
     """Variants of a layout that send less and take more memory: gathered parameters kept
-    (ZeRO-2), shards inside of nodes and copies of them between nodes (HSDP), and both.
+    (ZeRO-2), shards inside nodes and replicas between nodes (HSDP), and both.
     """
     if candidate.offload or candidate.data_ranks == 1:
         return

@@ -1,8 +1,8 @@
-"""What a layout takes at full depth, from runs of a few layers.
+"""Memory and time of a layout at full depth, extrapolated from runs with a few layers.
 
-Input: the layers of a model, and a function that runs it with so many. Output: :class:`Taken`.
-Invariant: nothing is extrapolated over layers that are unlike, or that did not grow by the same for
-each of the layers that were added.
+Input: the layers of a model, and measurements with a few numbers of layers. Output: :class:`Taken`.
+Invariant: nothing is extrapolated over layers that differ, or if memory does not grow linearly in
+the number of layers.
 """
 
 from __future__ import annotations
@@ -17,38 +17,53 @@ from torchfake.distributed.parallelize.blocks import repeated_blocks
 from torchfake.distributed.search.measurements import Measured
 
 DEPTHS = (3, 4, 5)
-"""Layers that are run: FSDP2 gathers one layer ahead, so with fewer not all is as between many."""
+"""Numbers of layers to run. FSDP2 gathers one layer ahead: fewer have no typical middle layer."""
+
+MARGIN = 0.12
+"""Reserved bytes that are extrapolated differ from those of a run with all layers by at most this
+share: by 11 % in the worst of the layouts that docs/performance.md lists. The peak of allocated
+bytes and the time of a step have no such error, but how the allocator's blocks fit together does
+not grow linearly in the layers.
+"""
 
 _TOLERANCE = 0.01
 _PLACE = ("layer_idx", "layer_id", "layer_index")
-"""What layers of a model of transformers keep of their place: the only thing that may differ."""
+"""Attributes in which transformers layers store their position: ignored when comparing layers."""
 
 
 class Taken(NamedTuple):
-    """What each rank of a layout takes."""
+    """The memory and time of each rank of a layout."""
 
     peak_bytes: int
     reserved_bytes: int
     step_seconds: float | None
     is_extrapolated: bool = False
 
+    @property
+    def reserved_range(self) -> tuple[int, int]:
+        """The least and the most bytes that a run with all layers may reserve."""
+        if not self.is_extrapolated:
+            return self.reserved_bytes, self.reserved_bytes
+        least, most = (round(self.reserved_bytes * (1 + s * MARGIN)) for s in (-1, 1))
+        return max(least, self.peak_bytes), most
+
 
 class Layers(NamedTuple):
     """The repeated blocks of a model."""
 
     names: tuple[str, ...]
-    kinds: tuple[Any, ...]  # of each: equal where blocks differ in values and their place alone
+    kinds: tuple[Any, ...]  # of each block: equal if blocks differ in values and position only
 
     @classmethod
     def of(cls, module: nn.Module) -> Layers:
-        """The blocks of a model."""
+        """Find the repeated blocks of a model."""
         names = [name for group in repeated_blocks(module) for name in group.names]
         return cls(tuple(names), tuple(_kind(module.get_submodule(name)) for name in names))
 
 
 def depths_of(layers: Layers, depth: int | None) -> tuple[int, ...]:
-    """The numbers of layers with which a model of `depth` is run, ascending; none if it is run
-    whole: all after the first few have to be alike.
+    """The numbers of layers with which a model of `depth` layers is run, ascending; none if the
+    model is run whole, because layers after the first few differ.
     """
     if depth is None or not layers.kinds:
         return ()
@@ -57,19 +72,19 @@ def depths_of(layers: Layers, depth: int | None) -> tuple[int, ...]:
         unlike = depth - 1
         while unlike and layers.kinds[unlike - 1] == layers.kinds[-1]:
             unlike -= 1
-    elif len(set(layers.kinds)) > 2:  # such as an encoder and a decoder, each of layers alike
+    elif len(set(layers.kinds)) > 2:  # an encoder and a decoder, for instance, have two kinds
         return ()
     depths = tuple(unlike + more for more in DEPTHS)
     return depths if depths[-1] < depth else ()
 
 
 def taken(found: Sequence[Measured], depths: Sequence[int], depth: int) -> Taken | None:
-    """What `depth` layers take; None if it did not grow in proportion.
+    """The memory and time with `depth` layers; None if the peak does not grow linearly.
 
     Args:
-        found: with each of the `depths`: three, or two of a layout that was seen to be linear.
-        depths: ascending by one.
-        depth: layers of the model.
+        found: measurements for each of `depths`: three, or two if the layout is known as linear.
+        depths: numbers of layers, ascending by one.
+        depth: the number of layers of the model.
     """
     more = depth - depths[-1]
     peak = _extrapolated([row.peak_bytes for row in found], more)
@@ -81,7 +96,7 @@ def taken(found: Sequence[Measured], depths: Sequence[int], depth: int) -> Taken
 
 
 def _extrapolated(values: Sequence[float | None], more: int) -> float | None:
-    """The value `more` layers on; None if it does not grow in proportion."""
+    """The value with `more` layers than the last; None if values do not grow linearly."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
@@ -93,7 +108,7 @@ def _extrapolated(values: Sequence[float | None], more: int) -> float | None:
 
 
 def _kind(block: nn.Module) -> Any:
-    """What a block is made of: classes, plain attributes, shapes."""
+    """The structure of a block: classes, plain attributes, shapes and dtypes."""
     return tuple(
         (
             name,

@@ -1,9 +1,9 @@
 """The least recomputation that fits: a knapsack over the blocks of a model.
 
-Input: of each block, what it keeps and how long it recomputes, for each way to checkpoint it; and a
-budget of bytes. Output: a way for each block. Invariant: what is kept fits in the budget; the
-seconds are the least there are (blocks that are alike are counted, not tried one by one; of more
-than ``_MOST_POINTS`` ways that none beats in both, some are left out).
+Input: the bytes that each block keeps and the seconds that it recomputes, for each way to
+checkpoint it; and a budget of bytes. Output: a way for each block. Invariant: the kept bytes are
+within the budget, with the fewest seconds possible (exact unless a front, the ways that no other
+beats in both bytes and seconds, has more than ``_MOST_POINTS`` points).
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _MOST_POINTS = 20_000
-"""Ways to checkpoint some of the blocks that are taken further: more are not needed by models whose
-blocks are of a few kinds.
-"""
+"""The most points of a front that are kept; models with few kinds of blocks need no more."""
 
 Array = np.ndarray[Any, Any]
 
@@ -25,18 +23,18 @@ Array = np.ndarray[Any, Any]
 class Option(NamedTuple):
     """One way to checkpoint a block."""
 
-    num_bytes: int  # that it keeps until the backward pass
-    seconds: float  # that it recomputes
+    num_bytes: int  # kept until the backward pass
+    seconds: float  # of recomputation
 
 
 class _Front(NamedTuple):
-    """Ways to checkpoint some blocks, of which none needs both more bytes and more seconds than
-    another; fewest bytes first.
+    """The Pareto front of the ways to checkpoint some blocks: no way needs both more bytes and more
+    seconds than another. The way with the fewest bytes is first.
     """
 
     num_bytes: Array
     seconds: Array
-    origin: Array  # of each: how it was made
+    origin: Array  # how each way was composed: counts of options, or points of two fronts
 
     @classmethod
     def of(cls, num_bytes: Array, seconds: Array, origin: Array) -> _Front:
@@ -50,10 +48,10 @@ class _Front(NamedTuple):
 
 
 def least_seconds(blocks: Sequence[Sequence[Option]], budget: int) -> list[int] | None:
-    """Of each block, the position of the option that it takes; None if nothing fits.
+    """Choose an option for each block, by its position; None if no choice fits in the budget.
 
-    Of blocks that are alike, the earlier ones recompute more: their turn comes when activations of
-    the later ones have been freed.
+    Among blocks with equal options, the earlier ones recompute more: their backward pass runs when
+    activations of the later blocks have been freed.
 
     >>> keep, recompute = Option(10, 0.0), Option(2, 1.0)
     >>> least_seconds([[keep, recompute]] * 3, 22)
@@ -82,14 +80,14 @@ def least_seconds(blocks: Sequence[Sequence[Option]], budget: int) -> list[int] 
 
 
 def _of_alike(options: Sequence[Option], number: int) -> _Front:
-    """The ways to share a number of blocks among their options."""
+    """The front of `number` blocks that all have the same options."""
     counts = _counts(len(options), number)
     num_bytes = counts @ np.array([option.num_bytes for option in options], np.int64)
     return _Front.of(num_bytes, counts @ np.array([option.seconds for option in options]), counts)
 
 
 def _counts(num_options: int, number: int) -> Array:
-    """All ways to share a number of blocks among options, int64 [ways, options]."""
+    """All distributions of a number of blocks over options, as counts, int64 [ways, options]."""
     if num_options == 1:
         return np.array([[number]], np.int64)
     parts = []
@@ -100,7 +98,7 @@ def _counts(num_options: int, number: int) -> Array:
 
 
 def _sum(done: _Front, front: _Front, budget: int) -> _Front:
-    """Each way for the blocks before with each way of one more group, within the budget."""
+    """Combine a front with that of one more group of blocks, within the budget."""
     num_bytes = np.add.outer(done.num_bytes, front.num_bytes)
     before, point = np.nonzero(num_bytes <= budget)
     seconds = done.seconds[before] + front.seconds[point]
@@ -108,7 +106,7 @@ def _sum(done: _Front, front: _Front, budget: int) -> _Front:
 
 
 def _trace(sums: list[_Front]) -> list[int]:
-    """The points of the fronts that the fastest way in all is made of, in order."""
+    """The points of the groups' fronts, in order, that compose the fastest way in total."""
     at, points = len(sums[-1].num_bytes) - 1, []
     for _, after in reversed(list(pairwise(sums))):
         before, point = after.origin[at]

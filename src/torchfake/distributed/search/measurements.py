@@ -1,7 +1,7 @@
-"""What one run of a layout takes, in all and of each block.
+"""Memory and time of one run of a layout, in total and of each block.
 
-Input: a plan that was run. Output: a :class:`Measured`, plain numbers. Invariant: of a block, bytes
-are those of activations that were counted, seconds those of kernels that ran again.
+Input: a plan that was run. Output: a :class:`Measured`, plain numbers. Invariant: the bytes of a
+block are those of its activations in the run, the seconds those of recomputed kernels.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchfake.distributed.ranks.rank_plan import KINDS, RankPlan
+from torchfake.distributed.ranks.rank_plan import RankPlan
 from torchfake.distributed.target_plans.target_plan import TargetPlan
-from torchfake.inspect.storages.lifetimes import PHASES
+from torchfake.inspect.storages.lifetimes import CATEGORIES, PHASES
 
 
 class OfBlock(NamedTuple):
-    """What one block takes."""
+    """The memory and recomputation of one block."""
 
     kept_bytes: int  # activations of a micro-batch, from the forward to the backward pass
     repeated_seconds: float  # recomputation in a step
 
 
 class Measured(NamedTuple):
-    """What each rank takes."""
+    """The memory and time of each rank, and of each block."""
 
     peak_bytes: int
     reserved_bytes: int
     step_seconds: float | None
-    exposed_seconds: float = 0.0  # communication, and nothing is computed
+    exposed_seconds: float = 0.0  # communication while nothing is computed
     state_bytes: int = 0  # parameters, gradients and optimizer state
     parameter_bytes: int = 0
     blocks: tuple[OfBlock, ...] = ()
 
 
 def measured(found: TargetPlan, names: Sequence[str] = ()) -> Measured:
-    """The memory and time of a plan's ranks, and of the blocks that are named."""
+    """The memory and time of a plan's ranks, and of the blocks `names`."""
     plan, highest = found.plan, found.plan.highest
     assert plan.peak_reserved_bytes is not None
     held = highest.most_bytes
@@ -44,7 +44,7 @@ def measured(found: TargetPlan, names: Sequence[str] = ()) -> Measured:
     return Measured(
         plan.peak_bytes,
         plan.peak_reserved_bytes,
-        found.step_seconds,
+        found.plan.step_seconds_at_least,
         found.time.exposed_seconds if found.time else 0.0,
         state,
         held["parameters"],
@@ -64,7 +64,7 @@ def _of(block: str, by_module: dict[str, float]) -> float:
 
 
 def _kept_bytes(ranks: RankPlan) -> dict[str, float]:
-    """Activations that the first backward pass of a step finds, by the module that made them."""
+    """Bytes of activations at a step's first backward pass, by the module that made them."""
     lives = ranks.estimate.lives
     forward, backward = (lives.phase == PHASES.index(name) for name in ("forward", "backward"))
     if not backward.any():
@@ -72,13 +72,13 @@ def _kept_bytes(ranks: RankPlan) -> dict[str, float]:
     turn = lives.allocated_at[backward].min()
     is_kept = forward & (lives.allocated_at < turn) & (lives.freed_at > turn)
     sizes: dict[str, float] = {}
-    for i in np.flatnonzero(is_kept & (ranks.kinds == KINDS.index("activations"))):
+    for i in np.flatnonzero(is_kept & (lives.category == CATEGORIES.index("activations"))):
         sizes[lives.module[i]] = sizes.get(lives.module[i], 0) + int(ranks.estimate.sizes[i])
     return sizes
 
 
 def _repeated_seconds(found: TargetPlan) -> dict[str, float]:
-    """Kernels that run again in a step of all micro-batches, by module."""
+    """Seconds of recomputed kernels in a step of all micro-batches, by module."""
     schedule = found.plan.schedule
     if schedule is None:
         return {}

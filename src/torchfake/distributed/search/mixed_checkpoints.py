@@ -1,9 +1,7 @@
-"""Blocks of one layout that are checkpointed in different ways, so that as little as possible runs
-again.
+"""Blocks of one layout that are checkpointed in different ways, to recompute as little as possible.
 
-Input: what each way takes when all blocks are checkpointed so, and what it takes of each block.
-Output: a way for each block, and what that takes. Invariant: what is kept is counted for each block
-by itself.
+Input: the memory and time of each block for each way to checkpoint it. Output: a way for each
+block, and the resulting memory and time. Invariant: the kept bytes are summed over the blocks.
 """
 
 from __future__ import annotations
@@ -17,23 +15,23 @@ from torchfake.distributed.search.measurements import Measured, OfBlock
 
 
 class Mix(NamedTuple):
-    """A way for each block."""
+    """A way to checkpoint each block, and the resulting memory and time."""
 
     kinds: tuple[str, ...]
     taken: Taken
 
 
 class Ways(NamedTuple):
-    """One layout, with each way to checkpoint its blocks."""
+    """The blocks of one layout, with each way to checkpoint them."""
 
-    least: str  # the way that keeps least, whose figures at full depth are known
-    taken: Taken  # these
-    blocks: Mapping[str, Sequence[OfBlock]]  # by way: of each block, at full depth
-    exposed: float  # seconds that a step is longer for each second that is recomputed
+    least: str  # the way that keeps least
+    taken: Taken  # the memory and time at full depth, if all blocks use that way
+    blocks: Mapping[str, Sequence[OfBlock]]  # by way: each block at full depth
+    exposed: float  # increase of the step time per second of recomputation
 
     @property
     def most_bytes(self) -> int:
-        """The estimated reserved bytes if each block keeps as much as it can."""
+        """The estimated reserved bytes if each block keeps as much as possible."""
         most: list[int] = [
             max(block.kept_bytes for block in ways)
             for ways in zip(*self.blocks.values(), strict=True)
@@ -42,8 +40,8 @@ class Ways(NamedTuple):
         return self.taken.reserved_bytes + sum(most) - sum(least)
 
     def mixed(self, budget: int) -> Mix | None:
-        """The mix that recomputes least, and reserves at most `budget` bytes as far as can be told
-        before it is run; None if none does.
+        """The mix that recomputes least among those estimated to reserve at most `budget` bytes;
+        None if there is none.
         """
         ways = list(self.blocks)
         options = [
@@ -68,7 +66,7 @@ class Ways(NamedTuple):
         )
 
     def _option(self, way: str, position: int) -> Option:
-        """What a block keeps more, and recomputes less, than with the way that keeps least."""
+        """The bytes and seconds of a block, relative to the way that keeps least."""
         found, least = self.blocks[way][position], self.blocks[self.least][position]
         return Option(
             found.kept_bytes - least.kept_bytes, found.repeated_seconds - least.repeated_seconds
@@ -76,11 +74,11 @@ class Ways(NamedTuple):
 
 
 def exposed_share(found: Mapping[str, Measured]) -> float:
-    """Seconds that a step is longer for each second that is recomputed: less than one where it
-    would wait for messages anyway.
+    """The increase of the step time per second of recomputation: less than one if recomputation
+    overlaps with waiting for messages.
 
     Args:
-        found: the same layers, by way.
+        found: measurements of the same layers, by way.
     """
     timed = [
         (sum(block.repeated_seconds for block in row.blocks), row.step_seconds)
@@ -96,8 +94,8 @@ def exposed_share(found: Mapping[str, Measured]) -> float:
 def at_full_depth(
     blocks: Sequence[OfBlock], kinds: Sequence[object], of_model: Sequence[object]
 ) -> list[OfBlock]:
-    """What each block of the model takes: as one of its kind among the few that were run, of which
-    the first and the last are left out where there are others.
+    """The memory and recomputation of each block of the model, taken from the middle one of the
+    blocks of equal kind that were run, since the first and last blocks differ.
     """
     by_kind: dict[object, list[OfBlock]] = {}
     for kind, block in zip(kinds, blocks, strict=True):

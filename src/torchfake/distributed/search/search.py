@@ -1,7 +1,7 @@
-"""The public function ``search_layouts``: the fastest layout that fits, and the cheapest in GPUs.
+"""The public function ``search_layouts``: the fastest layout that fits, and the one of fewest GPUs.
 
 Input: a TARGET, a number of GPUs, a batch. Output: a :class:`Search`, plain data. Invariant: the
-layouts that are named as answers were run whole.
+layouts reported as answers were run with all layers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake._progress import progress
 from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS
 from torchfake.distributed.parallelize.data_parallel import STAGES
 from torchfake.distributed.search.candidates import Candidate, candidates
-from torchfake.distributed.search.extrapolation import Layers
+from torchfake.distributed.search.extrapolation import MARGIN, Layers
 from torchfake.distributed.search.trials import Row, Trials
 from torchfake.distributed.target_plans.target_plan import TargetPlan, plan_target
 from torchfake.errors import InputsError
+from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.resolve import resolve
@@ -32,20 +34,25 @@ class Search(Record):
     target: str
     gpu: CudaProfile
     num_gpus: int
-    batch: int  # samples of a step, of all ranks
-    usable_bytes: int  # of each GPU's memory, for the caching allocator
+    batch: int  # samples of all ranks in a step
+    usable_bytes: int  # memory of each GPU that the caching allocator can use
     rows: tuple[Row, ...]
-    fastest: TargetPlan | None  # that fits on all GPUs, run whole
-    cheapest: TargetPlan | None  # that fits on the fewest, run whole
+    fastest: TargetPlan | None  # the fastest layout on all GPUs that fits
+    cheapest: TargetPlan | None  # a layout that fits on the fewest GPUs
+
+    @property
+    def shown_code(self) -> str:
+        """The code that ends the record's text: none unless it was asked for."""
+        return "" if self.fastest is None else self.fastest.shown_code
 
     @property
     def fits(self) -> bool:
-        """Whether a layout fits."""
+        """Whether any layout fits."""
         return self.fastest is not None or self.cheapest is not None
 
     @property
     def pareto(self) -> tuple[Row, ...]:
-        """The layouts on all GPUs that no other beats in both time and memory, fastest first."""
+        """The layouts on all GPUs that no other beats in both time and memory; fastest first."""
         timed = [row for row in self.rows if row.candidate.num_gpus == self.num_gpus]
         kept: list[Row] = []
         for row in sorted(timed, key=_slowness):
@@ -53,6 +60,12 @@ class Search(Record):
             if row.taken and (smallest is None or row.taken.reserved_bytes < smallest):
                 kept.append(row)
         return tuple(kept)
+
+    @property
+    def verdict(self) -> str:
+        """``"yes"``, ``"no"``, or ``"tight"`` if the fastest layout leaves little memory."""
+        chosen = self.fastest or self.cheapest
+        return "no" if chosen is None else chosen.verdict
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
@@ -62,6 +75,8 @@ class Search(Record):
             "num_gpus": self.num_gpus,
             "batch": self.batch,
             "fits": self.fits,
+            "verdict": self.verdict,
+            "extrapolated_reserved_within": MARGIN,
             "fastest": None if self.fastest is None else self.fastest.to_dict(),
             "cheapest": None if self.cheapest is None else self.cheapest.to_dict(),
             "pareto": [row.to_dict() for row in self.pareto],
@@ -127,6 +142,7 @@ def search_layouts(
             zero=candidate.zero,
             sequence_parallel=splits_sequences or candidate.is_sequence_parallel,
             overrides=overridden(layers),
+            suggests=False,
             **options,
         )
 
@@ -138,15 +154,16 @@ def search_layouts(
         num_experts = max((n for n in of_parts if isinstance(n, int)), default=0)
         return Layers.of(module), depth if isinstance(depth, int) else None, num_experts
 
-    _, depth, num_experts = built(None)
-    tried = Trials(
-        planned, lambda layers: built(layers)[0], depth, profile, checkpoints, num_experts
-    )
-    rows = _tried_rows(tried, gpus, batch, checkpoints, zero)
-    fastest = tried.first_that_fits(sorted(rows, key=_slowness))
-    fewer = list(tried.on_fewer_gpus(gpus, batch)) if fastest is not None else []
-    fewest = sorted(fewer, key=lambda row: (row.candidate.num_gpus, row.slowness))
-    cheapest = tried.first_that_fits(fewest) or fastest
+    with progress("Searching"), small_heap():
+        _, depth, num_experts = built(None)
+        tried = Trials(
+            planned, lambda layers: built(layers)[0], depth, profile, checkpoints, num_experts
+        )
+        rows = _tried_rows(tried, gpus, batch, checkpoints, zero)
+        fastest = tried.first_that_fits(sorted(rows, key=_slowness))
+        fewer = list(tried.on_fewer_gpus(gpus, batch)) if fastest is not None else []
+        fewest = sorted(fewer, key=lambda row: (row.candidate.num_gpus, row.slowness))
+        cheapest = tried.first_that_fits(fewest) or fastest
     by_candidate = {row.candidate: row for row in (*rows, *fewer)} | tried.whole
     found = tuple(by_candidate.values())
     return Search(text, profile, gpus, batch, tried.usable_bytes, found, fastest, cheapest)
@@ -155,8 +172,8 @@ def search_layouts(
 def _tried_rows(
     tried: Trials, gpus: int, batch: int, checkpoints: Sequence[str], zero: int
 ) -> list[Row]:
-    """What the layouts of all GPUs take; with sequences split if none fits without, and then with
-    shards on the CPU.
+    """The rows of layouts on all GPUs; if none fits, also layouts with sequence parallelism, and if
+    still none fits, with shards in CPU memory.
     """
     rows: list[Row] = []
     for offload, is_sequence_parallel in ((False, False), (False, True), (True, False)):

@@ -1,16 +1,19 @@
-"""A search as text: the answers, the layouts among which to choose, the code.
+"""A search as text: the answers, the best layouts, the code.
 
 Input: a Search. Output: its text. Invariant: its first line is the answer.
 """
 
 from __future__ import annotations
 
+from torchfake.distributed.search.extrapolation import MARGIN
 from torchfake.distributed.search.search import Search
 from torchfake.distributed.search.trials import Row
 from torchfake.distributed.target_plans.target_plan import TargetPlan
+from torchfake.distributed.target_plans.text import rate_text
+from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
 from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.units import bytes_text, seconds_text
-from torchfake.inspect.show.text import padded, plain_lines
+from torchfake.inspect.show.lines import padded, plain_lines
 
 _SEARCHED = "; of axes dp, tp (its sequences too), replicate and ep, not pp and cp"
 _HEADER = ("mesh", "checkpoint", "micro-batch", "shards", "reserved", "step time", "fits")
@@ -20,9 +23,7 @@ _HEADER = ("mesh", "checkpoint", "micro-batch", "shards", "reserved", "step time
 def _(found: Search, *, depth: int | None = None) -> str:
     rows = [_HEADER, *map(_cells, found.pareto)]
     parts = [plain_lines(_answers(found)), "\n".join(padded(rows, (*_HEADER[:2], _HEADER[3])))]
-    if found.fastest is not None:
-        parts.append(found.fastest.code.rstrip())
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, found.shown_code] if found.shown_code else parts)
 
 
 def _answers(found: Search) -> list[tuple[str, str]]:
@@ -33,13 +34,16 @@ def _answers(found: Search) -> list[tuple[str, str]]:
         lines.append(("fastest", _layout(found.fastest, found.usable_bytes)))
     if found.cheapest is not None and found.cheapest is not found.fastest:
         lines.append(("cheapest", _layout(found.cheapest, found.usable_bytes)))
+    if (shown := found.fastest or found.cheapest) is not None:
+        lines += uncounted_lines(shown.plan.uncounted) + untimed_lines(shown.plan.untimed)
     unknown = sum(row.taken is None for row in found.rows)
     whole = "the layouts above were run with all layers, the others with few"
     tried = f"{len(found.rows)} layouts; {whole}"
     lines.append(("tried", tried + (f"; {unknown} cannot be run" if unknown else "") + _SEARCHED))
     below = (
         "layouts on all GPUs that no other beats in both memory and time (Pareto); "
-        "~ is extrapolated"
+        f"~ is extrapolated, reserved bytes within {100 * MARGIN:.0f} %; "
+        "perhaps: so near that only torchfake plan of the layout can tell"
     )
     lines.append(("below", below))
     return lines
@@ -51,11 +55,13 @@ def _layout(found: TargetPlan, usable: int) -> str:
     how = [mesh, f"checkpoint {strategy.checkpoint}", f"micro-batch {found.batch.micro}"]
     how += ["shards on the CPU"] if strategy.offload else []
     how += _options(strategy.zero, strategy.sequence_parallel)
-    speed = "" if found.step_seconds is None else f": {seconds_text(found.step_seconds)} a step"
-    if found.tokens_per_second is not None:
-        speed += f", {found.tokens_per_second:,.0f} tokens/s on each GPU"
+    seconds, is_bound = found.plan.step_seconds_at_least, found.plan.is_lower_bound
+    speed = "" if seconds is None else f": {'at least ' * is_bound}{seconds_text(seconds)} a step"
+    if seconds is not None:
+        speed += f", {'at most ' * is_bound}{rate_text(found)}"
     reserved = found.plan.peak_reserved_bytes or 0
-    memory = f"{bytes_text(reserved)} reserved of {bytes_text(usable)}"
+    is_tight = " (tight)" * (found.verdict == "tight")
+    memory = f"{bytes_text(reserved)} reserved of {bytes_text(usable)}{is_tight}"
     gpus = "1 GPU" if layout.num_ranks == 1 else f"{layout.num_ranks} GPUs"
     return f"{', '.join([gpus, *how])}{speed}; {memory}"
 
@@ -79,7 +85,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         ", ".join([shards, *_options(candidate.zero, candidate.is_sequence_parallel)]),
         about + bytes_text(taken.reserved_bytes),
         about + seconds,
-        "yes" if row.fits else "no",
+        row.verdict,
     )
 
 

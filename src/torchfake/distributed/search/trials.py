@@ -1,7 +1,7 @@
-"""Runs candidates of a search: with few layers, or whole.
+"""Runs the candidates of a search, with few layers or whole (with all layers).
 
-Input: a function that plans a layout. Output: a :class:`Row` for each, and plans of those that were
-run whole. Invariant: no layout is run twice with the same layers.
+Input: a function that plans a layout. Output: a :class:`Row` for each candidate, and plans of the
+candidates that were run whole. Invariant: no layout is run twice with the same number of layers.
 """
 
 from __future__ import annotations
@@ -20,29 +20,38 @@ from torchfake.errors import InputsError
 from torchfake.inspect.memory.fit import RESERVED_BYTES
 
 _MOST_RUN_WHOLE = 4
-"""Layouts that are run whole before the search gives up on an answer."""
+"""The number of layouts that are run whole before the search gives up on an answer."""
 
 _MOST_REFINED = 3
-"""How often a mix is improved by what it took when it was run whole."""
+"""The number of times that a mix is improved after it was run whole."""
 
 _MOST_VARIED = 2
-"""Layouts of which variants are tried."""
+"""The number of layouts of which variants are tried."""
 
 _WORTH = 0.01
-"""The share of a step from which on it is worth to try for less."""
+"""The smallest share of a step's time that is worth saving."""
 
 
 class Row(NamedTuple):
     """One layout that was tried."""
 
     candidate: Candidate
-    taken: Taken | None  # None if it cannot be laid out so
+    taken: Taken | None  # None if the model does not support the layout
     fits: bool
-    error: str = ""  # why not
+    error: str = ""  # why the model does not support the layout
+    is_near: bool = False  # the error of what is extrapolated is larger than what is left or lacks
+    is_tight: bool = False  # a run with all layers leaves less than 5 % of the memory
+
+    @property
+    def verdict(self) -> str:
+        """``"yes"``, ``"tight"``, ``"no"``; or ``"perhaps"``: a run with all layers can tell."""
+        if self.is_near:
+            return "perhaps"
+        return "tight" if self.is_tight else "yes" if self.fits else "no"
 
     @property
     def slowness(self) -> float:
-        """Seconds of a step; endless if they are not known."""
+        """The seconds of a step, or infinity if they are not known."""
         seconds = None if self.taken is None else self.taken.step_seconds
         return float("inf") if seconds is None else seconds
 
@@ -58,6 +67,7 @@ class Row(NamedTuple):
             "sequence_parallel": candidate.is_sequence_parallel,
             **({} if self.taken is None else self.taken._asdict()),
             "fits": self.fits,
+            "verdict": self.verdict,
             "error": self.error,
         }
 
@@ -66,12 +76,12 @@ class Trials:
     """Runs candidates.
 
     Args:
-        planned: plans a layout with so many layers; None: all.
-        layers: of the model, with so many layers.
-        depth: layers of the model; None if that is not known.
-        gpu: what each GPU is.
-        checkpoints: ways to checkpoint blocks.
-        num_experts: of a layer, in a mixture.
+        planned: plans a layout with a number of layers; None: all.
+        layers: gives the blocks of the model with a number of layers; None: all.
+        depth: the number of layers of the model; None if it is not known.
+        gpu: the GPU type.
+        checkpoints: the ways to checkpoint blocks.
+        num_experts: the number of experts of a layer in a mixture of experts.
     """
 
     def __init__(
@@ -88,16 +98,16 @@ class Trials:
         self._depths = depths_of(layers(None), depth)
         self._checkpoints = sorted(checkpoints, key=_order)
         self.usable_bytes = gpu.total_memory - RESERVED_BYTES
-        self.whole: dict[Candidate, Row] = {}  # what those take that were run whole
-        self._plans: dict[Candidate, TargetPlan] = {}  # the last of them
+        self.whole: dict[Candidate, Row] = {}  # candidates that were run whole
+        self._plans: dict[Candidate, TargetPlan] = {}  # their plans
         self._measured: dict[tuple[Candidate, int | None], Measured] = {}
-        self._linear: set[Candidate] = set()  # meshes on which all grew in proportion to the layers
+        self._linear: set[Candidate] = set()  # layouts whose memory grew linearly in the layers
         self._ways: dict[Candidate, Ways] = {}
-        self._told: dict[Candidate, Taken] = {}  # what mixes take, by what their blocks take
+        self._told: dict[Candidate, Taken] = {}  # estimates of mixes, from those of their blocks
 
     def rows(self, found: Iterable[Candidate]) -> list[Row]:
-        """What each takes; a micro-batch above one that does not fit is left out. And the mixes of
-        ways to checkpoint of each layout of which one way fits, and another does not.
+        """Try candidates, except micro-batches larger than one that did not fit. If some ways to
+        checkpoint a layout fit and others do not, mixes of them are tried too.
         """
         rows: list[Row] = []
         too_large: set[Candidate] = set()
@@ -106,13 +116,13 @@ class Trials:
             if layout in too_large:
                 continue
             row = self._row(candidate)
-            if not row.fits:
+            if not row.fits and not row.is_near:
                 too_large.add(layout)
             rows.append(row)
         return rows + list(self._mixes(rows))
 
     def varied(self, rows: Sequence[Row]) -> list[Row]:
-        """What variants of the fastest layouts take, where less to send may pay."""
+        """Try variants of the fastest layouts that may be faster."""
         fastest = sorted((row for row in rows if row.fits), key=lambda row: row.slowness)
         layouts = list(dict.fromkeys(self._layout(row.candidate) for row in fastest))
         found = [
@@ -130,7 +140,7 @@ class Trials:
         yield from splits(layout, self._num_experts)
 
     def on_fewer_gpus(self, gpus: int, batch: int) -> Iterator[Row]:
-        """What fits on half of the GPUs, a quarter, and so on, with the least memory."""
+        """Try the layouts that take least memory on half of the GPUs, a quarter, and so on."""
         while gpus % 2 == 0:
             gpus //= 2
             least = candidates(gpus, batch, self._checkpoints[-1:])
@@ -140,8 +150,8 @@ class Trials:
                 return
 
     def first_that_fits(self, rows: Iterable[Row]) -> TargetPlan | None:
-        """The first layout that fits when it is run whole."""
-        hopeful = [row.candidate for row in rows if row.fits]
+        """The plan of the first layout that fits when it is run whole."""
+        hopeful = [row.candidate for row in rows if row.fits or row.is_near]
         for candidate in hopeful[:_MOST_RUN_WHOLE]:
             self._run_whole(candidate)
             best = self._refined(candidate) if candidate in self._told else candidate
@@ -154,7 +164,12 @@ class Trials:
             found = self._taken(candidate)
         except InputsError as error:
             return Row(candidate, None, False, str(error))
-        return Row(candidate, found, found.reserved_bytes <= self.usable_bytes)
+        return self._told_row(candidate, found)
+
+    def _told_row(self, candidate: Candidate, found: Taken) -> Row:
+        least, most = found.reserved_range
+        fits = found.reserved_bytes <= self.usable_bytes
+        return Row(candidate, found, fits, is_near=least <= self.usable_bytes < most)
 
     def _taken(self, candidate: Candidate) -> Taken:
         if self._depths and self._depth is not None:
@@ -180,12 +195,13 @@ class Trials:
         found = self._plans[candidate] = self._planned(candidate, None)
         row = self._measured[candidate, None] = measured(found, self._layers(None).names)
         whole = Taken(row.peak_bytes, row.reserved_bytes, row.step_seconds)
-        self.whole[candidate] = Row(candidate, whole, found.fits)
+        is_tight = found.plan.fit is not None and found.plan.fit.verdict == "tight"
+        self.whole[candidate] = Row(candidate, whole, found.fits, is_tight=is_tight)
 
     # Mixes of ways to checkpoint.
 
     def _layout(self, candidate: Candidate) -> Candidate:
-        """A candidate, without how its blocks are checkpointed: the way that keeps least."""
+        """The candidate with the way to checkpoint that keeps least, which stands for all ways."""
         return candidate._replace(checkpoint=self._checkpoints[-1])
 
     def _mixes(self, rows: Sequence[Row]) -> Iterator[Row]:
@@ -199,16 +215,16 @@ class Trials:
             try:
                 ways = self._ways[candidate] = self._ways_of(row)
                 self._told[candidate] = ways.taken
-            except InputsError:  # of a way that cannot be run
+            except InputsError:  # the model does not support one of the ways
                 continue
             mix = ways.mixed(self.usable_bytes)
             if mix is not None and len(set(mix.kinds)) > 1:
                 mixed = candidate._replace(checkpoint=text_of(mix.kinds))
                 self._told[mixed] = mix.taken
-                yield Row(mixed, mix.taken, mix.taken.reserved_bytes <= self.usable_bytes)
+                yield self._told_row(mixed, mix.taken)
 
     def _ways_of(self, row: Row) -> Ways:
-        """What each way takes of each block, from runs of as few layers as were enough for it."""
+        """Measure each way to checkpoint each block, with few layers if the row is extrapolated."""
         assert row.taken is not None
         run = self._depths[1] if row.taken.is_extrapolated else None
         kinds, of_model = self._layers(run).kinds, self._layers(None).kinds
@@ -220,9 +236,9 @@ class Trials:
         return Ways(self._checkpoints[-1], row.taken, blocks, exposed_share(found))
 
     def _refined(self, candidate: Candidate) -> Candidate:
-        """A mix as good or better, now that it is known what this one takes when it is whole: the
-        budget is corrected by how far that was from what was told, and then halved between the last
-        that fitted and the last that did not.
+        """Improve a mix, from its memory when it was run whole: the budget is corrected by the
+        error of the estimate, or else bisected between the largest estimate that fitted and the
+        smallest that did not. Returns the best mix found.
         """
         ways, best, last = self._ways[self._layout(candidate)], candidate, candidate
         fitted, missed = 0, ways.most_bytes
@@ -256,7 +272,7 @@ class Trials:
     # Variants that send less.
 
     def _may_pay(self, layout: Candidate, variant: Candidate) -> bool:
-        """Whether steps wait for messages, and what a variant holds throughout fits."""
+        """Whether steps wait for messages, and the permanent memory of the variant fits."""
         depths = self._depths[-2:] or (None, None)
         try:
             before, after = (self._measure(layout, n) for n in depths)
@@ -281,7 +297,7 @@ def _gains(found: Taken, before: Taken) -> bool:
 
 
 def _rank(row: Row) -> tuple[bool, float]:
-    """What fits first, and of that the fastest."""
+    """A sort key: rows that fit first, and the fastest of them first."""
     return not row.fits, row.slowness
 
 

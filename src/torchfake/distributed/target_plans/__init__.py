@@ -1,13 +1,14 @@
 """A TARGET of the command line, planned with a strategy that is derived from its model.
 
 Input: a TARGET, sizes of axes, options. Output: a :class:`~torchfake.distributed.TargetPlan`.
-Invariant: what is planned is the printed code, run; nothing is modelled.
+Invariant: the plan comes from running the printed code, not from a formula.
 
 Files, in reading order:
 
     target_plan  the public function and its record
+    adapted      a target with quantized weights and adapters
     batch        a global batch as micro-batches
     inputs       the inputs of a rank, and of the stages of a pipeline
-    step_time    the time of all micro-batches, of which two were run
+    remedies     options with which a plan that does not fit does
     text         a TargetPlan as text
 """

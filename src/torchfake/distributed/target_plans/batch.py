@@ -1,6 +1,6 @@
 """A global batch as micro-batches of the data ranks.
 
-Input: sizes, of which some are given, and the axes. Output: a :class:`Batch`. Invariant: the size
+Input: sizes, some of which may be None, and the axes. Output: a :class:`Batch`. Invariant: the size
 of a micro-batch times the number of micro-batches times the data ranks is the global batch.
 """
 
@@ -15,19 +15,19 @@ from torchfake.errors import InputsError
 
 @dataclass(frozen=True)
 class Batch:
-    """What all ranks have in a step, and what one of them has at a time."""
+    """The global batch of a step, divided into micro-batches of the data ranks."""
 
-    size: int  # of all ranks in a step
-    micro: int  # of one data rank in a forward pass
+    size: int  # samples of all ranks in a step
+    micro: int  # samples of one data rank in a forward pass
     accumulate: int  # micro-batches of a data rank in a step
     data_ranks: int
 
 
 def batch_of(size: int | None, micro: int | None, accumulate: int | None, data_ranks: int) -> Batch:
-    """The batch of these sizes; the size of a micro-batch is 1 if no size says otherwise.
+    """The batch of these sizes; a micro-batch has one sample unless the sizes imply another number.
 
     Raises:
-        InputsError: if they do not divide.
+        InputsError: if the sizes do not divide evenly.
 
     >>> batch_of(512, None, None, 64)
     Batch(size=512, micro=8, accumulate=1, data_ranks=64)
@@ -57,8 +57,8 @@ def batch_of(size: int | None, micro: int | None, accumulate: int | None, data_r
 def micro_batches(
     size: int | None, micro: int | None, accumulate: int | None, axes: MeshAxes
 ) -> tuple[int | None, int | None]:
-    """The samples of a micro-batch, and the number of them, where neither is given: one sample at a
-    time; without a batch two micro-batches for each rank of the pipeline.
+    """The samples of a micro-batch and the number of micro-batches, with defaults for pipelines:
+    one sample per micro-batch; without a batch, two micro-batches for each rank of the pipeline.
     """
     if axes.pipeline_ranks == 1 or accumulate is not None:
         return micro, accumulate

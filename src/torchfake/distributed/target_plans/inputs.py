@@ -1,12 +1,13 @@
 """The inputs of a TARGET's model on one rank, and of the stages of a pipeline.
 
-Input: a model, and what the command line says of its inputs. Output: the arguments of the forward
-pass, or functions that make them. Invariant: a function makes inputs of any size that is asked for.
+Input: a model, and the options of the command line for its inputs. Output: the arguments of the
+forward pass, or functions that create them. Invariant: such a function creates inputs of any size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from torchfake.distributed.parallelize.context_parallel import (
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.errors import InputsError
 from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
-from torchfake.inspect.inputs.written import WrittenInputs, inputs_advice
+from torchfake.inspect.inputs.hints import inputs_advice
+from torchfake.inspect.inputs.written import WrittenInputs, parse_input
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target
 
@@ -28,8 +30,8 @@ from torchfake.inspect.targets.target import Target
 def inputs_of(
     module: nn.Module, maker: str | Sequence[str] | None, micro: int, seq: int | None
 ) -> tuple[Any, int | None]:
-    """The arguments of the forward pass of a rank, or a function that makes them; and the length of
-    their sequences, if they have one.
+    """The arguments of a rank's forward pass, or a function that creates them; and the sequence
+    length, if the inputs have one.
     """
     if maker is None:
         if base_model(module) is None:
@@ -42,7 +44,7 @@ def inputs_of(
         if seq is not None:
             raise InputsError("--input has all sizes: leave out --seq")
         written = WrittenInputs(module, maker)
-        return lambda batch=micro: _one_or_all(written.make(batch)), None
+        return partial(_written, written, batch=micro), None
 
     def make(batch: int = micro, seq: int | None = seq) -> Any:
         sizes = [f"batch={batch}", *([] if seq is None else [f"seq={seq}"])]
@@ -52,15 +54,21 @@ def inputs_of(
     return make, seq
 
 
-def _one_or_all(inputs: tuple[Any, ...]) -> Any:
+def _written(written: WrittenInputs, batch: int) -> Any:
     """Inputs as ``plan`` takes them: a tuple, or the only input itself."""
+    inputs = written.make(batch)
     return inputs[0] if len(inputs) == 1 else inputs
 
 
+def written_batch(maker: str | Sequence[str] | None) -> int | None:
+    """The batch size in inputs that are given as text: the first size of the first of them."""
+    if maker is None or isinstance(maker, str):
+        return None
+    return next((shape[0] for _, _, _, shape, _ in map(parse_input, maker) if shape), None)
+
+
 def split_inputs(given: Any, module: nn.Module, axes: MeshAxes) -> Any:
-    """The inputs with the positions and the labels that a part of a sequence needs, if an axis
-    splits sequences.
-    """
+    """Add the positions and labels that a part of a sequence needs, if an axis splits sequences."""
     if axes.context_ranks == 1 or not is_of_transformers(module) or callable(given):
         return given
     if "input_ids" not in given:
@@ -72,12 +80,12 @@ def split_inputs(given: Any, module: nn.Module, axes: MeshAxes) -> Any:
 
 
 def inputs_and_target(given: Any, size: int) -> tuple[Any, Any]:
-    """The inputs of the first stage and the target of the last, or functions that make them.
+    """The inputs of the first stage and the target of the last, or functions that create them.
 
     Args:
-        given: the inputs of the whole model, or a function that makes them: tokens and labels of a
-            model of transformers; the input of an ``nn.Sequential``, and a target if there is one.
-        size: samples of all micro-batches.
+        given: the inputs of the whole model, or a function that creates them: tokens and labels of
+            a transformers model; the input of an ``nn.Sequential``, and optionally a target.
+        size: the number of samples of all micro-batches.
 
     Raises:
         InputsError: if a pipeline cannot take such inputs.

@@ -1,8 +1,8 @@
-"""The public function ``plan_target``: whether a TARGET trains on these GPUs in this layout.
+"""The public function ``plan_target``: a plan of training a TARGET on given GPUs in a layout.
 
 Input: a TARGET, numbers of GPUs, tokens and samples, and names of options. Output: a
-:class:`TargetPlan`, plain data. Invariant: the numbers are those of ``plan`` for the code that is
-in the record.
+:class:`TargetPlan`, plain data. Invariant: the numbers are those of ``plan`` for the code in the
+record.
 """
 
 from __future__ import annotations
@@ -17,21 +17,33 @@ import torch
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
+from torchfake.distributed.step_time import StepTime
 from torchfake.distributed.strategy import Strategy
+from torchfake.distributed.target_plans.adapted import (
+    adapted,
+    check_axes,
+    notes_on,
+    precision_for,
+)
 from torchfake.distributed.target_plans.batch import Batch, batch_of, micro_batches
-from torchfake.distributed.target_plans.inputs import inputs_and_target, inputs_of, split_inputs
-from torchfake.distributed.target_plans.step_time import StepTime, step_time
+from torchfake.distributed.target_plans.inputs import (
+    inputs_and_target,
+    inputs_of,
+    split_inputs,
+    written_batch,
+)
+from torchfake.distributed.target_plans.remedies import with_remedy
 from torchfake.errors import InputsError, UnknownValueError
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.records.record import Record
+from torchfake.inspect.steps.step import NO_OPTIMIZER
 from torchfake.inspect.targets.build import build, construct
 from torchfake.inspect.targets.resolve import resolve
-from torchfake.inspect.timing.hardware import utilization
 
 _DTYPES = {"mixed": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_RUN = 2
-"""Micro-batches of a step that are run: from the second on each finds gradients, and all later ones
-are as the second.
+"""The most micro-batches of a step that are run: all later ones are like the second, which is the
+first that finds gradients.
 """
 
 
@@ -39,21 +51,32 @@ are as the second.
 class TargetPlan(Record):
     """A plan of a TARGET: the assumptions, the results, and the code of the layout."""
 
-    target: str  # as the user wrote it
+    target: str  # as given by the user
     strategy: Strategy
     batch: Batch
     seq: int | None  # tokens of a sequence, if the inputs have any
     optimizer: str
     plan: Plan
-    code: str  # to paste
-    time: StepTime | None = None  # of a step; None if the figures of the GPU are not known
+    code: str  # the code of the layout, to paste
     notes: tuple[str, ...] = ()
-    shows_code: bool = False  # whether its text ends with the code
+    remedy: str = ""  # options with which a plan that does not fit does, if they were looked for
+    remedy_cpu_bytes: int = 0  # CPU memory that each rank then needs
+    shows_code: bool = False  # whether the record's text ends with the code
+
+    @property
+    def shown_code(self) -> str:
+        """The code that ends the record's text: none unless it was asked for."""
+        return self.code.rstrip() if self.shows_code else ""
 
     @property
     def fits(self) -> bool:
         """Whether the peak reserved memory fits on the GPU."""
         return bool(self.plan.fits)
+
+    @property
+    def verdict(self) -> str:
+        """``"yes"``, ``"no"``, or ``"tight"`` if it fits with little of the memory left."""
+        return "no" if self.plan.fit is None else self.plan.fit.verdict
 
     @property
     def estimate(self) -> Estimate:
@@ -66,36 +89,41 @@ class TargetPlan(Record):
         return self.plan.class_name
 
     @property
+    def time(self) -> StepTime | None:
+        """The time of a step: all micro-batches and the optimizer; see :attr:`Plan.time`."""
+        return self.plan.time
+
+    @property
     def step_seconds(self) -> float | None:
-        """The time of a step: all micro-batches and the optimizer."""
-        return None if self.time is None else self.time.seconds
+        """The seconds of `time`; None if that is not known: see :attr:`Plan.step_seconds`."""
+        return self.plan.step_seconds
 
     @property
-    def samples_per_second(self) -> float | None:
+    def samples_per_second_of_all_gpus(self) -> float | None:
         """Samples per second, on all GPUs together."""
-        return self.batch.size / self.time.seconds if self.time and self.time.seconds else None
+        return self.batch.size / self.step_seconds if self.step_seconds else None
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens per second, on each GPU."""
-        samples, num_ranks = self.samples_per_second, self.plan.layout.num_ranks
+    def tokens_per_second_per_gpu(self) -> float | None:
+        """Tokens per second, on each GPU; None if the inputs are no sequences of tokens."""
+        samples, num_ranks = self.samples_per_second_of_all_gpus, self.plan.layout.num_ranks
         return None if samples is None or self.seq is None else samples * self.seq / num_ranks
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation, as that of a plan."""
-        if self.time is None:
-            return None
-        return utilization(self.time.model_flops, self.time.seconds, self.plan.gpu)
+        """Model FLOPs utilisation, see :attr:`Plan.mfu`."""
+        return self.plan.mfu
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
         return {
             "target": self.target,
             "fits": self.fits,
+            "verdict": self.verdict,
             "step_seconds": self.step_seconds,
-            "tokens_per_second": self.tokens_per_second,
-            "samples_per_second": self.samples_per_second,
+            "step_seconds_at_least": self.plan.step_seconds_at_least,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "samples_per_second_of_all_gpus": self.samples_per_second_of_all_gpus,
             "mfu": self.mfu,
             "batch": self.batch.size,
             "micro_batch": self.batch.micro,
@@ -113,6 +141,8 @@ class TargetPlan(Record):
             "plan": self.plan.to_dict(),
             "code": self.code,
             "notes": list(self.notes),
+            **({"remedy": self.remedy} if self.remedy else {}),
+            **({"remedy_cpu_bytes": self.remedy_cpu_bytes} if self.remedy_cpu_bytes else {}),
         }
 
 
@@ -127,7 +157,7 @@ def plan_target(
     micro_batch: int | None = None,
     accumulate: int | None = None,
     checkpoint: str | int = "none",
-    precision: str = "mixed",
+    precision: str | None = None,
     optimizer: str = "adamw",
     zero: int | None = None,
     offload: bool = False,
@@ -138,7 +168,11 @@ def plan_target(
     sequence_parallel: bool = False,
     schedule: str | None = None,
     engine: str = "fsdp2",
+    weights: str | None = None,
+    lora: int | None = None,
+    lora_target: Sequence[str] = (),
     shows_code: bool = False,
+    suggests: bool = True,
 ) -> TargetPlan:
     """Plan the training of the model that a TARGET names, with a layout derived from the model.
 
@@ -152,33 +186,46 @@ def plan_target(
         micro_batch: the batch size of one forward pass on a data-parallel rank.
         accumulate: the number of micro-batches in a step.
         checkpoint: activation checkpointing, as for :class:`Strategy`.
-        precision: as for :class:`Strategy`; parameters are float32 in ``"mixed"`` and ``"fp32"``,
-            whatever the dtype in the config.
-        optimizer: the name of an optimizer in ``torch.optim``.
+        precision: as for :class:`Strategy`, by default ``"mixed"``; parameters are float32 in
+            ``"mixed"`` and ``"fp32"``, whatever the dtype in the config. Quantized weights need
+            ``"bf16"``, their default.
+        optimizer: the name of an optimizer in ``torch.optim``, or ``"none"``.
         zero: 3 or 2, with ``engine="ddp"`` 0 or 1, as for :class:`Strategy`.
         offload: keep shards in CPU memory.
         overrides: changes of the config or arguments, each as ``key=value``.
         inputs: ``package.module:function`` or ``path/to/file.py:function``, which returns the
             arguments of the forward pass and takes ``batch`` and, if given, ``seq``; not needed for
             transformers models. Or a list of inputs as text, such as ``["8,64"]`` or
-            ``["ids=int64[8,64]"]``, whose first size is replaced by the micro-batch size.
+            ``["ids=int64[8,64]"]``, whose first size is the batch of a data rank; it is replaced
+            if `batch` or `micro_batch` is given.
         answer: supplies unknown values: ``"typical"``.
         allocator: options of CUDA's caching allocator.
         sequence_parallel: also split the sequence along ``tp``, as for :class:`Strategy`.
         schedule: the pipeline schedule, as for :class:`Strategy`; its micro-batches are those of
             the step.
         engine: the data-parallel engine, as for :class:`Strategy`.
+        weights: the scheme by which the weights are quantized, as for :func:`torchfake.estimate`:
+            with `lora`, QLoRA.
+        lora: the rank of LoRA adapters, which are trained in place of the weights.
+        lora_target: the ends of the names of layers that have adapters; by default all linear ones.
         shows_code: whether the text of the result ends with the code of the layout.
+        suggests: whether to look for options with which a plan that does not fit does.
 
     Raises:
         TargetError: if the target is invalid, or cannot be built.
         InputsError: if sizes do not divide evenly, or the model does not support the layout or does
             not run.
     """
+    options: dict[str, Any] = {name: value for name, value in locals().items() if name != "text"}
     axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
     if gpus not in (None, axes.num_ranks):
         raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
+    precision = precision_for(precision, weights, lora)
+    check_axes(axes, weights, lora)
     is_pipeline = axes.pipeline_ranks > 1
+    written = written_batch(inputs)
+    if batch is None and micro_batch is None and not is_pipeline:
+        micro_batch = written  # as in the other commands, which run the inputs as they are
     micro_batch, accumulate = micro_batches(batch, micro_batch, accumulate, axes)
     sizes = batch_of(batch, micro_batch, accumulate, axes.data_ranks)
     strategy = Strategy(
@@ -192,8 +239,10 @@ def plan_target(
         microbatches=sizes.accumulate if is_pipeline else None,
         engine=engine,
     )
-    target, dtype = resolve(text, overrides=overrides), _DTYPES[precision]
-    module = build(replace(target, dtype=dtype)).module
+    dtype = _DTYPES[precision]
+    target = replace(resolve(text, overrides=overrides), dtype=dtype)
+    target = adapted(target, weights, lora, tuple(lora_target))
+    module = build(target).module
     code = strategy.code(module)
     num_at_once = sizes.micro * (sizes.accumulate if is_pipeline else 1)
     given, seq = inputs_of(module, inputs, num_at_once, seq)
@@ -217,8 +266,7 @@ def plan_target(
         if answer is not None:
             raise
         raise UnknownValueError(f"{error}, on the command line --answer typical") from error
-    timed = found.schedule
-    return TargetPlan(
+    planned = TargetPlan(
         target=text,
         strategy=strategy,
         batch=sizes,
@@ -226,21 +274,34 @@ def plan_target(
         optimizer=optimizer,
         plan=_of_all_micro_batches(found, num_run, sizes.accumulate),
         code=code,
-        time=None
-        if timed is None
-        else step_time(timed, found.model_flops, num_run, sizes.accumulate),
-        notes=target.notes + _notes(sizes, num_run) + _assumed(axes),
+        notes=target.notes
+        + notes_on(weights, lora)
+        + _of_written(written, sizes)
+        + _notes(sizes, num_run)
+        + _assumed(axes),
         shows_code=shows_code,
     )
+    if not suggests:
+        return planned
+
+    def plan_with(**changes: Any) -> TargetPlan:
+        return plan_target(text, **{**options, **changes, "suggests": False})
+
+    found_with_remedy: TargetPlan = with_remedy(planned, plan_with)
+    return found_with_remedy
 
 
 def _optimizer(strategy: Strategy, name: str) -> Any:
-    """The optimizer of that name as the layout needs it; the name, if that is as torch has it."""
+    """The optimizer of that name, adapted to the layout; the name itself if no change is needed."""
+    if name == NO_OPTIMIZER:
+        return name
     return strategy.optimizer(name) if strategy.mixes_dtensors or strategy.stage == 1 else name
 
 
 def _of_all_micro_batches(found: Plan, num_run: int, num_all: int) -> Plan:
-    """The plan with the messages of all micro-batches, of which some were run."""
+    """The plan with the messages and the time of all micro-batches, extrapolated from those that
+    were run.
+    """
     if num_run == num_all:
         return found
 
@@ -258,21 +319,27 @@ def _of_all_micro_batches(found: Plan, num_run: int, num_all: int) -> Plan:
     by_ranks = tuple(
         replace(ranks, traffic=tuple(map(of_all, ranks.traffic))) for ranks in found.by_ranks
     )
-    return replace(found, by_ranks=by_ranks)
+    return replace(found, by_ranks=by_ranks, num_run=num_run, num_all=num_all)
 
 
 def _assumed(axes: MeshAxes) -> tuple[str, ...]:
     notes = []
-    if axes.context_ranks > 1:
-        notes.append(
-            "causal ring attention computes about half of the FLOPs that the attention formula "
-            "counts on one GPU; MFU is lower accordingly"
-        )
     if axes.expert_ranks > 1:
         notes.append(
             "assumed: every expert gets the same number of tokens (the router's choice is unknown)"
         )
     return tuple(notes)
+
+
+def _of_written(written: int | None, sizes: Batch) -> tuple[str, ...]:
+    """What became of the batch size in inputs that are given as text."""
+    if written is None:
+        return ()
+    if written == sizes.micro:
+        return (f"the {written:,} in --input is the batch of each data rank",)
+    return (
+        f"the {written:,} in --input is replaced by {sizes.micro:,}, the batch of each data rank",
+    )
 
 
 def _notes(sizes: Batch, num_run: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A plan of a TARGET as text: the answer first, then what it rests on.
+"""A plan of a TARGET as text: the answer first, then its assumptions.
 
 Input: a TargetPlan. Output: its text. Invariant: its first line says whether it fits.
 """
@@ -8,16 +8,19 @@ from __future__ import annotations
 from torchfake.distributed.parallelize.checkpoints import counts_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
+from torchfake.distributed.target_plans.batch import Batch
 from torchfake.distributed.target_plans.target_plan import TargetPlan
-from torchfake.distributed.text import plan_lines, plan_tables, step_text
+from torchfake.distributed.text import plan_lines, plan_tables, step_text, verdict_on_plan
 from torchfake.inspect.records.record import plain_text
-from torchfake.inspect.show.text import plain_lines
+from torchfake.inspect.records.units import bytes_text
+from torchfake.inspect.show.lines import plain_lines
 
 _PRECISIONS = {
     "mixed": "parameters float32, computation bfloat16, reduction float32",
     "bf16": "all bfloat16",
     "fp32": "all float32",
 }
+_IN = {"mixed": "mixed precision"}
 _CHECKPOINTS = {
     "none": "all activations are kept",
     "selective": "each block keeps attention and every second matrix product",
@@ -30,60 +33,61 @@ _OF_SOME = {
     "full": "only the inputs",
 }
 
-_SAID_ABOVE = ("fits", "step time", "  model FLOPs")
-"""Lines of a plan that the answer replaces."""
+_SAID_ABOVE = ("step time", "  model FLOPs")
+"""Lines of a plan's text that the answer replaces."""
 
 ERROR = "on held-out published runs: median 5 %, nine in ten within 10 % (docs/time.md)"
-"""As the table of that page has it, which a test compares."""
+"""The error of time estimates; a test compares it with the table in docs/time.md."""
 
 
 @plain_text.register
 def _(found: TargetPlan, *, depth: int | None = None) -> str:
     of_plan = plan_lines(found.plan)
-    lines = answer_lines(found, dict(of_plan)["fits"])
+    precision = _IN.get(found.strategy.precision, found.strategy.precision)
+    verdict = verdict_on_plan(found.plan, batch_text(found.batch), precision)
+    lines = answer_lines(found, verdict)
     lines += time_lines(found) + assumption_lines(found)
     lines += [line for line in of_plan if line[0] not in _SAID_ABOVE]
     lines = [(name, text.replace("._checkpoint_wrapped_module", "")) for name, text in lines]
     parts = [plain_lines(lines), *plan_tables(found.plan)]
-    return "\n\n".join([*parts, found.code.rstrip()] if found.shows_code else parts)
+    return "\n\n".join([*parts, found.shown_code] if found.shows_code else parts)
 
 
-def answer_lines(found: TargetPlan, verdict: str) -> list[tuple[str, str]]:
-    """Whether the model fits, and if not, which options need less."""
-    if found.fits:
-        return [("fits", verdict)]
-    remedies = " or ".join(_remedies(found))
-    return [("fits", verdict), *([("  try", remedies)] if remedies else [])]
+def answer_lines(found: TargetPlan, verdict: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Whether the model fits, and if not, the options with which it does."""
+    if not found.remedy:
+        return verdict
+    with_memory = ""
+    if found.remedy_cpu_bytes:
+        with_memory = f", with {bytes_text(found.remedy_cpu_bytes)} of CPU memory per rank"
+    return [*verdict, ("  try", f"{found.remedy}, which fits{with_memory}")]
+
+
+def batch_text(batch: Batch) -> str:
+    """The batch of a data rank and of all: ``batch 2 per data rank, global batch 64 (4 ...)``."""
+    made_of = f" ({batch.accumulate:,} micro-batches)" if batch.accumulate > 1 else ""
+    return f"batch {batch.micro:,} per data rank, global batch {batch.size:,}{made_of}"
 
 
 def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
-    """The time of a step, in tokens too, and the error of such estimates."""
+    """The time of a step, also as tokens per second, and the error of such estimates."""
     time = found.time
     if time is None:
         return []
-    lines = [("step time", step_text(time)), ("  error", ERROR)]
-    if found.tokens_per_second is not None:
-        rate = f"{found.tokens_per_second:,.0f} tokens/s on each GPU"
-    else:
-        rate = f"{found.samples_per_second or 0:,.3g} samples/s on all GPUs"
+    is_bound = found.plan.is_lower_bound
+    lines = [("step time", step_text(time, is_lower_bound=is_bound))]
+    lines += [] if is_bound else [("  error", ERROR)]
     mfu = "" if found.mfu is None else f", MFU {100 * found.mfu:.0f} %"
-    return [*lines, ("throughput", rate + mfu)]
+    return [*lines, ("throughput", "at most " * is_bound + rate_text(found) + mfu)]
 
 
-def _remedies(found: TargetPlan) -> list[str]:
-    strategy, batch = found.strategy, found.batch
-    remedies = []
-    if batch.micro > 1:
-        remedies.append("--micro-batch 1")
-    if strategy.checkpoint != "full":
-        remedies.append("--checkpoint full")
-    if strategy.stage == 2:
-        remedies.append("--zero 3")
-    if strategy.engine == "ddp":
-        remedies.append("--engine fsdp2")
-    if not strategy.offload and strategy.axes.wraps_modules and strategy.engine != "ddp":
-        remedies.append("--offload")
-    return remedies
+def rate_text(found: TargetPlan) -> str:
+    """The tokens, or samples, of a second in the time that is known."""
+    seconds = found.plan.step_seconds_at_least
+    samples = found.batch.size / seconds if seconds else 0.0
+    if found.seq is None:
+        return f"{samples:,.3g} samples/s on all GPUs"
+    return f"{samples * found.seq / found.plan.layout.num_ranks:,.0f} tokens/s on each GPU"
 
 
 def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
@@ -104,7 +108,7 @@ def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
 
 
 def checkpoint_text(given: str | int) -> str:
-    """Which activations of blocks are kept, as text."""
+    """A description of ``checkpoint=``: the activations of blocks that are kept."""
     counts = counts_of(given)
     if not counts:
         kind = str(given) if given in _CHECKPOINTS else "none"
@@ -114,7 +118,7 @@ def checkpoint_text(given: str | int) -> str:
 
 
 def _layout(found: TargetPlan) -> str:
-    """The engines by name, and the axes that they work along."""
+    """The layout as text: the engines, and the axes that each works along."""
     strategy, axes = found.strategy, found.strategy.axes
     sizes = {name: n for name, n in axes.sizes.items() if n > 1}
     parts = []
@@ -148,6 +152,6 @@ def _layout(found: TargetPlan) -> str:
 
 
 def _experts_along(axes: MeshAxes, sizes: dict[str, int]) -> str:
-    """The axes whose ranks share the experts; with those of tensor parallelism."""
+    """The axes that experts are distributed over, including tensor parallelism, as text."""
     names = [name for name in sizes if name in (axes.experts, axes.tensor)]
     return " x ".join(f"{name} {sizes[name]}" for name in names)

@@ -1,17 +1,18 @@
-"""The caching allocator: requests are served from cached blocks where one fits, else by the device.
+"""The caching allocator: a request gets a cached block if one fits, otherwise a new segment.
 
-Input: requests and frees, each on a stream. Output: blocks; bytes reserved and allocated, now and
-at most. Invariant: what is reserved is what the device has given; what is allocated is a part of
-it.
+Input: requests and frees, each on a stream. Output: blocks; reserved and allocated bytes, current
+and peak. Invariant: reserved bytes are taken from the device; allocated bytes are a part of them.
 
-One request goes: round, search the pool (best fit), ask the device for a segment, release cached
-blocks and ask again, split what is too large. One free: wait for other streams that use the block,
-merge it with free neighbours, cache it. The methods name the functions of torch that they model.
+A request is rounded and searched for in the pool (best fit). If no block fits, a segment is taken
+from the device; if that fails, cached blocks are released first. A block that is too large is
+split. A freed block waits for other streams that use it, is merged with free neighbours, and
+cached. The docstrings of methods name the functions of torch that they model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from torchfake.inspect.allocator.blocks import Block, BlockPool, merge
@@ -27,12 +28,12 @@ from torchfake.inspect.allocator.sizes import (
 
 
 class OutOfMemory(Exception):
-    """The device does not have what is asked for, after everything cached was released."""
+    """The device has too little memory for a request, after all cached blocks were released."""
 
 
 @dataclass(frozen=True)
 class TraceEntry:
-    """One action of the allocator, as torch's memory history has them."""
+    """One action of the allocator, as in torch's memory history."""
 
     action: str  # "alloc", "free_requested", "free_completed", "segment_alloc", ...
     address: int
@@ -46,8 +47,8 @@ class CachingAllocator:
 
     Args:
         settings: the options of ``PYTORCH_CUDA_ALLOC_CONF``.
-        memory: the device; without a capacity, if not given.
-        trace: whether to keep all actions in ``trace``.
+        memory: the device; by default one with unlimited memory.
+        trace: whether to record all actions in ``trace``.
     """
 
     def __init__(
@@ -60,48 +61,57 @@ class CachingAllocator:
         self.settings = settings
         self.memory = DeviceMemory() if memory is None else memory
         self.small, self.large = BlockPool(is_small=True), BlockPool(is_small=False)
-        self.active: dict[int, Block] = {}  # by address: allocated, or waiting for streams
+        self.active: dict[int, Block] = {}  # allocated or waiting for streams, by address
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self.peak_reserved_bytes = 0
-        self.allocated_at_peak_bytes = 0  # when the most was reserved for the first time
-        self.num_retries = 0  # after everything cached was released
+        self.allocated_at_peak_bytes = 0  # allocated when reserved memory first reached its peak
+        self.num_retries = 0  # requests for which all cached blocks were released
         self.trace: list[TraceEntry] | None = [] if trace else None
-        self._tag: Any = None  # of the request that is being served
-        self._waiting: list[Block] = []  # freed, and in use on other streams
+        self._tag: Any = None  # of the current request
+        self._waiting: list[Block] = []  # freed blocks that other streams may still use
         self._segments = ExpandableSegments(
             self.memory, settings.large_segment_bytes, self._report_action
         )
         share = settings.per_process_memory_fraction
         self._allowed_bytes = int(share * self.memory.total_bytes) if share < 1.0 else None
+        # as in torch, garbage is collected only if a share of the device is set
+        threshold = settings.garbage_collection_threshold
+        self._collects_garbage = self._allowed_bytes is not None and threshold > 0
+        self._sizes: dict[int, int] = {}  # of the blocks for requests
 
     @property
     def reserved_bytes(self) -> int:
-        """What the device has given."""
+        """Bytes taken from the device."""
         return self.memory.taken_bytes
 
     # Allocation -----------------------------------------------------------------------------------
 
     def allocate(self, num_bytes: int, stream: int = 0, tag: Any = None) -> Block:
-        """A block for a request: ``malloc``.
+        """Allocate a block for a request: ``malloc``.
 
         Raises:
             OutOfMemory: if there is not enough memory.
         """
         self._tag = tag
-        self._finish_streams()
-        size = rounded(num_bytes, self.settings)
+        if self._waiting:
+            self._finish_streams()
+        size = self._sizes.get(num_bytes)
+        if size is None:
+            size = self._sizes[num_bytes] = rounded(num_bytes, self.settings)
         pool = self.small if size <= SMALL_BYTES else self.large
         block = self._cached_block(pool, size, stream) or self._new_block(pool, size, stream)
         if self._is_to_be_split(block, size):
             block = self._split(block, size)
         block.allocated, block.requested, block.tag = True, num_bytes, tag
         self.active[block.address] = block
-        self._report("alloc", block)
+        if self.trace is not None:
+            self._report("alloc", block)
         self.allocated_bytes += block.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
-        if self.reserved_bytes > self.peak_reserved_bytes:
-            self.peak_reserved_bytes = self.reserved_bytes
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
+        if self.memory.taken_bytes > self.peak_reserved_bytes:
+            self.peak_reserved_bytes = self.memory.taken_bytes
             self.allocated_at_peak_bytes = self.allocated_bytes
         return block
 
@@ -109,12 +119,14 @@ class CachingAllocator:
         """The smallest cached block that fits, taken out of its pool: ``get_free_block``."""
         if self._collects_garbage:
             pool.num_searches += 1
-        candidates = pool.at_least(size, stream)
-        found = next(candidates, None)
+        found = pool.smallest(size, stream)
         if found is None:
             return None
         if found.expandable is not None:
-            for following in candidates:  # the one that can grow least is the smallest
+            candidates = pool.at_least(size, stream)
+            for following in islice(
+                candidates, 1, None
+            ):  # best fit: the block that can grow the least
                 if expandable_size(following) >= expandable_size(found):
                     break
                 found = following
@@ -127,7 +139,7 @@ class CachingAllocator:
         return found
 
     def _new_block(self, pool: BlockPool, size: int, stream: int) -> Block:
-        """A block for which the device is asked, if need be after cached ones were released."""
+        """A block in new memory of the device; if that fails, cached blocks are released first."""
         if self._collects_garbage:
             self._collect_garbage()
         block = self._ask_device(pool, size, stream)
@@ -143,7 +155,7 @@ class CachingAllocator:
         return block
 
     def _ask_device(self, pool: BlockPool, size: int, stream: int) -> Block | None:
-        """A new segment, or an expandable one that has grown: ``alloc_block``."""
+        """A block in a new or grown segment, or None without enough memory: ``alloc_block``."""
         num_bytes = segment_bytes(size, self.settings)
         allowed = self._allowed_bytes
         if allowed is not None and self.reserved_bytes + num_bytes > allowed:
@@ -157,14 +169,14 @@ class CachingAllocator:
         return block
 
     def _is_to_be_split(self, block: Block, size: int) -> bool:
-        """Whether the rest of a block is worth keeping apart: ``should_split``."""
+        """Whether a block is so large that its rest is split off: ``should_split``."""
         rest = block.size - size
         if block.pool.is_small or self.settings.expandable_segments:
             return rest >= MIN_BLOCK_BYTES
         return size < self.settings.max_split_bytes and rest > SMALL_BYTES
 
     def _split(self, rest: Block, size: int) -> Block:
-        """The front of a block, its rest cached: ``alloc_found_block``."""
+        """Split a block: return its first `size` bytes, cache the rest: ``alloc_found_block``."""
         block = Block(rest.pool, rest.stream, rest.address, size)
         block.expandable = rest.expandable
         block.insert_between(rest.previous, rest)
@@ -176,10 +188,11 @@ class CachingAllocator:
     # Freeing --------------------------------------------------------------------------------------
 
     def free(self, block: Block) -> None:
-        """Free a block: ``free``. If other streams use it, it is free once they have finished."""
+        """Free a block: ``free``. A block that other streams use is cached after they finish."""
         block.allocated = False
         self.allocated_bytes -= block.size
-        self._report("free_requested", block)
+        if self.trace is not None:
+            self._report("free_requested", block)
         if block.used_on:
             block.pending = len(block.used_on)
             block.used_on = set()
@@ -188,20 +201,18 @@ class CachingAllocator:
             self._cache(block)
 
     def record_stream(self, block: Block, stream: int) -> None:
-        """Another stream uses a block: ``recordStream``."""
+        """Note that another stream uses a block: ``recordStream``."""
         if stream != block.stream:
             block.used_on.add(stream)
 
     def streams_finished(self, block: Block) -> bool:
-        """Whether the streams that use a freed block have finished by the next allocation: they
-        have. The time that kernels take is not known, so this is the earliest moment.
+        """Whether the streams that use a freed block have finished by the next allocation. Always
+        True, the earliest moment, since the duration of kernels is not known here.
         """
         return True
 
     def _finish_streams(self) -> None:
-        """Cache what streams have finished with: ``process_events``."""
-        if not self._waiting:
-            return
+        """Cache freed blocks whose streams have finished: ``process_events``."""
         waiting, self._waiting = self._waiting, []
         for block in waiting:
             self._finish(block) if self.streams_finished(block) else self._waiting.append(block)
@@ -212,7 +223,8 @@ class CachingAllocator:
 
     def _cache(self, block: Block) -> None:
         """Merge a block with free neighbours and cache it: ``free_block``."""
-        self._report("free_completed", block)
+        if self.trace is not None:
+            self._report("free_completed", block)
         del self.active[block.address]
         block.tag = None
         merge(block, block.previous)
@@ -222,11 +234,11 @@ class CachingAllocator:
     # Release --------------------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """Give the device back what is cached in whole segments or pages:
+        """Release cached blocks that are whole segments or contain whole pages:
         ``release_cached_blocks``.
         """
         waiting, self._waiting = self._waiting, []
-        for block in waiting:  # it synchronizes
+        for block in waiting:  # torch synchronizes the device here
             self._finish(block)
         for pool in (self.large, self.small):
             cached = pool.free_blocks()
@@ -238,13 +250,13 @@ class CachingAllocator:
                     self._segments.unmap(block)
 
     def _release(self, block: Block) -> None:
-        """Give a whole segment back: ``release_block``."""
+        """Return a whole segment to the device: ``release_block``."""
         block.pool.remove(block)
         self.memory.give_back(block.size)
         self._report("segment_free", block)
 
     def _release_large_enough(self, pool: BlockPool, size: int, stream: int) -> bool:
-        """Give back blocks that are not split for their size, enough for a request:
+        """Release blocks that are too large to be split, until a request fits; whether it fits:
         ``release_available_cached_blocks``.
         """
         limit = self.settings.max_split_bytes
@@ -263,13 +275,8 @@ class CachingAllocator:
             self._release(block)
         return released >= needed
 
-    @property
-    def _collects_garbage(self) -> bool:
-        """Torch does where a share of the device is set, by an option or a call, and never else."""
-        return self._allowed_bytes is not None and self.settings.garbage_collection_threshold > 0
-
     def _collect_garbage(self) -> None:
-        """Give back old segments above the threshold: ``garbage_collect_cached_blocks``."""
+        """Release old segments above the threshold: ``garbage_collect_cached_blocks``."""
         assert self._allowed_bytes is not None
         threshold = int(self.settings.garbage_collection_threshold * self._allowed_bytes)
         to_reclaim = self.reserved_bytes - threshold

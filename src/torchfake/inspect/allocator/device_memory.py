@@ -1,28 +1,28 @@
-"""The device under the allocator: how many of its bytes are taken, and which addresses are next.
+"""The memory of a device: how many bytes are taken, and which addresses are next.
 
-Input: requests for segments, pages and ranges of addresses. Output: addresses. Invariant: never
-more is taken than the capacity; no address is given twice.
+Input: requests for segments, pages and address ranges. Output: addresses. Invariant: never more is
+taken than the capacity; no address is used twice.
 
-``cudaMalloc`` promises nothing of addresses. They decide between free blocks of equal size alone,
-and a driver that has room hands out ascending ones, as this does.
+``cudaMalloc`` guarantees no order of addresses. The allocator uses addresses only to choose between
+free blocks of equal size. They ascend here, as with a driver that has enough room.
 """
 
 from __future__ import annotations
 
 ADDRESS_STEP = 2 << 20
-"""Addresses are multiples of it: a page of the GPU."""
+"""Addresses are multiples of this size, a page of the GPU."""
 
 FIRST_ADDRESS = 0x7F0000000000
-"""A round address where drivers place segments."""
+"""The first address, a round one in the range that drivers use."""
 
 
 class DeviceMemory:
     """The memory of one device.
 
     Args:
-        capacity_bytes: what there is for the allocator; None: as much as is asked for.
-        total_bytes: what the device has in all, from which the sizes of address ranges and of the
-            allowed share follow; the capacity, if not given.
+        capacity_bytes: the memory that the allocator can get; None: unlimited.
+        total_bytes: the memory of the device, which determines the sizes of address ranges and of
+            the allowed share; by default the capacity.
     """
 
     def __init__(self, capacity_bytes: int | None = None, total_bytes: int | None = None) -> None:
@@ -32,7 +32,7 @@ class DeviceMemory:
         self._next_address = FIRST_ADDRESS
 
     def take(self, num_bytes: int) -> bool:
-        """Take physical memory, if there is enough."""
+        """Take physical memory; False if there is not enough."""
         if self.capacity_bytes is not None and self.taken_bytes + num_bytes > self.capacity_bytes:
             return False
         self.taken_bytes += num_bytes

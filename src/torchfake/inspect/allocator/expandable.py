@@ -1,4 +1,4 @@
-"""Segments that grow: a long range of addresses, behind which memory is mapped page by page.
+"""Expandable segments: long ranges of addresses, to which memory is mapped page by page.
 
 Input: a pool, a stream, a size. Output: a free block of at least that size. Invariant: memory is
 mapped and unmapped in whole pages, 2 MiB in the small pool and 20 MiB in the large one.
@@ -12,7 +12,7 @@ from torchfake.inspect.allocator.blocks import Block, BlockPool, merge
 from torchfake.inspect.allocator.device_memory import DeviceMemory
 
 Report = Callable[[str, int, int, int], None]
-"""Is told of an action on memory, its address, its bytes and its stream."""
+"""Called with each action on memory: its name, address, bytes and stream."""
 
 
 class ExpandableSegment:
@@ -27,24 +27,24 @@ class ExpandableSegment:
         return address - (address - self.address) % self.page_bytes
 
     def page_after(self, address: int) -> int:
-        """The first address of a page from `address` on."""
+        """The first address of the first page that begins at or after `address`."""
         return address + -(address - self.address) % self.page_bytes
 
 
 class ExpandableSegments:
-    """All such segments of a device."""
+    """All expandable segments of a device."""
 
     def __init__(self, memory: DeviceMemory, large_page_bytes: int, report: Report) -> None:
         self._memory, self._large_page_bytes, self._report = memory, large_page_bytes, report
 
     def allocate(self, pool: BlockPool, stream: int, size: int) -> Block | None:
-        """A block of at least `size`, taken out of its pool, for which memory was mapped; None if
-        there is not enough: ``try_allocate_expandable_block``.
+        """Map memory for a block of at least `size`, and return the block, removed from its pool;
+        None if there is not enough memory: ``try_allocate_expandable_block``.
         """
         block = self._find(pool, stream, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
-        while block.size < size:  # it is free, and addresses without memory follow
+        while block.size < size:  # the block is free, and addresses without memory follow
             following = block.next
             assert following is not None
             if not self._map(following, min(size - block.size, following.size)):
@@ -54,7 +54,7 @@ class ExpandableSegments:
         return block
 
     def _find(self, pool: BlockPool, stream: int, size: int) -> Block:
-        """Where the lowest room for `size` begins, or a new segment: ``find_expandable_block``."""
+        """The lowest block with room for `size`, or a new segment: ``find_expandable_block``."""
         for unmapped in pool.unmapped_blocks(stream):
             before = unmapped.previous
             block = before if before is not None and before.is_free else unmapped
@@ -62,7 +62,7 @@ class ExpandableSegments:
                 return block
         page_bytes = (2 << 20) if pool.is_small else self._large_page_bytes
         total = self._memory.total_bytes
-        # room for an eighth more than the device has, as pages are unmapped in between
+        # an eighth more addresses than the device has memory, because unmapped pages leave holes
         num_bytes = -(-(total + total // 8) // page_bytes) * page_bytes
         segment = ExpandableSegment(self._memory.new_addresses(num_bytes), num_bytes, page_bytes)
         block = Block(pool, stream, segment.address, num_bytes)
@@ -114,11 +114,11 @@ class ExpandableSegments:
         self._report("segment_unmap", start, end - start, block.stream)
         if block.is_split:
             pool.add_unmapped(block)
-        # else no memory of the segment is left, and it is given up
+        # else the segment has no memory left, and is dropped
 
 
 def expandable_size(block: Block) -> int:
-    """Its size, and that of the addresses behind it which have no memory yet."""
+    """The size of a block, plus that of the addresses without memory that follow it."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)
 

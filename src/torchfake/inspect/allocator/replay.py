@@ -1,9 +1,9 @@
-"""The allocations and frees of a step, sent through the caching allocator step after step.
+"""Replays the allocations and frees of a step through the caching allocator, step after step.
 
 Input: a :class:`Run`, the columns of a step's storages; settings; a device. Output: a
-:class:`Reserved`, and the allocator as the last step leaves it. Invariant: what is alive at the end
-of a step and not there before the next is freed; what lasts keeps its block, so later steps find
-the first one's cache.
+:class:`Reserved`, and the allocator after the last step. Invariant: storages that last keep their
+blocks from step to step; others that are alive at the end of a step are freed before the next. A
+later step finds the blocks that earlier steps have cached.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchfake.inspect.allocator.device_memory import DeviceMemory
 from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
 
 MAX_STEPS = 4
-"""Steps after which no more are run, though each may reserve a little more than the last."""
+"""The most steps that are run, even if each reserves a little more than the last."""
 
 Array = np.ndarray[Any, Any]
 
@@ -29,30 +29,30 @@ class Run(NamedTuple):
 
     num_bytes: Array  # int64, as requested
     allocated_at: Array  # int64, event
-    freed_at: Array  # int64, event; `num_events` if it is alive at the end
-    kind: Array  # int8: what it is for, such as gradients
-    is_old: Array  # bool: it is there before the step
-    lasts: Array  # bool: if alive at the end, it is there in the next step too
+    freed_at: Array  # int64, event; `num_events` if the storage is alive at the end
+    kind: Array  # int8: what the storage is for, such as gradients
+    is_old: Array  # bool: whether the storage exists before the step
+    lasts: Array  # bool: whether a storage alive at the end is kept in the next step
     num_events: int
-    stream: Array  # int64: 0 is the default one
-    used_on: dict[int, tuple[int, ...]]  # other streams that use a row, by row
-    workspaces: tuple[tuple[int, int], ...] = ()  # (event, bytes): asked for once, after that event
+    stream: Array  # int64: 0 is the default stream
+    used_on: dict[int, tuple[int, ...]]  # other streams that use a storage, by row
+    workspaces: tuple[tuple[int, int], ...] = ()  # (event, bytes): allocated once, after the event
 
 
 @dataclass(frozen=True)
 class Reserved:
-    """What the caching allocator holds of the device in some steps."""
+    """The memory that the caching allocator has reserved in a replay."""
 
     peak_reserved_bytes: int  # as torch.cuda.max_memory_reserved()
     peak_allocated_bytes: int  # as torch.cuda.max_memory_allocated()
-    allocated_at_peak_bytes: int  # when the most was reserved for the first time
-    num_steps: int  # that were run
-    num_retries: int  # requests for which all that was cached had to be released
-    fits: bool  # there was no request that the device could not serve
+    allocated_at_peak_bytes: int  # allocated when reserved memory first reached its peak
+    num_steps: int  # steps that were run
+    num_retries: int  # requests for which all cached blocks were released
+    fits: bool  # whether the device could serve all requests
 
     @property
     def fragmentation_bytes(self) -> int:
-        """What was reserved and not allocated when the most was reserved for the first time."""
+        """Bytes reserved but not allocated when reserved memory first reached its peak."""
         return self.peak_reserved_bytes - self.allocated_at_peak_bytes
 
 
@@ -65,18 +65,18 @@ def replay(
     trace: bool = False,
     tags: Any = None,
 ) -> tuple[Reserved, CachingAllocator]:
-    """Run steps until one reserves no more than those before, at most MAX_STEPS.
+    """Replay steps until one reserves no more memory than those before, at most MAX_STEPS.
 
     Args:
         run: the step.
-        first: the step before it, if that is another.
-        settings: of the allocator.
-        memory: the device; without a limit, if not given.
-        trace: whether the allocator keeps all its actions.
-        tags: what each row is for, kept with its block; a sequence.
+        first: the first step, if it differs from later ones.
+        settings: the settings of the allocator.
+        memory: the device; by default one with unlimited memory.
+        trace: whether the allocator records all its actions.
+        tags: a tag for each row, which the row's block gets; a sequence.
 
     Returns:
-        What was reserved, and the allocator at the end.
+        The reserved memory, and the allocator after the last step.
     """
     allocator = CachingAllocator(settings, memory, trace=trace)
     carried: Carried = {}
@@ -106,11 +106,11 @@ def replay(
 
 
 Carried = dict[tuple[int, int], list[Block]]
-"""Blocks that a step leaves behind, by the bytes requested and the kind."""
+"""Blocks that a step leaves to the next, by the bytes requested and the kind."""
 
 
 class _Steps:
-    """Steps that share an allocator."""
+    """Replays the steps of one run on an allocator."""
 
     def __init__(self, run: Run, allocator: CachingAllocator, tags: Any, carried: Carried) -> None:
         self._allocator, self._tags, self._carried = allocator, tags, carried
@@ -126,7 +126,7 @@ class _Steps:
         self._events = _events(run)
 
     def run_one(self) -> None:
-        """Run a step. What lasts has its block already, if it is not the first."""
+        """Replay a step. In later steps, storages that last have their blocks already."""
         self._take_over()
         for event, row in self._events:
             self._allocate(row) if row >= 0 else self._free(~row)
@@ -136,7 +136,7 @@ class _Steps:
         self._leave(self._leftovers)
 
     def leave_all(self) -> None:
-        """Leave all that is alive behind, for steps of other rows."""
+        """Leave the blocks of all alive storages to the steps of another run."""
         self._leave(self._survivors)
 
     def _leave(self, rows: list[int]) -> None:
@@ -147,8 +147,8 @@ class _Steps:
                 self._carried.setdefault(key, []).append(block)
 
     def _take_over(self) -> None:
-        """Give what is there before the step the blocks of its size and kind that were left behind,
-        such as gradients; free the others.
+        """Give the storages that exist before the step, such as gradients, the blocks of their size
+        and kind that the last step has left; free the other blocks.
         """
         for row in self._old:
             left = self._carried.get((self._num_bytes[row], self._kind[row]))
@@ -161,7 +161,7 @@ class _Steps:
 
     def _allocate(self, row: int) -> None:
         num_bytes = self._num_bytes[row]
-        if num_bytes and self._blocks[row] is None:  # empty tensors have no memory
+        if num_bytes and self._blocks[row] is None:  # empty tensors take no memory
             tag = None if self._tags is None else self._tags[row]
             self._blocks[row] = self._allocator.allocate(num_bytes, self._stream[row], tag)
 
@@ -174,7 +174,7 @@ class _Steps:
 
 
 def _events(run: Run) -> list[tuple[int, int]]:
-    """Events in order, each with the row that is allocated, or the complement of the row freed."""
+    """Events in order, each with the row that is allocated, or ``~row`` for a row that is freed."""
     rows = np.arange(len(run.num_bytes))
     ends = np.flatnonzero(run.freed_at < run.num_events)
     at = np.concatenate([run.allocated_at, run.freed_at[ends]])

@@ -1,7 +1,7 @@
-"""The settings of CUDA's caching allocator, from a string as ``PYTORCH_CUDA_ALLOC_CONF`` has it.
+"""Parses the settings of CUDA's caching allocator, a string as in ``PYTORCH_CUDA_ALLOC_CONF``.
 
-Input: ``"key:value,key:value"``. Output: :class:`AllocatorSettings`. Invariant: what torch refuses
-is refused, by an error that names the option; what changes no address is accepted and kept apart.
+Input: ``"key:value,key:value"``. Output: :class:`AllocatorSettings`. Invariant: options that torch
+refuses are refused by an error that names them; options without effect on addresses are ignored.
 
 The parser of torch is ``AcceleratorAllocatorConfig::parseArgs`` in c10/core/AllocatorConfig.cpp and
 ``CUDAAllocatorConfig::parseArgs`` in c10/cuda/CUDAAllocatorConfig.cpp.
@@ -18,10 +18,10 @@ from torchfake.errors import InputsError
 
 MIB = 1 << 20
 UNLIMITED = (1 << 62) - 1
-"""Bytes that no block has."""
+"""A size larger than any block."""
 
 NUM_INTERVALS = 16
-"""Of sizes, each with its own divisions: 1 MiB to 64 GiB (``kRoundUpPowerOfTwoIntervals``)."""
+"""Size intervals, 1 MiB to 64 GiB, with their own divisions (``kRoundUpPowerOfTwoIntervals``)."""
 
 _WITHOUT_EFFECT = {
     "expandable_segments_reserve": "text",
@@ -37,30 +37,30 @@ _WITHOUT_EFFECT = {
     "release_lock_on_cudamalloc": "flag",
     "throw_on_cudamalloc_oom": "flag",
 }
-"""Options of pinned memory, locks, errors and ranges of addresses, and what their values are."""
+"""The kinds of values of options that change no address: of pinned memory, locks and errors."""
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The options that decide which memory is reserved."""
+    """The options that determine which memory is reserved."""
 
-    text: str = ""  # as it was given
+    text: str = ""  # the string that was parsed
     expandable_segments: bool = False
     max_split_bytes: int = UNLIMITED  # blocks of this size and more are not split
-    max_non_split_rounding_bytes: int = 20 * MIB  # by which such a block may exceed a request
-    large_segment_bytes: int = 20 * MIB  # of a segment for requests between 1 MiB and 10 MiB
-    roundup_power2_divisions: tuple[int, ...] = (0,) * NUM_INTERVALS  # 1 MiB, 2 MiB, 4 MiB, ...
-    garbage_collection_threshold: float = 0.0  # of the memory that is allowed; 0: none is collected
-    per_process_memory_fraction: float = 1.0  # of the device, that is allowed
+    max_non_split_rounding_bytes: int = 20 * MIB  # by which an unsplit block may exceed a request
+    large_segment_bytes: int = 20 * MIB  # segment size for requests between 1 MiB and 10 MiB
+    roundup_power2_divisions: tuple[int, ...] = (0,) * NUM_INTERVALS  # for 1 MiB, 2 MiB, 4 MiB, ...
+    garbage_collection_threshold: float = 0.0  # share of the allowed memory; 0: no collection
+    per_process_memory_fraction: float = 1.0  # share of the device's memory that is allowed
 
     def divisions(self, num_bytes: int) -> int:
-        """Into how many parts the range between two powers of two is divided, at this size."""
+        """The number of divisions of the interval between powers of two that a size is in."""
         interval = num_bytes.bit_length() - MIB.bit_length()
         return self.roundup_power2_divisions[min(max(interval, 0), NUM_INTERVALS - 1)]
 
 
 DEFAULT_SETTINGS = AllocatorSettings()
-"""Those of an empty string."""
+"""The settings of an empty string."""
 
 
 def parse_settings(text: str) -> AllocatorSettings:
@@ -70,7 +70,7 @@ def parse_settings(text: str) -> AllocatorSettings:
         text: options as in the environment variable, such as ``"expandable_segments:True"``.
 
     Raises:
-        InputsError: naming the option that is not understood.
+        InputsError: if an option is unknown, or its value is invalid.
 
     >>> parse_settings("max_split_size_mb:128,expandable_segments:True").max_split_bytes
     134217728
@@ -90,7 +90,7 @@ def parse_settings(text: str) -> AllocatorSettings:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside brackets; one at the end is allowed, as in torch."""
+    """Split at commas outside of brackets; a trailing comma is allowed, as in torch."""
     options = re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text)
     if "" in text.removesuffix(",").split(",") and text:
         raise InputsError(f"allocator={text!r} has an empty option between two commas")
@@ -163,9 +163,9 @@ def _fraction(key: str, value: str, *, least: float) -> float:
 
 
 def _divisions(key: str, value: str) -> tuple[int, ...]:
-    """One number for all sizes, or ``[256:1,512:2,>:8]``: from 256 MiB on 1, from 512 MiB 2, from
-    1 GiB on 8. What is below the first size is as it; what is not named between two has none. (In
-    some earlier versions of torch, ``>`` changed the last size that is named, too.)
+    """The divisions of all intervals, from one number, or ``[256:1,512:2,>:8]``: 1 from 256 MiB on,
+    2 from 512 MiB on, 8 from 1 GiB on. Sizes below the first have its divisions; sizes omitted
+    between two have none. (In some versions of torch, ``>`` also changes the last named size.)
     """
     if not value.startswith("["):
         return (_power_of_two(key, value, value, least=1),) * NUM_INTERVALS
@@ -214,11 +214,11 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "per_process_memory_fraction": ("per_process_memory_fraction", _share),
     "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
 }
-"""The options with an effect: the field of the settings, and what parses the value."""
+"""The options with an effect: the field of the settings, and the parser of the value."""
 
 _CHECKS: dict[str, Callable[[str, str], Any]] = {
     "flag": _flag,
     "number": _whole_number,
     "text": _text,
 }
-"""Of the values of options without an effect, by their kind."""
+"""The checks of the values of options without an effect, by the kind of value."""

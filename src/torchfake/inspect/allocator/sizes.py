@@ -1,7 +1,7 @@
-"""How many bytes a request gets, and how many are asked of the device for it.
+"""The size of the block for a request, and of the segment that is allocated for it.
 
 Input: a number of bytes, settings. Output: bytes. Invariant: sizes depend on the request and the
-settings alone, not on what is cached.
+settings alone, not on which blocks are cached.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from torchfake.inspect.allocator.settings import AllocatorSettings
 
 MIN_BLOCK_BYTES = 512
-"""All sizes are multiples of it: ``kMinBlockSize`` in c10/core/AllocatorConfig.h, as the others."""
+"""All sizes are multiples of this: ``kMinBlockSize`` in c10/core/AllocatorConfig.h."""
 
 SMALL_BYTES = 1 << 20
 """The largest request of the small pool: ``kSmallSize``."""
 
 SMALL_SEGMENT_BYTES = 2 << 20
-"""A segment of the small pool: ``kSmallBuffer``."""
+"""The size of segments of the small pool: ``kSmallBuffer``."""
 
 MIN_LARGE_BYTES = 10 << 20
-"""From here on a request gets a segment of its own size: ``kMinLargeAlloc``."""
+"""The smallest request that gets a segment of its own rounded size: ``kMinLargeAlloc``."""
 
 LARGE_ROUNDING_BYTES = 2 << 20
-"""of which that is a multiple: ``kRoundLarge``."""
+"""The sizes of segments for large requests are multiples of this: ``kRoundLarge``."""
 
 
 def rounded(num_bytes: int, settings: AllocatorSettings) -> int:
@@ -39,7 +39,7 @@ def rounded(num_bytes: int, settings: AllocatorSettings) -> int:
 
 
 def _next_division(num_bytes: int, divisions: int) -> int:
-    """Up to the next of `divisions` equal parts between two powers of two:
+    """Round up to a multiple of the interval between powers of two, divided by `divisions`:
     ``roundup_power2_next_division``.
     """
     floor = 1 << (num_bytes.bit_length() - 1)
@@ -48,7 +48,7 @@ def _next_division(num_bytes: int, divisions: int) -> int:
 
 
 def segment_bytes(size: int, settings: AllocatorSettings) -> int:
-    """What is asked of the device when no cached block serves: ``get_allocation_size``."""
+    """The size of the segment allocated for a block of `size` bytes: ``get_allocation_size``."""
     if size <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < MIN_LARGE_BYTES:

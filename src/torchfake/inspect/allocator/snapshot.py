@@ -1,12 +1,12 @@
 """An allocator's state and history in the format of torch's memory snapshots.
 
-Input: an allocator that has kept its trace, the settings. Output: a dict as
-``torch.cuda.memory._snapshot()`` gives it, of plain values, which can be pickled. Invariant: the
-blocks of a segment add up to it.
+Input: an allocator that has recorded its trace. Output: a dict as ``torch.cuda.memory._snapshot()``
+returns it, of plain values, which can be pickled. Invariant: the sizes of a segment's blocks add up
+to the segment's size.
 
-What reads it: https://pytorch.org/memory_viz, ``torch.cuda._memory_viz``. What writes it in torch:
-``DeviceCachingAllocator::snapshot`` and torch/csrc/cuda/memory_snapshot.cpp. There is no clock: an
-action's time is its number.
+https://pytorch.org/memory_viz and ``torch.cuda._memory_viz`` read the format; in torch,
+``DeviceCachingAllocator::snapshot`` and torch/csrc/cuda/memory_snapshot.cpp write it. There is no
+clock: an action's time is its number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torchfake.inspect.allocator.caching_allocator import CachingAllocator, Trac
 from torchfake.inspect.allocator.settings import MIB, UNLIMITED, AllocatorSettings
 
 Frame = dict[str, Any]
-"""``filename``, ``line`` and ``name`` of a function."""
+"""A stack frame: ``filename``, ``line``, and ``name`` of the function."""
 
 
 def snapshot_of(allocator: CachingAllocator, device_index: int = 0) -> dict[str, Any]:
-    """The snapshot; a block's tag is the list of its frames, innermost first, or a name."""
+    """The snapshot of an allocator; a block's tag is a list of frames, innermost first, or text."""
     heads = sorted(_segment_heads(allocator), key=lambda block: block.address)
     trace = allocator.trace or []
     traces: list[list[dict[str, Any]]] = [[] for _ in range(device_index + 1)]
@@ -37,7 +37,7 @@ def snapshot_of(allocator: CachingAllocator, device_index: int = 0) -> dict[str,
 
 
 def _segment_heads(allocator: CachingAllocator) -> Iterator[Block]:
-    """The first block of each segment, or of each stretch of one that has memory."""
+    """The first block of each segment, or of each mapped range of an expandable segment."""
     cached = (*allocator.small.free_blocks(), *allocator.large.free_blocks())
     for block in (*cached, *allocator.active.values()):
         if block.previous is None or not block.previous.mapped:
@@ -93,7 +93,7 @@ def _entry(number: int, entry: TraceEntry) -> dict[str, Any]:
 
 
 def frames_of(tag: Any) -> list[Frame]:
-    """The frames that a tag stands for."""
+    """The frames of a block with this tag."""
     if tag is None:
         return []
     return [{"filename": "", "line": 0, "name": tag}] if isinstance(tag, str) else tag

@@ -1,15 +1,16 @@
 """What models and checkpoints contain: tensors by module and by name, and how two of them differ.
 
-Input: modules, TARGETs, checkpoints. Output: plain records. Invariant: nothing is run, and of a
-checkpoint only the headers are read.
+Input: modules, TARGETs, checkpoints. Output: plain records. Invariant: no module is run, and only
+the headers of checkpoints are read.
 
 In reading order:
 
-    tree     a module as a tree, equal blocks folded into one
-    experts  the parameters of a mixture of experts that compute a token
+    tree     a module as a tree, identical blocks folded into one
+    experts  the parameters of a mixture of experts that are used for one token
+    schemes  how libraries quantize the weight of a layer
     weights  the bytes of a model's weights, quantized
     tensors  the tensors of a model or checkpoint by name
-    renames  a prefix of names that one of two models has renamed
-    diff     what differs between two models or checkpoints
-    changes  the differences grouped into lines
+    renames  finds a prefix of names that differs between two models
+    diff     the differences between two models or checkpoints
+    changes  groups the differences into lines
 """

@@ -1,7 +1,7 @@
-"""What differs between two models or checkpoints, in names, shapes, dtypes and bytes.
+"""The differences between two models or checkpoints, in names, shapes, dtypes and bytes.
 
 Input: modules, TARGETs, or paths of checkpoints. Output: a :class:`Diff`, plain data. Invariant:
-no weights are loaded: models are built as fakes, and of files only the headers are read.
+no weights are loaded: models are built as fakes, and only the headers of files are read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch
 
 from torchfake._core import arguments
 from torchfake.errors import TargetError
-from torchfake.inspect.contents.changes import Change, Line, sections, totals
-from torchfake.inspect.contents.renames import find_renamed_prefix
+from torchfake.inspect.contents.changes import Change, Line, num_distinct, sections, totals
+from torchfake.inspect.contents.renames import RenamedPrefix, find_renamed_prefix
 from torchfake.inspect.contents.tensors import Contents, NamedTensor, Source, contents
 from torchfake.inspect.records.module_names import fold_names
 from torchfake.inspect.records.record import Record
+from torchfake.inspect.records.units import bytes_text, count_text
 from torchfake.inspect.targets.options import dtype_named
 
 
@@ -32,13 +33,34 @@ class Diff(Record):
     only_a: tuple[NamedTensor, ...]
     only_b: tuple[NamedTensor, ...]
     changed: tuple[Change, ...]
-    num_equal: int  # tensors that both have, equal in all that is known of both
+    num_equal: int  # tensors that both have, equal in all properties known of both
     notes: tuple[str, ...]
+    prefix: RenamedPrefix | None = None
+    """A prefix of names that differs; such tensors are compared, and listed by their name in A."""
 
     @property
     def is_equal(self) -> bool:
         """Whether nothing differs."""
-        return not (self.only_a or self.only_b or self.changed)
+        return not (self.only_a or self.only_b or self.changed or self.prefix)
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line: ``identical: ...``, or what differs."""
+        alike = f"{self.num_equal:,} tensor{'s' * (self.num_equal != 1)}"
+        if self.is_equal:
+            size = f"{count_text(self.a.num_values)} values, {bytes_text(self.a.size_bytes)}"
+            return f"identical: {alike}, {size}"
+        numbers = (
+            (num_distinct(self.only_a), "only in A"),
+            (num_distinct(self.only_b), "only in B"),
+            (num_distinct(self.changed), "in both and different"),
+        )
+        parts = [f"{number:,} {where}" for number, where in numbers if number]
+        renamed = "" if self.prefix is None else self.prefix.text
+        if not parts:
+            return f"identical but for {renamed}: {alike}"
+        differ = f"different: {', '.join(parts)}; {self.num_equal:,} alike"
+        return f"{differ}, with {renamed}" if renamed else differ
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as a dict for JSON."""
@@ -50,15 +72,19 @@ class Diff(Record):
             "only_a": [tensor.to_dict() for tensor in self.only_a],
             "only_b": [tensor.to_dict() for tensor in self.only_b],
             "changed": [change.to_dict() for change in self.changed],
+            "prefix": None
+            if self.prefix is None
+            else {"a": self.prefix.in_a, "b": self.prefix.in_b, "names": len(self.prefix.pairs)},
+            "headline": self.headline,
             "notes": list(self.notes),
         }
 
-    def sections(self) -> list[tuple[str, list[Line]]]:
-        """The differences, folded: for each kind, a heading and its lines."""
+    def sections(self) -> list[tuple[str, int, list[Line]]]:
+        """The differences, folded: for each kind, a heading, the number of tensors, the lines."""
         return sections(self.only_a, self.only_b, self.changed)
 
     def totals(self) -> list[tuple[str, ...]]:
-        """For each side: its letter, what it is, and its totals."""
+        """For each side a row: its letter, its source, and its totals."""
         return [totals("A", self.a), totals("B", self.b)]
 
     def plain(self) -> str:
@@ -86,21 +112,23 @@ def diff(
             the path of a checkpoint: a safetensors file, an index, a file written by
             ``torch.save``, or a directory with one of these. A directory with a config but no
             weights is a TARGET.
-        b: the other one.
+        b: the other model or checkpoint.
         overrides_a: changes of the config of `a`, each as ``key=value``.
-        overrides_b: the same for `b`.
+        overrides_b: changes of the config of `b`, each as ``key=value``.
         dtype: the floating-point dtype in which to build TARGETs, by default that of the config.
 
     Raises:
-        TargetError: if either argument is none of these, or cannot be built.
+        TargetError: if `a` or `b` is none of these, or cannot be built.
         CheckpointError: if a checkpoint cannot be read.
         MissingExtraError: if transformers or safetensors is needed but not installed.
 
     >>> def mlp(width):
     ...     return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 4))
     >>> print(diff(mlp(8), mlp(16)))
-    A  Sequential  76 values   304 bytes  4 tensors
-    B  Sequential  148 values  592 bytes  4 tensors
+    different: 3 in both and different; 1 alike
+    <BLANKLINE>
+    A  Sequential  76 values   304 B  4 tensors
+    B  Sequential  148 values  592 B  4 tensors
     <BLANKLINE>
     different (3)
       0.bias    [8] -> [16]
@@ -132,16 +160,29 @@ def _compare(a: Contents, b: Contents) -> Diff:
     common = [(tensor, b.tensors[name]) for name, tensor in a.tensors.items() if name in b.tensors]
     compare_ties = not (a.is_checkpoint or b.is_checkpoint)
     changes = [_change(ours, theirs, compare_ties=compare_ties) for ours, theirs in common]
+    prefix = find_renamed_prefix([t.name for t in only_a], [t.name for t in only_b])
+    for x, y in () if prefix is None else prefix.pairs:
+        changes.append(_change(a.tensors[x], b.tensors[y], compare_ties=False))
     changed = tuple(change for change in changes if change.what)
+    paired = set() if prefix is None else {name for pair in prefix.pairs for name in pair}
     notes = (
         *a.notes, *b.notes, *_tie_notes("A", "B", tied_a), *_tie_notes("B", "A", tied_b),
-        *_rename_notes(a, b, only_a, only_b), *_conversion_notes(a, b), *_conversion_notes(b, a),
+        *_conversion_notes(a, b), *_conversion_notes(b, a),
     )  # fmt: skip
-    return Diff(a, b, only_a, only_b, changed, len(common) - len(changed), notes)
+    return Diff(
+        a,
+        b,
+        tuple(tensor for tensor in only_a if tensor.name not in paired),
+        tuple(tensor for tensor in only_b if tensor.name not in paired),
+        changed,
+        num_distinct(change for change in changes if not change.what),
+        notes,
+        prefix,
+    )
 
 
 def _missing(ours: Contents, theirs: Contents) -> tuple[tuple[NamedTensor, ...], list[NamedTensor]]:
-    """Our tensors that they do not have; and those that a file has under another of their names."""
+    """Tensors of `ours` that `theirs` lacks; and for files, those it has under another name."""
     missing = [tensor for name, tensor in ours.tensors.items() if name not in theirs.tensors]
     if not (ours.is_checkpoint or theirs.is_checkpoint):
         return tuple(missing), []
@@ -156,25 +197,6 @@ def _tie_notes(ours: str, theirs: str, tensors: list[NamedTensor]) -> Iterator[s
     if names:
         what = "the same tensor" if len(tensors) == 1 else "the same tensors"
         yield f"{theirs} has {what} as {', '.join(names)} of {ours} by another name"
-
-
-def _rename_notes(
-    a: Contents, b: Contents, only_a: Sequence[NamedTensor], only_b: Sequence[NamedTensor]
-) -> Iterator[str]:
-    found = find_renamed_prefix([t.name for t in only_a], [t.name for t in only_b])
-    if found is None:
-        return
-    changes = [_change(a.tensors[x], b.tensors[y], compare_ties=False) for x, y in found.pairs]
-    num_changed = sum(1 for change in changes if change.what)
-    ours, theirs, total = ("A", "B", len(only_a)) if found.in_b else ("B", "A", len(only_b))
-    names = (
-        f"all {total} names" if len(changes) == total else f"{len(changes)} of the {total} names"
-    )
-    how = f"behind {(found.in_b or found.in_a)!r}"
-    if found.in_a and found.in_b:
-        how = f"with {found.in_b!r} for {found.in_a!r}"
-    alike = f"{num_changed} of them not alike" if num_changed else "alike but for that"
-    yield f"{names} that only {ours} has are in {theirs} {how}, {alike}"
 
 
 def _conversion_notes(ours: Contents, theirs: Contents) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""How many parameters of a mixture of experts compute a token.
+"""The number of parameters of a mixture of experts that are used for one token.
 
-Input: a module. Output: an :class:`Active`, or None if it has no experts of which some are chosen.
-Invariant: all but routed experts counts whole: shared experts, routers, attention, embeddings; of
-routed experts as large a share as are chosen of them. Nothing is run.
+Input: a module. Output: an :class:`Active`, or None if the module has no routed experts. Invariant:
+of routed experts the chosen share counts; all other parameters (shared experts, routers, attention,
+embeddings) count in full. The module is not run.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torchfake.inspect.records.module_names import name_and_ancestors
 
 _COUNTS = ("num_experts", "moe_num_experts", "total_experts", "num_local_experts")
 _CHOSEN = ("top_k", "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
-"""Names that models of transformers have for the number of experts, and of those chosen."""
+"""Attributes of transformers' models for the number of experts, and of experts chosen per token."""
 
 
 class Active(NamedTuple):
-    """The parameters that compute a token."""
+    """The parameters that are used for one token."""
 
     num_parameters: int
-    experts: tuple[str, ...]  # "2 of 8", of each kind of layer
+    experts: tuple[str, ...]  # "2 of 8", for each kind of layer
 
 
 def active_parameters(module: nn.Module) -> Active | None:
-    """The parameters that compute a token, where some experts of many are chosen for it.
+    """The parameters of a mixture of experts used for one token; None without routed experts.
 
     >>> active_parameters(nn.Linear(3, 4)) is None
     True
@@ -39,15 +39,15 @@ def active_parameters(module: nn.Module) -> Active | None:
 
 
 def active_and_inactive(module: nn.Module) -> tuple[Active | None, dict[str, int]]:
-    """The same, and the parameters of routed experts that do not compute a token, by the full name
-    of each module that has some.
+    """The parameters used for one token, as :func:`active_parameters`, and the number of routed
+    experts' parameters that are not used for it, by the full name of each module that has some.
     """
     by_name = dict(module.named_modules())
     groups = [*_groups(by_name)]
     if not (shares := _shares(groups)):
         return None, {}
     whole, met = 0, set[int]()
-    left_out: dict[int, dict[str, int]] = {}  # of modules, by the denominator of the share
+    left_out: dict[int, dict[str, int]] = {}  # numerators by denominator and module
     for name, owner in by_name.items():
         for parameter in owner._parameters.values():
             if parameter is None or id(parameter) in met:
@@ -66,8 +66,8 @@ def active_and_inactive(module: nn.Module) -> tuple[Active | None, dict[str, int
 def _with_descendants(
     left_out: dict[int, dict[str, int]], names: list[str]
 ) -> dict[str, Fraction | int]:
-    """The sums over each module and all in it, of numerators by denominator. In `names` each is
-    behind its parent.
+    """Sum fractions, given as numerators by denominator and module, over each module and its
+    descendants. In `names`, each module comes after its parent.
     """
     found: dict[str, Fraction | int] = {}
     for number, numerators in left_out.items():
@@ -81,21 +81,21 @@ def _with_descendants(
 
 
 def active_to_dict(active: Active | None) -> dict[str, Any]:
-    """The same, ready for JSON; nothing if there is none."""
+    """The active parameters as a dict for JSON; an empty dict for None."""
     if active is None:
         return {}
     return {"active": {"num_parameters": active.num_parameters, "experts": [*active.experts]}}
 
 
 class _Share(NamedTuple):
-    """The part of a parameter that computes no token, as a fraction."""
+    """The share of a parameter that is not used for one token, as a fraction."""
 
     num_left_out: int
     number: int
 
 
 def _shares(groups: list[tuple[nn.Module, int, int]]) -> dict[int, _Share]:
-    """Of the parameters of routed experts, by identity."""
+    """The shares of the parameters of routed experts, by the parameter's id."""
     found: dict[int, _Share] = {}
     for experts, chosen, number in groups:
         share = _Share(number - min(chosen, number), number)
@@ -105,12 +105,12 @@ def _shares(groups: list[tuple[nn.Module, int, int]]) -> dict[int, _Share]:
 
 
 def _groups(by_name: dict[str, nn.Module]) -> Iterator[tuple[nn.Module, int, int]]:
-    """Modules that hold experts, with how many are chosen and how many there are."""
+    """The modules that hold routed experts, each with the numbers of chosen and of all experts."""
     chosen_near = cache(lambda path: _chosen_near(by_name[path]))
     last = ""
     for name, experts in by_name.items():
         if last and name.startswith(f"{last}."):
-            continue  # inside of one
+            continue  # inside of the last module found
         number = _number_of_experts(name, experts) if name else 0
         if number < 2:
             continue
@@ -121,7 +121,7 @@ def _groups(by_name: dict[str, nn.Module]) -> Iterator[tuple[nn.Module, int, int
 
 
 def _number_of_experts(name: str, module: nn.Module) -> int:
-    """How many experts a module holds: stacked in its parameters, or as its children; 0: none."""
+    """The number of experts in a module, stacked in its parameters or as its children; or 0."""
     is_named = "Expert" in type(module).__name__ or name.rpartition(".")[2] == "experts"
     if not is_named or "shared" in name.rpartition(".")[2]:
         return 0
@@ -131,13 +131,15 @@ def _number_of_experts(name: str, module: nn.Module) -> int:
     own = [p for p in module._parameters.values() if p is not None]
     if not number and own and own[0].dim() == 3:
         number = own[0].shape[0]
-    return number if own and all(p.dim() and p.shape[0] % number == 0 for p in own) else 0
+    if not number or not own:  # of two levels, for instance: a grid of experts
+        return 0
+    return number if all(p.dim() and p.shape[0] % number == 0 for p in own) else 0
 
 
 def _chosen_near(owner: nn.Module) -> int:
-    """How many are chosen of experts in `owner`, as a router in it or its config says; 0: unknown.
+    """The number of experts in `owner` chosen per token, by a router in it or its config; or 0.
 
-    It is asked once for all experts in it, of which there may be thousands.
+    Results are cached per owner, which may contain thousands of experts.
     """
     found = next(filter(None, map(_chosen_by, (owner, *owner.children()))), 0)
     return found or _chosen_of(getattr(owner, "config", None))

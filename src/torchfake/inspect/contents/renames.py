@@ -1,7 +1,7 @@
-"""Finds a prefix of tensor names that one of two models has renamed.
+"""Finds a prefix of tensor names that differs between two models.
 
-Input: the names that only one of two models has, of both. Output: the prefix in each model, or
-nothing. Invariant: every pair is one name of each model, equal behind the two prefixes.
+Input: for each of two models, the names that only this model has. Output: the prefix in each model,
+or nothing. Invariant: every pair is one name of each model, equal after the two prefixes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,26 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 MAX_PREFIX_PARTS = 3
-"""How many parts of a name, between dots, a prefix may have."""
+"""The most parts of a name, separated by dots, that a prefix may have."""
 
 
 class RenamedPrefix(NamedTuple):
     """A prefix of names in A, and the prefix that the same names have in B."""
 
-    in_a: str  # "" or with its last dot
+    in_a: str  # "", or a prefix that ends with a dot
     in_b: str
-    pairs: tuple[tuple[str, str], ...]  # a name in A, and what it is in B
+    pairs: tuple[tuple[str, str], ...]  # each name in A, and its name in B
+
+    @property
+    def text(self) -> str:
+        """The difference as text: ``the prefix 'model.' of names in B``."""
+        if self.in_a and self.in_b:
+            return f"the prefix {self.in_b!r} of names in B, {self.in_a!r} in A"
+        return f"the prefix {(self.in_a or self.in_b)!r} of names in {'A' if self.in_a else 'B'}"
 
 
 def find_renamed_prefix(only_a: Collection[str], only_b: Collection[str]) -> RenamedPrefix | None:
-    """The two prefixes behind which most names are equal, if those are half of one side.
+    """The two prefixes after which most names are equal, if these are at least half of one side.
 
     >>> find_renamed_prefix(["wte.w", "h.0.w"], ["model.wte.w", "model.h.0.w", "head.w"]).in_b
     'model.'
@@ -47,7 +54,7 @@ def find_renamed_prefix(only_a: Collection[str], only_b: Collection[str]) -> Ren
 
 
 def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """A name as prefix and rest: with no prefix, and split at each of its first few dots."""
+    """A name split into prefix and rest: with an empty prefix, and at each of its first dots."""
     parts = name.split(".")
     for count in range(min(MAX_PREFIX_PARTS + 1, len(parts))):
         yield "".join(f"{part}." for part in parts[:count]), ".".join(parts[count:])

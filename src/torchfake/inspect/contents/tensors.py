@@ -1,7 +1,7 @@
 """The tensors of a model or a checkpoint by name, as plain records.
 
 Input: a module, a TARGET, or the path of a checkpoint. Output: a :class:`Contents`. Invariant: only
-the header of a file is read, and no value of a tensor.
+the headers of files are read, not the values of tensors.
 """
 
 from __future__ import annotations
@@ -36,19 +36,24 @@ _CHECKPOINT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".index.
 class NamedTensor:
     """One tensor of a model or checkpoint."""
 
-    name: str  # in full
-    shape: tuple[int, ...] | None  # None: not known, as for a lazy module
-    dtype: str | None  # without "torch."; None: torch does not have it
+    name: str  # the full name
+    shape: tuple[int, ...] | None  # None: not known, as in a lazy module
+    dtype: str | None  # without "torch."; None: a dtype that torch does not have
     size_bytes: int
     kind: (
         str | None
     )  # "parameter", "buffer" or "non-persistent buffer"; None: not recorded in a file
     trainable: bool | None  # None: not recorded in a file
-    tied_to: str | None  # the name under which it was counted, if not this one
+    tied_to: str | None  # the name under which the tensor is counted, if another one
+
+    @property
+    def tensor(self) -> str:
+        """The name under which the tensor is counted."""
+        return self.tied_to or self.name
 
     @property
     def num_values(self) -> int:
-        """How many elements it has."""
+        """The number of elements; 0 if the shape is not known."""
         return 0 if self.shape is None else torch.Size(self.shape).numel()
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,30 +65,30 @@ class NamedTensor:
 class Contents:
     """All tensors of a model or checkpoint, in its order."""
 
-    source: str  # the class of a module, or the text that was given
+    source: str  # the class of a module, or the text of a TARGET or path
     is_checkpoint: bool
     tensors: dict[str, NamedTensor]
     notes: tuple[str, ...] = ()
-    is_converted: bool = False  # transformers renames tensors of its checkpoints
+    is_converted: bool = False  # whether transformers renames tensors of the model's checkpoints
 
     @property
     def counted(self) -> Iterator[NamedTensor]:
-        """Its tensors, each once: without further names of tied ones."""
+        """The tensors, each once: further names of tied tensors are left out."""
         return (tensor for tensor in self.tensors.values() if tensor.tied_to is None)
 
     @property
     def num_tensors(self) -> int:
-        """How many tensors there are."""
+        """The number of tensors, tied ones counted once."""
         return sum(1 for _ in self.counted)
 
     @property
     def num_values(self) -> int:
-        """How many elements they have."""
+        """The number of elements of all tensors."""
         return sum(tensor.num_values for tensor in self.counted)
 
     @property
     def num_parameters(self) -> int | None:
-        """How many of these are in parameters; None for a file, which does not record it."""
+        """The number of elements of parameters; None for a file, which has no kinds of tensors."""
         if self.is_checkpoint:
             return None
         return sum(t.num_values for t in self.counted if t.kind == "parameter")
@@ -95,12 +100,12 @@ class Contents:
 
     @property
     def saved(self) -> Contents:
-        """The same without buffers that a checkpoint does not have."""
+        """The contents without non-persistent buffers, which a checkpoint does not have."""
         saved = {name: t for name, t in self.tensors.items() if t.kind != "non-persistent buffer"}
         return replace(self, tensors=saved)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals, ready for JSON."""
+        """The totals, as a dict for JSON."""
         return {
             "source": self.source,
             "is_checkpoint": self.is_checkpoint,
@@ -123,13 +128,13 @@ def contents(
     Args:
         source: a module; a TARGET; the path of a checkpoint. A directory with weights and a config
             is a checkpoint.
-        overrides: ``key=value`` each, for a TARGET's config or arguments.
+        overrides: changes of a TARGET's config or arguments, each as ``key=value``.
         dtype: the floating point dtype to build a TARGET in.
 
     Raises:
-        TargetError: if it is none of these, if it cannot be built, or if overrides are given for
-            what is not built.
-        CheckpointError: if it is a checkpoint and cannot be read.
+        TargetError: if `source` is none of these, or cannot be built, or if overrides are given for
+            a module or a checkpoint.
+        CheckpointError: if a checkpoint cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
@@ -162,7 +167,7 @@ def _check_no_overrides(name: str, overrides: Sequence[str]) -> None:
 
 def _checkpoint_contents(text: str) -> Contents:
     tensors: dict[str, NamedTensor] = {}
-    first_names: dict[Any, str] = {}  # of each range of bytes
+    first_names: dict[Any, str] = {}  # by range of bytes
     notes = []
     for name, entry in _open(text).items():
         if entry.problem is None:
@@ -177,20 +182,20 @@ def _checkpoint_contents(text: str) -> Contents:
 def _open(text: str) -> dict[str, load.Entry]:
     try:
         return load.open_checkpoint(text)
-    except RuntimeError as error:  # safetensors: there is no room to map a file
+    except RuntimeError as error:  # raised by safetensors if a file cannot be mapped
         raise CheckpointError(f"{text} cannot be read: {one_line(error)}") from error
 
 
 def _read(name: str, entry: load.Entry) -> torch.Tensor:
-    """The tensor with its file mapped into memory: nothing is read until its values are."""
+    """The tensor, memory-mapped: its values are not read."""
     try:
         return entry.read()
-    except Exception as error:  # a file's contents decide
+    except Exception as error:  # a damaged file may raise any error
         raise CheckpointError(f"{name} cannot be read: {one_line(error)}") from error
 
 
 def _file_tensor(name: str, tensor: torch.Tensor, first_names: dict[Any, str]) -> NamedTensor:
-    """Two names for the same range of bytes of a file are one tensor."""
+    """The record of a tensor in a file; names for the same range of bytes are one tied tensor."""
     key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
     first_name = first_names.setdefault(key, name) if tensor.numel() else name
     tied = None if first_name == name else first_name
@@ -200,7 +205,7 @@ def _file_tensor(name: str, tensor: torch.Tensor, first_names: dict[Any, str]) -
 
 
 def _module_contents(module: nn.Module, text: str, notes: Sequence[str]) -> Contents:
-    first_names: dict[int, str] = {}  # of each tensor, by id
+    first_names: dict[int, str] = {}  # by the tensor's id
     tensors = {
         name: _module_tensor(name, tensor, kind, first_names)
         for name, tensor, kind in _tensors_of(module)
@@ -227,7 +232,7 @@ def _tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
 def _modules_of(
     module: nn.Module, path: str, ancestors: tuple[nn.Module, ...]
 ) -> Iterator[tuple[str, nn.Module]]:
-    """All modules under all of their names; a module inside itself is not entered again."""
+    """All modules under all of their names; a module that contains itself is entered once."""
     yield path, module
     for name, child in module._modules.items():
         if child is not None and not any(child is m for m in (*ancestors, module)):

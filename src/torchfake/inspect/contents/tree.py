@@ -1,11 +1,11 @@
-"""A module as a tree of plain data: its tensors and their sizes, equal blocks folded into one.
+"""A module as a tree of plain data: its tensors and their sizes, identical blocks folded into one.
 
 Input: any module, fake or real. Output: a tree of frozen records. Invariant: every tensor is
 counted once, where a walk in order of registration first meets it, so the root's size is that of
 ``module.parameters()`` and ``module.buffers()``.
 
-Folding is linear in the number of modules: the structure of a subtree is interned bottom-up as one
-small integer, so comparing two blocks of any size is comparing two integers.
+Folding is linear in the number of modules: the structure of each subtree is interned bottom-up as
+an integer (hash consing), so two blocks of any size are compared by comparing two integers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Size:
     num_frozen: int = 0  # values in the other parameters
     parameter_bytes: int = 0
     num_buffer_values: int = 0
-    buffer_bytes: int = 0  # saved or not
+    buffer_bytes: int = 0  # of persistent and non-persistent buffers
 
     @property
     def num_parameters(self) -> int:
@@ -40,7 +40,7 @@ class Size:
         return self.num_trainable + self.num_frozen
 
     def plus(self, other: Size, *, times: int = 1) -> Size:
-        """The sum of this and `times` times `other`."""
+        """The sum of this size and `times` times `other`."""
         return Size(
             self.num_trainable + times * other.num_trainable,
             self.num_frozen + times * other.num_frozen,
@@ -50,7 +50,7 @@ class Size:
         )
 
     def to_dict(self) -> dict[str, int]:
-        """Counts and bytes by name, ready for JSON."""
+        """Counts and bytes by name, as a dict for JSON."""
         return {
             "num_parameters": self.num_parameters,
             "num_trainable": self.num_trainable,
@@ -67,18 +67,18 @@ class TensorNode:
 
     name: str
     kind: str  # "parameter" or "buffer"
-    shape: tuple[int, ...] | None  # None: a lazy module's, until its first forward
+    shape: tuple[int, ...] | None  # None: in a lazy module, before its first forward
     dtype: str  # without "torch."
     device: str
     num_values: int
     size_bytes: int
     trainable: bool
-    persistent: bool  # in the state dict
-    tied_to: str | None  # the full name under which it was counted, if not here
+    persistent: bool  # whether the state dict has it
+    tied_to: str | None  # the full name under which the tensor is counted, if another one
 
     @property
     def size(self) -> Size:
-        """Its contribution to the size of its module: zero if it was counted elsewhere."""
+        """The tensor's contribution to the size of its module; zero if it is counted elsewhere."""
         if self.tied_to is not None:
             return Size()
         if self.kind == "buffer":
@@ -89,7 +89,7 @@ class TensorNode:
 
     @property
     def structure(self) -> Hashable:
-        """What must be equal in two tensors at the same position for their blocks to be folded."""
+        """The properties that must be equal in corresponding tensors of two blocks to be folded."""
         untied = replace(self, tied_to=None) if self.tied_to else self
         return untied, self.tied_to is not None
 
@@ -103,17 +103,17 @@ class ModuleNode:
     """One module, or several siblings of the same structure (``repeat`` of them)."""
 
     name: str  # in its parent; "0-23" for several; "" for the root
-    names: tuple[str, ...]  # of each module it stands for
+    names: tuple[str, ...]  # the name of each module that the node stands for
     class_name: str
-    tensors: tuple[TensorNode, ...]  # its own, not its children's
+    tensors: tuple[TensorNode, ...]  # the module's own, without its children's
     children: tuple[ModuleNode, ...]
     size: Size  # of ONE of the `repeat` modules, its descendants included
-    shared_with: str | None = None  # the full name under which this very module was read before
-    is_container: bool = False  # a ModuleList or Sequential, no subclass: it only contains blocks
+    shared_with: str | None = None  # the full name under which the same object was read before
+    is_container: bool = False  # a ModuleList or Sequential (no subclass) without own tensors
 
     @property
     def repeat(self) -> int:
-        """How many sibling modules this node stands for."""
+        """The number of sibling modules that the node stands for."""
         return len(self.names)
 
     @property
@@ -123,20 +123,20 @@ class ModuleNode:
 
     @property
     def folded_block(self) -> ModuleNode | None:
-        """The only child of a container of identical blocks: both are shown as one line."""
+        """The only child of a container of identical blocks, shown in the container's line."""
         if self.is_container and len(self.children) == 1 and self.children[0].repeat > 1:
             return self.children[0]
         return None
 
     def walk(self, *, times: int = 1) -> Iterator[tuple[ModuleNode, int]]:
-        """Yield this node and its descendants, each with how many modules it stands for in all."""
+        """Yield the node and its descendants, each with the number of modules it stands for."""
         times *= self.repeat
         yield self, times
         for child in self.children:
             yield from child.walk(times=times)
 
     def to_dict(self, *, depth: int | None = None) -> dict[str, Any]:
-        """The tree as a dict for JSON, `depth` levels deep; a folded container is not a level."""
+        """The tree as a dict for JSON, `depth` levels deep; folded containers do not count."""
         child_depth = depth if depth is None or self.folded_block else depth - 1
         children = () if depth == 0 and not self.folded_block else self.children
         return {
@@ -182,25 +182,25 @@ def count_by(root: ModuleNode, field: str) -> dict[str, tuple[int, int]]:
 
 
 class _Read(NamedTuple):
-    """A module that was read."""
+    """The result of reading a module."""
 
-    node: ModuleNode  # or that of an equal one, whose name may differ
-    structure: int  # equal if and only if two modules fold
-    is_unshared: bool  # every tensor and module in it was met for the first time
+    node: ModuleNode  # of the module, or of an identical one with another name
+    structure: int  # equal if and only if two modules may be folded
+    is_unshared: bool  # no tensor or module in it was read before
 
 
 class _Reader:
-    """One walk over one module. Equal modules have one node, as most of a large model are equal."""
+    """Walks a module. Identical modules share one node, since a large model repeats few of them."""
 
     def __init__(self) -> None:
-        self.modules: dict[int, str] = {}  # id -> the full name it was first met under
-        self.tensors: dict[int, tuple[str, str]] = {}  # the same: of its module, and its own
+        self.modules: dict[int, str] = {}  # the first full name of each module, by id
+        self.tensors: dict[int, tuple[str, str]] = {}  # first module and name of each, by id
         self.nodes_of_tensors: dict[Hashable, TensorNode] = {}
         self.structures: dict[Hashable, int] = {}
-        self.nodes: dict[int, ModuleNode] = {}  # by structure, of what is unshared
+        self.nodes: dict[int, ModuleNode] = {}  # of unshared modules, by structure
 
     def read(self, module: nn.Module, name: str, path: str) -> _Read:
-        """The node of a module, and the integer of its structure."""
+        """Read a module: its node, and the integer of its structure."""
         first = self.modules.setdefault(id(module), path)
         if first != path:
             return self.read_shared(module, name, first)
@@ -222,7 +222,7 @@ class _Reader:
         return _Read(node, structure, is_unshared)
 
     def read_shared(self, module: nn.Module, name: str, first: str) -> _Read:
-        """The node of a module that was read before, under the name `first`: it has no size."""
+        """The node of a module that was read before, under the name `first`: its size is zero."""
         class_name, shared_with = type(module).__name__, first or "itself"
         node = ModuleNode(name, (name,), class_name, (), (), Size(), shared_with=shared_with)
         return _Read(node, self.intern(("shared", type(module))), False)
@@ -244,7 +244,7 @@ class _Reader:
         if type(tensor) not in FAKE_TYPES or first != (path, name):
             tied_to = None if first == (path, name) else join_name(*first)
             return _tensor_node(tensor, name, kind, trainable, persistent, tied_to)
-        # a look-up, since to ask a tensor of a class of its own takes long
+        # cached, because attributes of a tensor subclass are slow to read
         key = metadata_of(tensor), name, kind, trainable, persistent  # type: ignore[arg-type]
         node = self.nodes_of_tensors.get(key)
         if node is None:
@@ -299,7 +299,7 @@ def _node(
 def _structure(
     module: nn.Module, tensors: list[TensorNode], children: dict[str, _Read]
 ) -> Hashable:
-    """What must be equal for two modules to fold."""
+    """The properties that must be equal for two modules to be folded."""
     return (
         type(module),
         tuple([tensor.structure for tensor in tensors]),
@@ -317,15 +317,15 @@ def _size(tensors: tuple[TensorNode, ...], children: tuple[ModuleNode, ...]) -> 
 
 
 def _fold_children(parent: nn.Module, children: dict[str, _Read]) -> tuple[ModuleNode, ...]:
-    """The children, equal ones folded: neighbours in a Sequential, at any index in a ModuleList.
+    """The children, identical ones folded: neighbours in a Sequential, any in a ModuleList.
 
-    A Sequential runs in its order, so only neighbours may be shown as one. A ModuleList has no
-    order of its own, and models that alternate two kinds of layers are common.
+    A Sequential runs in its order, so only neighbours may be folded. A ModuleList has no order of
+    execution, and models that alternate two kinds of layers are common.
     """
     if not isinstance(parent, (nn.ModuleList, nn.Sequential)):
         return tuple(_named(child.node, (name,)) for name, child in children.items())
     groups: dict[Hashable, tuple[ModuleNode, list[str]]] = {}
-    run, last = 0, -1  # of equal neighbours in a Sequential
+    run, last = 0, -1  # number and structure of the run of identical neighbours in a Sequential
     for name, (node, structure, _) in children.items():
         if isinstance(parent, nn.Sequential):
             run += last not in (-1, structure)

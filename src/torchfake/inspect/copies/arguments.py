@@ -1,11 +1,11 @@
-"""The arguments of a call: tensors, containers of them, and whatever else has tensors in it.
+"""The arguments of a call: tensors, containers of tensors, and other objects that hold tensors.
 
-Input: arguments. Output: the tensors that they hold; the same arguments with fakes for these.
-Invariant: an object or function that has no tensors is passed on as it is; of what was given,
-nothing is changed.
+Input: arguments. Output: the tensors that they hold; copies of the arguments with fakes in place of
+the tensors. Invariant: an object or function that holds no tensors is passed on without a copy; the
+user's arguments are not changed.
 
-A mask of blocks, as flex attention has it, is an object with a function that has tensors in its
-closure: they are held as any input is.
+Tensors in closures count as held: the block mask of flex attention is an object with a function
+that has tensors in its closure.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from torchfake.observe import FakeCopies
 
 
 def held_by_arguments(arguments: Any) -> list[torch.Tensor]:
-    """The tensors that arguments hold, each once, in order; those of modules are not theirs."""
+    """The tensors that arguments hold, each once, in order; tensors of modules are not included."""
     found: dict[int, torch.Tensor] = {}
     for leaf in pytree.tree_leaves(arguments):
-        if not isinstance(leaf, _LEFT_ALONE):
+        if isinstance(leaf, torch.Tensor):
+            found[id(leaf)] = leaf
+        elif not isinstance(leaf, _LEFT_ALONE):
             for tensor in Reached(leaf).tensors:
                 found[id(tensor)] = tensor
     return list(found.values())
 
 
 _LEFT_ALONE = (torch.nn.Module, type)
-"""What arguments may be, and nobody but the module that takes them looks into."""
+"""Arguments of these types are passed on without a copy."""
 
 
 class ArgumentCopies:
-    """Copies of arguments, with the fakes that one :class:`FakeCopies` makes.
+    """Copies arguments, with fakes in place of tensors.
 
     Args:
-        fakes: makes the fakes.
-        is_ready: whether a tensor is to be passed on as it is.
-        memo: copies that there are already, by the identity of the original.
+        fakes: creates the fakes.
+        is_ready: whether a tensor is passed on without a copy.
+        memo: copies that exist already, by the id of the original.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Copies of functions that refer to copies.
+"""Copies functions so that the copies refer to copies of objects.
 
-Input: functions of the user. Output: functions of the same code with globals, closures and defaults
-of their own. Invariant: the originals, their globals and their cells are not changed.
+Input: functions of the user. Output: functions with the same code, and with globals, closures and
+defaults of their own. Invariant: the originals, their globals and their cells are not changed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torchfake.inspect.copies.references import global_names, is_of_library
 
 
 class FunctionCopies:
-    """Functions of the same code, made empty at first: they may refer to each other."""
+    """Copies of functions, empty until :meth:`fill`, because functions may refer to each other."""
 
     def __init__(self, functions: list[types.FunctionType]) -> None:
         self._originals = functions
-        self._globals: dict[int, dict[str, Any]] = {}  # by the identity of the original's
-        self._cells: dict[int, types.CellType] = {}  # the same; functions may share a cell
+        self._globals: dict[int, dict[str, Any]] = {}  # by the id of the original globals
+        self._cells: dict[int, types.CellType] = {}  # by the id of the original, perhaps shared
         self.by_id = {id(function): self._empty(function) for function in functions}
 
     def _empty(self, function: types.FunctionType) -> types.FunctionType:
@@ -37,7 +37,7 @@ class FunctionCopies:
         return made
 
     def fill(self, copy_of: Callable[[Any], Any]) -> None:
-        """Bind all names to copies."""
+        """Bind the globals, closures and defaults of all copies to copies of their values."""
         for function in self._originals:
             made = self.by_id[id(function)]
             for name in global_names(function):

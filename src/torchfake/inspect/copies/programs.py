@@ -1,7 +1,7 @@
-"""A copy of a program: fakes for tensors, and copies for all that holds them.
+"""A fake copy of a program, which is a function of the user that performs a whole step.
 
 Input: a function and its arguments. Output: a :class:`ProgramCopy`, which can be called. Invariant:
-what is shared in the original is shared in the copy; nothing of the original is changed.
+objects that are shared in the original are shared in the copy; the original is not changed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from torchfake.observe import FakeCopies, replace_replicas
 
 
 class ProgramCopy:
-    """A function and its arguments, all of whose tensors are fake. Made in a fake mode.
+    """A copy of a function and its arguments, with fakes for tensors. Created in a fake mode.
 
     Args:
         function: the step.
-        args: that it is called with.
-        device: where all tensors are to be; where they are, if None.
+        args: the arguments of `function`.
+        device: the device of all copies; None: each tensor's own.
 
     Raises:
-        InputsError: if something that it refers to cannot be copied.
+        InputsError: if an object that the function refers to cannot be copied.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class ProgramCopy:
         fakes = FakeCopies(device, known=True)
         for tensor in reached.tensors:
             fakes.of(tensor)
-        self._memo: dict[int, Any] = {**self._functions.by_id, **fakes.by_tensor}
+        self._memo = _Memo({**self._functions.by_id, **fakes.by_tensor})
+        self._memo.methods = {id(m): m for m in reached.methods}
         self._memo.update({id(value): value for value in reached.kept})
         for optimizer in reached.optimizers:
             self._memo[id(optimizer)] = object.__new__(type(optimizer))
@@ -57,11 +58,11 @@ class ProgramCopy:
         self.optimizers: list[Optimizer] = [self._memo[id(o)] for o in reached.optimizers]
         for tensor in reached.tensors:
             self._copy_hooks(tensor)
-        self._memo.clear()  # it would keep alive what the program lets go of
+        self._memo.clear()  # it would keep tensors alive that the program frees
 
     def _fill_optimizer(self, optimizer: Optimizer) -> None:
-        """All its attributes, of which ``Optimizer.__getstate__`` has three. Its ``step`` is not
-        copied if a scheduler has replaced it: that one calls the original.
+        """Copy all attributes of an optimizer (``Optimizer.__getstate__`` has only three), except a
+        ``step`` that a learning rate scheduler has set, which calls the original optimizer.
         """
         own = {name: value for name, value in vars(optimizer).items() if name != "step"}
         vars(self._memo[id(optimizer)]).update(self._copy(own))
@@ -75,11 +76,11 @@ class ProgramCopy:
             made.register_post_accumulate_grad_hook(self._copy(hook))
 
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors that it refers to now, or is called with."""
+        """The tensors that the function currently refers to, or is called with."""
         return Reached((self.function, self.args)).tensors
 
     def _copy(self, value: Any) -> Any:
-        """The copy of what the program refers to; of code and constants, the same."""
+        """The copy of an object that the program refers to; code and constants are not copied."""
         if isinstance(value, types.MethodType):
             return types.MethodType(self._copy(value.__func__), self._copy(value.__self__))
         try:
@@ -87,19 +88,40 @@ class ProgramCopy:
         except Exception as error:
             within = Reached(value)
             if not (within.tensors or within.modules or hasattr(value, "__next__")):
-                return value  # a lock, a logger; what is read from would be further on
+                return value  # a lock or a logger; sharing an iterator would advance the user's
             raise InputsError(
                 f"the step refers to a {type(value).__name__} that cannot be copied "
                 f"({one_line(error)}): pass what it returns as an argument of the step instead"
             ) from error
 
     def __call__(self) -> Any:
-        """One step."""
+        """Run one step."""
         return self.function(*self.args)
 
 
+class _Memo(dict[int, Any]):
+    """The memo of a deep copy that also copies the functions of bound methods.
+
+    ``copy.deepcopy`` of a bound method copies its object only. Its function may refer to the
+    original too, as a closure or a ``functools.partial``: torchao sets such an ``extra_repr``.
+    """
+
+    methods: dict[int, types.MethodType]  # the methods that the program refers to, by id
+
+    def get(self, key: int, default: Any = None) -> Any:
+        if key not in self and key in self.methods:
+            method = self.methods[key]
+            function: Any = copy.deepcopy(method.__func__, self)
+            self.setdefault(key, types.MethodType(function, copy.deepcopy(method.__self__, self)))
+        return super().get(key, default)
+
+    def clear(self) -> None:
+        super().clear()
+        self.methods = {}
+
+
 def _named_modules(modules: list[tuple[str, nn.Module]]) -> nn.Module:
-    """A module that has these as children, or the only one."""
+    """A module whose children are these modules; a single module is returned itself."""
     if len(modules) == 1:
         return modules[0][1]
     parent = nn.Module()

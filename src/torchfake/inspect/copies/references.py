@@ -1,8 +1,8 @@
-"""What a function refers to: closures, globals that it names, attributes of objects.
+"""The objects that a function refers to: closures, globals that it names, attributes of objects.
 
 Input: a function or any object. Output: the tensors, modules, optimizers and functions of the user
-that can be reached from it. Invariant: of libraries' own functions only closures are looked into,
-as decorators have; their globals are theirs.
+that can be reached from it. Invariant: of a library's functions only the closures are followed,
+because decorators keep the user's function there; their globals are not.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from torchfake.observe import is_library_code
 
 
 class Reached:
-    """All objects that can be reached from one, each once."""
+    """All objects that can be reached from `start`, each once."""
 
     def __init__(self, start: Any) -> None:
         self.tensors: list[torch.Tensor] = []
-        self.modules: list[tuple[str, torch.nn.Module]] = []  # outermost ones, by their names
+        self.modules: list[tuple[str, torch.nn.Module]] = []  # outermost modules, with names
         self.optimizers: list[torch.optim.Optimizer] = []
         self.functions: list[types.FunctionType] = []
-        self.kept: list[Any] = []  # Python modules, and what no copy can be made of
-        self._seen: dict[int, Any] = {}  # kept, so that no id is given out again
+        self.methods: list[types.MethodType] = []
+        self.kept: list[Any] = []  # Python modules and other objects that are not copied
+        self._seen: dict[int, Any] = {}  # holds the objects, so that no id is reused
         pending = [("", start)]
         while pending:
             name, value = pending.pop()
@@ -43,6 +44,8 @@ class Reached:
                 self._add_module(name, value)
             elif isinstance(value, torch.optim.Optimizer):
                 self.optimizers.append(value)
+            elif isinstance(value, types.MethodType):
+                self.methods.append(value)
             elif isinstance(value, types.FunctionType):
                 if is_of_library(value.__code__) and not value.__closure__:
                     continue
@@ -67,7 +70,7 @@ def is_of_library(code: types.CodeType) -> bool:
 
 
 def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object refers to directly, with the names that it has there."""
+    """The objects that a value refers to directly, each with its name there."""
     if isinstance(value, types.FunctionType):
         yield from names_of(value)
     elif isinstance(value, types.MethodType):
@@ -81,8 +84,9 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, torch.nn.Module):
         yield from _held_by_modules(value)
     elif isinstance(value, Mapping):
-        yield from ((str(key), item) for key, item in value.items())
-        yield from (("", key) for key in value if isinstance(key, torch.Tensor))
+        items = [*value.items()]  # a TensorDict is a mapping, and is iterated over its first dim
+        yield from ((str(key), item) for key, item in items)
+        yield from (("", key) for key, _ in items if isinstance(key, torch.Tensor))
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from (("", item) for item in value)
     else:
@@ -98,7 +102,7 @@ def _held_by_modules(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def hooks_of(tensor: torch.Tensor) -> tuple[list[Any], list[Any]]:
-    """Functions that autograd calls with a gradient of a leaf, and when it has been accumulated."""
+    """The hooks of a leaf: those called with its gradient, and those called after accumulation."""
     if not tensor.is_leaf:
         return [], []
     before = tensor._backward_hooks or {}
@@ -107,7 +111,7 @@ def hooks_of(tensor: torch.Tensor) -> tuple[list[Any], list[Any]]:
 
 
 def names_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The names that a function may look up, and what they are bound to."""
+    """The names that a function may look up, with their values."""
     yield from closure_of(function).items()
     yield from ((name, function.__globals__[name]) for name in global_names(function))
     yield from (("", value) for value in function.__defaults__ or ())
@@ -115,7 +119,7 @@ def names_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def closure_of(function: types.FunctionType) -> dict[str, Any]:
-    """The names of a function's closure that are bound."""
+    """The bound names of a function's closure, with their values."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -126,8 +130,8 @@ def closure_of(function: types.FunctionType) -> dict[str, Any]:
 
 
 def global_names(function: types.FunctionType) -> list[str]:
-    """The globals that a function may look up, those of functions that it defines included. Of a
-    library's function, such as a decorator's, none.
+    """The globals that a function, or a function defined in it, may look up; none for a library's
+    function, such as a decorator's wrapper.
     """
     if is_of_library(function.__code__):
         return []

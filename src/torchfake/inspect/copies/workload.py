@@ -1,8 +1,8 @@
 """What is run and where: a module, its inputs, a device; and a fake copy of them that can be run.
 
 Input: a module (fake, deferred or real), inputs, a device. Output: a :class:`Workload`, and from it
-a :class:`FakeCopy`, all of whose tensors are fake and belong to no one else. Invariant: what was
-given is never run, written or recorded on.
+a :class:`FakeCopy`, whose tensors are all fake and not shared. Invariant: the user's module and
+inputs are never run, written or recorded on.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from torchfake._core import gpu_profiles
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
 from torchfake._torch.contexts import Together
 from torchfake._torch.distributed.dtensors import is_fsdp_module
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parameters_and_buffers, parse_known_device
 from torchfake.inspect.copies.arguments import ArgumentCopies, held_by_arguments
+from torchfake.inspect.copies.balanced_routing import BalancedRouting
 from torchfake.inspect.records.messages import one_line
 from torchfake.observe import (
     Answer,
@@ -29,23 +30,33 @@ from torchfake.observe import (
     AnswerFunction,
     FakeCopies,
     mode_of_copies,
+    observing,
     tensors_held_by,
 )
+
+TYPICAL = "typical"
+"""The name of the answers of a healthy run, in which experts get equally many tokens."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be run, and where."""
+    """What is run, and where."""
 
     module: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    device: torch.device | None = None  # where all tensors are to be; where they are, if None
-    gpu: CudaProfile | None = None  # what a CUDA device is; torchfake's default, if None
-    answer: str | AnswerFunction | None = None  # of questions about values that do not exist
+    device: torch.device | None = None  # the device of all tensors; None: each tensor's own
+    gpu: CudaProfile | None = None  # the profile of CUDA devices; None: torchfake's default
+    answer: str | AnswerFunction | None = None  # supplies unknown values
     program: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
-    """In place of a module: a step of the user's own, and its arguments. `args` are then the
-    tensors that it refers to."""
+    """In place of a module: a function that performs a step, and its arguments. `args` are then the
+    tensors that the function refers to."""
+    alike: AlikeGpus | None = field(default=None, compare=False)
+    """The GPU, and others that a run may stand for: a run leaves those for which it does."""
+    is_balanced: bool = False
+    """Whether experts are assumed to get equally many tokens; typical answers imply it."""
+    dtypes: Mapping[torch.dtype, int] = field(default_factory=dict, compare=False)
+    """Bytes of parameters by dtype, of a module that was built for the run and is not kept."""
 
     def fake_copy(self) -> FakeCopy:
         """A fake copy of the module and of the inputs; small inputs and buffers keep their values.
@@ -75,25 +86,26 @@ class Workload:
                     modules[id(child)] = made[name]
             copied = ArgumentCopies(copies, memo=modules).of
             args, kwargs = copied(self.args), copied(dict(self.kwargs))
-        parameters = {}  # buffers may be replaced
+        parameters = {}  # without buffers, which may be replaced
         for parameter in self.module.parameters():
             parameters[id(parameter)] = copies.by_tensor[id(parameter)]
         return FakeCopy(module, args, kwargs, self, parameters, Answerer(self.answer))
 
     def mode(self, answerer: Answerer | None = None) -> Together:
-        """A fake mode with all devices of the workload, in which autograd is on and autocast off,
-        whatever the caller has set.
+        """A fake mode with all devices of the workload, in which autograd is enabled and autocast
+        disabled, regardless of the caller's settings.
         """
         answerer, devices = answerer or Answerer(self.answer), self.cuda_devices()
-        if not devices:
-            return mode_of_copies(answerer)
-        num_gpus = 1 + max(device.index or 0 for device in devices)
-        return mode_of_copies(answerer, self.profile, num_gpus)
+        num_gpus = 1 + max((device.index or 0 for device in devices), default=-1)
+        gpu = (self.alike or AlikeGpus(self.profile)) if devices else None
+        mode = mode_of_copies(answerer, gpu, num_gpus)
+        is_balanced = self.is_balanced or answerer.name == TYPICAL
+        return Together(mode, observing(BalancedRouting())) if is_balanced else mode
 
     @property
     def profile(self) -> CudaProfile:
-        """The GPU that CUDA devices are."""
-        return self.gpu or gpu_profiles.profile(gpu_profiles.DEFAULT_PROFILE)
+        """The profile of the workload's CUDA devices."""
+        return self.gpu or gpu_profiles.PROFILES[gpu_profiles.DEFAULT_PROFILE]
 
     @property
     def held_by_inputs(self) -> list[torch.Tensor]:
@@ -118,9 +130,9 @@ class FakeCopy:
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    workload: Workload  # that it is a copy of
+    workload: Workload  # the original
     by_tensor: dict[int, Any]  # the copy of each original parameter, by the original's id
-    answerer: Answerer  # of what it asks
+    answerer: Answerer  # supplies unknown values
 
     @property
     def inputs(self) -> list[Any] | dict[str, Any]:
@@ -128,7 +140,7 @@ class FakeCopy:
         return [*self.args] if self.args else self.kwargs
 
     def mode(self) -> Together:
-        """The mode to run it in."""
+        """The mode to run the copy in."""
         return self.workload.mode(self.answerer)
 
     @property
@@ -138,14 +150,14 @@ class FakeCopy:
 
     @property
     def device(self) -> torch.device:
-        """The device that it runs on: the one asked for, else that of most of the module's bytes;
-        of a module without tensors, that of most of the inputs'.
+        """The device that the copy runs on: the requested one, otherwise the one with most bytes of
+        the module, or if the module has no tensors, of the inputs.
         """
         return self.workload.device or main_device(self.module, self.held_by_inputs)
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The questions about values that do not exist which were answered so far."""
+        """The answers given to questions about unknown values so far."""
         return tuple(self.answerer.answers)
 
     def __call__(self) -> Any:
@@ -158,37 +170,46 @@ def workload_of(
     inputs: tuple[Any, ...],
     *,
     device: torch.device | str | int | None = None,
-    gpu: str | CudaProfile | None = None,
+    gpu: str | CudaProfile | AlikeGpus | None = None,
     answer: str | AnswerFunction | None = None,
 ) -> Workload:
     """The workload that the arguments of a public function describe.
 
     Args:
         module: any module.
-        inputs: what its forward takes by position; a single mapping is taken as keyword arguments,
-            as the output of a tokenizer.
-        device: where it is to run.
-        gpu: a profile of that device, or its name; means ``device="cuda"`` if none is given.
-        answer: who answers questions about values that do not exist.
+        inputs: positional arguments of its forward; a single mapping, such as the output of a
+            tokenizer, is used as keyword arguments, except for a TensorDict.
+        device: the device to run on.
+        gpu: a profile of that device, or its name; implies ``device="cuda"`` if no device is given.
+            Or several, for which a run on the first may stand.
+        answer: supplies unknown values: a function, or the name of a predefined one.
 
     Raises:
-        TypeError: if `module` is not a module, or `answer` no function.
-        ValueError: if `answer` is a text and no name of answers.
+        TypeError: if `module` is not a module, or `answer` is not a function.
+        ValueError: if `answer` is an unknown name.
         DeviceError: if there is no such profile, or fakes cannot be on `device`.
     """
-    Answerer(answer)  # refuses what is none
+    Answerer(answer)  # raises if `answer` is invalid
     check_module(module)
     if gpu is not None:
         device = "cuda" if device is None else device
+    alike = gpu if isinstance(gpu, AlikeGpus) else None
+    if isinstance(gpu, AlikeGpus):
+        gpu = gpu.profiles[0]
     profile = None if gpu is None else gpu_profiles.profile(gpu)
     target = None if device is None else _checked_device(device)
-    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-        return Workload(module, (), inputs[0], target, profile, answer)
-    return Workload(module, inputs, {}, target, profile, answer)
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping) and not _is_tensordict(inputs[0]):
+        return Workload(module, (), inputs[0], target, profile, answer, alike=alike)
+    return Workload(module, inputs, {}, target, profile, answer, alike=alike)
+
+
+def _is_tensordict(value: Mapping[Any, Any]) -> bool:
+    """Whether a mapping is a TensorDict, which is an argument itself, as a tensor is."""
+    return hasattr(type(value), "batch_size")
 
 
 def _check_not_scripted(module: nn.Module) -> None:
-    """TorchScript keeps its parameters in C++, where they stay real."""
+    """Refuse TorchScript modules, whose parameters are kept in C++ and would stay real."""
     for name, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise InputsError(
@@ -198,17 +219,17 @@ def _check_not_scripted(module: nn.Module) -> None:
 
 
 def check_module(value: object) -> None:
-    """Refuse what is no module.
+    """Refuse a value that is not a module.
 
     Raises:
-        TypeError: naming what would make one of it.
+        TypeError: if `value` is not a module; the message says how to get one from it.
     """
     if not isinstance(value, nn.Module):
         raise TypeError(f"a torch.nn.Module is needed, not {_kind(value)}")
 
 
 def _kind(value: Any) -> str:
-    """What `value` is, for an error."""
+    """The kind of `value`, for an error message."""
     if isinstance(value, type):
         return f"the class {value.__name__}: create an instance, in fake_mode() if it is large"
     if isinstance(value, str):
@@ -223,18 +244,26 @@ def _kind(value: Any) -> str:
 
 
 def _checked_device(device: torch.device | str | int) -> torch.device:
-    """The device, with the index that tensors report."""
+    """`device` as a torch.device, with the index that tensors report."""
     try:
         return parse_known_device(device)
     except RuntimeError as error:
         raise DeviceError(f"there is no device {device!r}; give cpu, cuda or cuda:N") from error
 
 
+def bytes_by_dtype(module: nn.Module) -> dict[torch.dtype, int]:
+    """Bytes of the parameters of a module by dtype."""
+    found: dict[torch.dtype, int] = {}
+    for parameter in module.parameters():
+        found[parameter.dtype] = found.get(parameter.dtype, 0) + parameter.nbytes
+    return found
+
+
 def main_device(module: nn.Module, others: Iterable[torch.Tensor]) -> torch.device:
-    """The device that most bytes of a module are on; of one without tensors, of `others`."""
+    """The device with most bytes of a module, or if the module has no tensors, of `others`."""
     sizes: dict[torch.device, int] = {}
     for tensor in [*parameters_and_buffers(module)] or others:
-        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.numel() * tensor.element_size()
     return max(sizes, key=sizes.__getitem__, default=torch.device("cpu"))
 
 

@@ -1,7 +1,7 @@
-"""What is shown of a recording at a depth, repetitions folded into one.
+"""Folds a recording at a depth into a graph of places, identical repetitions into one place.
 
-Input: a recording. Output: places in a tree, and the links between them. Invariant: every call and
-function that is seen has one place; several that are alike share it.
+Input: a recording. Output: a tree of places, and the links between them. Invariant: every call and
+function that is shown has exactly one place, which identical repetitions share.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from torchfake.inspect.dataflow.signatures import Item, Signatures, items_by_sco
 
 
 class Place(NamedTuple):
-    """A box, a frame around boxes, or a small node; several that are alike share one."""
+    """A box, a frame around boxes, or a small node, for one item or identical ones."""
 
     number: int
     parent: int | None
-    items: list[Item]  # all that it stands for; of a repeated stretch none
-    repeat: int  # how often it is repeated in its parent
-    is_open: bool  # a frame
+    items: list[Item]  # the items that it stands for; empty for a repeated stretch
+    repeat: int  # the number of repetitions in the parent
+    is_open: bool  # whether it is a frame
 
 
 class Link(NamedTuple):
-    """What flows from one place to another."""
+    """The tensors that flow from one place to another."""
 
     source: int
     target: int
-    to_next: bool  # from one repetition to a later one
-    tensors: dict[int, Read]  # by their identity
+    to_next: bool  # whether it leads from one repetition to a later one
+    tensors: dict[int, Read]  # by the tensor's id
 
 
 class Folded(NamedTuple):
-    """All that is shown."""
+    """The places and links that are shown at a depth."""
 
     places: list[Place]
     links: list[Link]
 
 
 Marks = tuple[tuple[int, int], ...]
-"""Numbers of places, each with the repetition of it that something is in."""
+"""The repetitions that an item is in: pairs of a place's number and a repetition of the place."""
 
 Slot = list[tuple[Item, Marks]]
-"""Items that are alike."""
+"""Corresponding items of identical stretches, which share a place."""
 
 
 class _Stretch(NamedTuple):
-    """Items in order, in one repetition of each frame around them."""
+    """A sequence of items in one repetition of each surrounding frame."""
 
     items: list[Item]
     marks: Marks
 
 
 class Folder:
-    """Shows one recording at any depth."""
+    """Folds one recording at any depth."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -68,23 +68,23 @@ class Folder:
 
     @property
     def max_depth(self) -> int:
-        """The depth at which all is shown."""
+        """The depth at which all calls are shown."""
         return max(1, *self.levels)
 
     def at(self, depth: int, functions: str = "joining", fold: bool = True) -> Folded:
-        """What is shown when calls are opened down to `depth`."""
+        """The places and links that are shown when calls are opened down to `depth`."""
         opened = {
             number
             for number, level in enumerate(self.levels)
             if level < depth and any(item.kind == "call" for item in self.items[number])
         }
-        if not opened and depth > 0 and self.recording.calls:  # no modules in it: its functions
+        if not opened and depth > 0 and self.recording.calls:  # no submodules: show functions
             opened, functions = {ROOT}, "all"
         return _Folding(self, opened, functions, fold).run()
 
 
 class _Folding:
-    """One depth."""
+    """Folds a recording at one depth."""
 
     def __init__(self, folder: Folder, opened: set[int], functions: str, fold: bool) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ class _Folding:
         found: Slot,
         repeat: int = 1,
     ) -> None:
-        """A place for items that are alike, and for what is in them."""
+        """Add a place for identical items, and the places in it."""
         items = [item for item, _ in found]
         first = items[0]
         is_open = first.kind == "call" and first.number in self.opened
@@ -142,7 +142,7 @@ class _Folding:
             self._fill(place.number, stretches)
 
     def _fill(self, parent: int | None, stretches: list[_Stretch]) -> None:
-        """Places for stretches that are alike, such as the contents of repeated modules."""
+        """Add the places for identical stretches, such as the contents of repeated modules."""
         slots = _aligned(stretches, self.folder.signatures)
         for run in self._runs(slots):
             if run.period == 1:
@@ -167,7 +167,7 @@ class _Folding:
         run: Run,
         slots: list[Slot],
     ) -> None:
-        """A frame around a stretch that is repeated."""
+        """Add a frame around a repeated stretch, and the places in it."""
         place = Place(len(self.places), parent, [], run.times, True)
         self.places.append(place)
         stretches: list[_Stretch] = []
@@ -192,13 +192,13 @@ class _Folding:
         return list(found.values())
 
     def _is_later(self, source: Item, target: Item) -> bool:
-        """Whether two items are in different repetitions of something."""
+        """Whether two items are in different repetitions of a place."""
         of_source = dict(self.marks[source])
         return any(of_source.get(n, i) != i for n, i in self.marks[target])
 
 
 def _aligned(stretches: list[_Stretch], signatures: Signatures) -> list[Slot]:
-    """The items of stretches that are alike, those that correspond in one list."""
+    """Align identical stretches: lists of their corresponding items."""
     order: list[Hashable] = []
     slots: dict[Hashable, Slot] = {}
     for stretch in stretches:
@@ -215,7 +215,7 @@ def _aligned(stretches: list[_Stretch], signatures: Signatures) -> list[Slot]:
 
 
 def _keyed(items: list[Item], signatures: Signatures) -> Iterator[tuple[Hashable, Item]]:
-    """Items with what they are called, and the how many-th of that name each is."""
+    """Items, each after its key: its name, and the count of the name so far."""
     counts: dict[Hashable, int] = {}
     for item in items:
         name = signatures.key(item)

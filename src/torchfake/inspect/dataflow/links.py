@@ -1,11 +1,11 @@
-"""What is seen of a recording at a depth, and what flows from one to the other.
+"""The calls and functions of a recording that are shown at a depth, and the links between them.
 
 Input: a recording, and which calls are opened. Output: links between calls that are not opened and
-functions that join what comes from several. Invariant: a link goes from what was done before to
-what was done after it.
+functions that combine tensors from several places. Invariant: a link goes from an earlier call or
+function to a later one.
 
-A function that takes from one place only, such as a reshape, is no place of its own: what it makes
-comes from where its input comes from. So it is where all comes from inputs alone, such as a mask.
+A function that reads from one place only, such as a reshape, is not shown: its results count as
+those of that place. Neither is a function that reads only from inputs, as for a mask.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torchfake.inspect.dataflow.recording import OUTSIDE, Read, Recording
 from torchfake.inspect.dataflow.signatures import Item
 
 FUNCTIONS = ("joining", "all", "none")
-"""Which functions between modules are shown: those that join what comes from several, or all."""
+"""Which functions between modules are shown: those that combine tensors of several, or all."""
 
 
 class Seen(NamedTuple):
-    """What is shown, not folded yet."""
+    """The links and functions that are shown, before folding."""
 
     links: list[tuple[Item, Item, Read]]
-    functions: set[int]  # those that are places of their own
+    functions: set[int]  # the numbers of functions with places of their own
 
 
 def box_of_calls(recording: Recording, opened: set[int]) -> list[int | None]:
-    """The outermost call around each that is not opened, or itself; None if all are opened."""
+    """For each call, the outermost call around it, or itself, that is not opened; else None."""
     found: list[int | None] = []
     for number, call in enumerate(recording.calls):
         around = None if call.scope == OUTSIDE else found[call.scope]
@@ -36,9 +36,9 @@ def box_of_calls(recording: Recording, opened: set[int]) -> list[int | None]:
 
 
 def see(recording: Recording, opened: set[int], show: str) -> Seen:
-    """The links of a recording where these calls are opened."""
+    """The links and functions of a recording that are shown if these calls are opened."""
     boxes = box_of_calls(recording, opened)
-    sources: list[dict[Item, None]] = []  # of what each function makes
+    sources: list[dict[Item, None]] = []  # of the results of each function
     seen = Seen([], set())
     for number, function in enumerate(recording.functions):
         is_outside = function.scope == OUTSIDE
@@ -65,7 +65,7 @@ def see(recording: Recording, opened: set[int], show: str) -> Seen:
 def _is_shown(
     recording: Recording, number: int, sources: dict[Item, None], show: str, shown: set[int]
 ) -> bool:
-    """Whether a function is a place of its own."""
+    """Whether a function has a place of its own."""
     if show == "none" or recording.functions[number].name == "return":
         return False
     if show == "all":

@@ -1,7 +1,7 @@
-"""What the modules of a model pass to each other: ``graph_of``.
+"""The data flow between the modules of a model: ``graph_of``.
 
-Input: a module and inputs. Output: a :class:`DataflowGraph`, plain data that shows itself as text,
-as a figure, and in the language of Graphviz. Invariant: the module is not run; a fake copy is.
+Input: a module and inputs. Output: a :class:`DataflowGraph`, plain data that is displayed as text,
+as a figure, and in the DOT language. Invariant: the module is not run; a fake copy of it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torchfake.inspect.records.tensor_specs import TensorSpec
 from torchfake.observe import Answer, AnswerFunction
 
 MOST_NODES = 40
-"""Nodes of a graph whose depth is not given, where that can be."""
+"""The most nodes of a graph whose depth is not given, unless depth 1 has more."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,31 @@ class GraphNode:
     """A box of a graph: a module, several identical ones, or a function between modules."""
 
     number: int
-    kind: str  # "input", "output", "module", "function", or "repeat": a stretch that is repeated
-    name: str  # full, "layers.0-31" for several; of a function its name; "" of a stretch
-    class_name: str  # of a module
+    kind: str  # "input", "output", "module", "function", or "repeat" for a repeated stretch
+    name: str  # full name of a module, "layers.0-31" for several; a function's; "" for "repeat"
+    class_name: str  # of the module
     parent: int | None  # number of the node that it is drawn in
-    is_open: bool  # whether it is a frame around others
-    repeat: int  # how many it stands for, in its parent
-    is_chain: bool  # whether each of these takes from the one before
-    num_modules: int  # that it stands for in all; fewer than calls, if they are called again
+    is_open: bool  # whether it is a frame around other nodes
+    repeat: int  # the number of repetitions in its parent that it stands for
+    is_chain: bool  # whether each repetition reads from the one before
+    num_modules: int  # in all repetitions; fewer than calls, if a module is called repeatedly
     num_calls: int
-    num_parameters: int  # of one of the modules, with all in it
-    parameter_bytes: int
-    outputs: tuple[TensorSpec, ...]  # of its first call
-    tied_to: tuple[str, ...] = ()  # full names of modules before it whose parameters it shares
+    num_parameters: int  # of one module, its descendants included
+    parameter_bytes: int  # of one module, its descendants included
+    outputs: tuple[TensorSpec, ...]  # of the first call
+    tied_to: tuple[str, ...] = ()  # full names of earlier modules whose parameters it shares
 
 
 @dataclass(frozen=True)
 class GraphEdge:
-    """The tensors that one node passes to another, as they are at that moment."""
+    """The tensors that one node passes to another."""
 
     source: int
     target: int
-    to_next: bool  # from one repetition to the next: the only edges that may lead back
-    tensors: tuple[TensorSpec, ...]  # different ones
+    to_next: bool  # from one repetition to the next; only these edges may lead backwards
+    tensors: tuple[TensorSpec, ...]  # the distinct specs
     num_tensors: int
-    num_bytes: int  # of all of them; those that share memory count each
+    num_bytes: int  # of all tensors; tensors that share memory are each counted
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,14 +75,14 @@ class DataflowGraph(Record):
 
     class_name: str
     depth: int
-    max_depth: int  # at which all modules are shown
-    nodes: tuple[GraphNode, ...]  # in the order in which they ran
+    max_depth: int  # the depth at which all modules are shown
+    nodes: tuple[GraphNode, ...]  # in execution order
     edges: tuple[GraphEdge, ...]
-    answers: tuple[Answer, ...] = ()  # to questions about values that do not exist
+    answers: tuple[Answer, ...] = ()  # to questions about unknown values
 
     @cached_property
     def children(self) -> dict[int | None, list[GraphNode]]:
-        """The nodes that are drawn in each frame; under None those that are in no frame."""
+        """The nodes in each frame, by the frame's number; under None the nodes in no frame."""
         found: dict[int | None, list[GraphNode]] = {None: []}
         for node in self.nodes:
             found.setdefault(node.parent, []).append(node)
@@ -201,7 +201,7 @@ def _shown(
 
 
 def _readable(folder: Folder, functions: str, fold: bool) -> tuple[int, Folded]:
-    """The greatest depth without too many nodes, at least 1."""
+    """The greatest depth with at most MOST_NODES nodes, or 1; and the graph at that depth."""
     found = 1, folder.at(1, functions, fold)
     for depth in range(2, folder.max_depth + 1):
         deeper = folder.at(depth, functions, fold)
@@ -212,7 +212,7 @@ def _readable(folder: Folder, functions: str, fold: bool) -> tuple[int, Folded]:
 
 
 class _Nodes:
-    """The nodes of what is shown."""
+    """Creates the nodes of a graph from places."""
 
     def __init__(self, recording: Recording, folded: Folded) -> None:
         self.recording = recording
@@ -221,7 +221,7 @@ class _Nodes:
         for number in list(self.chained):
             self.chained.update(self._frames_around(number))
         self.owners = _owners(recording)
-        self.taken: dict[int, dict[TensorSpec, None]] = {}  # from each function
+        self.taken: dict[int, dict[TensorSpec, None]] = {}  # results that are read, by function
         for function in recording.functions:
             for read in function.reads:
                 self.taken.setdefault(read.maker, {})[read.spec] = None
@@ -276,18 +276,18 @@ class _Nodes:
         if item.kind == "call":
             return tuple(self.recording.calls[item.number].outputs)
         function = self.recording.functions[item.number]
-        if function.scope != OUTSIDE:  # what it makes on its way, nobody takes
+        if function.scope != OUTSIDE:  # without intermediate results, which no other function reads
             return tuple(self.taken.get(item.number, {}) or function.made[-1:])
         return tuple(dict.fromkeys(function.made or [read.spec for read in function.reads]))
 
     def _tied(self, module: nn.Module, name: str) -> Iterator[str]:
-        """Modules that ran before, outside of it, whose own parameters are its own too."""
+        """The names of earlier modules that own some of the module's own parameters too."""
         owners = {self.owners[id(p)] for p in module._parameters.values() if p is not None}
         yield from sorted(owners - {name})
 
 
 def _owners(recording: Recording) -> dict[int, str]:
-    """The first module that ran of those that have each parameter."""
+    """The name of the first module that ran with each parameter, by the parameter's id."""
     found: dict[int, str] = {}
     for call in recording.calls:
         for parameter in call.module._parameters.values():

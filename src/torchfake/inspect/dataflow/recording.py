@@ -1,15 +1,17 @@
-"""A run, recorded: every call of a module, every function, and whose results each of them reads.
+"""Records a run: every call of a module, every function, and whose results each of them reads.
 
-Input: a fake copy of a module. Output: a :class:`Recording`. Invariant: a tensor is known by its
-identity, and what was written into a storage by the last writer; a function reads what was made
-before it.
+Input: a fake copy of a module. Output: a :class:`Recording`. Invariant: a tensor is identified by
+its id, and the contents of its storage by the last writer; a function reads only results of earlier
+functions.
 
-A module that returns its input as it is, as a Dropout in evaluation does, returns an alias of it
-here: what comes after it reads from the module, and what reads its input does not.
+If a module returns its input unchanged, as Dropout does in evaluation mode, the recorder makes it
+return an alias, so that later functions read from the module, and not from the source of its input.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,17 +26,17 @@ from torchfake.inspect.records.tensor_specs import TensorSpec, spec_of
 from torchfake.observe import FakeTensor, Observer, observing, storage_of
 
 ROOT = 0
-"""The number of the first call, which is that of the model."""
+"""The number of the first call, the call of the model."""
 
 OUTSIDE = -1
-"""The scope of what is in no call: the inputs and the outputs."""
+"""The scope of the model's inputs and outputs, which are in no call."""
 
 
 class Read(NamedTuple):
-    """A tensor that a function takes from another."""
+    """A tensor that a function reads, and the function that made it."""
 
-    maker: int  # number of the function that made it
-    tensor: int  # its identity
+    maker: int  # number of the function that made the tensor
+    tensor: int  # the tensor's id
     spec: TensorSpec
 
 
@@ -50,26 +52,26 @@ class Function(NamedTuple):
 class Call(NamedTuple):
     """One call of a module."""
 
-    name: str  # full
+    name: str  # the module's full name
     module: nn.Module
-    scope: int  # number of the call that it is made in
+    scope: int  # number of the call around it
     first: int  # number of the first function in it
-    ends: list[int]  # the number after its last function, once it has ended
+    ends: list[int]  # the number after its last function, once the call has ended
     outputs: list[TensorSpec]
 
 
 class Recording(NamedTuple):
-    """All that ran, in order."""
+    """All calls and functions of a run, in order."""
 
     calls: list[Call]
     functions: list[Function]
-    num_inputs: int  # the first functions are the inputs, by name
-    first_output: int  # the functions from here on are the outputs
+    num_inputs: int  # so many functions at the beginning are the inputs, by name
+    first_output: int  # the functions from this number on are the outputs
 
 
 class _Recorder(Observer):
-    """Notes what operators read and make; its hooks note calls of modules, and replace what these
-    return.
+    """Records which tensors operators read and make. Its hooks record calls of modules, and replace
+    inputs that a module returns unchanged by aliases.
     """
 
     sees_storages = False
@@ -79,10 +81,10 @@ class _Recorder(Observer):
         self.calls: list[Call] = []
         self.functions: list[Function] = []
         self.stack: list[int] = []
-        self.torch_function: tuple[str, list[int]] | None = None  # its name; its number once known
-        self._makers: dict[int, int] = {}  # of tensors, by identity
-        self._writers: dict[int, int] = {}  # the last of each storage, by identity
-        self._kept: list[Any] = []  # so that identities stay unique
+        self.torch_function: tuple[str, list[int]] | None = None  # name; number once recorded
+        self._makers: dict[int, int] = {}  # the maker of each tensor, by id
+        self._writers: dict[int, int] = {}  # the last writer of each storage, by id
+        self._kept: list[Any] = []  # keeps objects alive so that ids stay unique
         for name, child in module.named_modules():
             child.register_forward_pre_hook(partial(self._enter, name), prepend=True)
             child.register_forward_hook(self._exit, with_kwargs=True, always_call=True)
@@ -92,7 +94,7 @@ class _Recorder(Observer):
         return self.stack[-1] if self.stack else OUTSIDE
 
     def add(self, name: str, values: Any = (), made: Any = (), scope: int | None = None) -> int:
-        """A function of its own, with what it reads and makes."""
+        """Add a function that reads `values` and makes `made`; its number."""
         scope = self.scope if scope is None else scope
         number = len(self.functions)
         self.functions.append(Function(name, scope, [], []))
@@ -102,19 +104,19 @@ class _Recorder(Observer):
         return number
 
     def add_input(self, label: str, tensors: list[torch.Tensor]) -> None:
-        """An input; of tensors that were given before, as those of self-attention, another name."""
+        """Add an input; or if its tensors are those of earlier inputs, add its name to these."""
         new = [tensor for tensor in tensors if id(tensor) not in self._makers]
         if new or not tensors:
             number = self.add(label, (), new, OUTSIDE)
             for tensor in new:
                 if id(storage_of(tensor)) not in self._writers:
-                    self.note_written(number, tensor)  # others are views of it
+                    self.note_written(number, tensor)  # other inputs may be views of it
         for number in dict.fromkeys(self._makers[id(t)] for t in tensors) if not new else ():
             function = self.functions[number]
             self.functions[number] = function._replace(name=f"{function.name}, {label}")
 
     def note_reads(self, number: int, tensors: Any) -> None:
-        """The function reads these, as far as another made them."""
+        """Note that a function reads the tensors, as far as other functions made them."""
         reads = self.functions[number].reads
         for tensor in tensors:
             maker = self._maker_of(tensor)
@@ -123,13 +125,13 @@ class _Recorder(Observer):
                 reads.append(Read(maker, id(tensor), spec_of(tensor)))
 
     def note_made(self, number: int, tensor: torch.Tensor) -> None:
-        """The function made this, or wrote it."""
+        """Note that a function made a tensor, or wrote to it."""
         self._kept.append(tensor)
         self._makers[id(tensor)] = number
         self.functions[number].made.append(spec_of(tensor))
 
     def _maker_of(self, tensor: Any) -> int | None:
-        """Who made what is in a tensor now: the last who wrote it, or its storage."""
+        """The function that computed the current contents of a tensor: the last to write it."""
         maker = self._makers.get(id(tensor))
         writer = self._writers.get(id(storage_of(tensor)))
         known = [number for number in (maker, writer) if number is not None]
@@ -150,7 +152,7 @@ class _Recorder(Observer):
                 self.note_written(number, tensor)
 
     def note_written(self, number: int, tensor: torch.Tensor) -> None:
-        """The function is the last who wrote the storage: a view is not written."""
+        """Note that a function is the last writer of a tensor's storage."""
         storage = storage_of(tensor)
         if storage is not None:
             self._writers[id(storage)] = number
@@ -184,7 +186,7 @@ class _Recorder(Observer):
         return replaced
 
     def _note_outputs(self, call: Call, given: Any, output: Any) -> Any:
-        """Note what a call returns: what it did not make passes through it."""
+        """Note the outputs of a call; return an alias if its only output is one of its inputs."""
         replaced = None
         tensors = list(_tensors(output))
         passed = [t for t in tensors if not self._is_made_in(call, t)]
@@ -195,7 +197,7 @@ class _Recorder(Observer):
                     replaced = torch.ops.aten.alias.default(output)
                 self.torch_function = None
                 passed = []
-        for tensor in passed:  # each by itself: what is in one comes from none of the others
+        for tensor in passed:  # one function each, because no tensor depends on the others
             self.add("return", [tensor], [tensor])
         call.outputs.extend(spec_of(tensor) for tensor in tensors)
         return replaced
@@ -206,7 +208,7 @@ class _Recorder(Observer):
 
 
 class _FunctionNames(TorchFunctionMode):
-    """Tells a recorder which torch function operators are part of."""
+    """Tells a recorder which torch function the running operators are part of."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -223,7 +225,7 @@ class _FunctionNames(TorchFunctionMode):
 
 
 def record(fake_copy: FakeCopy) -> Recording:
-    """Run a fake copy forward once."""
+    """Run a fake copy forward once, and return the recording."""
     recorder = _Recorder(fake_copy.module)
     names: list[tuple[int | str, Any]] = [*enumerate(fake_copy.args), *fake_copy.kwargs.items()]
     for name, value in names:
@@ -239,9 +241,15 @@ def record(fake_copy: FakeCopy) -> Recording:
 
 
 def _argument_name(module: nn.Module, position: int) -> str:
-    code = getattr(type(module).forward, "__code__", None)
-    names = code.co_varnames[1 : code.co_argcount] if code is not None else ()
-    return names[position] if position < len(names) else f"input {position}"
+    with contextlib.suppress(ValueError, TypeError):  # of a function that has no signature
+        parameters = inspect.signature(module.forward).parameters.values()
+        names = [each.name for each in parameters if each.kind in _POSITIONAL]
+        if position < len(names):
+            return names[position]
+    return f"input {position}"
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _named_outputs(output: Any) -> Iterator[tuple[str, Any]]:
@@ -261,7 +269,7 @@ def _function_name(func: Any) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in containers, not in other objects."""
+    """The tensors in containers; other objects are not searched."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -273,13 +281,13 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _reads_no_values(func: Any) -> bool:
-    """Whether an operator takes only sizes and the like from a tensor, as ``zeros_like`` does."""
+    """Whether an operator reads only metadata of its tensors, as ``zeros_like`` does."""
     name = str(getattr(func, "_overloadpacket", func)).removeprefix("aten.")
     return name.startswith("new_") or name.endswith("_like")
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """The arguments that an operator writes."""
+    """The tensors that an operator writes to."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return

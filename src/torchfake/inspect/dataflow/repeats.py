@@ -1,7 +1,7 @@
-"""Repetitions in a sequence: ``a b b b c`` is ``a, 3 x b, c``.
+"""Finds repetitions in a sequence: ``a b b b c`` is ``a, 3 x b, c``.
 
-Input: a sequence of numbers. Output: runs, which may contain runs. Invariant: written out, they are
-the sequence.
+Input: a sequence of numbers. Output: runs. Invariant: the runs, written out one after the other,
+are the sequence.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Run(NamedTuple):
 def runs_in(
     numbers: Sequence[int], may_repeat: Callable[[int, int], bool] = lambda first, end: True
 ) -> list[Run]:
-    """The sequence as runs, most of it in as few as can be.
+    """Split a sequence into runs, each chosen to cover as much of the rest as possible.
 
     Args:
-        numbers: equal ones are alike.
-        may_repeat: whether the stretch between two positions may be shown as one of several.
+        numbers: the sequence.
+        may_repeat: whether the stretch between two positions may be the period of a run.
 
     >>> runs_in([7, 1, 1, 1])
     [Run(first=0, period=1, times=1), Run(first=1, period=1, times=3)]
@@ -48,7 +48,7 @@ def runs_in(
 
 
 def _repeats(numbers: Sequence[int], first: int, period: int) -> int:
-    """How often the stretch at `first` is repeated at once."""
+    """How often the stretch of length `period` at `first` occurs in direct succession."""
     end = first + period
     while end < len(numbers) and numbers[end] == numbers[end - period]:
         end += 1

@@ -1,7 +1,8 @@
-"""Which calls do the same: calls of modules of the same structure, with results of the same shapes.
+"""Numbers calls and functions so that equal numbers do the same.
 
-Input: a recording. Output: a number for each call and function; equal numbers are alike.
-Invariant: alike are only modules whose names differ in indices of a list alone.
+Input: a recording. Output: a number for each call and function. Invariant: calls have equal numbers
+if their modules have the same structure, names that differ only in list indices, and outputs of the
+same specs.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from torchfake.inspect.dataflow.recording import OUTSIDE, Recording
 
 
 class Item(NamedTuple):
-    """A call or a function, as a part of the call that it is in."""
+    """A call or a function of a recording, by its number there."""
 
     kind: str  # "call" or "function"
     number: int
 
 
 def items_by_scope(recording: Recording) -> list[list[Item]]:
-    """The calls and functions of each call, in order."""
+    """The calls and functions directly inside of each call, in order."""
     found: list[list[tuple[int, int, Item]]] = [[] for _ in recording.calls]
     for number, call in enumerate(recording.calls):
         if call.scope != OUTSIDE:
@@ -35,25 +36,25 @@ def items_by_scope(recording: Recording) -> list[list[Item]]:
 
 
 class Signatures:
-    """Numbers of what calls and functions do."""
+    """The numbers of the calls and functions of a recording."""
 
     def __init__(self, recording: Recording, items: list[list[Item]]) -> None:
         self.recording = recording
         self._numbers: dict[Hashable, int] = {}
         self._of_call = [0] * len(recording.calls)
         self._of_module: dict[int, int] = {}
-        for number in reversed(range(len(recording.calls))):  # those inside first
+        for number in reversed(range(len(recording.calls))):  # inner calls first
             self._of_call[number] = self._intern(self._structure(number, items[number]))
 
     def of(self, item: Item) -> int:
-        """The number of what it does."""
+        """The number of an item; items with equal numbers do the same."""
         if item.kind == "call":
             return self._of_call[item.number]
         function = self.recording.functions[item.number]
         return self._intern((function.name, tuple(function.made)))
 
     def key(self, item: Item) -> Hashable:
-        """What it is called in its scope, indices left out."""
+        """The name of an item without indices, by which items of two scopes correspond."""
         if item.kind == "call":
             return pattern_of(self.recording.calls[item.number].name)
         return "function", self.recording.functions[item.number].name
@@ -68,12 +69,12 @@ class Signatures:
         )
 
     def _tensors_of(self, module: nn.Module) -> int:
-        """The number of what a module holds, with all modules in it: those, too, that do not run.
-
-        A layer with a cross-attention that is not used is not like one without.
+        """The number of a module's structure: its tensors and submodules, including submodules that
+        do not run. A layer with an unused cross-attention differs from one without.
         """
         if id(module) not in self._of_module:
-            self._of_module[id(module)] = self._intern((type(module),))  # if it contains itself
+            # provisional, for a module that contains itself
+            self._of_module[id(module)] = self._intern((type(module),))
             tensors = [*module._parameters.items(), *module._buffers.items()]
             structure = (
                 type(module),

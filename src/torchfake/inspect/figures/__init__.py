@@ -1,20 +1,19 @@
 """Records as HTML, SVG, plotly figures and pages.
 
-Input: a record of what was found. Output: fragments of HTML, figures, files. Invariant: rows and
-lines are those of ``show``; figures need no script but plotly's, which is imported when one is
-asked for.
+Input: a record. Output: HTML fragments, figures, files. Invariant: rows and lines are those of
+``show``; only plotly figures need a script, and plotly is imported when one is requested.
 
 In reading order:
 
     html            fragments for notebooks, without scripts
-    drawing         what figures draw: icicles, and bytes held moment by moment
+    drawing         the data of figures: icicles, and bytes held over time
     svg             figures as SVG
-    plotly_figures  the same with plotly, for notebooks
-    layers          boxes in rows, and lines around them
-    frames          where the boxes of a graph are, frame in frame
+    plotly_figures  figures with plotly, for notebooks
+    layers          a layered layout: boxes in rows, and lines around them
+    frames          the layout of a graph with nested frames
     graph_svg       a graph of modules as SVG
-    graph_dot       the same in the language of Graphviz
+    graph_dot       a graph of modules in the DOT language
     page            records as one HTML page: the answer first, then figures and tables
-    page_style      its style and script
-    report          the public function that writes such a page
+    page_style      the style and script of a page
+    report          the public function that writes a page
 """

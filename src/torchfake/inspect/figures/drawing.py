@@ -1,7 +1,7 @@
-"""What figures draw: blocks of an icicle, and the bytes of a step moment by moment.
+"""The data of figures: the blocks of an icicle, and the bytes held over a step.
 
-Input: a Summary, an Estimate. Output: plain data. Invariant: a bounded number of blocks and of
-moments, whatever the model; the peak is among the moments.
+Input: a Summary, an Estimate. Output: plain data. Invariant: the numbers of blocks and of events
+are bounded for any model; the peak is among the events.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from torchfake.inspect.storages.lifetimes import PHASES
 from torchfake.inspect.summary import Summary
 
 MAX_EVENTS = 1200
-"""Events shown along a timeline."""
+"""The most events shown along a timeline."""
 
 MAX_BLOCKS = 2000
-"""Blocks of an icicle, in order of their level."""
+"""The most blocks of an icicle; upper levels come first."""
 
 Array = np.ndarray[Any, Any]
 
 
 class Block(NamedTuple):
-    """A module in an icicle, or several that are alike."""
+    """A module in an icicle, or several identical ones."""
 
     name: str
-    parent: str  # its name; "" of the root
+    parent: str  # the name of the parent; "" for the root
     label: str
-    value: int  # which its width shows
+    value: int  # drawn as the width
 
 
 class Icicle(NamedTuple):
-    """A tree whose widths are values, the root on top, level by level."""
+    """A tree drawn with values as widths, the root on top, level by level."""
 
     title: str
     blocks: list[Block]
-    text: Callable[[int], str]  # of a value
+    text: Callable[[int], str]  # formats a value
 
 
 class Curve(NamedTuple):
-    """Bytes held by category, at the moments that are shown."""
+    """Bytes held by category, after the events that are shown."""
 
     title: str
     categories: tuple[str, ...]
-    events: Array  # int64 [moments]
-    num_bytes: Array  # int64 [moments, categories]
-    phases: list[tuple[str, int, int]]  # each phase but the start, its first and its last event
+    events: Array  # int64 [events]
+    num_bytes: Array  # int64 [events, categories]
+    phases: list[tuple[str, int, int]]  # each phase but the start, with its first and last event
     peak_event: int
-    peak_height: int  # bytes, stacked: without workspaces, which no allocation is counted for
-    peak_bytes: int
+    peak_height: int  # bytes at the peak without workspaces, which the curve does not include
+    peak_bytes: int  # bytes at the peak
 
     @property
     def peak_text(self) -> str:
@@ -64,18 +64,18 @@ class Curve(NamedTuple):
 
 
 Value = Callable[[ModuleNode, int, list[str]], int]
-"""The value of a node. The count is of all modules that it stands for; the full names are of those
-under one parent."""
+"""Gives the value of a node, from the node, the number of all modules that it stands for, and the
+full names of those under one parent."""
 
 
 def parameters_icicle(summary: Summary) -> Icicle:
-    """Bytes of parameters by module."""
+    """An icicle of the bytes of parameters by module."""
     blocks = _blocks(summary.tree, lambda node, times, names: times * node.size.parameter_bytes)
     return Icicle("Bytes of parameters by module", blocks, units.bytes_text)
 
 
 def operations_icicle(summary: Summary) -> Icicle:
-    """Operations by module, forward and backward added."""
+    """An icicle of operations by module, forward and backward together."""
     blocks = _blocks(
         summary.tree,
         lambda node, times, names: times * sum(summary.flops_of(names)[:2]) // len(names),
@@ -84,7 +84,7 @@ def operations_icicle(summary: Summary) -> Icicle:
 
 
 def peak_icicle(estimate: Estimate) -> Icicle:
-    """Bytes held at the peak by module."""
+    """An icicle of the bytes held at the peak by module."""
     sizes: dict[str, int] = {"": 0}
     for name, own in estimate.by_module.items():
         for ancestor in name_and_ancestors(name):
@@ -106,7 +106,7 @@ def peak_icicle(estimate: Estimate) -> Icicle:
 def _blocks(tree: ModuleNode, value: Value) -> list[Block]:
     """The blocks of a tree, level by level."""
     blocks: list[Block] = []
-    level = [(tree, "", "", "", 1)]  # node, block's parent, path of its parent, shown path, count
+    level = [(tree, "", "", "", 1)]  # node, parent block, parent's path, parent's shown path, count
     while level:
         next_level = []
         for node, parent, path, shown_path, count in level:
@@ -125,7 +125,7 @@ def _blocks(tree: ModuleNode, value: Value) -> list[Block]:
 
 
 def memory_curve(estimate: Estimate) -> Curve:
-    """Bytes held in a step."""
+    """The curve of the bytes held in a step."""
     timeline, peak = estimate.timeline, estimate.peak
     events = _shown_events(timeline.total, peak.event)
     return Curve(
@@ -141,7 +141,7 @@ def memory_curve(estimate: Estimate) -> Curve:
 
 
 def _shown_events(total: Array, peak: int) -> Array:
-    """The events to show: in each range of events the one with most bytes held, and the peak."""
+    """The events to show: in each range of events the one with the most bytes, and the peak."""
     if len(total) <= MAX_EVENTS:
         return np.arange(len(total))
     edges = np.linspace(0, len(total), MAX_EVENTS, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Where the boxes of a graph are, frame in frame.
+"""The layout of a graph with nested frames.
 
 Input: a DataflowGraph. Output: boxes, frames and lines with their positions in pixels. Invariant: a
-frame contains its boxes and nothing else; a line enters and leaves it at a port.
+frame contains only its own boxes; a line enters and leaves a frame at a port.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torchfake.inspect.show.graph_text import Labels, class_text, notes, outputs
 PADDING = 12.0
 LINE_HEIGHT = 15.0
 MAX_LABEL = 34
-"""Characters of a line; the rest is in the tooltip."""
+"""The most characters of a line; the tooltip has the whole text."""
 
 
 Port = tuple[str, int]
-"""Where the edges of a source enter a frame ("in") or leave it ("out")."""
+"""A point where the edges from a source enter a frame ("in") or leave it ("out")."""
 
 End = int | Port
 """The end of a wire: a node, or a port of the frame around it."""
 
 
 class Placed(NamedTuple):
-    """A box or a frame."""
+    """A box or a frame with its position."""
 
     node: GraphNode
     lines: list[str]  # the first is bold
@@ -38,15 +38,15 @@ class Placed(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line along points, or a part of one inside a frame."""
+    """A line along points, or the part of a line inside a frame."""
 
     points: list[Point]
     edges: list[GraphEdge]
-    is_end: bool  # it ends at a box, not at a frame
+    is_end: bool  # whether the line ends at a box, not at a frame
 
 
 class Drawing(NamedTuple):
-    """All that is drawn; frames are before what is in them."""
+    """All boxes and lines of a graph; a frame comes before its contents."""
 
     boxes: list[Placed]
     lines: list[Line]
@@ -55,23 +55,23 @@ class Drawing(NamedTuple):
 
 
 class _Inside(NamedTuple):
-    """A frame or the whole, at positions of its own."""
+    """The contents of a frame, or of the whole graph, at positions relative to it."""
 
     boxes: list[Placed]
     lines: list[Line]
     width: float
     height: float
-    ports: dict[Port, float]  # how far right
+    ports: dict[Port, float]  # horizontal positions
 
 
 def drawing_of(graph: DataflowGraph) -> Drawing:
-    """All boxes and lines of a graph."""
+    """Lay out a graph."""
     inside = _Frames(graph).inside(None)
     return Drawing(inside.boxes, inside.lines, inside.width, inside.height)
 
 
 def text_width(text: str, size: float = 12.0) -> float:
-    """How wide a text is, about, in a common sans serif."""
+    """The approximate width of a text in a common sans serif font, in pixels."""
     narrow = sum(c in "iljtfr.,:;[]()|' 1" for c in text)
     wide = sum(c.isupper() or c in "mw@%+" for c in text)
     units = 0.38 * narrow + 0.78 * wide + 0.62 * (len(text) - narrow - wide)
@@ -89,7 +89,7 @@ class _Frames:
                 self._add_wires(edge)
 
     def _chain(self, node: GraphNode) -> list[int]:
-        """The frames around a node, the outermost first, and itself."""
+        """The numbers of the frames around a node, the outermost first, and of the node itself."""
         found = [node.number]
         while node.parent is not None:
             node = self.graph.nodes[node.parent]
@@ -97,7 +97,7 @@ class _Frames:
         return found[::-1]
 
     def _add_wires(self, edge: GraphEdge) -> None:
-        """The parts of an edge: out of frames, between two, into frames."""
+        """Add the parts of an edge: out of frames, between two frames or boxes, into frames."""
         up, down = self.chains[edge.source], self.chains[edge.target]
         shared = next(i for i, (a, b) in enumerate(zip(up, down, strict=False)) if a != b)
         frame = up[shared - 1] if shared else None
@@ -111,7 +111,7 @@ class _Frames:
         self.wires.setdefault(frame, {}).setdefault((a, b, edge.source), []).append(edge)
 
     def inside(self, frame: int | None) -> _Inside:
-        """Lay out a frame, the frames in it first."""
+        """Lay out the contents of a frame, inner frames first; None: the whole graph."""
         nodes = self.graph.children.get(frame, [])
         inner = {n.number: self.inside(n.number) for n in nodes if n.is_open}
         texts = {n.number: _texts(n, self.labels) for n in nodes}
@@ -146,7 +146,7 @@ class _Frames:
         return self._framed(frame, found, laid, len(wires))
 
     def _framed(self, frame: int | None, found: _Inside, laid: Layout, num_own: int) -> _Inside:
-        """The contents with the frame around them: its head is left of all that enters."""
+        """Add the frame around its contents; its title is to the left of all entering lines."""
         if frame is None:
             return found._replace(width=laid.width, height=laid.height)
         texts = _texts(self.graph.nodes[frame], self.labels)
@@ -175,14 +175,14 @@ def _moved(line: Line, dx: float, dy: float) -> Line:
 
 
 def _offset(inner: dict[int, _Inside], end: End, kind: str, source: int) -> float:
-    """How far from the middle of a box a wire ends: at a port, if it is a frame."""
+    """The distance of a wire's end from the middle of its box; 0 unless the box is a frame."""
     if not isinstance(end, int) or end not in inner:
         return 0.0
     return inner[end].ports[kind, source] - inner[end].width / 2
 
 
 def _texts(node: GraphNode, labels: Labels) -> list[str]:
-    """The lines of a box, the first of them bold."""
+    """The lines of text in a box; the first is bold."""
     name = labels.short(node)
     if node.kind == "function":
         return [_cut(name)]

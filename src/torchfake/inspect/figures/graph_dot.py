@@ -1,6 +1,6 @@
-"""A graph of modules in the language of Graphviz.
+"""A graph of modules in the DOT language of Graphviz.
 
-Input: a DataflowGraph. Output: text that ``dot`` takes. Invariant: names are quoted; frames are
+Input: a DataflowGraph. Output: the text of a DOT file. Invariant: names are quoted; frames are
 clusters.
 """
 
@@ -16,7 +16,7 @@ _SHAPES = {"module": "box", "function": "ellipse", "input": "invhouse", "output"
 
 
 def graph_dot(graph: DataflowGraph) -> str:
-    """The whole file."""
+    """The text of a DOT file for a graph."""
     lines = [
         f"digraph {_quoted(graph.class_name)} {{",
         "  compound=true; node [fontname=sans, fontsize=10]; edge [fontname=sans, fontsize=8];",

@@ -1,7 +1,7 @@
-"""A graph of modules drawn: as SVG by itself, and in notebooks and pages.
+"""A graph of modules as SVG, for files, notebooks and pages.
 
-Input: a DataflowGraph. Output: an ``svg`` element, HTML. Invariant: text is escaped; no script,
-font or style is needed from elsewhere; legible on light and on dark.
+Input: a DataflowGraph. Output: an ``svg`` element, HTML. Invariant: text is escaped; no external
+script, font or style is needed; the figure is legible on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _(found: DataflowGraph) -> str:
 
 
 def graph_svg(graph: DataflowGraph) -> str:
-    """The graph as it is drawn, at its natural size."""
+    """The graph as an ``svg`` element, at its natural size."""
     drawing = drawing_of(graph)
     width, height = round(drawing.width) + 2 * MARGIN, round(drawing.height) + 2 * MARGIN
     parts = [
@@ -85,7 +85,7 @@ def _box(box: Placed) -> Iterator[str]:
 
 
 def _behind(box: Placed, css: str) -> str:
-    """The corner of another behind one that is repeated."""
+    """A second box behind a repeated one, of which a corner is visible."""
     return _rect(box._replace(x=box.x + 4, y=box.y + 4), css, 5, "")
 
 
@@ -97,7 +97,7 @@ def _rect(box: Placed, css: str, radius: int, more: str) -> str:
 
 
 def _texts(box: Placed, indent: float | None, *, is_small: bool = False) -> str:
-    """The lines of a box, in its middle or at its left."""
+    """The lines of text in a box: centred, or indented from its left edge."""
     x = box.x + (box.width / 2 if indent is None else indent)
     anchor = ' text-anchor="middle"' if indent is None else ""
     top = box.y + (14 if is_small else LINE_HEIGHT + 2)
@@ -124,7 +124,7 @@ def _line(line: Line) -> Iterator[str]:
 
 
 def _path(points: list[Point]) -> str:
-    """Straight where it passes a row, bent between rows."""
+    """The path along points: straight where it passes a row, curved between rows."""
     (x, y), *rest = points
     parts = [f"M{_n(x)} {_n(y)}"]
     for next_x, next_y in rest:
@@ -141,5 +141,5 @@ def _path(points: list[Point]) -> str:
 
 
 def _n(value: float) -> str:
-    """A coordinate, short."""
+    """A coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,6 +1,6 @@
-"""Records as HTML for notebooks: a tree that folds, tables, bars.
+"""Records as HTML for notebooks: a collapsible tree, tables, bars.
 
-Input: a record. Output: an HTML fragment that any page can contain, without scripts and links.
+Input: a record. Output: an HTML fragment that any page can contain, without scripts or links.
 Invariant: every text is escaped, and the texts are those of ``show/text``.
 """
 
@@ -13,7 +13,7 @@ from torchfake.errors import printable
 from torchfake.inspect.check import Checked
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fits
+from torchfake.inspect.memory.fit import Fit, Fits
 from torchfake.inspect.records.record import Record, html_fragment
 from torchfake.inspect.show import summary_table, text
 from torchfake.inspect.show.headline import headline
@@ -22,12 +22,12 @@ from torchfake.inspect.summary import Summary
 
 
 def escape(text: str) -> str:
-    """Text as HTML, in which control characters are visible."""
+    """Text escaped for HTML; control characters are made visible."""
     return _escape_markup(printable(text, keep="\n"))
 
 
 OPEN_LEVELS = 2
-"""Levels of the tree that are unfolded initially."""
+"""The number of tree levels that are expanded initially."""
 
 COLORS = {
     "parameters": "#4269d0",
@@ -39,8 +39,10 @@ COLORS = {
     "inputs": "#97bbf5",
     "kv cache": "#3ca951",
     "workspace": "#9c6b4e",
+    "unsharded parameters": "#ff8ab7",
+    "communication": "#b5a642",
 }
-"""Colours of categories in bars and figures: Observable's ten categorical colours."""
+"""Colours of categories in bars and figures: Observable's ten categorical colours, and one more."""
 
 STYLE = """<style>
 .tf {font: 13px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums; overflow-x: auto}
@@ -68,9 +70,9 @@ def _(found: Record) -> str:
 
 @html_fragment.register
 def _(found: Summary) -> str:
-    return _framed(
-        _tree(summary_table.rows(found, depth=found.depth)) + _lines(text.summary_lines(found))
-    )
+    first = f"<p><b>{escape(headline(found))}</b></p>"
+    tree = _tree(summary_table.rows(found, depth=found.depth))
+    return _framed(first + tree + _lines(text.summary_lines(found)))
 
 
 @html_fragment.register
@@ -83,7 +85,7 @@ def _(found: Fits) -> str:
     fitted = _table(text.fits_header(found), text.fits_rows(found), left=text.FITS_LEFT_ALIGNED)
     note = f'<p class="dim">{escape(text.reserved_note(found))}</p>'
     verdict = _lines(text.verdict_lines(found))
-    return _framed(verdict + _memory(found.shown) + fitted + note)
+    return _framed(verdict + _memory(found.shown, found.shown_fit) + fitted + note)
 
 
 @html_fragment.register
@@ -104,7 +106,7 @@ def _framed(body: str) -> str:
 
 
 def _tree(rows: Sequence[summary_table.Row]) -> str:
-    """The rows as nested ``details`` elements, in columns."""
+    """The rows of a tree as nested ``details`` elements, in columns."""
     grid = _Grid(rows)
     parts = [grid.line("div", "module", grid.header, 0, "head")]
     open_levels: list[int] = []
@@ -139,7 +141,7 @@ class _Grid:
 
     def line(self, tag: str, label: str, cells: Sequence[str], level: int, css: str = "") -> str:
         """One row, indented by its level."""
-        bold = "b" if css else "span"  # inside: in bold type a ch is wider
+        bold = "b" if css else "span"  # inside the cell, since the unit ch is wider in bold type
         width = f"width:{self.label_width - 2 * level + 4}ch"
         first = f'<span style="{width}"><{bold}>{escape(label)}</{bold}></span>'
         others = "".join(
@@ -171,12 +173,12 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequen
     return '<table class="grid">' + "".join(f"<tr>{part}</tr>" for part in parts) + "</table>"
 
 
-def _memory(estimate: Estimate) -> str:
-    """The lines of an estimate, with a bar for each category."""
+def _memory(estimate: Estimate, fit: Fit | None = None) -> str:
+    """The lines of an estimate as a table, with a bar for each category."""
     by_category = estimate.peak.by_category
     total = max(estimate.peak_bytes, 1)
     rows = []
-    for name, content in text.estimate_lines(estimate):
+    for name, content in text.estimate_lines(estimate, fit):
         size = by_category.get(name.strip()) if name.startswith(" ") else None
         bar = "" if size is None else _bar(size / total, COLORS[name.strip()])
         rows.append(

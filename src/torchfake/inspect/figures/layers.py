@@ -1,11 +1,11 @@
-"""A layered layout: boxes in rows, what takes from another below it, lines around all boxes.
+"""A layered layout: boxes in rows, each below its sources, with lines around all boxes.
 
-Input: sizes of boxes, and which takes from which. Output: where boxes are, and the points of each
-line. Invariant: boxes do not overlap, and a line passes a row in a place of its own.
+Input: the sizes of boxes, and the wires between them. Output: the positions of boxes, and the
+points of each line. Invariant: boxes do not overlap, and a line passes a row at a place of its own.
 
 The steps are those of Sugiyama, Tagawa and Toda (1981): rows by the longest path; an order in each
-row with few crossings; positions near those of neighbours. What passes a row has a place in it, one
-for all lines from one box.
+row with few crossings; positions near those of neighbours. A line that passes a row has a place
+(dummy node) there, which all lines from the same box share.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 GAP = 18.0
-"""Between boxes of a row, in pixels."""
+"""The gap between boxes of a row, in pixels."""
 
 LINE_GAP = 10.0
 ROW_GAP = 30.0
@@ -25,16 +25,16 @@ Point = tuple[float, float]
 
 
 class Box(NamedTuple):
-    """What is placed."""
+    """A box to be placed."""
 
     width: float
     height: float
-    is_first: bool = False  # in the first row, with no box in it
-    is_last: bool = False  # the same of the last
+    is_first: bool = False  # placed in the first row, together only with other first boxes
+    is_last: bool = False  # placed in the last row, together only with other last boxes
 
 
 class Wire(NamedTuple):
-    """From one box to another, at a distance from their middles."""
+    """A line from one box to another; its ends have offsets from the middles of the boxes."""
 
     source: int
     target: int
@@ -43,16 +43,16 @@ class Wire(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where all is."""
+    """The positions of all boxes and wires."""
 
-    corners: list[Point]  # of boxes, left and upper
-    routes: list[list[Point]]  # of wires: where each leaves, enters and leaves rows, and ends
+    corners: list[Point]  # the upper left corner of each box
+    routes: list[list[Point]]  # the points of each wire: its ends, and where it passes rows
     width: float
     height: float
 
 
 def layout(boxes: Sequence[Box], wires: Sequence[Wire]) -> Layout:
-    """Lay out boxes; a wire goes from a box to one after it in the sequence."""
+    """Lay out boxes; each wire must go from a box to a later one in the sequence."""
     if not boxes:
         return Layout([], [], 0.0, 0.0)
     return _Layers(boxes, wires).run()
@@ -65,7 +65,7 @@ class _Layers:
         self.heights = [box.height for box in boxes]
         self.num_boxes = len(boxes)
         self.row_of = _rows(boxes, wires)
-        self.passing: dict[tuple[int, int], int] = {}  # source and row -> what passes it
+        self.passing: dict[tuple[int, int], int] = {}  # dummy node by source and row
         self.links: dict[tuple[int, int], tuple[float, float]] = {}  # between neighbouring rows
         for wire in wires:
             self._add_passing(wire)
@@ -101,7 +101,7 @@ class _Layers:
         return Layout(corners, [self._route(w, x, tops) for w in self.wires], width, height)
 
     def _order(self) -> None:
-        """Sort each row by where the neighbours are, and keep the best order that was seen."""
+        """Sort the rows by the mean place of neighbours; keep the order with fewest crossings."""
         best, fewest = [list(row) for row in self.rows], self._num_crossings()
         for sweep in range(SWEEPS):
             if not fewest:
@@ -137,7 +137,7 @@ class _Layers:
         return total
 
     def _positions(self) -> list[float]:
-        """The middle of each, near those of its neighbours."""
+        """The middle of each box and dummy node, near those of its neighbours."""
         x = [0.0] * len(self.row_of)
         for row in self.rows:
             for number, offset in zip(row, self._offsets(row), strict=True):
@@ -162,11 +162,11 @@ class _Layers:
             x[number] = place + offset
 
     def _pull(self, a: int, b: int) -> float:
-        """How straight the line between two is to be: most so where it passes rows."""
+        """The weight of a straight line between two nodes; largest between dummy nodes."""
         return (1.0, 2.0, 8.0)[(a >= self.num_boxes) + (b >= self.num_boxes)]
 
     def _shift(self, neighbour: int, number: int) -> float:
-        """How far the middle is from that of a neighbour when the line between is straight."""
+        """The distance of a node's middle from a neighbour's if the line between is straight."""
         if (neighbour, number) in self.links:
             from_upper, from_lower = self.links[neighbour, number]
             return from_upper - from_lower
@@ -174,7 +174,7 @@ class _Layers:
         return from_lower - from_upper
 
     def _offsets(self, row: list[int]) -> list[float]:
-        """The middles in a row that is as narrow as can be."""
+        """The middles of the nodes of a row if they are as close together as possible."""
         offsets, right, before = [], 0.0, -1
         for number in row:
             is_line = number >= self.num_boxes and (before >= self.num_boxes or before < 0)
@@ -184,7 +184,7 @@ class _Layers:
         return offsets
 
     def _tops(self) -> tuple[list[tuple[float, float]], float]:
-        """The upper and lower ends of rows, and the height of all."""
+        """The upper and lower end of each row, and the height of all rows."""
         found, y = [], 0.0
         for row in self.rows:
             height = max((self.heights[number] for number in row), default=0.0)
@@ -208,7 +208,7 @@ class _Layers:
 
 
 def _rows(boxes: Sequence[Box], wires: Iterable[Wire]) -> list[int]:
-    """The row of each box: below all that it takes from, and no further up than it has to be."""
+    """The row of each box: below its sources; a box without sources, just above its targets."""
     sources: list[list[int]] = [[] for _ in boxes]
     targets: list[list[int]] = [[] for _ in boxes]
     for wire in wires:
@@ -227,8 +227,8 @@ def _rows(boxes: Sequence[Box], wires: Iterable[Wire]) -> list[int]:
 
 
 def _ascending(wanted: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The values nearest to these that do not descend: pools of neighbours have their mean."""
-    pools: list[tuple[float, float, int]] = []  # value, weight, how many
+    """Isotonic regression: the nondecreasing values nearest to `wanted`, pooling neighbours."""
+    pools: list[tuple[float, float, int]] = []  # value, weight, number of members
     for value, weight in zip(wanted, weights, strict=True):
         count = 1
         while pools and pools[-1][0] > value:

@@ -1,7 +1,7 @@
-"""Records as one HTML page: the answer and its figures first, then what they come from.
+"""Records as one HTML page: the answer and key figures first, then figures and tables.
 
 Input: Summaries, Estimates, Fits, Inspections and plans. Output: the text of an HTML file.
-Invariant: the page has all that it needs, and reads without its script, which filters and unfolds
+Invariant: the page is self-contained, and readable without its script, which filters and expands
 the tree; text is escaped.
 """
 
@@ -38,7 +38,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def html_page(records: list[Any]) -> str:
-    """The page of some records."""
+    """The HTML page that shows some records."""
     sections = "\n".join(
         f"<section><h2>{escape(heading)}</h2>\n{body}</section>"
         for record in records
@@ -55,7 +55,7 @@ def html_page(records: list[Any]) -> str:
 
 
 def _parts(records: list[Any]) -> Iterator[Any]:
-    """The records, and those that an inspection consists of."""
+    """The records, with inspections replaced by their parts, and without graphs."""
     for record in records:
         if isinstance(record, Inspection):
             yield record.summary
@@ -77,22 +77,21 @@ def _title(records: list[Any]) -> str:
 
 
 def _verdicts(records: list[Any]) -> Iterator[tuple[str, str]]:
-    """The sentences that answer, each with "yes", "tight", "no" or "" for what is no answer."""
+    """The first sentences of the page, each after its verdict: "yes", "tight", "no" or ""."""
     for part in _parts(records):
         if isinstance(part, Summary):
             yield "", headline(part)
         elif isinstance(part, (Estimate, Fits)):
             for _, sentence in text.verdict_lines(part)[:1]:
                 yield _verdict_of(part), f"Does it fit: {sentence}"
-        elif (found := getattr(part, "fits", None)) is not None:  # a plan
+        elif (found := getattr(part, "verdict", None)) is not None:  # a plan
             first = plain_text(part).split("\n", 1)[0].split(None, 1)[-1]
-            yield "yes" if found else "no", f"Does it fit: {first}"
+            yield found, f"Does it fit: {first}"
 
 
 def _verdict_of(found: Estimate | Fits) -> str:
-    fits = list(found) if isinstance(found, Fits) else [verdict_on(found)]
-    verdicts = {fit.verdict for fit in fits if isinstance(fit, Fit)}
-    return next((name for name in ("yes", "tight", "no") if name in verdicts), "")
+    fits = found if isinstance(found, Fits) else verdict_on(found)
+    return "" if fits is None else fits.verdict
 
 
 def _paragraph(sentence: tuple[str, str]) -> str:
@@ -101,7 +100,7 @@ def _paragraph(sentence: tuple[str, str]) -> str:
 
 
 def _cards(records: list[Any]) -> dict[str, str]:
-    """The figures that people look for first, by name."""
+    """The key figures, as text by name."""
     cards: dict[str, str] = {}
     for part in _parts(records):
         if isinstance(part, Summary):
@@ -110,25 +109,38 @@ def _cards(records: list[Any]) -> dict[str, str]:
             if part.active is not None:
                 cards["active"] = count_text(part.active.num_parameters)
             cards["weights"] = compared_bytes(size.parameter_bytes)
-        estimate = getattr(part, "shown", getattr(part, "estimate", part))
-        if isinstance(estimate, Estimate):
-            cards.update(_cards_of_step(estimate))
+        cards.update(_cards_of_step(part))
         if isinstance(part, Fits) and len(part) == 1:
             cards[f"max {part[0].vary}"] = text.largest_text(part[0])
     return {name: value for name, value in cards.items() if value}
 
 
-def _cards_of_step(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    if estimate.gpu is not None:
-        yield "GPU", estimate.gpu.name
-    yield "peak", compared_bytes(estimate.peak_bytes)
-    if estimate.peak_reserved_bytes is not None:
-        yield "reserved", compared_bytes(estimate.peak_reserved_bytes)
-    activations = estimate.peak.by_category.get("activations")
+def _cards_of_step(part: Any) -> Iterator[tuple[str, str]]:
+    """The key figures of a step: of an Estimate, of the one that Fits show, or of a plan."""
+    step = getattr(part, "shown", getattr(part, "plan", part))
+    estimate = getattr(part, "estimate", step)
+    if not isinstance(estimate, Estimate):
+        return
+    if step.gpu is not None:
+        yield "GPU", step.gpu.name
+    yield "peak", compared_bytes(step.peak_bytes)
+    if (fit := _fit_of(part)) is not None:
+        yield "reserved", compared_bytes(fit.peak_reserved_bytes)
+    activations = step.peak.by_category.get("activations")
     if activations:
         yield "activations at the peak", bytes_text(activations)
-    if estimate.step_seconds is not None:
-        yield "step time", seconds_text(estimate.step_seconds)
+    if step.step_seconds is not None:
+        yield "step time", seconds_text(step.step_seconds)
+    elif step.schedule is not None:
+        yield "step time, at least", seconds_text(step.schedule.seconds)
+
+
+def _fit_of(part: Any) -> Fit | None:
+    """The verdict that a part shows first."""
+    if isinstance(part, Fits):
+        return part.shown_fit
+    found: Fit | None = verdict_on(part) if isinstance(part, Estimate) else part.plan.fit
+    return found
 
 
 def _card(name: str, value: str) -> str:
@@ -136,7 +148,7 @@ def _card(name: str, value: str) -> str:
 
 
 def _sections(record: Any) -> Iterator[tuple[str, str]]:
-    """Headings, and the HTML below each."""
+    """The sections of a record, each a heading and HTML."""
     if isinstance(record, Inspection):
         yield from () if record.memory is None else _sections(record.memory)
         yield from _sections(record.summary)
@@ -154,7 +166,7 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(record, Estimate):
         yield "Memory", html_fragment(record)
         yield from _memory_sections(record)
-    else:  # a plan: its text, and the memory of the ranks that have most
+    else:  # a plan: its text, and the memory of the ranks that hold the most
         yield type(record).__name__, html_fragment(record)
         yield from _memory_sections(record.estimate)
 

@@ -1,7 +1,7 @@
 """The style and the script of a page.
 
 Input: nothing. Output: two texts. Invariant: nothing is requested from the network; without the
-script all is there, unfolded where it was.
+script the page is complete.
 """
 
 STYLE = """

@@ -1,8 +1,7 @@
 """Records as plotly figures: icicles of a module's tree, and memory over time.
 
-Input: a Summary, an Estimate. Output: figures, which show themselves in a notebook, and as SVG
-where nothing runs. Invariant: what is drawn is that of ``drawing``; no markup from names,
-which plotly would interpret.
+Input: a Summary, an Estimate. Output: figures, which a notebook displays, as SVG if it cannot run
+scripts. Invariant: the data are those of ``drawing``; markup in names is escaped.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _(found: Estimate) -> Any:
 
 
 def flops_figure(summary: Summary) -> Any:
-    """Operations by module, forward and backward added, as an icicle."""
+    """Operations by module, forward and backward together, as an icicle."""
     return icicle(drawing.operations_icicle(summary))
 
 
@@ -43,7 +42,7 @@ def peak_figure(estimate: Estimate) -> Any:
 
 
 def icicle(drawn: Icicle) -> Any:
-    """A tree with values as widths, the root on top."""
+    """A plotly figure of a tree with values as widths, the root on top."""
     blocks = drawn.blocks
     trace = _plotly().Icicle(
         ids=[escape(block.name) for block in blocks],
@@ -62,7 +61,7 @@ def icicle(drawn: Icicle) -> Any:
 
 
 def curve(drawn: Curve) -> Any:
-    """Bytes held along a step, one category upon the other."""
+    """A plotly figure of the bytes held over a step, the categories stacked."""
     traces = [
         _plotly().Scatter(
             x=drawn.events,
@@ -91,7 +90,7 @@ def _framed(traces: list[Any], title: str, *, height: int, svg: str) -> Any:
     made.update_layout(
         title=title, height=height, margin={"l": 60, "r": 20, "t": 70, "b": 50}, template="none"
     )
-    # plotly's own, which would be asked too: they keep no picture, or ask the network for a script
+    # plotly's own methods, which notebooks would call too, keep no picture or load a script
     made._ipython_display_ = made._repr_html_ = None
     made._repr_mimebundle_ = partial(_mime_bundle, made.to_plotly_json, title, svg)
     return made
@@ -100,7 +99,7 @@ def _framed(traces: list[Any], title: str, *, height: int, svg: str) -> Any:
 def _mime_bundle(
     data: Any, title: str, svg: str, include: Any = None, exclude: Any = None
 ) -> dict[str, Any]:
-    """What a notebook keeps of a figure: plotly's data, and the picture for where nothing runs."""
+    """The data that a notebook stores: plotly's, and an SVG for viewers that run no scripts."""
     import json
 
     from plotly.utils import PlotlyJSONEncoder

@@ -1,7 +1,7 @@
 """``report``: summaries, estimates and fits as one HTML file, which works offline.
 
 Input: records, or a module and inputs, and a path. Output: an HTML file. Invariant: the file is
-complete or not there, and requests nothing from the network.
+complete or does not exist, and requests nothing from the network.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def report(*found: Any, **options: Any) -> Path:
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     records = _records(given, options)
-    from torchfake.inspect.figures import page  # not at import: it imports all that draws
+    from torchfake.inspect.figures import page  # on first use, since it imports all figures
 
     return _write(page.html_page(records), Path(path))
 
 
 def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
-    """The records to show: those given, or those of the module that is given."""
+    """The records to show: the given ones, or those computed for a given module."""
     if isinstance(given[0], nn.Module):
         return _of_module(given, options)
     if options:
@@ -81,11 +81,11 @@ def _of_module(given: list[Any], options: dict[str, Any]) -> list[Any]:
 
 
 def _write(text: str, path: Path) -> Path:
-    """Write the page; what was there stays until it is complete."""
+    """Write the page; an existing file is replaced only when the page is complete."""
     contents = text.encode()
     try:
         write_whole(path, contents)
-    except OSError as error:  # of a write it does not say which file
+    except OSError as error:  # an error of a write does not name the file
         if error.errno is None:
             raise
         reason = f"{error.strerror} (the page has {len(contents):,} bytes)"

@@ -1,8 +1,8 @@
-"""Figures as SVG: they need no script, take the width that there is, and follow a dark theme.
+"""Figures as SVG, which need no script, fill the available width, and follow a dark theme.
 
-Input: what a figure draws. Output: an ``svg`` element, whole by itself. Invariant: text is escaped;
-widths are shares of the figure's, heights and type are in pixels, so that a narrow page is as
-readable as a wide one.
+Input: the data of a figure. Output: a self-contained ``svg`` element. Invariant: text is escaped;
+widths are shares of the figure's width, heights and font sizes are in pixels, so that a narrow page
+is as readable as a wide one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torchfake.inspect.figures.html import COLORS, escape
 from torchfake.inspect.records.units import bytes_text
 
 ROW = 26
-"""Height of a row of an icicle, in pixels."""
+"""The height of a row of an icicle, in pixels."""
 
 MAX_LEVELS = 6
 LEAST_WIDTH = 0.0015
 """Blocks narrower than this share of the figure are not drawn."""
 
 LEAST_LABELLED = 0.03
-"""Blocks narrower than this have no label; a pointer shows it."""
+"""Blocks narrower than this share have no label, only a tooltip."""
 
 _PLOT_HEIGHT, _TOP, _LEGEND_ROW = 280, 22, 18
 _SHADES = ("#1f4e8c", "#2f6db3", "#5a93cc", "#86b3de", "#aecbe9", "#cddff2")
-"""Of the levels of an icicle, dark to light; text on the first three is white."""
+"""The colours of the levels of an icicle, dark to light; text on the first three is white."""
 
 _OPEN = (
     '<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" height="{height}" '
@@ -44,15 +44,15 @@ _PAPER = (
 
 
 def standalone(svg: str, width: int = 900) -> str:
-    """A figure as a file, or as an image in a notebook: of a width in pixels, with a background of
-    its own, light or dark, so that it is readable on any page.
+    """A figure as a file, or as an image in a notebook: with a width in pixels, and a light or dark
+    background of its own, so that the figure is readable on any page.
     """
     opened = svg.replace('width="100%"', f'class="tf-figure" width="{width}"', 1)
     return opened.replace("</title>", f"</title>{_PAPER}", 1)
 
 
 def icicle_svg(figure: Icicle) -> str:
-    """An icicle: each module as wide as its value, below the module that it is in."""
+    """An icicle as SVG: each module is as wide as its value, and below its parent."""
     rows = _placed(figure.blocks)
     height = ROW * (1 + max((row for _, row, *_ in rows), default=0))
     parts = [_OPEN.format(height=height, title=escape(figure.title))]
@@ -71,7 +71,7 @@ def icicle_svg(figure: Icicle) -> str:
 
 
 def _placed(blocks: Sequence[Block]) -> list[tuple[Block, int, float, float]]:
-    """Each block that is wide enough, with its row, and its left edge and width as shares."""
+    """Each block that is wide enough, with its row, and its left edge and width as shares of 1."""
     places: dict[str, tuple[int, float, float]] = {}
     free: dict[str, float] = {}  # where the next child of a block begins
     total = max((block.value for block in blocks if not block.parent), default=0)
@@ -93,7 +93,7 @@ def _placed(blocks: Sequence[Block]) -> list[tuple[Block, int, float, float]]:
 
 
 def curve_svg(curve: Curve) -> str:
-    """Bytes held along a step, one category upon the other, with the phases and the peak."""
+    """Bytes held over a step as SVG, the categories stacked, with phases and peak."""
     legend_rows = -(-len(curve.categories) // 3)
     height = _TOP + _PLOT_HEIGHT + 24 + _LEGEND_ROW * legend_rows
     parts = [_OPEN.format(height=height, title=escape(f"{curve.title}, {curve.peak_text}"))]
@@ -107,7 +107,7 @@ def curve_svg(curve: Curve) -> str:
 
 
 def _areas(curve: Curve, top: float) -> Iterator[str]:
-    """One path for each category, in a drawing that is stretched to the width."""
+    """One path for each category, in a drawing that is stretched to the figure's width."""
     last = max(int(curve.events[-1]) if len(curve.events) else 1, 1)
     yield (
         f'<svg y="{_TOP}" width="100%" height="{_PLOT_HEIGHT}" viewBox="0 0 1000 1000" '
@@ -129,7 +129,7 @@ def _heights(num_bytes: Array, top: float) -> Array:
 
 
 def _outline(x: Array, above: Array, below: Array) -> str:
-    """Along the upper steps and back along the lower: a value holds until the next moment."""
+    """The path along the upper steps and back along the lower; values hold until the next event."""
     parts = [f"M{x[0]} {above[0]}"]
     for i in np.flatnonzero(np.diff(above)).tolist():
         parts.append(f"H{x[i + 1]}V{above[i + 1]}")
@@ -140,7 +140,7 @@ def _outline(x: Array, above: Array, below: Array) -> str:
 
 
 def _scale(top: float) -> Iterator[str]:
-    """Lines across at round numbers of bytes."""
+    """Horizontal lines at round numbers of bytes, with labels."""
     step = _round_step(top)
     for number in range(1, int(top / step) + 1):
         y = _TOP + _PLOT_HEIGHT * (1 - number * step / top)
@@ -152,7 +152,7 @@ def _scale(top: float) -> Iterator[str]:
 
 
 def _round_step(top: float) -> float:
-    """1, 2 or 5 times a power of ten, of which three to seven go into the height."""
+    """The step between lines: 1, 2 or 5 times a power of ten, with three to seven lines."""
     power = 10.0 ** np.floor(np.log10(top))
     return float(next(f * power for f in (0.2, 0.5, 1.0, 2.0) if top / (f * power) <= 7.5))
 

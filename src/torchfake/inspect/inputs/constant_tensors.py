@@ -1,7 +1,7 @@
-"""Tensors of one value throughout, of a shape that a config determines.
+"""Tensors filled with one value, of shapes that a config determines.
 
-Input: sizes, a shape. Output: tensors, made in whatever mode is active. Invariant: tensors whose
-values a model may read are made from host data, so that a small fake of them has known values.
+Input: sizes, a shape. Output: tensors, created in the active mode. Invariant: tensors whose values
+a model may read are created from host data, so that small fakes have known values.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torchfake.inspect.inputs.sizes import Sizes
 from torchfake.observe import keeps_value
 
 Factory = Callable[[Sizes], Any]
-"""Makes one argument of ``forward``; None: the argument is left out."""
+"""Creates one argument of ``forward``; if it returns None, the argument is left out."""
 
 INT, BOOL = torch.int64, torch.bool
 
 
 def constant_floats(sizes: Sizes, *shape: int) -> torch.Tensor:
-    """Pixels or samples of equal value, and not 0, by which some models recognise padding."""
+    """Pixels or samples of one value; not 0, by which some models recognise padding."""
     return torch.full((sizes.batch, *shape), 0.5, dtype=sizes.dtype)
 
 
 def readable_ones(*shape: int) -> torch.Tensor | None:
-    """Ones that a model can read, because models check whether anything is masked.
+    """A mask of ones with known values, because models check whether anything is masked.
 
-    If they are larger than the values that a fake keeps, all rows are one row in memory. If what a
-    model computes from that is too large as well, there are none: without a mask models do not
-    check.
+    If the mask is larger than the values that a fake keeps, its rows share one row of memory. If
+    the values computed from that would be too large as well, the result is None: without a mask,
+    models do not check.
     """
     count = math.prod(shape)
     if keeps_value(count * INT.itemsize, INT):
@@ -42,7 +42,7 @@ def readable_ones(*shape: int) -> torch.Tensor | None:
 
 
 def of_shape(*dims: str | int, dtype: torch.dtype | None = None, value: float = 0) -> Factory:
-    """A factory of tensors of one value, of a batch of `dims`: numbers, config keys or "seq"."""
+    """A factory of tensors of one value, of shape (batch, *dims): numbers, config keys or "seq"."""
 
     def make(sizes: Sizes) -> torch.Tensor:
         shape = [_dim_size(sizes, dim) for dim in dims]
@@ -58,4 +58,4 @@ def _dim_size(sizes: Sizes, dim: str | int) -> int:
 
 
 def left_out(sizes: Sizes) -> None:
-    """For an argument that the model does not need, or makes itself."""
+    """A factory that leaves an argument out, which the model does not need or creates itself."""

@@ -1,4 +1,4 @@
-"""Example inputs: keyword arguments that a model of transformers runs on.
+"""Example inputs: keyword arguments that a model of a known library runs on.
 
 Input: a model and sizes. Output: fakes by the names of the arguments of its ``forward``. Invariant:
 the model is neither run nor changed, and no weight is read.
@@ -16,7 +16,10 @@ from torchfake._files.transformers_checkpoints import is_transformers_model
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode
 from torchfake.inspect.inputs.forward_arguments import make_arguments
+from torchfake.inspect.inputs.hints import example_call
 from torchfake.inspect.inputs.labels import labels_for
+from torchfake.inspect.inputs.libraries.of_libraries import arguments_of, library_of
+from torchfake.inspect.inputs.libraries.torchvision_models import detection_targets, is_detector
 from torchfake.inspect.inputs.sizes import Sizes
 from torchfake.inspect.targets.options import device_named, num_cuda_devices
 
@@ -34,19 +37,37 @@ class ExampleInputs(dict[str, Any]):
     seq: int | None
 
     def __init__(
-        self, model: torch.nn.Module, sizes: Sizes, *, labels: bool, device: torch.device
+        self,
+        model: torch.nn.Module,
+        base: torch.nn.Module,
+        *,
+        batch: int,
+        seq: int | None,
+        labels: bool,
+        device: torch.device,
     ) -> None:
         with fake_mode(fake_cuda=num_cuda_devices(device)), device:
-            super().__init__(make_arguments(sizes))
-            if labels:
-                self.update(labels_for(sizes, self))
-            if _asks_for_tasks(model):
-                self["task_ids"] = torch.zeros(sizes.batch, dtype=torch.int64)
-        self.batch, self.seq = sizes.batch, sizes.seq if sizes.uses_seq else None
+            library = library_of(base)
+            if library is None:
+                self.seq = self._of_transformers(model, Sizes(base, batch=batch, seq=seq), labels)
+            else:
+                made, self.seq = arguments_of(base, library, batch, seq)
+                super().__init__(made)
+                if labels and is_detector(base):
+                    self.update(detection_targets(base, batch))
+        self.batch = batch
         self._model, self._labels, self._device = model, labels, device
 
+    def _of_transformers(self, model: torch.nn.Module, sizes: Sizes, labels: bool) -> int | None:
+        super().__init__(make_arguments(sizes))
+        if labels:
+            self.update(labels_for(sizes, self))
+        if _asks_for_tasks(model):
+            self["task_ids"] = torch.zeros(sizes.batch, dtype=torch.int64)
+        return sizes.seq if sizes.uses_seq else None
+
     def resized(self, *, batch: int | None = None, seq: int | None = None) -> ExampleInputs:
-        """The same for another batch size or sequence length; one that is not given is kept.
+        """The inputs for another batch size or sequence length; sizes that are None are kept.
 
         Raises:
             InputsError: as :func:`example_inputs` does.
@@ -71,7 +92,7 @@ def example_inputs(
     labels: bool = False,
     device: torch.device | str | None = None,
 ) -> ExampleInputs:
-    """Generate fake inputs for a transformers model.
+    """Generate fake inputs for a model of transformers, timm, torchvision or diffusers.
 
     Text, images and audio have the sizes that the config specifies. A model of text and images gets
     both if it always needs both, and only text if images are optional and marked by placeholder
@@ -79,13 +100,20 @@ def example_inputs(
     1 MiB for which fakes keep them. The rows of a larger mask share memory, and a mask of more than
     a million tokens is omitted, since models do not need it.
 
+    Models of timm get pictures of the size in their ``default_cfg``; those of torchvision what the
+    transforms of their weights make (detectors: pictures of 480 x 640, and for training eight boxes
+    on each); those of diffusers the latents, times and embedded texts that their pipeline prepares,
+    in its default resolution where the config has none.
+
     Args:
-        model: any ``PreTrainedModel``: fake, deferred or real; or one wrapped by PEFT,
-            DistributedDataParallel or ``torch.compile``. It is not run.
+        model: any ``PreTrainedModel``, or a model of timm, torchvision or diffusers: fake, deferred
+            or real; or one wrapped by PEFT, DistributedDataParallel or ``torch.compile``. It is not
+            run.
         batch: the batch size.
         seq: the sequence length: the number of tokens of each text, for encoder and decoder alike,
             or of audio frames after the first layers. By default the number of positions of the
-            model, at most 128. Longer sequences are accepted here, but fail when they are run.
+            model, at most 128; in diffusers, the length to which the pipeline pads its texts.
+            Longer sequences are accepted here, but fail when they are run.
         labels: add the arguments for which the output has a ``loss``.
         device: the device of the inputs, by default that of the model's first parameter.
 
@@ -94,7 +122,7 @@ def example_inputs(
         method ``resized`` that generates the same inputs for other sizes.
 
     Raises:
-        InputsError: if `model` is not a transformers model, needs an unknown argument, or has no
+        InputsError: if `model` is of none of these libraries, needs an unknown argument, or has no
             loss to create labels for; or if a size is not an integer of at least 1.
         DeviceError: if fakes cannot be on `device`.
 
@@ -120,34 +148,41 @@ def example_inputs(
         )
     if base is None:
         raise InputsError(
-            f"inputs can be generated for transformers models, not for a {type(model).__name__}: "
-            "make them yourself; inside fake_mode() they cost nothing"
+            "inputs can be generated for models of transformers, timm, torchvision and diffusers, "
+            f"not for a {type(model).__name__}: make them yourself, such as "
+            f"{example_call(model)}; inside fake_mode() they cost nothing"
         )
-    target = device_of(model) if device is None else device
-    sizes = Sizes(base, batch=batch, seq=seq)
-    return ExampleInputs(model, sizes, labels=labels, device=device_named(str(target)))
+    on = device_named(str(device_of(model) if device is None else device))
+    return ExampleInputs(model, base, batch=batch, seq=seq, labels=labels, device=on)
+
+
+def has_inputs(model: torch.nn.Module) -> bool:
+    """Whether inputs can be generated for a model."""
+    return base_model(model) is not None
 
 
 def base_model(model: Any) -> torch.nn.Module | None:
-    """The model of transformers that `model` is or wraps, if it is or wraps one."""
+    """The model that `model` is or wraps for which inputs can be generated; None if there is none:
+    a model of transformers, timm, torchvision or diffusers.
+    """
     while isinstance(model, torch.nn.Module):
-        if is_transformers_model(model):
+        if is_transformers_model(model) or library_of(model) is not None:
             return model
-        get_base = getattr(model, "get_base_model", None)  # of PEFT
+        get_base = getattr(model, "get_base_model", None)  # a method of PEFT's models
         inner = get_base() if callable(get_base) else None
         model = inner or getattr(model, "module", None) or getattr(model, "_orig_mod", None)
     return None
 
 
 def _asks_for_tasks(model: Any) -> bool:
-    """Whether an adapter of PEFT needs to be told the task of each row."""
+    """Whether an adapter of PEFT needs the argument ``task_ids``: the task of each row."""
     configs = getattr(model, "peft_config", None)
     kinds = {str(c.peft_type.value) for c in configs.values()} if isinstance(configs, dict) else ()
     return not {"POLY", "MULTITASK_PROMPT_TUNING"}.isdisjoint(kinds)
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """The device of its first parameter; the CPU, if that is on meta."""
+    """The device of a model's first parameter; the CPU, if that is on meta."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     return torch.device("cpu") if device.type == "meta" else device
 

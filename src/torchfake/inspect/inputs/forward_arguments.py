@@ -1,7 +1,7 @@
 """Arguments of ``forward`` by name: which of them a transformers model needs, and their factories.
 
-Input: sizes. Output: tensors by the names of arguments. Invariant: a name means the same for all
-models, except for those in EXCEPTIONS.
+Input: sizes. Output: tensors by the names of arguments. Invariant: a name has the same meaning in
+all models, except for those in EXCEPTIONS.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def make_arguments(sizes: Sizes) -> dict[str, Any]:
     """All arguments that `sizes.model` needs to run, in the order of its signature.
 
     Raises:
-        InputsError: if it needs an argument that no factory makes, or a longer text.
+        InputsError: if the model needs an argument that no factory makes, or a longer text.
     """
     exceptions = EXCEPTIONS.get(sizes.model_type, {})
     needed = {name for name in (*_needed(sizes), *exceptions) if sizes.has_argument(name)}
@@ -89,20 +89,20 @@ def _factory(sizes: Sizes, name: str, exceptions: dict[str, Factory]) -> Factory
 
 
 def _needed(sizes: Sizes) -> Iterator[str]:
-    """The arguments without which there is nothing to run on."""
+    """The names of the arguments that the model needs; `forward` may lack some of them."""
     yield from sizes.main_names
     yield from (name for name, p in sizes.arguments.items() if p.default is p.empty)
     yield "input_ids"
     if not sizes.config_flag("use_decoder_only_language_model"):
         yield "decoder_input_ids"
-    if sizes.has_argument("return_loss"):  # a text is compared with an image or a sound
+    if sizes.has_argument("return_loss"):  # the model compares texts with images or sounds
         yield from ("pixel_values", "input_features")
     elif not _has_media_tokens(sizes):
         yield "pixel_values"
 
 
 def _has_media_tokens(sizes: Sizes) -> bool:
-    """Whether images and sounds have placeholder tokens in a text, which can be without them."""
+    """Whether images and sounds have placeholder tokens in the text, and so are optional."""
     media = ("image", "video", "vision", "media", "audio", "speech")
     keys = [key for _, config in sizes.configs for key in vars(config)]
     token_keys = [key for key in keys if key.endswith(("token_id", "token_index"))]
@@ -136,7 +136,7 @@ FACTORIES: dict[str, Factory] = {
     "latents": of_shape("hidden_size", "seq"),
     "inputs_embeds": of_shape("seq", "hidden_size"),
 }
-"""Factories of arguments that nearly all models have by these names."""
+"""The factories of arguments that have the same meaning in nearly all models."""
 
 COMPANIONS: dict[str, str] = {
     "attention_mask": "input_ids",
@@ -148,7 +148,7 @@ COMPANIONS: dict[str, str] = {
     "spatial_shapes": "pixel_values",
     "pixel_attention_mask": "spatial_shapes",
 }
-"""Arguments that are given whenever another one is."""
+"""Arguments that are generated whenever another argument is."""
 
 EXCEPTIONS: dict[str, dict[str, Factory]] = {
     "audio-spectrogram-transformer": {"input_values": of_shape("max_length", "num_mel_bins")},
@@ -202,6 +202,7 @@ EXCEPTIONS: dict[str, dict[str, Factory]] = {
         ),
     },
     "muse_spark_audio": {"input_values": mono_waveform},
+    "omniasr_ctc": {"input_values": lambda sizes: constant_floats(sizes, 1, sizes.num_samples)},
     "oneformer": {"task_inputs": of_shape("task_seq_len", dtype=INT)},
     "musicgen": {"decoder_input_ids": codebook_rows, "decoder_attention_mask": left_out},
     "musicgen_decoder": {"input_ids": codebook_rows, "attention_mask": left_out},
@@ -234,4 +235,4 @@ EXCEPTIONS: dict[str, dict[str, Factory]] = {
     },
     "xmod": {"lang_ids": of_shape(dtype=INT)},
 }
-"""By model type: arguments that mean something else, or are needed though they have a default."""
+"""By model type: arguments with another meaning, or needed although they have a default."""

@@ -1,7 +1,7 @@
-"""Inputs as people give them: tensors, sizes for which they are made up, shapes.
+"""The inputs of a module from the arguments of a public function: tensors, sizes or shapes.
 
 Input: the arguments of a public function. Output: a module's inputs. Invariant: tensors that are
-given are passed on as they are; what contradicts itself is refused.
+given are passed on unchanged; contradictory arguments are refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from torch import nn
 
 from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError, TorchFakeError
-from torchfake.inspect.inputs.example_inputs import example_inputs
+from torchfake.inspect.inputs.example_inputs import example_inputs, has_inputs
+from torchfake.inspect.inputs.hints import inputs_needed
 from torchfake.inspect.records.messages import one_line
-
-INPUTS_NEEDED = "give its inputs after the module, or input_size=(2, 64)"
-"""What to write where a module is run without inputs."""
 
 Shape = Sequence[int]
 
@@ -33,18 +31,18 @@ def inputs_given(
     input_size: Shape | Sequence[Shape] | None = None,
     labels: bool = False,
 ) -> tuple[Any, ...]:
-    """The inputs of a module: those that are given, or else such as were asked for.
+    """The inputs of a module: the given ones, or inputs generated for the given sizes.
 
     Args:
-        module: what is to run on them.
-        inputs: what was given.
-        batch: the batch size of inputs that are made up for a model of transformers.
-        seq: their sequence length.
-        input_size: the shape of a tensor of the default dtype, or a list of such shapes.
-        labels: whether the inputs that are made up have labels.
+        module: the module to run.
+        inputs: the inputs that were given.
+        batch: the batch size of inputs that are generated for a model of transformers.
+        seq: the sequence length of generated inputs.
+        input_size: the shape of a tensor of the default dtype, or a list of shapes.
+        labels: whether generated inputs have labels.
 
     Raises:
-        InputsError: if several of these are given, or no inputs can be made up.
+        InputsError: if both inputs and sizes are given, or no inputs can be generated.
     """
     sizes = {"batch": batch, "seq": seq, "input_size": input_size}
     asked = [f"{name}=" for name, value in sizes.items() if value is not None]
@@ -72,27 +70,27 @@ def _shapes(input_size: Any) -> list[Shape]:
 
 
 def is_shape(value: Any) -> bool:
-    """Whether this is a tuple or list of sizes."""
+    """Whether a value is a non-empty tuple or list of sizes."""
     is_sequence = isinstance(value, (list, tuple)) and len(value) > 0
     return is_sequence and all(is_whole_number(size, 0) for size in value)
 
 
 def lacks_arguments(error: BaseException) -> bool:
-    """Whether a function was called without arguments that it needs."""
+    """Whether an error says that a function was called without required arguments."""
     return isinstance(error, TypeError) and " missing " in str(error)
 
 
 @contextmanager
 def inputs_explained(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[None]:
-    """Context of a run: where it fails without inputs, or on a shape in place of a tensor, the
-    error says so.
+    """Context of a run that explains errors caused by wrong inputs: none, a string, or a shape in
+    place of a tensor.
     """
     try:
         yield
     except TorchFakeError:
         raise
     except Exception as error:
-        if not inputs and hasattr(module, "main_input_name"):  # of transformers
+        if not inputs and has_inputs(module):
             remedy = "write batch=1, which generates inputs, or give the inputs"
             raise InputsError(
                 f"{type(module).__name__} has no inputs to run on: {remedy}"
@@ -103,7 +101,7 @@ def inputs_explained(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Non
                 "the name of a GPU as gpu="
             ) from error
         if not inputs and lacks_arguments(error):
-            raise InputsError(f"{one_line(error)}; {INPUTS_NEEDED}") from error
+            raise InputsError(f"{one_line(error)}; {inputs_needed(module)}") from error
         if len(inputs) != 1 or not is_shape(inputs[0]):
             raise
         sizes = ", ".join(map(str, inputs[0]))

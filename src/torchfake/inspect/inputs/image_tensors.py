@@ -1,7 +1,7 @@
 """Tensors of images and videos: pixels, patches, the grids that patches form.
 
 Input: sizes. Output: floating point tensors of one value; integer tensors of grids and positions.
-Invariant: the values of grids, positions and masks are known where they are small, because models
+Invariant: the values of grids, positions and masks are known if they are small, because models
 branch on them.
 """
 
@@ -16,7 +16,7 @@ from torchfake.inspect.inputs.sizes import Sizes
 
 
 def pixel_values(sizes: Sizes) -> torch.Tensor:
-    """Images, videos or patches, whichever the model takes under this name."""
+    """The argument ``pixel_values``: images, videos or patches, whichever the model takes."""
     if sizes.has_argument("grid_thw"):
         return patches(sizes)
     if sizes.has_argument("spatial_shapes") or sizes.has_argument("pixel_position_ids"):
@@ -26,22 +26,22 @@ def pixel_values(sizes: Sizes) -> torch.Tensor:
 
 
 def images(sizes: Sizes) -> torch.Tensor:
-    """One image each."""
+    """One image per example."""
     return constant_floats(sizes, sizes.num_channels, *sizes.image_size)
 
 
 def image_sequences(sizes: Sizes) -> torch.Tensor:
-    """A sequence of one image each."""
+    """A sequence of one image per example."""
     return constant_floats(sizes, 1, sizes.num_channels, *sizes.image_size)
 
 
 def videos(sizes: Sizes) -> torch.Tensor:
-    """Several frames each."""
+    """One video, of several frames, per example."""
     return constant_floats(sizes, sizes.num_frames, sizes.num_channels, *sizes.image_size)
 
 
 def image_pairs(sizes: Sizes) -> torch.Tensor:
-    """Two images each, to be matched."""
+    """Two images per example, which the model matches."""
     return constant_floats(sizes, 2, sizes.num_channels, *sizes.image_size)
 
 
@@ -55,13 +55,13 @@ def half_images(sizes: Sizes) -> torch.Tensor:
 
 
 def patches(sizes: Sizes) -> torch.Tensor:
-    """The patches of all images, one after another."""
+    """The patches of all images, in one dimension."""
     shape = (sizes.batch * sizes.num_patches, sizes.values_per_patch)
     return torch.full(shape, 0.5, dtype=sizes.dtype)
 
 
 def patches_with_positions(sizes: Sizes) -> torch.Tensor:
-    """The patches of each image, each after its row and column."""
+    """The patches of each image, each preceded by its row and column."""
     return constant_floats(sizes, sizes.num_patches, 2 + sizes.values_per_patch)
 
 
@@ -78,19 +78,19 @@ def patches_side_by_side(sizes: Sizes) -> torch.Tensor:
 
 
 def merged_patches(sizes: Sizes) -> torch.Tensor:
-    """Patches that are merged already, channels last."""
+    """Merged patches, channels last."""
     side = sizes.patch_size[0] * sizes.merge_size
     num_merged = sizes.batch * sizes.num_patches // sizes.merge_size**2
     return torch.full((num_merged, side, side, sizes.num_channels), 0.5, dtype=sizes.dtype)
 
 
 def patch_mask(sizes: Sizes) -> torch.Tensor | None:
-    """A mask of patches of which none is masked."""
+    """A mask of ones for patches."""
     return readable_ones(sizes.batch, sizes.num_patches)
 
 
 def prediction_mask(sizes: Sizes) -> torch.Tensor:
-    """Which patches a model is to predict: every other one, as many in each image or video."""
+    """The mask of patches that a model predicts: every other patch of each image or video."""
     (height, width), (patch_height, patch_width) = sizes.image_size, sizes.patch_size
     count = (height // patch_height) * (width // patch_width)
     if sizes.is_video:
@@ -102,19 +102,19 @@ def prediction_mask(sizes: Sizes) -> torch.Tensor:
 
 
 def video_grids(sizes: Sizes) -> torch.Tensor:
-    """For each image: frames, rows and columns of patches."""
+    """For each image, the numbers of frames, and of rows and columns of patches."""
     return torch.tensor([[1, *sizes.patch_grid]] * sizes.batch)
 
 
 def merged_video_grids(sizes: Sizes) -> torch.Tensor:
-    """The same for patches that are merged already."""
+    """For each image, the numbers of frames, and of rows and columns of merged patches."""
     rows, columns = sizes.patch_grid
     merge_size = sizes.merge_size
     return torch.tensor([[1, rows // merge_size, columns // merge_size]] * sizes.batch)
 
 
 def image_grids(sizes: Sizes) -> torch.Tensor:
-    """For each image: rows and columns of patches."""
+    """For each image, the numbers of rows and columns of patches."""
     return torch.tensor([sizes.patch_grid] * sizes.batch)
 
 
@@ -126,5 +126,5 @@ def patch_positions(sizes: Sizes) -> torch.Tensor:
 
 
 def merge_sizes(sizes: Sizes) -> torch.Tensor:
-    """For each image: how many patches are merged along each side."""
+    """For each image, the number of patches that are merged along each side."""
     return torch.full((sizes.batch,), sizes.merge_size)

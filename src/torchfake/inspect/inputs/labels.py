@@ -1,8 +1,8 @@
 """Labels: the arguments from which a transformers model computes its loss.
 
-Input: sizes, and the inputs made for them. Output: more arguments of ``forward``. Invariant: labels
-have the shape and dtype that the head's loss needs; all have one value, which is known where they
-are small.
+Input: sizes, and the inputs generated for them. Output: more arguments of ``forward``. Invariant:
+labels have the shape and dtype that the head's loss needs; each tensor is filled with one value,
+which is known if the tensor is small.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _HEADS_WITHOUT_LOSS = (
     "HiggsAudioV2ForConditionalGeneration", "PocketTTSForConditionalGeneration",
     "ShieldGemma2ForImageClassification", "SplinterForPreTraining", "VisualBertForPreTraining",
 )  # fmt: skip
-"""Heads that take labels but compute no loss from these alone."""
+"""Heads that take labels, but compute no loss from the generated labels alone."""
 
 
 def labels_for(sizes: Sizes, inputs: dict[str, Any]) -> dict[str, Any]:
     """The arguments to add to `inputs` so that the output has a loss.
 
     Raises:
-        InputsError: if the model has no loss, or one that needs values, which fakes do not have.
+        InputsError: if the model has no loss, or one that depends on values.
     """
     name = type(sizes.model).__name__
     known = [key for key in LABELS if sizes.has_argument(key)]
@@ -59,8 +59,8 @@ def labels_for(sizes: Sizes, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_loss(sizes: Sizes, known: list[str]) -> bool:
-    """Whether the model has a loss: heads do, and models that compare texts; a model that takes
-    `noise` masks its input itself.
+    """Whether the model computes a loss: models with a head do, and models that compare texts. A
+    model with an argument ``noise`` masks its input itself, without labels.
     """
     if sizes.class_ends_with(*_HEADS_WITHOUT_LOSS):
         return False
@@ -69,7 +69,7 @@ def _has_loss(sizes: Sizes, known: list[str]) -> bool:
 
 
 def _labels(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """The argument ``labels``: by the head, else tokens if the input is a text, else classes."""
+    """The argument ``labels``: by the head; otherwise tokens for a text, or classes."""
     default = classes if _token_ids(inputs) is None else tokens
     by_head = (make for heads, make in HEADS.items() if sizes.class_ends_with(*heads))
     return next(by_head, default)(sizes, inputs)
@@ -80,25 +80,25 @@ def _token_ids(inputs: dict[str, Any]) -> torch.Tensor | None:
 
 
 def tokens(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """A token for each position of the text that is predicted: the decoder's, if there is one."""
+    """A token for each position of the predicted text, which is the decoder's if there is one."""
     ids = _token_ids(inputs)
     shape = sizes.text_shape if ids is None else ids.shape
     return torch.full(shape, sizes.plain_token)
 
 
 def text_tokens(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """A text token for each position, whatever other tokens the input has."""
+    """A text token for each position, even if the input has several tokens per position."""
     return torch.full(sizes.text_shape, sizes.plain_token)
 
 
 def codebook_tokens(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """A token of each codebook for each position."""
+    """A token for each position and codebook."""
     num = sizes.config_int("num_codebooks", of="decoder", default=1)
     return torch.full((sizes.batch, sizes.seq, num), sizes.plain_token)
 
 
 def output_spectrogram(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """The spectrogram that is to be predicted."""
+    """The spectrogram that the model predicts."""
     length = sizes.seq * sizes.config_int("reduction_factor", default=1)
     return constant_floats(sizes, length, sizes.config_int("num_mel_bins", default=1))
 
@@ -109,7 +109,7 @@ def token_classes(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 def classes(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """A class for each example; for regression a number, or one for each class."""
+    """A class for each example; for regression one or several numbers."""
     num = sizes.config.num_labels
     if getattr(sizes.config, "problem_type", None) == "multi_label_classification":
         return constant_floats(sizes, num)
@@ -119,22 +119,22 @@ def classes(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 def first_choices(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """The first choice, for each example."""
+    """The index 0 for each example: the first choice, class or position."""
     return torch.zeros(sizes.batch, dtype=INT)
 
 
 def class_scores(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """A number for each class and example."""
+    """A number for each example and class."""
     return constant_floats(sizes, sizes.config.num_labels)
 
 
 def frame_scores(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """A number for each class and frame of a sound."""
+    """A number for each frame of a sound and each class."""
     return constant_floats(sizes, sizes.seq, sizes.config.num_labels)
 
 
 def transcriptions(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """Tokens, fewer than frames of the sound, as the loss requires."""
+    """Tokens of a transcription, fewer than frames of the sound, as the loss requires."""
     return torch.full((sizes.batch, max(sizes.seq // 16, 1)), sizes.plain_token)
 
 
@@ -149,7 +149,7 @@ def depths(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 def future_values(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """The values that follow the series."""
+    """The values that follow a time series."""
     if sizes.config_value("horizon_length") is not None:
         return constant_floats(sizes, sizes.config_int("horizon_length", default=1))
     return constant_floats(
@@ -158,7 +158,7 @@ def future_values(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 def series_targets(sizes: Sizes, inputs: dict[str, Any]) -> torch.Tensor:
-    """What is predicted from a series: numbers, or a class."""
+    """The targets that are predicted from a time series: numbers, or a class."""
     if sizes.class_ends_with("Regression"):
         return constant_floats(sizes, sizes.config_int("num_targets", default=1))
     return first_choices(sizes, inputs)
@@ -196,4 +196,4 @@ HEADS: dict[tuple[str, ...], LabelFactory] = {
     ("Classification", "ClassificationLearned", "ClassificationFourier"): classes,
     ("ClassificationConvProcessing", "VisualReasoning"): classes,
 }
-"""Factories of ``labels`` by the end of the class's name; for others see :func:`_labels`."""
+"""The factories of ``labels`` by the end of the class's name; for others see :func:`_labels`."""

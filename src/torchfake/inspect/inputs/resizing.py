@@ -1,8 +1,7 @@
 """Inputs for another batch size or another sequence length.
 
 Input: a workload, "batch" or "seq", and a size. Output: the workload with inputs of that size, as
-fakes. Invariant: the dimensions that vary are recognised by their size, and nothing else is
-changed.
+fakes. Invariant: only dimensions that have the old size are changed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def size_of(workload: Workload, vary: str) -> int:
     """The current size of the batch, or of the sequence.
 
     Raises:
-        InputsError: if no input has such a size.
+        InputsError: if no input has a batch, or a sequence.
     """
     known = getattr(workload.kwargs, vary, None)  # an attribute of ExampleInputs
     if isinstance(known, int):
@@ -39,11 +38,11 @@ def size_of(workload: Workload, vary: str) -> int:
 
 
 def resized(workload: Workload, vary: str, size: int) -> Workload:
-    """The same workload with a batch, or a sequence, of `size`.
+    """The workload with a batch, or sequences, of `size`.
 
-    Inputs of :func:`example_inputs` are made anew. In others, every tensor whose first (second)
-    dimension is as large as the batch (sequence) is repeated or sliced to `size`; small ones keep
-    their values.
+    Inputs of :func:`example_inputs` are generated again. Of other inputs, every tensor whose first
+    (second) dimension is as large as the batch (sequence) is repeated or sliced to `size`; small
+    tensors keep their values.
     """
     if hasattr(workload.kwargs, "resized"):
         return replace(workload, kwargs=workload.kwargs.resized(**{vary: size}))

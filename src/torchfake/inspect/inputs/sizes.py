@@ -1,10 +1,10 @@
 """Sizes of the inputs of a transformers model, from its config and from its first layer.
 
 Input: a model, a batch size and a sequence length. Output: sizes of texts, images and sounds.
-Invariant: no tensor is made; only configs, signatures and shapes of weights are read.
+Invariant: no tensor is created; only configs, signatures and shapes of weights are read.
 
 Configs have many names for one size, in several nested configs. So a size is looked up under
-several keys, first in those configs that are of its modality.
+several keys, first in the nested configs of its modality.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONFIGS_OF = {
     "image": ("vision", "image", "visual", "encoder", "backbone"),
     "sound": ("audio", "speech", "encoder", "acoustic"),
 }
-"""Parts of the names of nested configs, by the modality that they are of."""
+"""Parts of the names of nested configs, by modality."""
 
 
 class Sizes:
@@ -45,7 +45,7 @@ class Sizes:
         self.model = model
         self.config = model.config
         self.batch = batch
-        self.uses_seq = False  # whether any size was computed from the length
+        self.uses_seq = False  # whether any size was computed from the sequence length
         self._seq = seq
         parameters = inspect.signature(model.forward).parameters.values()
         self.arguments = {p.name: p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
@@ -66,7 +66,7 @@ class Sizes:
         return found
 
     def config_value(self, *keys: str, of: str = "", default: Any = None) -> Any:
-        """The first value under any of `keys`, in configs `of` a modality before other configs."""
+        """The first value under any of `keys`; configs of the modality `of` are searched first."""
         words = _CONFIGS_OF.get(of, ())
         is_of = [any(word in path for word in words) for path, _ in self.configs]
         for i in sorted(range(len(is_of)), key=lambda i: not is_of[i]):
@@ -77,7 +77,7 @@ class Sizes:
         return default
 
     def config_int(self, *keys: str, of: str = "", default: int) -> int:
-        """The same for whole numbers; of a list its first item."""
+        """The value of :meth:`config_value` as an integer; of a list, its first item."""
         value = self.config_value(*keys, of=of, default=default)
         first = value[0] if isinstance(value, (list, tuple)) and value else value
         return first if isinstance(first, int) else default
@@ -94,11 +94,11 @@ class Sizes:
     # Properties of the model.
 
     def has_argument(self, name: str) -> bool:
-        """Whether ``forward`` has such an argument."""
+        """Whether ``forward`` has an argument of this name."""
         return name in self.arguments
 
     def class_ends_with(self, *suffixes: str) -> bool:
-        """Whether the name of the model's class ends with one of these, as those of heads do."""
+        """Whether the name of the model's class ends with one of `suffixes`, such as "ForCTC"."""
         return type(self.model).__name__.endswith(suffixes)
 
     @cached_property
@@ -109,7 +109,7 @@ class Sizes:
 
     @cached_property
     def first_layer(self) -> nn.Module | None:
-        """The first linear layer or convolution, which usually takes the input itself."""
+        """The first linear layer or convolution, which usually takes the model's input."""
         return next((m for m in self.model.modules() if isinstance(m, _LAYER_TYPES)), None)
 
     # Texts.
@@ -125,7 +125,7 @@ class Sizes:
         """As many tokens as the model has positions for, at most 128."""
         shape = _attribute(self.config, "axial_pos_shape")
         if shape is not None and _attribute(self.config, "axial_pos_embds"):
-            return math.prod(shape)  # Reformer trains at this length alone
+            return math.prod(shape)  # Reformer can be trained at this length only
         texts = [config for path, config in self.configs if _is_text_config(path)]
         limits = [_attribute(config, name) for config in texts for name in _POSITION_KEYS]
         known = [
@@ -134,7 +134,7 @@ class Sizes:
         return min([DEFAULT_SEQ, *known])
 
     def _position_table_sizes(self) -> Iterator[int]:
-        """Positions of tables in which the first ones, up to that of padding, are not used."""
+        """The usable positions of tables of positions that begin after their padding index."""
         for name, module in self.model.named_modules():
             if isinstance(module, nn.Embedding) and "position" in name.rpartition(".")[2]:
                 if module.padding_idx is not None:
@@ -142,13 +142,13 @@ class Sizes:
 
     @property
     def text_shape(self) -> tuple[int, ...]:
-        """The shape of token ids; heads for multiple choice take two texts for each example."""
+        """The shape of token ids; heads for multiple choice take two texts per example."""
         choices = (2,) if self.class_ends_with("ForMultipleChoice", "DoubleHeadsModel") else ()
         return (self.batch, *choices, self.seq)
 
     @cached_property
     def vocab_size(self) -> int:
-        """The smallest vocabulary of all configs: its tokens are in the others too."""
+        """The smallest vocabulary of all configs, whose tokens are valid in all of them."""
         sizes = (_attribute(config, "vocab_size") for _, config in self.configs)
         return min((n for n in sizes if isinstance(n, int) and n > 0), default=2)
 
@@ -193,7 +193,7 @@ class Sizes:
 
     @cached_property
     def is_video(self) -> bool:
-        """Whether ``pixel_values`` are videos, of several frames each."""
+        """Whether ``pixel_values`` are videos."""
         modalities = self.model.input_modalities
         only_video = "video" in modalities and "image" not in modalities
         return only_video or isinstance(self.config_value("num_frames"), int)
@@ -205,13 +205,13 @@ class Sizes:
 
     @cached_property
     def merge_size(self) -> int:
-        """How many patches are merged into one, along each side."""
+        """The number of patches that are merged into one along each side."""
         names = ("spatial_merge_size", "merge_size", "merge_kernel_size")
         return self.config_int(*names, of="image", default=2)
 
     @cached_property
     def patch_grid(self) -> tuple[int, int]:
-        """Rows and columns of an image's patches, where these are the input; whole merged ones."""
+        """Rows and columns of patches, for models that take patches; multiples of merged sizes."""
         unit = self.merge_size * self.config_int(
             "window_kernel_size", "pooling_kernel_size", default=2
         )
@@ -222,12 +222,12 @@ class Sizes:
 
     @property
     def num_patches(self) -> int:
-        """How many patches an image has."""
+        """The number of patches of an image."""
         return math.prod(self.patch_grid)
 
     @property
     def values_per_patch(self) -> int:
-        """Values in one patch: the input of the first layer for one position."""
+        """The number of values in a patch, which is the input of the first layer per position."""
         layer: Any = self.first_layer
         return (
             self.num_channels * math.prod(self.patch_size)
@@ -239,7 +239,7 @@ class Sizes:
 
     @property
     def num_samples(self) -> int:
-        """Samples of a waveform with as many frames as the length is."""
+        """Samples of a waveform that gives as many frames as the sequence length."""
         strides = self.config_value("conv_stride", of="sound")
         kernels = self.config_value("conv_kernel", of="sound")
         if not isinstance(strides, (list, tuple)) or not isinstance(kernels, (list, tuple)):
@@ -265,7 +265,7 @@ class Sizes:
             and not self.has_argument("input_ids")
             and not self._stacks_frames
         ):
-            return layer.in_features  # may be those of several frames
+            return layer.in_features  # perhaps those of several frames
         return self.config_int(*_BIN_KEYS, of="sound", default=80)
 
     @property
@@ -276,16 +276,16 @@ class Sizes:
 
     @cached_property
     def is_bins_first(self) -> bool:
-        """Whether the bins of a spectrogram are before its frames: for a convolution over time."""
+        """Whether bins come before frames in a spectrogram, as a convolution over time takes it."""
         layer = self.first_layer
         return isinstance(layer, nn.Conv1d) and layer.in_channels == self.num_bins
 
     @property
     def num_spectrogram_frames(self) -> int:
-        """Frames of a spectrogram; for some models their number is fixed."""
+        """Frames of a spectrogram; some models take a fixed number."""
         fixed = self.config_int("max_source_positions", of="sound", default=0)
         if fixed and self.is_bins_first:
-            return 2 * fixed  # a convolution halves them
+            return 2 * fixed  # a convolution halves the number
         window = 2 * self.config_int("n_window", of="sound", default=0)
         return math.ceil(self.seq / window) * window if window else self.seq
 
@@ -303,7 +303,7 @@ def _is_text_config(path: str) -> bool:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    """Height and width of a size, in any form that configs have."""
+    """Height and width from a size in any form that configs use."""
     if isinstance(size, dict):
         sides = [size[key] for key in ("height", "width") if key in size] or list(size.values())
     else:

@@ -1,7 +1,7 @@
 """Tensors of text: token ids, masks, positions, and the token ids of sound codecs.
 
-Input: sizes. Output: integer tensors. Invariant: their values are known where they are small,
-because models branch on them.
+Input: sizes. Output: integer tensors. Invariant: the values of small tensors are known, because
+models branch on them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torchfake.inspect.inputs.sizes import Sizes
 
 
 def token_ids(sizes: Sizes) -> torch.Tensor:
-    """One plain token throughout, and the end-of-text token at the end."""
+    """Token ids: one plain token repeated, then the end-of-text token."""
     ids = torch.full(sizes.text_shape, sizes.plain_token)
     ids[..., -1] = sizes.end_token
     return ids
 
 
 def token_ids_after_image(sizes: Sizes) -> torch.Tensor:
-    """Token ids after as many placeholder tokens as an image needs.
+    """Token ids that begin with as many placeholder tokens as an image needs.
 
     Raises:
-        InputsError: if the text is too short for these.
+        InputsError: if the text is too short for the placeholders.
     """
     ids, count = token_ids(sizes), sizes.config_int("num_query_tokens", default=0)
     placeholder = sizes.config_value("image_token_id", "image_token_index")
@@ -35,10 +35,10 @@ def token_ids_after_image(sizes: Sizes) -> torch.Tensor:
 
 
 def image_token_mask(sizes: Sizes) -> torch.Tensor:
-    """Which tokens of a text are an image's: the first ones.
+    """A mask of the tokens that stand for an image: the first ones.
 
     Raises:
-        InputsError: if the text is too short for these.
+        InputsError: if the text is too short for the image's tokens.
     """
     count = sizes.config_int("latent_query_num", default=1)
     _check_length(sizes, count)
@@ -54,7 +54,7 @@ def _check_length(sizes: Sizes, num_image_tokens: int) -> None:
 
 
 def attention_mask(sizes: Sizes) -> torch.Tensor | None:
-    """A mask of a text of which nothing is masked."""
+    """An attention mask of ones."""
     return readable_ones(*sizes.text_shape)
 
 
@@ -64,8 +64,8 @@ def positions(sizes: Sizes) -> torch.Tensor:
 
 
 def codebook_ids(key: str, *, additional: int = 0) -> Factory:
-    """A factory of several token ids per position: one of each codebook, as many as the config has
-    under `key`, and some additional ones.
+    """A factory of several token ids per position: one for each codebook, whose number the config
+    has under `key`, and `additional` ones.
     """
 
     def make(sizes: Sizes) -> torch.Tensor:
@@ -76,6 +76,6 @@ def codebook_ids(key: str, *, additional: int = 0) -> Factory:
 
 
 def codebook_rows(sizes: Sizes) -> torch.Tensor:
-    """Token ids of sound, the codebooks of one example one after another along the batch."""
+    """Token ids of sound, with the codebooks of each example along the batch dimension."""
     num_rows = sizes.batch * sizes.config_int("num_codebooks", of="decoder", default=1)
     return torch.full((num_rows, sizes.seq), sizes.plain_token)

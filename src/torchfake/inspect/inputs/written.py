@@ -1,8 +1,8 @@
-"""Inputs as text, for modules of the user's own: ``8,64``, ``ids=int64[8, 64]``, ``n=int64[8]=64``.
+"""Inputs written as text, for any module: ``8,64``, ``ids=int64[8, 64]``, ``n=int64[8]=64``.
 
 Input: a module, and texts of the command line. Output: the arguments of its ``forward``, as fakes.
-Invariant: a text is what summaries print of a tensor; values are unknown unless one is written, so
-nothing is assumed of integers but that the module accepts them.
+Invariant: the notation is the one in which summaries print tensors; values are unknown unless the
+text gives one.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from torchfake.inspect.inputs.example_inputs import device_of
 from torchfake.inspect.records.tensor_specs import dtype_name
 from torchfake.inspect.targets.options import any_dtype_named, num_cuda_devices, parse_value
 
-FORMS = "--input 8,64, --input int64[8,64] or --input NAME=int64[8,64], of one value as int64[8]=64"
+_FORMS = (
+    "--input 8,64, --input int64[8,64] or --input NAME=int64[8,64], of one value as int64[8]=64"
+)
 
 
 class WrittenInput(NamedTuple):
-    """One input as it was written."""
+    """One input, parsed from its text."""
 
     text: str
     name: str | None  # of the argument; None: by position
-    dtype: torch.dtype | None  # None: that of the module's parameters
+    dtype: torch.dtype | None  # None: the dtype of the module's parameters
     shape: tuple[int, ...]
-    value: Any = None  # of all its elements, if known
+    value: Any = None  # the value of all elements; None: unknown
 
     def tensor(self, default: torch.dtype, batch: int | None) -> torch.Tensor:
-        """A tensor like this, in the current mode; of another batch size if that is given."""
+        """Create the tensor in the active mode; `default` is its dtype if the text has none."""
         shape = self.shape if batch is None else (batch, *self.shape[1:])
         dtype = self.dtype or default
         if self.value is None:
-            unknown = torch.empty(shape, dtype=torch.float32)  # of integers, it has zeros
+            unknown = torch.empty(shape, dtype=torch.float32)  # fakes of integers are known zeros
             return unknown.to(dtype)
         if not _has(dtype, self.value):
             raise InputsError(f"--input {self.text!r}: {dtype_name(dtype)} has no {self.value}")
@@ -55,17 +57,17 @@ _INPUT = re.compile(
 
 
 def parse_input(text: str) -> WrittenInput:
-    """One input from its text.
+    """Parse the text of one input.
 
     Raises:
-        InputsError: if it is not of a form that is known, or there is no such dtype.
+        InputsError: if the text has none of the known forms, or the dtype does not exist.
 
     >>> parse_input("ids=int64[8, 64]")[1:]
     ('ids', torch.int64, (8, 64), None)
     """
     match = _INPUT.fullmatch(text.strip())
     if match is None:
-        raise InputsError(f"--input {text!r} is no shape: write {FORMS}")
+        raise InputsError(f"--input {text!r} is no shape: write {_FORMS}")
     sizes = match["sizes"] or match["tuple"] or match["bare"] or ""
     shape = tuple(int(size) for size in re.findall(r"\d+", sizes))
     dtype = None if match["dtype"] is None else any_dtype_named(match["dtype"])
@@ -74,7 +76,7 @@ def parse_input(text: str) -> WrittenInput:
 
 
 def _has(dtype: torch.dtype, value: float) -> bool:
-    """Whether a dtype has this value, rounded if it is of floating point."""
+    """Whether a dtype can represent a value; floating point dtypes round any value."""
     if dtype.is_floating_point or dtype.is_complex:
         return True
     if dtype is torch.bool:
@@ -94,11 +96,11 @@ class WrittenInputs:
     """The inputs of a module, written by the user.
 
     Args:
-        module: what they are for.
-        texts: one for each argument of its ``forward``, those without a name by position.
+        module: the module.
+        texts: one for each argument of its ``forward``; texts without a name are positional.
 
     Raises:
-        InputsError: if one is not understood, or they are not the arguments of ``forward``.
+        InputsError: if a text is invalid, or the texts do not match the arguments of ``forward``.
     """
 
     def __init__(self, module: nn.Module, texts: Sequence[str]) -> None:
@@ -112,14 +114,14 @@ class WrittenInputs:
 
     @property
     def batch(self) -> int:
-        """The first size of the first input that has one."""
+        """The batch size: the first dimension of the first input that has dimensions."""
         return next((each.shape[0] for each in self._inputs if each.shape), 1)
 
     def make(self, batch: int | None = None) -> tuple[Any, ...]:
-        """The inputs after the module, as ``check`` and others take them, as fakes.
+        """The inputs as fakes, as the arguments of ``check`` and others after the module.
 
         Args:
-            batch: in place of the first size of all inputs that have the size of the batch there.
+            batch: another batch size, for inputs whose first dimension has the written batch size.
         """
         with fake_mode(fake_cuda=num_cuda_devices(self._device)), self._device:
             made = [each.tensor(self._dtype, self._resized(each, batch)) for each in self._inputs]
@@ -132,7 +134,7 @@ class WrittenInputs:
 
 
 def _argument_names(module: nn.Module, inputs: Sequence[WrittenInput]) -> list[str] | None:
-    """The argument of ``forward`` that each input is; None if all are given by position."""
+    """The name of the argument of ``forward`` for each input; None if all are positional."""
     parameters = inspect.signature(module.forward).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
@@ -163,14 +165,3 @@ def _argument_names(module: nn.Module, inputs: Sequence[WrittenInput]) -> list[s
         return None
     positions = iter(free)
     return [next(positions) if each.name is None else each.name for each in inputs]
-
-
-def inputs_advice(module: nn.Module) -> str:
-    """What to write for a module for which no inputs can be made up."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    names = [p.name for p in parameters if p.default is p.empty and "VAR" not in p.kind.name]
-    listed = f" ({', '.join(names)})" if names else ""
-    return (
-        f"inputs can be generated for transformers models; for {type(module).__name__} give one "
-        f"for each argument of its forward{listed}: {FORMS}"
-    )

@@ -1,6 +1,6 @@
-"""How much memory a step takes: run on fakes, every storage followed from allocation to freeing.
+"""How much memory a step takes: runs it on fakes, and follows each storage until it is freed.
 
-Input: a module, inputs, what to train it with. Output: an :class:`Estimate`, plain data with the
+Input: a module, inputs, options of the step. Output: an :class:`Estimate`, plain data with the
 lifetimes of all storages. Invariant: bytes are those that operators request, rounded up only as the
 caller requests; scratch memory that a kernel uses while it runs belongs to no storage and is not
 counted.
@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
+from torchfake._progress import count, progress
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import Workload, check_module, workload_of
 from torchfake.inspect.inputs.given import (
@@ -29,11 +30,13 @@ from torchfake.inspect.inputs.given import (
 )
 from torchfake.inspect.inputs.resizing import BATCH, resized, size_of
 from torchfake.inspect.memory.estimate_record import Estimate as Estimate
+from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.serve import Serve, answers_of
 from torchfake.inspect.serving.passes import run_serving
 from torchfake.inspect.steps.adapters import with_adapters
-from torchfake.inspect.steps.execution import is_first_another, run_step
+from torchfake.inspect.steps.execution import run_step
 from torchfake.inspect.steps.program import is_program, run_program, workload_of_program
+from torchfake.inspect.steps.quantized import outliers_of, with_weights
 from torchfake.inspect.steps.step import (
     Loss,
     Step,
@@ -44,8 +47,8 @@ from torchfake.inspect.steps.step import (
 from torchfake.inspect.storages.cuda_memory import CUDA_ROUNDING, workspace_bytes
 from torchfake.inspect.storages.lifetimes import Lifetimes
 from torchfake.inspect.storages.storage_tracker import StorageTracker
-from torchfake.inspect.timing.commands import Command, recorder_for
-from torchfake.observe import Answer, Answerer, AnswerFunction, RunningModules
+from torchfake.inspect.timing.commands import CommandRecorder, recorder_for
+from torchfake.observe import Answerer, AnswerFunction, RunningModules
 
 
 def estimate(
@@ -60,8 +63,9 @@ def estimate(
     keep_gradients: bool = False,
     training: Any = None,
     peft: Any = None,
+    weights: str | None = None,
     device: torch.device | str | None = None,
-    gpu: str | CudaProfile | None = None,
+    gpu: str | CudaProfile | AlikeGpus | None = None,
     round_to: int | None = None,
     workspace_bytes: int | None = None,
     allocator: str | None = None,
@@ -86,7 +90,7 @@ def estimate(
         inputs: the arguments of its ``forward``; a single mapping is used as keyword arguments.
             See :func:`example_inputs`.
         optimizer: a name or class of ``torch.optim``, a function of the parameters, or an
-            optimizer of the module's parameters.
+            optimizer of the module's parameters; or ``"none"``: a training step without one.
         loss: a function of the output; by default ``output.loss``, or if there is none, the sum of
             the first output tensor that requires gradients.
         mode: ``"training"`` (forward, backward, and the optimizer if given), ``"forward"`` (forward
@@ -97,16 +101,18 @@ def estimate(
         decode: ``(prompt, new_tokens)``, two lengths: generation with a KV cache, from the pass
             over the prompt to the last token. Only the batch size of `inputs` is used then.
         accumulate: the number of micro-batches in a step, each with a forward and a backward pass
-            before the optimizer runs; `inputs` are those of one, and the loss is divided by this.
+            before the optimizer runs; `inputs` are for one micro-batch; losses are averaged.
         keep_gradients: set gradients to zero between steps, like ``zero_grad(set_to_none=False)``,
             instead of freeing them.
         training: transformers' ``TrainingArguments``: run the step of its Trainer, with their batch
             size, accumulation, checkpointing, precision, clipping and optimizer. Settings that are
             ignored are listed in ``left_out``.
         peft: a PEFT config, such as ``LoraConfig``: run the module with these adapters.
-        device: the device to run on, such as ``"cuda"``; no GPU is needed. By default the module's.
+        weights: quantize the weights first: ``"nf4"`` or ``"bnb-int8"`` (bitsandbytes), ``"int4"``,
+            ``"int8"`` or ``"fp8"`` (torchao). The library's layers are run. With `peft`, QLoRA.
+        device: the device to run on, such as ``"cuda"``, without a GPU; default: the module's.
         gpu: a profile or its name, see :func:`torchfake.profiles`; implies ``device="cuda"``.
-        round_to: round allocations up to a multiple of this; by default 512 on CUDA, otherwise 1.
+        round_to: round allocations up to a multiple of so many bytes; default: 512 on CUDA, else 1.
         workspace_bytes: the size of the cuBLAS workspaces; by default what the installed torch
             allocates on that GPU.
         allocator: options of CUDA's caching allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``, such as
@@ -148,6 +154,7 @@ def estimate(
         "keep_gradients": keep_gradients,
         "training": training,
         "peft": peft,
+        "weights": weights,
     }
     if is_program(module):
         check_program_options({**does, "serve": serve})
@@ -159,8 +166,8 @@ def estimate(
         inputs = inputs_given(
             module, inputs, batch=batch, seq=seq, input_size=input_size, labels=trains
         )
-        if serve is not None and answer is None:
-            answer = answers_of(serve)
+        if answer is None:
+            answer = answers_of(serve) or outliers_of(weights)
         workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
     step = step_of(
         workload,
@@ -176,26 +183,35 @@ def estimate(
 
 
 def _of_batch(workload: Workload, training: Any) -> Workload:
-    """With inputs of the batch that the arguments of training name."""
+    """The workload, with inputs of the batch size that the ``TrainingArguments`` name."""
     size = training.per_device_train_batch_size
     return workload if size_of(workload, BATCH) == size else resized(workload, BATCH, size)
 
 
 def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimate:
-    """Run a step on a fake copy, and account for its memory, and if asked for its time."""
-    if workload.program is not None:
-        return _measure_program(workload, step)
+    """Run a step on a fake copy; estimate its memory, and if `is_timed`, its time."""
+    gpu = "" if workload.gpu is None else workload.gpu.name
+    with progress("Running on fakes"), small_heap():
+        count(gpu)
+        if workload.program is not None:
+            return _measure_program(workload, step)
+        return _measure_module(workload, step, is_timed)
+
+
+def _measure_module(workload: Workload, step: Step, is_timed: bool) -> Estimate:
     fake_copy = workload.fake_copy()
     _check_products(fake_copy.module)
+    if step.weights is not None:
+        fake_copy = with_weights(fake_copy, step.weights)
     if step.peft is not None:
         fake_copy = with_adapters(fake_copy, step.peft)
     modules = RunningModules(fake_copy.module)
     make = partial(StorageTracker, modules, has_workspace=step.workspace_bytes is not None)
-    device = fake_copy.device
-    tracker = make(recorder_for(device) if is_timed else None)
-    first = make() if is_first_another(step) else None
+    first = make() if step.keep_gradients else None
     cache = None
     with fake_copy.mode():
+        device = fake_copy.device
+        tracker = make(recorder_for(device) if is_timed else None)
         if step.serve is None:
             run_step(step, fake_copy, tracker, first)
         else:
@@ -208,20 +224,21 @@ def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimat
         device=device,
         workload=workload,
         step=step,
-        answers=fake_copy.answers,
-        commands=tracker.recorded_commands,
+        answerer=fake_copy.answerer,
+        commands=tracker.commands,
+        loss=tracker.loss,
     )
     return found if cache is None else replace(found, cache=cache)
 
 
 def _check_products(module: nn.Module) -> None:
-    """Refuse weights that CUDA has no kernel for, though their shapes would do.
+    """Refuse weights in a dtype that CUDA's matrix products have no kernel for.
 
     Raises:
-        InputsError: if a plain linear layer on CUDA is in 8 bits: addmm_cuda is not implemented.
+        InputsError: if a plain linear layer on CUDA has 8-bit floating point weights.
     """
     for name, child in module.named_modules():
-        if type(child) is nn.Linear and child.weight.is_cuda:
+        if type(child) is nn.Linear and child.weight.device.type == "cuda":
             dtype = child.weight.dtype
             if dtype.is_floating_point and dtype.itemsize < 2:
                 raise InputsError(
@@ -242,7 +259,7 @@ def _measure_program(workload: Workload, step: Step) -> Estimate:
         device=run.device,
         workload=workload,
         step=replace(step, mode=run.mode),
-        answers=tuple(answerer.answers),
+        answerer=answerer,
         commands=run.commands,
     )
 
@@ -256,21 +273,23 @@ def account(
     device: torch.device,
     workload: Workload,
     step: Step,
-    answers: tuple[Answer, ...] = (),
-    commands: tuple[Command, ...] = (),
+    answerer: Answerer,
+    commands: CommandRecorder | None,
+    loss: str | None = None,
 ) -> Estimate:
-    """The memory of a step that was run.
+    """The estimate of a step that was run.
 
     Args:
-        lives: of the storages on all devices.
+        lives: the lifetimes of the storages on all devices.
         ops: all operators that ran.
-        first: lifetimes in the first step, if later ones are not the same.
-        class_name: of the module.
-        device: that the estimate is of; for others only peaks are kept.
-        workload: what was run.
-        step: and how.
-        answers: to what it asked.
-        commands: what it has put on streams.
+        first: the lifetimes in the first step, if later steps differ from it.
+        class_name: the name of the module's class.
+        device: the device that the estimate is for; of other devices only the peaks are kept.
+        workload: the module and inputs that were run.
+        step: the options of the step.
+        answerer: lists the answers given to questions about unknown values.
+        commands: the recorder of the commands that the step put on streams.
+        loss: what the backward pass began with, as text.
     """
     profile = workload.profile if device.type == "cuda" else None
     return Estimate(
@@ -286,9 +305,10 @@ def account(
         lives=lives.rows(lives.on_device(device)),
         subject=workload,
         step=step,
-        answers=answers,
+        answers=tuple(answerer.answers),
         first_lives=None if first is None else first.rows(first.on_device(device)),
-        commands=commands,
+        commands=() if commands is None else tuple(commands.commands),
+        loss=loss,
     )
 
 

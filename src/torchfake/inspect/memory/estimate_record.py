@@ -1,36 +1,39 @@
-"""What an estimate has: the peak, the bytes at every moment, by category and by module.
+"""The record of an estimate: the peak, the bytes at every moment, by category and by module.
 
-Input: the lifetimes of the storages of a step, and what CUDA takes in addition. Output: an
+Input: the lifetimes of the storages of a step, and the workspaces of CUDA. Output: an
 :class:`Estimate`, plain data. Invariant: bytes are those that operators request, rounded up only as
-the caller requests; what the caching allocator makes of them is in ``reserved``.
+the caller requests; the memory that the caching allocator reserves is computed in ``reserved``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict
 from torchfake.inspect.contents.experts import Active, active_parameters, active_to_dict
 from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.memory.counted import Counted, counted_with
 from torchfake.inspect.memory.left_out import left_out_of
 from torchfake.inspect.memory.reserved import ReservedMemory
 from torchfake.inspect.records.messages import answers_to_dict
 from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.serving.cache_record import ServedCache
-from torchfake.inspect.steps.step import (
-    Step,
-)
+from torchfake.inspect.steps.adapters import adapters_text
+from torchfake.inspect.steps.step import Step
+from torchfake.inspect.storages.cuda_memory import cublas_workspace_bytes
 from torchfake.inspect.storages.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
-from torchfake.inspect.timing.commands import Command
+from torchfake.inspect.storages.scratch import lifetimes_on, sizes_on
+from torchfake.inspect.timing.commands import Command, uncounted_commands
 from torchfake.inspect.timing.schedule import Schedule, schedule_of
 from torchfake.observe import Answer, SourceLocation
 
 _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
-"""Phases in which operators are called by the user's code, so that a line of it is known."""
+"""Phases in which the user's code calls the operators, so that the calling line is known."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,11 @@ class Peak:
     """The event after which the most memory is held."""
 
     num_bytes: int
-    event: int  # allocations and deallocations before it
-    phase: str  # of the step: "forward", "backward", "optimizer", ...
-    module: str  # the full name of the one that ran, forward or backward; "" for none
-    op: str  # that made the last allocation; "" if nothing was allocated after the start
-    line: str  # of the user's code that called it; "" where that is not known
+    event: int  # the number of allocations and deallocations before the peak
+    phase: str  # the phase of the step: "forward", "backward", "optimizer", ...
+    module: str  # the full name of the module that ran, forward or backward; "" for none
+    op: str  # the operator that allocated last; "" if nothing was allocated after the start
+    line: str  # the line of the user's code that called the operator; "" if it is not known
     by_category: dict[str, int]  # bytes, the largest first; they add up to num_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,45 +72,85 @@ class Timeline:
 class Estimate(ReservedMemory, Record):
     """The memory of one step on one device."""
 
-    class_name: str  # of the module
+    class_name: str  # the name of the module's class
     mode: str  # "training", "forward", "inference", "generation" or "serving"
-    device: str  # that the numbers are of: the one with most parameter bytes
-    gpu: CudaProfile | None  # what it is, if it is a CUDA device
-    round_to: int  # bytes
+    device: str  # the device that the numbers are for: the one with most parameter bytes
+    gpu: CudaProfile | None  # the profile of `device`, if it is a CUDA device
+    round_to: int  # allocations are rounded up to a multiple of so many bytes
     workspace_bytes: int  # of cuBLAS; held throughout, in the category "workspace"
-    elsewhere: dict[str, int]  # peak bytes on other devices, not counted above
+    elsewhere: dict[str, int]  # peak bytes on other devices, which no other field counts
     lives: Lifetimes = field(compare=False)  # of the storages on `device`
-    subject: Workload = field(compare=False)  # what was run
-    step: Step = field(compare=False)  # and how
+    subject: Workload = field(compare=False)  # the module and inputs that were run
+    step: Step = field(compare=False)  # the options of the step
     answers: tuple[Answer, ...] = field(default=(), compare=False)
-    """To questions about values that do not exist."""
+    """The answers given to questions about unknown values."""
     first_lives: Lifetimes | None = field(default=None, compare=False)
-    """Of the first call of a step of the user's own."""
-    cache: ServedCache | None = None  # what is cached for those who are served
+    """The lifetimes in the first step, if later steps differ from it."""
+    cache: ServedCache | None = None  # the cache of all users, when a model is served
     commands: tuple[Command, ...] = field(default=(), compare=False)
-    """What the step puts on the streams of a GPU, in order."""
+    """The commands that the step puts on the streams of a GPU, in order."""
+    loss: str | None = None  # of a training step, as text: "the output's loss"
+
+    def on(self, gpu: CudaProfile) -> Estimate:
+        """The estimate for another GPU on which the step runs alike."""
+        assert self.gpu is not None
+        first = self.first_lives
+        return replace(
+            self,
+            gpu=gpu,
+            subject=replace(self.subject, gpu=gpu, alike=None),
+            workspace_bytes=self._workspace_on(gpu),
+            lives=lifetimes_on(self.lives, self.gpu, gpu),
+            first_lives=None if first is None else lifetimes_on(first, self.gpu, gpu),
+        )
+
+    def kind_on(self, gpu: CudaProfile) -> Any:
+        """A key that is equal for GPUs on which all allocations are the same."""
+        tables = (self.lives, *(() if self.first_lives is None else (self.first_lives,)))
+        return self._workspace_on(gpu), *(sizes_on(lives, gpu) for lives in tables)
+
+    def _workspace_on(self, gpu: CudaProfile) -> int:
+        if self.gpu is None or self.step.workspace_bytes is not None:
+            return self.workspace_bytes
+        number = self.workspace_bytes // cublas_workspace_bytes(self.gpu)
+        return number * cublas_workspace_bytes(gpu)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
-        """What a real run does, or holds, that this does not: hooks that were not run, what
-        ``torch.compile`` would do, settings that are not followed; a line each.
+        """What a real run does or holds and the estimate leaves out, such as hooks of parameters,
+        the effect of ``torch.compile``, or settings that are not followed; one line each.
         """
         return left_out_of(self.subject, self.step, {*self.lives.op}, self.device)
 
     @cached_property
+    def counted(self) -> Counted:
+        """What was counted: the kind of step, the optimizer, the sizes of the inputs."""
+        return counted_with(self.subject, self.step)
+
+    @cached_property
     def schedule(self) -> Schedule | None:
-        """When each kernel of the step runs; None on a CPU, on a GPU of your own, for generation
-        and serving, of which not all passes are run, and where a search ran it for its memory.
+        """When each kernel of the step runs. None on a CPU or a GPU described by the user, for
+        generation and serving, of which not all passes are run, and if the step was not timed.
         """
         is_step = self.step.decode is None and self.step.serve is None
         if self.gpu is None or not is_step or not self.commands:
             return None
         return schedule_of(self.commands, self.gpu)
 
+    @cached_property
+    def uncounted(self) -> tuple[Uncounted, ...]:
+        """The operators on the GPU whose FLOPs are not known: their time is that of the bytes they
+        move.
+        """
+        return uncounted_commands(self.commands)
+
     @property
     def step_seconds(self) -> float | None:
-        """The time of a step, from the second step on; see docs/time.md for its error."""
-        return None if self.schedule is None else self.schedule.seconds
+        """The time of a step, from the second step on; docs/time.md gives the error. None if that
+        is not known; what the GPU takes at least is then ``schedule.seconds``.
+        """
+        schedule = self.schedule
+        return None if schedule is None or schedule.is_lower_bound else schedule.seconds
 
     @cached_property
     def active(self) -> Active | None:
@@ -128,7 +171,7 @@ class Estimate(ReservedMemory, Record):
 
     @cached_property
     def sizes(self) -> Array:
-        """Bytes of each storage, int64: rounded."""
+        """Bytes of each storage, rounded up to a multiple of `round_to`, int64."""
         return self._rounded(self.lives)
 
     def _rounded(self, lives: Lifetimes) -> Array:
@@ -137,7 +180,7 @@ class Estimate(ReservedMemory, Record):
 
     @cached_property
     def born(self) -> Array:
-        """The event at which each storage is allocated, int64; optimizer state at the start."""
+        """The event at which each storage is allocated, int64; 0 for state of the optimizer."""
         is_state = self.lives.category == CATEGORIES.index("optimizer state")
         return np.where(is_state, 0, self.lives.allocated_at)
 
@@ -145,7 +188,7 @@ class Estimate(ReservedMemory, Record):
         """Bytes held after each event, from the second step on, int64 [events].
 
         Args:
-            mask: which storages to count, bool; all, if not given.
+            mask: which storages to count, bool; by default all.
         """
         sizes = self.sizes if mask is None else np.where(mask, self.sizes, 0)
         return self.lives.held_bytes(self.born, sizes)
@@ -184,10 +227,10 @@ class Estimate(ReservedMemory, Record):
 
     @cached_property
     def by_module(self) -> dict[str, dict[str, int]]:
-        """Bytes at the peak by the full name of their module, and by category.
+        """Bytes at the peak, by the full name of the module and by category.
 
         A module's bytes do not include those of its children; `tree` of a summary has the hierarchy
-        to add them up. "" is the root, and what belongs to no module.
+        to add them up. "" is the root, and storages that belong to no module.
         """
         found: dict[str, dict[str, int]] = {}
         lives = self.lives
@@ -208,7 +251,7 @@ class Estimate(ReservedMemory, Record):
         return Timeline(
             tuple(CATEGORIES[i] for i in present),
             np.stack(columns, axis=1) if columns else np.zeros((0, 0), dtype=np.int64),
-            np.maximum.accumulate(phase),  # a deallocation is of the phase that is going on
+            np.maximum.accumulate(phase),  # a deallocation belongs to the phase that is running
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -216,6 +259,8 @@ class Estimate(ReservedMemory, Record):
         return {
             "class_name": self.class_name,
             "mode": self.mode,
+            **({} if self.loss is None else {"loss": self.loss}),
+            **self.counted.to_dict(),
             "device": self.device,
             "gpu": None if self.gpu is None else self.gpu.name,
             "peak_bytes": self.peak_bytes,
@@ -227,9 +272,11 @@ class Estimate(ReservedMemory, Record):
             **self.reserved_to_dict(),
             "schedule": None if self.schedule is None else self.schedule.to_dict(),
             "elsewhere": self.elsewhere,
+            **uncounted_to_dict(self.uncounted),
             **({"left_out": list(self.left_out)} if self.left_out else {}),
             **active_to_dict(self.active),
             **self._serving_to_dict(),
+            **self._changes_to_dict(),
             **answers_to_dict(self.answers),
         }
 
@@ -238,8 +285,13 @@ class Estimate(ReservedMemory, Record):
             return {}
         return {"serve": self.step.serve.to_dict(), "cache": self.cache.to_dict()}
 
+    def _changes_to_dict(self) -> dict[str, Any]:
+        weights, peft = self.step.weights, self.step.peft
+        found = {} if weights is None else {"weights": weights}
+        return found if peft is None else {**found, "adapters": adapters_text(peft)}
+
     def to_pandas(self) -> Any:
-        """One row for each storage, as a pandas DataFrame; `born` and `died` are events.
+        """The lifetimes as a pandas DataFrame, one row per storage; `born` and `died` are events.
 
         Raises:
             MissingExtraError: if pandas is not installed.

@@ -1,8 +1,8 @@
-"""What an estimate leaves out of a real run, a line each.
+"""What an estimate leaves out of a real run, one line each.
 
-Input: what was run, how, and the operators that allocated. Output: lines, none where nothing is
-known to be left out. Invariant: what is copied without effect, or run in another way than the user
-runs it, has a line.
+Input: the workload, the step, and the operators that allocated memory. Output: lines of text.
+Invariant: whatever the fake copy does not run, or runs differently from the user's program, has a
+line.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torchfake.observe import is_replicated
 
 
 def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> tuple[str, ...]:
-    """The lines for a step.
+    """What the estimate of a step leaves out, one line each.
 
     Args:
-        workload: what was run.
-        step: and how.
+        workload: the module and inputs that were run.
+        step: the options of the step.
         ops: names of the operators that allocated memory.
-        device: where.
+        device: the device that the estimate is for.
     """
     reached = Reached(workload.program or workload.module)
     modules = [child for _, module in reached.modules for child in module.modules()]
@@ -57,7 +57,7 @@ def _of_servers(serve: Serve) -> Iterator[str]:
 
 
 def _compiled(modules: list[nn.Module], reached: Reached) -> Iterator[str]:
-    """``torch.compile(module)``, ``module.compile()`` and ``torch.compile(function)``."""
+    """A line if ``torch.compile`` or ``module.compile()`` has compiled a module or function."""
     wrapped = sum(type(module).__name__ == "OptimizedModule" for module in modules)
     called = sum(getattr(module, "_compiled_call_impl", None) is not None for module in modules)
     made = sum(hasattr(function, "_torchdynamo_orig_callable") for function in reached.functions)
@@ -77,10 +77,8 @@ def _replicated(modules: list[nn.Module]) -> Iterator[str]:
 
 
 def _without_fakes(modules: list[nn.Module], step: Step, device: str) -> Iterator[str]:
-    """Kernels of the CPU that keep other tensors than their operators, one by one, do."""
-    if device != "cpu":
-        return
-    if any(isinstance(module, nn.RNNBase) for module in modules):
+    """Fused kernels, which allocate other tensors than the operators they replace."""
+    if device == "cpu" and any(isinstance(module, nn.RNNBase) for module in modules):
         yield "recurrent layers on the CPU: run operator by operator; oneDNN saves other tensors"
     encodes = any(isinstance(module, nn.TransformerEncoderLayer) for module in modules)
     if encodes and step.mode == "inference":
@@ -93,7 +91,7 @@ def _of_kernels(ops: set[str], device: str) -> Iterator[str]:
 
 
 def _of_rocm(workload: Workload, ops: set[str]) -> Iterator[str]:
-    """What is known of CUDA's kernels and not of AMD's."""
+    """Scratch memory that is modelled for CUDA's kernels but not for AMD's."""
     if workload.gpu is None or workload.gpu.backend != ROCM:
         return
     yield (
@@ -105,7 +103,7 @@ def _of_rocm(workload: Workload, ops: set[str]) -> Iterator[str]:
 
 
 def _hooks(module: nn.Module, optimizer: Any) -> Iterator[str]:
-    """Those that are not copied."""
+    """Hooks that the fake copy does not have."""
     hooked = sum(any(hooks_of(parameter)) for parameter in module.parameters())
     if hooked:
         yield (
@@ -113,6 +111,6 @@ def _hooks(module: nn.Module, optimizer: Any) -> Iterator[str]:
             "are"
         )
     if isinstance(optimizer, Optimizer):
-        own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-        if any(own):
+        names = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+        if any(getattr(optimizer, name, None) for name in names):
             yield "hooks of the optimizer: not run; in a step that is a function of yours they are"

@@ -1,8 +1,7 @@
-"""What an estimate says of reserved memory: the step's allocations, sent through the allocator.
+"""Reserved memory: the allocations of a step, replayed through a model of the caching allocator.
 
 Input: the lifetimes of a step's storages. Output: the part of an :class:`Estimate` that is about
-the caching allocator and what is above it. Invariant: a CPU has no such allocator: all is None
-there.
+reserved memory. Invariant: a CPU has no caching allocator, so all properties are None for it.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from torchfake.inspect.allocator.caching_allocator import CachingAllocator
 from torchfake.inspect.allocator.device_memory import DeviceMemory
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES
 from torchfake.inspect.allocator.replay import Reserved, Run, replay
+from torchfake.inspect.allocator.settings import UNLIMITED
 from torchfake.inspect.allocator.snapshot import Frame, snapshot_of
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.storages.cuda_memory import is_matrix_product
@@ -42,44 +42,52 @@ class ReservedMemory:
 
     @property
     def peak_reserved_bytes(self) -> int | None:
-        """The most that the caching allocator holds, as ``torch.cuda.max_memory_reserved()``: in
-        step after step, until none reserves more. None if the device is not a CUDA device.
+        """Peak bytes that the caching allocator reserves, as ``torch.cuda.max_memory_reserved()``:
+        steps are repeated until none reserves more. None if the device is not a CUDA device.
         """
         return None if self.reserved is None else self.reserved.peak_reserved_bytes
 
     @property
     def fragmentation_bytes(self) -> int | None:
-        """What of the peak of reserved memory was not allocated when it was reached."""
+        """Bytes that were reserved but not allocated when the peak of reserved memory occurred."""
         return None if self.reserved is None else self.reserved.fragmentation_bytes
 
     @property
     def nvidia_smi_bytes(self) -> int | None:
-        """The most that ``nvidia-smi`` would show for the process: what is reserved, and the CUDA
-        context, for which a round 512 MiB are taken.
+        """Peak bytes that ``nvidia-smi`` would show for the process: reserved memory, and a round
+        512 MiB for the CUDA context.
         """
         reserved = self.peak_reserved_bytes
         return None if reserved is None else reserved + CONTEXT_BYTES
 
     @cached_property
     def reserved(self) -> Reserved | None:
-        """What the caching allocator does, if the device has all the memory it asks for."""
+        """Reserved memory on a device with unlimited memory; None without a GPU."""
         return None if self.gpu is None else self._replay(DeviceMemory(None, self._total))[0]
 
     def reserved_within(self, capacity_bytes: int, total_bytes: int | None = None) -> Reserved:
-        """What the caching allocator does with so much memory: it releases what it caches before it
-        gives up; ``fits`` says whether it did not have to.
+        """Reserved memory on a device with limited memory: the allocator releases cached blocks
+        before it fails; ``fits`` of the result says whether the step succeeds.
 
         Args:
-            capacity_bytes: what the allocator can get.
-            total_bytes: what the device has in all; as the GPU has it, if not given.
+            capacity_bytes: memory that the allocator can get.
+            total_bytes: memory of the device; by default that of the GPU.
         """
-        return self._replay(DeviceMemory(capacity_bytes, total_bytes or self._total))[0]
+        settings, known = self.step.allocator, vars(self).get("reserved")
+        is_plain = settings.per_process_memory_fraction == 1.0
+        is_plain = is_plain and settings.max_split_bytes == UNLIMITED
+        if is_plain and known is not None and known.peak_reserved_bytes <= capacity_bytes:
+            return known  # type: ignore[no-any-return]
+        found = self._replay(DeviceMemory(capacity_bytes, total_bytes or self._total))[0]
+        if is_plain and found.fits and not found.num_retries:  # no request was refused
+            vars(self)["reserved"] = found
+        return found
 
     def snapshot(self) -> dict[str, Any]:
         """A memory snapshot of the steps, in the format of ``torch.cuda.memory._snapshot()``.
 
-        Pickled (:meth:`write_snapshot`), it is shown by https://pytorch.org/memory_viz and by
-        ``torch.cuda._memory_viz``. An allocation's frames are its operator, its module and the line
+        https://pytorch.org/memory_viz and ``torch.cuda._memory_viz`` show the pickled snapshot
+        (:meth:`write_snapshot`). An allocation's frames are its operator, its module and the line
         of your code; times are the numbers of the actions.
 
         Raises:
@@ -105,7 +113,7 @@ class ReservedMemory:
         Path(path).write_bytes(data)
 
     def reserved_to_dict(self) -> dict[str, Any]:
-        """The figures, ready for JSON."""
+        """The figures of reserved memory, as a dict for JSON."""
         return {
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "fragmentation_bytes": self.fragmentation_bytes,
@@ -125,7 +133,7 @@ class ReservedMemory:
 
     @cached_property
     def _run(self) -> Run:
-        # a program's first step was tracked for itself: it has asked for the workspaces
+        # if the first step was tracked separately, that step has allocated the workspaces
         num_bytes = 0 if self.first_lives is not None else self.workspace_bytes
         return _run_of(self.lives, num_bytes, self.step.mode)
 
@@ -136,7 +144,7 @@ class ReservedMemory:
         return _run_of(self.first_lives, self.workspace_bytes, self.step.mode)
 
     def _frames(self) -> Iterator[list[Frame]]:
-        """Of each storage, innermost first."""
+        """The stack frames of each storage's allocation, innermost first."""
         lives = self.lives
         known: dict[Any, list[Frame]] = {}
         rows = zip(lives.op, lives.module, lives.category.tolist(), lives.location, strict=True)
@@ -147,7 +155,7 @@ class ReservedMemory:
 
 
 def _run_of(lives: Lifetimes, workspace_bytes: int, mode: str) -> Run:
-    # a cache that later passes of generation find was not there before the first
+    # the KV cache that a later pass of generation finds has another phase: it is not old
     is_old = np.array([op == "" for op in lives.op], dtype=bool)
     is_old &= lives.phase == PHASES.index("start")
     return Run(
@@ -178,8 +186,8 @@ def _frame(filename: str, name: str, line: int = 0) -> Frame:
 
 
 def _workspaces(lives: Lifetimes, num_bytes: int, mode: str) -> tuple[tuple[int, int], ...]:
-    """When the workspaces of cuBLAS are asked for: each thread's at its first matrix product, by
-    ``getCUDABlasWorkspace`` in aten/src/ATen/cuda/CublasHandlePool.cpp; they are never freed.
+    """The event and bytes of each cuBLAS workspace: a thread's is allocated at its first product
+    (``getCUDABlasWorkspace`` in aten/src/ATen/cuda/CublasHandlePool.cpp) and never freed.
     """
     backward = lives.phase == PHASES.index("backward")
     threads = [~backward, backward] if mode == "training" else [~backward]

@@ -1,8 +1,8 @@
-"""The plan to try where a model fits on no single GPU, as a command and as a call to paste.
+"""The plan to try if a model fits on no single GPU, as a command and as a call to paste.
 
 Input: an estimate, and the largest GPU that was tried. Output: a :class:`Layout`, and its text.
-Invariant: the number of GPUs is a rough one, enough for what FSDP2 shards, for the activations of a
-sample and for the block that is gathered; what is held exactly is for ``plan`` to say.
+Invariant: the number of GPUs is approximate: enough for the states that FSDP2 shards, the
+activations of one sample and the gathered blocks; ``plan`` gives exact figures.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.errors import InputsError
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
 from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.steps.step import NO_OPTIMIZER
 from torchfake.inspect.storages.lifetimes import PHASES
 
 _MOST_GPUS = 1 << 14
-_FULL = 0.8  # of the memory of a GPU: what is counted here is rough
+_FULL = 0.8  # share of a GPU's memory to fill, since the sizes counted here are approximate
 _STATE_CATEGORIES = ("parameters", "gradients", "optimizer state", "workspace", "inputs")
 
 
 class Layout(NamedTuple):
-    """How a model that fits on no GPU may be trained on several."""
+    """How a model that fits on no single GPU may be trained on several."""
 
     num_gpus: int
     gpu: str
-    batch: int | None  # samples of a GPU
+    batch: int | None  # samples per GPU
     seq: int | None
     optimizer: str
     precision: str
@@ -38,13 +39,13 @@ class Layout(NamedTuple):
 
 
 def layout_for(estimate: Estimate, name: str, gpu: CudaProfile, usable_bytes: int) -> Layout:
-    """FSDP2 on as many of these GPUs as the states of training need, a power of two.
+    """FSDP2 on as many GPUs as the training states need, rounded up to a power of two.
 
     Args:
-        estimate: of a step that does not fit.
-        name: of the GPU.
-        gpu: its profile.
-        usable_bytes: of its memory.
+        estimate: the estimate of a step that does not fit.
+        name: the name of the GPU.
+        gpu: the profile of the GPU.
+        usable_bytes: memory of one GPU that the caching allocator can use.
     """
     module, trains = estimate.subject.module, estimate.mode == "training"
     precision = _precision(estimate)
@@ -58,13 +59,14 @@ def layout_for(estimate: Estimate, name: str, gpu: CudaProfile, usable_bytes: in
     while states > number * max(room, 0) and number < _MOST_GPUS:
         number *= 2
     each = None if batch is None else max(1, batch // number)
-    optimizer = estimate.step.optimizer
+    optimizer = estimate.step.optimizer if trains else "adamw"
+    optimizer = NO_OPTIMIZER if optimizer is None else optimizer
     optimizer = optimizer if isinstance(optimizer, str) else "adamw"
     return Layout(number, name, each, seq, optimizer, precision, checkpoint)
 
 
 def command(layout: Layout, target: str, options: Sequence[str], inputs: Sequence[str]) -> str:
-    """``torchfake plan TARGET --gpus 16 ...``, with more options of the user's."""
+    """The command ``torchfake plan TARGET --gpus 16 ...``, with the user's options and inputs."""
     words = ["torchfake", "plan", target, *options, "--gpus", str(layout.num_gpus)]
     words += ["--gpu", layout.gpu]
     if layout.batch is not None:
@@ -80,8 +82,8 @@ def command(layout: Layout, target: str, options: Sequence[str], inputs: Sequenc
 
 
 def call(layout: Layout, estimate: Estimate) -> tuple[str, ...]:
-    """The same in Python, for a module that the user has as ``model``, and its ``inputs``."""
-    made_up = hasattr(estimate.subject.kwargs, "resized")  # of example_inputs
+    """The Python code that plans a layout of the user's ``model``, with its ``inputs``."""
+    made_up = hasattr(estimate.subject.kwargs, "resized")  # inputs from example_inputs
     inputs = "inputs"
     if made_up:
         sizes = "" if layout.seq is None else f", seq={layout.seq}"
@@ -99,7 +101,7 @@ def call(layout: Layout, estimate: Estimate) -> tuple[str, ...]:
 
 
 def _precision(estimate: Estimate) -> str:
-    """The one of ``plan`` that the step has: its parameters' dtype, unless autocast was on."""
+    """The value of ``plan``'s option `precision` that corresponds to the step."""
     dtypes = {p.dtype for p in estimate.subject.module.parameters()}
     if dtypes == {torch.bfloat16}:
         return "bf16"
@@ -115,7 +117,7 @@ def _size(estimate: Estimate, name: str) -> int | None:
 
 
 def _activation_bytes(estimate: Estimate) -> int:
-    """The most that the passes hold beside what is there between steps."""
+    """Peak bytes in the forward and backward passes, without the state kept between steps."""
     timeline = estimate.timeline
     columns = [i for i, name in enumerate(timeline.categories) if name not in _STATE_CATEGORIES]
     in_passes = timeline.phase != PHASES.index("optimizer")
@@ -123,13 +125,13 @@ def _activation_bytes(estimate: Estimate) -> int:
 
 
 def _state_bytes(module: nn.Module, precision: str) -> int:
-    """Parameters, gradients, AdamW's two moments, and what it takes while it runs."""
+    """Bytes of parameters, gradients, AdamW's two moments, and the temporaries of its step."""
     each = 10 if precision == "bf16" else 20
     return each * sum(p.numel() for p in module.parameters())
 
 
 def _gathered_bytes(module: nn.Module) -> int:
-    """What FSDP2 holds whole at once: what is in no block, and two blocks, with gradients."""
+    """Bytes that FSDP2 holds unsharded, with gradients: all outside of blocks, and two blocks."""
     lists = (nn.ModuleList, nn.Sequential)
     blocks = [child for part in module.modules() if isinstance(part, lists) for child in part]
     sizes = {id(p): p.numel() for p in module.parameters()}
@@ -144,6 +146,11 @@ def _numel(module: nn.Module) -> int:
 
 
 def may_be_planned(estimate: Estimate) -> bool:
-    """Whether ``plan`` runs such a step: of a module, not of a function of the user's own."""
+    """Whether ``plan``, which plans training, may be advised: for a module's training step without
+    TrainingArguments, adapters or quantized weights, whose states are not those counted here.
+    """
+    if estimate.mode != "training":
+        return False
     step: Any = estimate.step
-    return estimate.subject.program is None and step.training is None and step.peft is None
+    options = (estimate.subject.program, step.training, step.peft, step.weights)
+    return all(option is None for option in options)

@@ -1,7 +1,6 @@
-"""Parts of messages: an error on one line, and what was answered.
+"""Parts of messages: an error on one line, and the answers to questions about unknown values.
 
-Input: an error; answers. Output: text to put into a
-message. Invariant: the text has no line break, and a bounded length.
+Input: an error; answers. Output: text for a message. Invariant: the text has no line break.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchfake.errors import printable
+from torchfake.errors import MissingExtraError, TargetError, TorchFakeError, printable
 from torchfake.observe import Answer
 
 
@@ -21,11 +20,24 @@ def one_line(error: BaseException, *, limit: int = 400) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def import_refused(name: str, error: BaseException) -> TorchFakeError:
+    """The error to raise where `name` cannot be imported: it names a package that is missing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        missing = getattr(cause, "name", None) if isinstance(cause, ModuleNotFoundError) else None
+        if missing is not None:
+            package = missing.partition(".")[0]
+            needs = f"{name} needs {package}, which is not installed: pip install {package}"
+            return MissingExtraError(needs)
+        cause = cause.__cause__ or cause.__context__
+    return TargetError(f"{name} could not be imported: {one_line(error)}")
+
+
 def answers_to_dict(answers: Sequence[Answer]) -> dict[str, Any]:
-    """What was answered, ready for JSON: a line each. Nothing if nothing was."""
+    """The answers as a dict for JSON, one line each; an empty dict if there are none."""
     return {"answers": list(map(str, answers))} if answers else {}
 
 
 def answer_lines(answers: Sequence[Answer]) -> list[tuple[str, str]]:
-    """The same as lines of a name and a text each."""
+    """The answers as lines, each a name and a text; only the first line has a name."""
     return [("" if i else "answered", str(answer)) for i, answer in enumerate(answers)]

@@ -1,8 +1,7 @@
-"""Full names of modules and tensors, and many of them in one text: ``layers.0-31.weight``.
+"""Full names of modules and tensors, and many names as one text: ``layers.0-31.weight``.
 
-Input: names. Output: names and texts that stand for several. Invariant: a text stands for every
-number of each of its ranges combined with every number of the others, and all of those names were
-given.
+Input: names. Output: names, and texts with ranges that stand for several names. Invariant: a text
+with several ranges stands for their Cartesian product, and all of these names were given.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 Numbers = tuple[str, ...]
 Pattern = tuple[str | None, ...]
-"""The parts of a name, None in place of each number."""
+"""The parts of a name, with None in place of each number."""
 
 
 def join_name(path: str, name: str) -> str:
@@ -21,7 +20,7 @@ def join_name(path: str, name: str) -> str:
 
 
 def name_and_ancestors(name: str) -> Iterator[str]:
-    """A full name and those of all modules that contain it; the root's, "", is last.
+    """A full name, and the names of all modules that contain it, up to the root's, "".
 
     >>> list(name_and_ancestors("layers.3.mlp"))
     ['layers.3.mlp', 'layers.3', 'layers', '']
@@ -33,7 +32,7 @@ def name_and_ancestors(name: str) -> Iterator[str]:
 
 
 def index_ranges(names: tuple[str, ...]) -> str:
-    """``0-23``, ``1, 3, ... 47`` or ``0-2, 5``: the names of siblings, abbreviated.
+    """The names of siblings, abbreviated: ``0-23``, ``1, 3, ... 47`` or ``0-2, 5``.
 
     >>> index_ranges(("0", "1", "2", "5"))
     '0-2, 5'
@@ -55,9 +54,9 @@ def index_ranges(names: tuple[str, ...]) -> str:
 
 
 def fold_names(names: Iterable[str]) -> list[tuple[str, int]]:
-    """Names that differ in numbers alone as one text, with how many names it stands for.
+    """Fold names that differ only in numbers into texts, each with the number of names in it.
 
-    The texts are in the order of the first name of each pattern.
+    The texts are in the order in which the patterns first occur.
 
     >>> fold_names(["h.0.w", "h.0.b", "h.1.w", "h.1.b", "h.2.w", "norm.w"])
     [('h.0-2.w', 3), ('h.0-1.b', 2), ('norm.w', 1)]
@@ -80,7 +79,7 @@ def _filled(pattern: Pattern, ranges: tuple[str, ...]) -> str:
 
 
 def _products(numbers: list[Numbers]) -> list[tuple[tuple[str, ...], int]]:
-    """The same tuples as products of ranges: first numbers with equal tails are merged."""
+    """Tuples of numbers as products of ranges; first numbers with equal tails are merged."""
     if not numbers[0]:
         return [((), 1)]
     tails: dict[str, list[Numbers]] = {}

@@ -1,7 +1,7 @@
-"""Where classes of records were when they could first be pickled: pickles of them load.
+"""Earlier modules of record classes, so that old pickles load.
 
-Input: none. Output: the names of modules that have moved since, for pickles. Invariant: a name in a
-pickle is a file format: a line here stays.
+Input: none. Output: the present module for each earlier one, published for pickles. Invariant: a
+name in a pickle is a file format, so a line here is never removed.
 """
 
 from torchfake._core.pickle_names import publish_module
@@ -9,7 +9,8 @@ from torchfake._core.pickle_names import publish_module
 HOMES = {
     "describe.tensor_specs": "records.tensor_specs",
     "estimates": "memory.estimate_record",
-    **{name: f"memory.{name}" for name in ("fit", "reserved", "search", "several_gpus")},
+    "fit": "memory.fit_record",
+    **{name: f"memory.{name}" for name in ("reserved", "search", "several_gpus")},
     **{
         name: f"contents.{name}"
         for name in ("changes", "diff", "experts", "renames", "tree", "weights")
@@ -19,7 +20,7 @@ HOMES = {
     "run.step": "steps.step",
     "run.workload": "copies.workload",
 }
-"""By the module in ``torchfake.inspect`` in which a class was."""
+"""The present module by the earlier one, both relative to ``torchfake.inspect``."""
 
 for _name, _home in HOMES.items():
     publish_module(f"torchfake.inspect.{_home}", f"torchfake.inspect.{_name}")

@@ -1,9 +1,9 @@
-"""The base class of all records of results, and the functions that decide how a record looks.
+"""The base class of all records of results, and the functions that display a record.
 
-Input: a record: a dataclass of what was found. Output: its text, what rich prints, HTML, a figure.
-Invariant: a record knows its data only. How each kind of record looks is registered with the
-functions here from ``show``, ``figures`` and ``distributed/text``, which are imported when a record
-is first shown.
+Input: a record, which is a dataclass. Output: its text, rich renderables, HTML, a figure.
+Invariant: a record knows only its data. ``show``, ``figures`` and ``distributed/text`` register
+with the functions here how each kind of record is displayed; they are imported when a record is
+first displayed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torchfake.errors import MissingExtraError
 
 
 class Record:
-    """What a Summary, an Estimate, a Fits, a Checked, a Diff, an Inspection and a Plan share."""
+    """Base class of Summary, Estimate, Fits, Checked, Diff, Inspection and Plan."""
 
     def __str__(self) -> str:
         return plain_text(self)
 
     __repr__ = __str__
 
-    if not TYPE_CHECKING:  # a type checker has to see which attributes there are
+    if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             shown = [n for n in dir(self) if not n.startswith("_")]
@@ -38,13 +38,13 @@ class Record:
         return html_fragment(self)
 
     def plot(self) -> Any:
-        """A plotly figure of it, which shows itself in a notebook.
+        """A plotly figure of the record, which a notebook displays.
 
-        A summary's is an icicle of parameter bytes; an estimate's is what is held at each moment.
+        A summary is drawn as an icicle of parameter bytes, an estimate as bytes held over time.
 
         Raises:
             MissingExtraError: if plotly is not installed.
-            TypeError: if there is no figure of such a record.
+            TypeError: if there is no figure for this kind of record.
         """
         return figure(self)
 
@@ -55,29 +55,29 @@ def plain_text(record: Any, *, depth: int | None = None) -> str:
 
     Args:
         record: a Summary, Estimate, Fits, Checked, Diff, Inspection or Plan.
-        depth: how many levels of a tree below its root; all, if not given.
+        depth: the number of levels shown below the root of a tree; by default all.
 
     Raises:
-        TypeError: if there is no text for such a record.
+        TypeError: if there is no text for this kind of record.
     """
     raise TypeError(f"there is no text for a {type(record).__name__}")
 
 
 @singledispatch
 def renderables(record: Any, console: Any, *, depth: int | None = None) -> Iterator[Any]:
-    """What rich is to print for a record.
+    """The rich renderables of a record; by default its plain text.
 
     Args:
-        record: any record; one without tables or colours of its own is printed as its text.
-        console: rich's, to whose width it is fitted.
-        depth: how many levels of a tree below its root; all, if not given.
+        record: any record.
+        console: the rich console, whose width the tables are fitted to.
+        depth: the number of levels shown below the root of a tree; by default all.
     """
     raise TypeError(f"rich cannot print a {type(record).__name__}")
 
 
 @singledispatch
 def html_fragment(record: Any) -> str:
-    """A record as HTML that any page takes; one without HTML of its own is its text."""
+    """A record as an HTML fragment for any page; by default its plain text."""
     raise TypeError(f"there is no HTML for a {type(record).__name__}")
 
 
@@ -86,7 +86,7 @@ def figure(record: Any) -> Any:
     """The plotly figure of a record.
 
     Raises:
-        TypeError: if there is no figure of such a record.
+        TypeError: if there is no figure for this kind of record.
         MissingExtraError: if plotly is not installed.
     """
     raise TypeError(f"there is no figure of a {type(record).__name__}")
@@ -94,10 +94,10 @@ def figure(record: Any) -> Any:
 
 @singledispatch
 def drawn_as(record: Any, form: str) -> str:
-    """A record as a file of the form ``"svg"`` or ``"dot"``.
+    """The text of a file that draws a record; `form` is ``"svg"`` or ``"dot"``.
 
     Raises:
-        TypeError: if there is none of such a record.
+        TypeError: if this kind of record cannot be drawn in that form.
     """
     raise TypeError(f"a {type(record).__name__} cannot be drawn")
 
@@ -106,10 +106,10 @@ def register_on_first_use(function: Any, kind: type, module: str) -> None:
     """Have `module` imported when `function` is first called with a record of `kind`.
 
     Args:
-        function: one of those above.
-        kind: a class of records; :class:`Record` for all without a registration of their own.
-        module: its full name. It registers what `function` does for `kind` or its subclasses; for
-            those that it does not register, the default above is called.
+        function: a singledispatch function of this file.
+        kind: a class of records; :class:`Record` for all classes without their own registration.
+        module: the full name of a module that registers implementations of `function` for `kind` or
+            its subclasses; without one, the default implementation is called.
     """
 
     @function.register(kind)  # type: ignore[untyped-decorator]
@@ -120,7 +120,7 @@ def register_on_first_use(function: Any, kind: type, module: str) -> None:
 
 
 def data_frame(rows: Any) -> Any:
-    """A pandas DataFrame of `rows`, in any form that it takes.
+    """A pandas DataFrame of `rows`, in any form that pandas accepts.
 
     Raises:
         MissingExtraError: if pandas is not installed.

@@ -1,7 +1,7 @@
 """Shape, dtype and device in place of each tensor of a value.
 
-Input: the inputs, outputs or arguments of a module or operator. Output: the same containers with a
-:class:`TensorSpec` for each tensor; the result as JSON, and as lines of text. Invariant: no tensor
+Input: the inputs, outputs or arguments of a module or operator. Output: a copy of the value with a
+:class:`TensorSpec` in place of each tensor, also as JSON and as lines of text. Invariant: no tensor
 is kept.
 """
 
@@ -17,7 +17,7 @@ from torchfake._core.pickle_names import publish
 
 
 class TensorSpec(NamedTuple):
-    """One tensor, without its data."""
+    """Shape, dtype and device of one tensor."""
 
     shape: tuple[int, ...]
     dtype: str  # without "torch."
@@ -28,7 +28,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of its values, each counted once."""
+        """The bytes of the tensor's elements."""
         return int(math.prod(self.shape) * getattr(torch, self.dtype).itemsize)
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
 
 
 def to_specs(value: Any) -> Any:
-    """A value with specs in place of its tensors; objects that hold tensors become dicts.
+    """A copy of a value with specs in place of tensors; objects with tensors become dicts.
 
     >>> to_specs({"x": torch.ones(2, 3), "scale": 0.5})
     {'x': TensorSpec(shape=(2, 3), dtype='float32', device='cpu'), 'scale': 0.5}
@@ -63,7 +63,7 @@ def to_specs(value: Any) -> Any:
 
 
 def _to_specs(value: Any, parents: tuple[int, ...]) -> Any:
-    """The same inside these `parents`, by id: one that contains itself is ``"..."``."""
+    """The specs of a value in containers with the ids `parents`, where these become ``"..."``."""
     if isinstance(value, torch.Tensor):
         return spec_of(value)
     if value is None or isinstance(value, (bool, int, float, complex, str)):
@@ -86,7 +86,7 @@ def _to_specs(value: Any, parents: tuple[int, ...]) -> Any:
 
 
 def contains_spec(structure: Any) -> bool:
-    """Whether a structure, as :func:`to_specs` returns it, has a spec anywhere."""
+    """Whether a structure that :func:`to_specs` returned contains a spec."""
     if isinstance(structure, TensorSpec):
         return True
     items = structure.values() if isinstance(structure, dict) else structure
@@ -94,7 +94,7 @@ def contains_spec(structure: Any) -> bool:
 
 
 def to_json(structure: Any) -> Any:
-    """A structure of specs ready for JSON."""
+    """A structure of specs, as a value for JSON."""
     if isinstance(structure, TensorSpec):
         return structure.to_dict()
     if isinstance(structure, dict):
@@ -105,7 +105,7 @@ def to_json(structure: Any) -> Any:
 
 
 def to_lines(structure: Any, name: str = "") -> list[tuple[str, str]]:
-    """A structure of specs as lines of a dotted name and a value; equal neighbours are one line.
+    """A structure of specs as lines, each a dotted name and a value; equal neighbours share a line.
 
     >>> to_lines({"a": [TensorSpec((2,), "int64", "cpu")] * 3})
     [('a.0-2', 'int64[2] on cpu')]
@@ -129,7 +129,7 @@ def to_lines(structure: Any, name: str = "") -> list[tuple[str, str]]:
 
 
 def arguments_text(names: list[str], values: list[Any]) -> str:
-    """Arguments of a call as error messages show them: ``self float32[4] on cpu, dim 1``."""
+    """The arguments of a call for an error message: ``self float32[4] on cpu, dim 1``."""
     texts = []
     for name, value in zip(names, values, strict=True):
         text = _argument_text(to_specs(value))

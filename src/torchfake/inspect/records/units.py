@@ -1,4 +1,4 @@
-"""Counts, bytes and floating point operations as text, in the units that people use.
+"""Counts, bytes, floating point operations and durations as text.
 
 Input: a number. Output: text of three digits and a unit. Invariant: 1 GB is 10^9 bytes, 1 GiB is
 2^30.
@@ -6,21 +6,25 @@ Input: a number. Output: text of three digits and a unit. Invariant: 1 GB is 10^
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torchfake._torch.contexts import Setting
 from torchfake.errors import InputsError
 
 
 class Display:
-    """How results are shown, by all threads."""
+    """How results are shown; one setting for all threads."""
 
-    units: str | None = None  # of bytes: "GB", "GiB", "both"; None: both where they are compared
-    macs = False  # whether operations are multiply-accumulates, not FLOPs
+    units: str | None = None  # "GB", "GiB" or "both"; None: GB, and both for GPU memory
+    width: int | None = None  # the columns of the terminal; None: lines are as long as they are
+    macs = False  # whether operations are shown as multiply-accumulates, not as FLOPs
 
 
 display = Display()
 
 UNITS = ("GB", "GiB", "both")
-"""What bytes may be shown in."""
+"""The units in which bytes can be shown."""
 
 
 def set_units(units: str | None) -> None:
@@ -41,14 +45,23 @@ def set_units(units: str | None) -> None:
 
 
 def shown_in(units: str | None) -> Setting:
-    """Context: bytes are shown in these units; None changes nothing.
+    """Context in which bytes are shown in `units`; None changes nothing.
 
     Raises:
-        InputsError: if there are no such units.
+        InputsError: if the units do not exist.
     """
     _check(units)
     wanted = units or display.units
     return Setting(lambda: display.units, set_units, wanted)
+
+
+def shown_within(width: int | None) -> Setting:
+    """Context in which text is wrapped to so many columns; None: not at all."""
+
+    def set_width(columns: int | None) -> None:
+        display.width = columns
+
+    return Setting(lambda: display.width, set_width, width)
 
 
 def _check(units: str | None) -> None:
@@ -57,7 +70,7 @@ def _check(units: str | None) -> None:
 
 
 def count_text(count: int) -> str:
-    """A count with three digits.
+    """A count as text with three digits.
 
     >>> count_text(2_696_268_800), count_text(16)
     ('2.70B', '16')
@@ -67,7 +80,7 @@ def count_text(count: int) -> str:
 
 
 def bytes_text(size_bytes: int) -> str:
-    """Bytes, in GB if :func:`set_units` has not said otherwise.
+    """Bytes as text, in GB unless :func:`set_units` has set other units.
 
     >>> bytes_text(10_785_075_200), bytes_text(-2048)
     ('10.8 GB', '-2.05 kB')
@@ -76,7 +89,7 @@ def bytes_text(size_bytes: int) -> str:
 
 
 def compared_bytes(size_bytes: int) -> str:
-    """The same for a size that people compare: in both units.
+    """Bytes as text, for sizes that are compared with GPU memory: in GB and GiB unless set.
 
     >>> compared_bytes(85_899_345_920)
     '85.9 GB (80.0 GiB)'
@@ -94,7 +107,7 @@ def _bytes_in(units: str, size: int) -> str:
 
 
 def shown_as_macs(is_on: bool) -> Setting:
-    """Context: operations are shown as multiply-accumulates, each of which is two FLOPs."""
+    """Context in which operations are shown as multiply-accumulates, each of which is two FLOPs."""
     return Setting(lambda: display.macs, _set_macs, is_on or display.macs)
 
 
@@ -103,12 +116,12 @@ def _set_macs(is_on: bool) -> None:
 
 
 def operations_unit() -> str:
-    """``FLOPs``, or ``MACs`` where these are shown."""
+    """The unit in which operations are shown: ``FLOPs`` or ``MACs``."""
     return "MACs" if display.macs else "FLOPs"
 
 
 def flops_text(count: int) -> str:
-    """Floating point operations in units of powers of 1000.
+    """Floating point operations as text, in units of powers of 1000.
 
     >>> flops_text(1_234_000_000_000)
     '1.23 TFLOPs'
@@ -127,8 +140,26 @@ def _scaled(number: int, units: tuple[str, ...], base: int = 1000) -> str:
     return f"{sign}{scaled:.{digits}f}{units[power]}"
 
 
+def short_name(dtype: Any) -> str:
+    """A dtype as in the options of the command line.
+
+    >>> short_name("torch.bfloat16"), short_name("int8")
+    ('bf16', 'int8')
+    """
+    name = str(dtype).removeprefix("torch.")
+    return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}.get(
+        name, name
+    )
+
+
+def main_dtype(num_bytes: Mapping[Any, int]) -> str:
+    """The short name of the dtype of nearly all bytes, or "mixed dtypes"."""
+    dtype, most = max(num_bytes.items(), key=lambda item: item[1])
+    return short_name(dtype) if most >= 0.99 * sum(num_bytes.values()) else "mixed dtypes"
+
+
 def seconds_text(seconds: float) -> str:
-    """A duration with three digits and a unit.
+    """A duration as text with three digits and a unit.
 
     >>> seconds_text(1.2345), seconds_text(0.0123), seconds_text(4e-6)
     ('1.23 s', '12.3 ms', '4 us')

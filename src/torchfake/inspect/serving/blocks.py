@@ -1,14 +1,14 @@
-"""The cache of an engine: keys and values in blocks of some tokens, from a common pool.
+"""The paged cache of a serving engine: keys and values in blocks of tokens, from a common pool.
 
 Input: a model, and a :class:`Serve`. Output: what each layer has in the pool, and a cache of
-transformers that stands for it in a pass. Invariant: bytes per token and per sequence are what the
-model caches when it is run on two lengths; rounding to blocks is computed.
+transformers that stands for the pool in a pass. Invariant: bytes per token and per sequence are
+what the model caches when it is run on two lengths; rounding to blocks is computed.
 
-Blocks are counted as vLLM does (``max_memory_usage_bytes`` of vllm/v1/kv_cache_interface.py): of a
-sequence of full attention, as many as its context fills; of a window, those of the tokens before
-the pass that are still seen and those of the pass, and one more, because a window may begin inside
-a block; of a state one for each sequence. There the prompt of every sequence may be read in any
-pass; here only those are that fit into one. Groups of layers are not padded to equal pages.
+Blocks are counted as in vLLM (``max_memory_usage_bytes`` of vllm/v1/kv_cache_interface.py). Full
+attention takes as many blocks as a sequence's context fills. A sliding window takes the blocks of
+the pass and of the earlier tokens that it still sees, and one more, because a window may begin
+inside a block. A state takes one block per sequence. Unlike vLLM, only prompts that fit into one
+pass are counted as being read, and groups of layers are not padded to equal pages.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from torchfake.inspect.steps.generation import GreedyLoop
 from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 _PROBES = (2, 3)
-"""Lengths that are run to see what a layer caches: shorter than any window."""
+"""Sequence lengths that are run to measure what a layer caches; shorter than any window."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What one layer caches."""
+    """What one layer caches per token and per sequence."""
 
     kind: str
-    token_bytes: int  # for each token
-    state_bytes: int  # for each sequence, of any length
-    window: int | None  # tokens that are seen; all, if None
+    token_bytes: int  # per token
+    state_bytes: int  # per sequence, of any length
+    window: int | None  # length of the sliding window in tokens; None: full attention
 
 
 def pages_of(fake_copy: FakeCopy, tracker: StorageTracker, serve: Serve, device: str) -> list[Page]:
-    """What each layer of a model caches, in the dtype that is served.
+    """What each layer of a model caches, in the cache dtype of `serve`.
 
     Raises:
-        InputsError: if it caches none, or a layer cannot be read.
+        InputsError: if the model caches nothing, or has an encoder.
     """
     layers = [_layers_after(fake_copy, tracker, length) for length in _PROBES]
     found = [
@@ -74,7 +74,7 @@ def _page(few: Any, many: Any, config: Any, serve: Serve, device: str) -> Page:
     keys, values = getattr(many, "keys", None), getattr(many, "values", None)
     if not token_bytes or keys is None or values is None:
         return Page(f"state ({type(many).__name__})", token_bytes, max(state_bytes, 0), window)
-    # what is there beside keys and values, such as keys of an indexer, keeps its dtype
+    # tensors other than keys and values, such as the keys of an indexer, keep their dtype
     plain = (keys.nbytes + values.nbytes) // _PROBES[1]
     latent = _latent_width(config)
     heads, widths, kind = keys.shape[1], [keys.shape[-1], values.shape[-1]], "full attention"
@@ -89,9 +89,9 @@ def _page(few: Any, many: Any, config: Any, serve: Serve, device: str) -> Page:
 
 
 def _latent_width(config: Any) -> int:
-    """Values that an engine caches for a token of latent attention, whatever transformers caches:
-    the compressed latent and the rotated part of the key, which all heads share (DeepSeek-V2,
-    section 2.1.2 and 2.1.3). 0 for other attention.
+    """Numbers that an engine caches per token of latent attention (MLA), unlike transformers: the
+    compressed latent and the rotated part of the key, which all heads share (DeepSeek-V2,
+    sections 2.1.2 and 2.1.3). 0 for other attention.
     """
     latent = getattr(config, "kv_lora_rank", None)
     rotated = getattr(config, "qk_rope_head_dim", None)
@@ -101,9 +101,9 @@ def _latent_width(config: Any) -> int:
 def _vector_bytes(width: int, dtype: torch.dtype, serve: Serve) -> int:
     """Bytes of the key or the value of one token and head.
 
-    Floats have one scale for a tensor, which is not counted. Integers have their own for each token
-    and head: int8 one in float32 (``int8_per_token_head`` of vLLM), int4 a scale and a zero in 16
-    bits (as LMDeploy has them).
+    Floats have one scale per tensor, which is not counted. Integers have scales per token and head:
+    int8 one float32 (``int8_per_token_head`` of vLLM), int4 a scale and a zero point in 16 bits
+    each (as in LMDeploy).
     """
     bits = INTEGERS.get(serve.dtype_name or "", 0)
     if bits:
@@ -112,14 +112,14 @@ def _vector_bytes(width: int, dtype: torch.dtype, serve: Serve) -> int:
 
 
 def rows_of_pass(serve: Serve) -> tuple[int, int]:
-    """How many prompts one pass reads, and how many tokens of each."""
+    """The number of prompts that one pass reads, and the number of tokens of each prompt."""
     prompt = serve.prompt_length
     limit = serve.prefill or prompt
     return min(serve.users, max(1, limit // prompt)), min(prompt, limit)
 
 
 def served_blocks(pages: Sequence[Page], serve: Serve) -> ServedCache:
-    """What all users take in the pool when each has its whole context."""
+    """The pool's record when each user has a full context."""
     layers = tuple(LayerCache(page.kind, _pool_bytes(page, serve)) for page in pages)
     name = f"blocks of {serve.block_size} tokens"
     return ServedCache(name, serve.users, serve.context, layers, tuple(pages))
@@ -133,7 +133,7 @@ def _pool_bytes(page: Page, serve: Serve) -> int:
 
 
 def _blocks(page: Page, serve: Serve, length: int) -> int:
-    """Of one sequence, when a pass takes so many of its tokens."""
+    """The number of blocks of one sequence in a pass over `length` of its tokens."""
     if page.window is None:
         return -(-serve.context // serve.block_size)
     tokens = min(page.window - 1 + length, serve.context)
@@ -141,22 +141,22 @@ def _blocks(page: Page, serve: Serve, length: int) -> int:
 
 
 def cache_in_blocks(module: Any) -> Any:
-    """A cache for one pass: keys and values are written to the pool, and attention gets those of
-    the pass; a kernel that reads blocks makes no copy of the others.
+    """A cache for one pass that passes on the keys and values of the pass alone: a paged attention
+    kernel reads the others from the pool without a copy.
     """
     cache = dynamic_cache(module)
     for layer in layers_of(cache):
-        if not hasattr(layer, "get_mask_sizes"):  # a state, which a pass makes anew
+        if not hasattr(layer, "get_mask_sizes"):  # a state, which each pass computes anew
             continue
         layer.update = _passed_through
         if hasattr(layer, "cumulative_length"):
             layer.get_mask_sizes = _sees_the_pass
-            vars(layer).pop("_sliding_window_tensor", None)  # its window, once more
+            vars(layer).pop("_sliding_window_tensor", None)  # a copy of the window's length
     return cache
 
 
 def _sees_the_pass(queries: Any) -> tuple[int, int]:
-    """Of the number of queries, in transformers 5.0 of their positions."""
+    """Length and offset of the mask for `queries`: their number, in transformers 5.0 positions."""
     return (queries if isinstance(queries, int) else len(queries)), 0
 
 

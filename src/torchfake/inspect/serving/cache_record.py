@@ -1,7 +1,7 @@
-"""What a cache holds, layer by layer.
+"""The record of a KV cache: its layers and their bytes.
 
-Input: a cache of transformers, or the layers of one that was computed. Output: a
-:class:`ServedCache`, plain data. Invariant: bytes are those of storages, each counted once.
+Input: a cache of transformers. Output: a :class:`ServedCache`, plain data. Invariant: bytes are
+those of storages, each counted once.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from torchfake.observe import Storage, held_tensors, storage_of
 class LayerCache:
     """What one layer caches for all users."""
 
-    kind: str  # the class of transformers, or what an engine would hold
+    kind: str  # the class of transformers, or the kind of attention in a paged cache
     num_bytes: int
 
 
 @dataclass(frozen=True)
 class ServedCache:
-    """What is cached for all users when each has its whole context."""
+    """What is cached for all users when each has a full context."""
 
     name: str  # the class of transformers, or "blocks of 16 tokens"
     users: int
-    context: int  # tokens of each
+    context: int  # tokens per user
     layers: tuple[LayerCache, ...]
     pages: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    """Of a paged cache, what each layer caches for a token and for a sequence."""
+    """Of a paged cache, what each layer caches per token and per sequence."""
 
     @property
     def num_bytes(self) -> int:
-        """Of all layers."""
+        """Bytes of all layers."""
         return sum(layer.num_bytes for layer in self.layers)
 
     @property
     def num_tokens(self) -> int:
-        """Of all users."""
+        """Tokens of all users."""
         return self.users * self.context
 
     @property
     def bytes_per_token(self) -> float:
-        """Of all layers, on average over the tokens of a context."""
+        """Bytes of all layers per token, averaged over a context."""
         return self.num_bytes / self.num_tokens
 
     @property
     def by_kind(self) -> dict[str, tuple[int, int]]:
-        """How many layers of each kind there are, and their bytes."""
+        """The number of layers of each kind, and their bytes."""
         counts: Counter[str] = Counter(layer.kind for layer in self.layers)
         sizes: Counter[str] = Counter()
         for layer in self.layers:
@@ -58,7 +58,7 @@ class ServedCache:
         return {kind: (count, sizes[kind]) for kind, count in counts.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, and what follows from them, ready for JSON."""
+        """The fields and totals, as a dict for JSON."""
         return {
             "name": self.name,
             "users": self.users,
@@ -70,35 +70,35 @@ class ServedCache:
 
 
 def record_of(cache: Any, device: str, users: int, context: int) -> ServedCache:
-    """What a cache of transformers holds on a device."""
+    """The record of what a cache of transformers holds on a device."""
     seen: set[int] = set()
     layers = [
         LayerCache(type(layer).__name__, sum(s.num_bytes for s in _new(layer, device, seen)))
         for layer in layers_of(cache)
     ]
-    # what a cache has beside its layers, as MiniMax' the states of linear attention
+    # tensors outside of the layers, such as the states of linear attention in MiniMax's cache
     rest = sum(storage.num_bytes for storage in _new(cache, device, seen))
     layers = [x for x in (*layers, LayerCache(type(cache).__name__, rest)) if x.num_bytes]
     return ServedCache(type(cache).__name__, users, context, tuple(layers))
 
 
 def layers_of(cache: Any) -> list[Any]:
-    """The layers of a cache; of an encoder-decoder, those of both its caches."""
+    """The layers of a cache; for an encoder-decoder, those of self- and cross-attention."""
     both = [getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross")]
     found = [layer for part in both if part is not None for layer in part.layers]
     return found or list(getattr(cache, "layers", (cache,)))
 
 
 def layer_bytes(layer: Any, device: str) -> int:
-    """Bytes of the elements that a layer caches, without its counters; those of a storage that it
-    does not use are not counted.
+    """Bytes of the tensors that a layer caches on a device: of their elements, not their storages.
+    Counters, which have no dims, are not counted.
     """
     tensors = (held for tensor in tensors_in(vars(layer)) for held in held_tensors(tensor))
     return sum(t.nbytes for t in tensors if t.dim() and str(t.device) == device)
 
 
 def _new(layer: Any, device: str, seen: set[int]) -> list[Storage]:
-    """The storages of a layer on a device that were not seen before."""
+    """The storages of a layer on a device that are not in `seen`, to which they are added."""
     found = []
     for tensor in tensors_in(vars(layer)):
         for held in held_tensors(tensor):

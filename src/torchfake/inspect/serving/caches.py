@@ -1,7 +1,7 @@
-"""The caches of transformers, by the names that ``generate`` has for them.
+"""Creates the caches of transformers, by the names that ``generate`` uses for them.
 
-Input: a model of transformers and a :class:`Serve`. Output: a cache object, empty. Invariant: it is
-of the classes and with the arguments that ``generate`` would use, so it is what really runs.
+Input: a model of transformers and a :class:`Serve`. Output: an empty cache object. Invariant: its
+class and arguments are those that ``generate`` would use, so that the same code runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def config_of(module: nn.Module) -> Any:
     """The config of the text decoder of a model.
 
     Raises:
-        InputsError: if it is no model of transformers.
+        InputsError: if `module` is not a model of transformers.
     """
     if not is_transformers_model(module):
         raise InputsError(
@@ -35,11 +35,11 @@ def config_of(module: nn.Module) -> Any:
 
 
 def cache_for(module: nn.Module, serve: Serve) -> Any:
-    """An empty cache; None for a dynamic one of a model that makes its own.
+    """An empty cache for a model; None if the model creates a dynamic cache of its own class.
 
     Raises:
-        InputsError: if the model cannot have it.
-        MissingExtraError: if its quantization needs a library that is not installed.
+        InputsError: if the model does not support the cache.
+        MissingExtraError: if quantizing the cache needs a library that is not installed.
     """
     config = config_of(module)
     if isinstance(serve.cache, str) and _has_its_own(module):
@@ -67,10 +67,10 @@ def _has_its_own(module: nn.Module) -> bool:
 
 
 def dynamic_cache(module: nn.Module) -> Any:
-    """A ``DynamicCache``, which knows windows and states from the config.
+    """A ``DynamicCache``, whose layers follow the windows and states in the config.
 
     Raises:
-        InputsError: if the model makes a cache of its own.
+        InputsError: if the model creates a cache of its own class.
     """
     if _has_its_own(module):
         raise InputsError(f"{type(module).__name__} {_ITS_OWN}")
@@ -93,10 +93,10 @@ def _cache(config: Any, serve: Serve) -> Any:
 
 
 def _backend(serve: Serve) -> tuple[str, int]:
-    """The library that quantizes, and its bits.
+    """The backend that quantizes a cache, and its number of bits.
 
     Raises:
-        InputsError: if it does not have the dtype.
+        InputsError: if the backend does not support the dtype.
     """
     name = serve.dtype_name or ("fp8" if serve.backend == "fp8" else "int4")
     if name in FP8:

@@ -1,7 +1,7 @@
-"""The passes of serving that can hold the most memory.
+"""Runs the passes of serving that can hold the most memory.
 
 Input: a fake copy of a model, a step with a :class:`Serve`, a storage tracker. Output: the tracker
-has recorded the passes; what was cached. Invariant: the cache of all users is held in each.
+has recorded the passes; a record of the cache. Invariant: each pass holds the cache of all users.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from torchfake.inspect.serving.cache_record import ServedCache, record_of
 from torchfake.inspect.serving.caches import cache_for, config_of
 from torchfake.inspect.steps.execution import set_training
 from torchfake.inspect.steps.generation import GreedyLoop
-from torchfake.inspect.steps.module_tensors import ModuleTensors
+from torchfake.inspect.steps.module_tensors import register_all
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.steps.training import autocast_of
 from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 
 def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
-    """Run what a server runs, and have the tracker record it.
+    """Run the passes of a server, recorded by the tracker, and return the record of the cache.
 
     Raises:
-        InputsError: if the model cannot be served so.
+        InputsError: if the model does not support the workload.
     """
     serve, module = step.serve, fake_copy.module
     assert serve is not None
     config_of(module)
     if "input_ids" not in GreedyLoop.names_of(module):
         raise InputsError(f"{type(module).__name__} takes no input_ids, so it cannot be served")
-    ModuleTensors(module).register(tracker)
+    register_all(module, tracker)
     set_training(module, step.mode)
     with autograd.no_grad(), autocast_of(fake_copy, step):
         if serve.cache == PAGED:
@@ -45,7 +45,7 @@ def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> Ser
 
 
 def _serve_cache(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
-    """The prompts of all users in one pass, or in pieces; then their answers."""
+    """Serve with a cache of transformers: all prompts, in one pass or in pieces; then answers."""
     prompt, module = serve.prompt_length, fake_copy.module
     cache = cache_for(module, serve)
     loop = GreedyLoop(fake_copy, tracker, serve.users, prompt, cache=cache)
@@ -59,7 +59,7 @@ def _serve_cache(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker) -> 
 
 
 def _read_prompt(loop: GreedyLoop, prompt: int, piece: int) -> None:
-    """The first piece of a prompt, the last whole one, and the rest, tracked."""
+    """Read a prompt in pieces; the first piece, the last full piece and the rest are tracked."""
     piece = min(piece, prompt)
     whole, rest = divmod(prompt, piece)
     loop.run(piece, "prefill")
@@ -73,7 +73,7 @@ def _read_prompt(loop: GreedyLoop, prompt: int, piece: int) -> None:
 def _serve_blocks(
     serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker, pages: tuple[Any, ...]
 ) -> ServedCache:
-    """The pool, a pass over as many prompts as one takes, and a pass over a token of each user."""
+    """Serve with a paged cache: a pass over prompts, and a pass over one token of each user."""
     device = fake_copy.device
     found = pages or blocks.pages_of(fake_copy, tracker, serve, str(device))
     served = blocks.served_blocks(found, serve)

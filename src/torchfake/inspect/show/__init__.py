@@ -1,18 +1,20 @@
 """Records as text, and in a terminal.
 
-Input: a record of what was found. Output: text, or what rich prints. Invariant: all of them are
-made from the same rows and lines as HTML and figures are (see ``figures``); none is made before it
-is asked for, and rich is imported only then.
+Input: a record. Output: text, or rich renderables. Invariant: text, terminal and HTML (see
+``figures``) share the same rows and lines; they are computed only when a record is shown, and rich
+is imported only then.
 
 In reading order:
 
-    register       has the files below, and those of ``figures``, imported when a record is shown
+    register       imports the files below, and those of ``figures``, when a record is first shown
+    lines          lines and tables, within the width of a terminal
     headline       the first line about a model
     summary_table  the rows of a summary's tree, which text, terminal and HTML share
-    verdict        the answer to whether it fits, as one line
-    text           plain text, and the lines of totals that all kinds share
+    verdict        whether a step fits, as one line
+    step_lines     the loss and the time of a step
+    text           plain text, and the lines of totals that all kinds of output share
     diff_text      the plain text of a diff
-    serving_text   what is served, and how much of it fits
+    serving_text   a serving workload, and how much of it fits, as text
     graph_text     a graph as a table
     terminal       tables and colours for rich, fitted to a width
 """

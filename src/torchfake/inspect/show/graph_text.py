@@ -1,6 +1,6 @@
-"""A graph of modules as a table: one line for each node, with what it takes from where.
+"""A graph of modules as a table: one line for each node, with the sources of its inputs.
 
-Input: a DataflowGraph. Output: text. Invariant: every node and every edge is in it.
+Input: a DataflowGraph. Output: text. Invariant: the table has every node and every edge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torchfake.inspect.records.messages import answer_lines
 from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.tensor_specs import TensorSpec
 from torchfake.inspect.records.units import bytes_text
-from torchfake.inspect.show.text import padded
+from torchfake.inspect.show.lines import padded
 
 HEADER = ("node", "class", "output", "bytes", "parameters", "from")
 
@@ -48,7 +48,7 @@ def _add_rows(
 
 
 class Labels:
-    """What nodes are called in their graph."""
+    """The unique short names of the nodes of a graph."""
 
     def __init__(self, graph: DataflowGraph) -> None:
         self.graph = graph
@@ -63,11 +63,11 @@ class Labels:
             self._names[node.number] = name if counts[name] == 1 else f"{name} ({counts[name]})"
 
     def of(self, node: GraphNode) -> str:
-        """Its short name, with a number if another has it too."""
+        """The short name of a node, with a number if an earlier node has the same name."""
         return self._names[node.number]
 
     def short(self, node: GraphNode) -> str:
-        """Its name, without that of the frame that it is in."""
+        """The name of a node without the name of the frame around it."""
         around = node.parent
         while around is not None:
             outer = self.graph.nodes[around]
@@ -79,7 +79,7 @@ class Labels:
         return node.name or node.class_name
 
     def sources(self, node: GraphNode) -> str:
-        """Where it takes tensors from, with the shapes where these are not what was put out."""
+        """The nodes that a node reads from, with shapes if they differ from the nodes' outputs."""
         return ", ".join(
             self._names[edge.source] + self._shape(edge) + (" of the previous one" * edge.to_next)
             for edge in self._into.get(node.number, [])
@@ -93,13 +93,13 @@ class Labels:
 
 
 def class_text(node: GraphNode) -> str:
-    """Its class, with how often: ``32 x LlamaDecoderLayer``."""
+    """The class of a node with its number of repetitions: ``32 x LlamaDecoderLayer``."""
     times = f"{node.repeat} x " if node.repeat > 1 and node.kind != "repeat" else ""
     return times + node.class_name if node.class_name else times.rstrip(" x")
 
 
 def notes(node: GraphNode) -> list[str]:
-    """What is unusual about it."""
+    """Notes on a node: repeated calls, parallel repetitions, shared parameters."""
     found = []
     if node.kind == "module" and node.num_modules < node.num_calls:
         found.append(
@@ -113,19 +113,19 @@ def notes(node: GraphNode) -> list[str]:
 
 
 def spec_text(spec: TensorSpec) -> str:
-    """``float32[2, 3]``."""
+    """A spec as text, without the device: ``float32[2, 3]``."""
     return f"{spec.dtype}{list(spec.shape)}"
 
 
 def outputs_text(specs: tuple[TensorSpec, ...]) -> str:
-    """The first tensor, and how many more there are."""
+    """The first of several specs as text, and the number of the others: ``float32[2, 3] +1``."""
     if not specs:
         return ""
     return spec_text(specs[0]) + (f" +{len(specs) - 1}" if len(specs) > 1 else "")
 
 
 def node_tooltip(node: GraphNode) -> str:
-    """All that is known of a node."""
+    """The tooltip of a node: name, class, notes, parameters and outputs, a line each."""
     lines: list[Any] = [f"{node.name} {class_text(node)}".strip(), *notes(node)]
     if node.num_parameters:
         lines.append(f"{node.num_parameters:,} parameters, {bytes_text(node.parameter_bytes)}")
@@ -134,6 +134,6 @@ def node_tooltip(node: GraphNode) -> str:
 
 
 def edge_text(edge: GraphEdge) -> str:
-    """``float32[2, 3], 24 B``."""
+    """The tensors of an edge as text, with their bytes: ``float32[2, 3], 24 B``."""
     more = f" ({edge.num_tensors} tensors)" if edge.num_tensors > 1 else ""
     return f"{', '.join(map(spec_text, edge.tensors[:4]))}{more}, {bytes_text(edge.num_bytes)}"

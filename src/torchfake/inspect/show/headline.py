@@ -1,33 +1,34 @@
-"""The first line about a model: its parameters, its bytes, and the GPUs that its size asks for.
+"""The first line about a model: its parameters, its bytes, and the GPUs that it needs at least.
 
-Input: a Summary. Output: one line; the commands that say more. Invariant: GPUs are named by what
-the weights, or the states of training, take alone; what a step takes on top is for ``fit`` and
-``plan``.
+Input: a Summary. Output: one line; commands to run next. Invariant: only the bytes of the weights
+determine the GPU, which the line says; ``fit`` and ``plan`` include the memory of a step.
 """
 
 from __future__ import annotations
 
-from torchfake._core.gpu_profiles import CudaProfile, profiles, usual_profiles
+import shlex
+from collections.abc import Sequence
+
+from torchfake._core.gpu_profiles import CUDA, CudaProfile, profiles, usual_profiles
+from torchfake.inspect.contents.schemes import SCHEMES
 from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.memory.fit import RESERVED_BYTES
-from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text
+from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, main_dtype
 from torchfake.inspect.summary import Summary
 
 LEAST_BYTES = 100 * 10**6
-"""Of parameters: whatever GPU there is, it takes a smaller model."""
+"""Bytes of parameters below which a model fits on any GPU, so that no GPU is named."""
 
 SEVERAL_OF = "h100-80gb"
-"""What is counted where one GPU does not do."""
+"""The GPU that is counted if no single GPU is large enough."""
 
 STATE_BYTES = 16
-"""A parameter that AdamW trains in mixed precision: itself, its gradient and two moments, each in
-float32 (ZeRO, Rajbhandari et al. 2020, counts as many)."""
-
-_SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+"""Bytes per parameter that AdamW trains in mixed precision: the parameter, its gradient and two
+moments, each in float32 (the same number as in ZeRO, Rajbhandari et al. 2020)."""
 
 
 def headline(summary: Summary, quantized: Weights | None = None) -> str:
-    """``70.6B params | 141 GB (131 GiB) bf16 | weights fit on b200-180gb | ...``."""
+    """``70.6B params | 141 GB (131 GiB) bf16 | smallest GPU for the weights: b200-180gb``."""
     size = summary.tree.size
     parts = [f"{count_text(size.num_parameters)} params{_active(summary)}"]
     parts.append(f"{compared_bytes(size.parameter_bytes)}{_dtype(summary)}")
@@ -36,48 +37,72 @@ def headline(summary: Summary, quantized: Weights | None = None) -> str:
     if size.parameter_bytes >= LEAST_BYTES:
         held = held_bytes(summary) if quantized is None else quantized.num_bytes
         of = "the weights" if quantized is None else f"the {quantized.scheme} weights"
-        parts.append(f"smallest GPU for {of}: {gpus_for(held)}")
-        if size.num_trainable and quantized is None:
-            states = training_bytes(summary)
-            text = f"AdamW training: {gpus_for(states)} ({bytes_text(states)} before activations)"
-            parts.append(text)
+        scheme = None if quantized is None else SCHEMES.get(quantized.scheme)
+        needs = (0, 0) if scheme is None else scheme.least_capability
+        parts.append(f"smallest GPU for {of}: {gpus_for(held, needs)}")
     return " | ".join(parts)
 
 
-def next_lines(summary: Summary, target: str) -> list[tuple[str, str]]:
-    """The commands that say what a step takes; none for a model that fits anywhere."""
+def training_lines(summary: Summary) -> list[tuple[str, str]]:
+    """The line about the states of training, which are not all that a step needs."""
+    size = summary.tree.size
+    if size.parameter_bytes < LEAST_BYTES or not size.num_trainable:
+        return []
+    states = bytes_text(training_bytes(summary))
+    return [("training", f"AdamW in mixed precision holds {states}, before activations")]
+
+
+def next_lines(
+    summary: Summary, target: Sequence[str], options: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Commands that give the memory of a step; none for a model that fits on any GPU.
+
+    Args:
+        summary: the summary of the model.
+        target: the words that name the model, with changes of its config.
+        options: further words of the user's, which ``plan`` does not take.
+    """
     if summary.tree.size.parameter_bytes < LEAST_BYTES:
         return []
-    lines = [("next", f"torchfake fit {target}")]
+    step = ["torchfake", "fit", *target, *options]
+    commands = [step] if "--weights" in options else [step, [*step, "--train"]]
     number = num_gpus(training_bytes(summary), profiles()[SEVERAL_OF])
     if number > 1:
-        lines.append(("", f"torchfake plan {target} --gpus {number} --gpu {SEVERAL_OF}"))
-    return lines
+        on = ["--gpus", str(number), "--gpu", SEVERAL_OF]
+        commands.append(["torchfake", "plan", *target, *on])
+    return [("" if i else "next", shlex.join(words)) for i, words in enumerate(commands)]
 
 
 def held_bytes(summary: Summary) -> int:
-    """What the weights and buffers take."""
+    """Bytes of the weights and buffers."""
     return summary.tree.size.parameter_bytes + summary.tree.size.buffer_bytes
 
 
 def training_bytes(summary: Summary) -> int:
-    """What is held between two steps of AdamW in mixed precision."""
+    """Bytes held between two training steps with AdamW in mixed precision."""
     size = summary.tree.size
     share = size.num_frozen / max(size.num_parameters, 1)
     frozen = round(size.parameter_bytes * share)
     return STATE_BYTES * size.num_trainable + frozen + size.buffer_bytes
 
 
-def gpus_for(num_bytes: int) -> str:
-    """The smallest GPU with room for so much, or how many."""
+def gpus_for(num_bytes: int, least_capability: tuple[int, int] = (0, 0)) -> str:
+    """The smallest GPU with room for so many bytes, or a number of GPUs.
+
+    Args:
+        num_bytes: the bytes.
+        least_capability: of NVIDIA's GPUs, that kernels need.
+    """
     for name, gpu in usual_profiles().items():
+        if gpu.backend == CUDA and (gpu.major, gpu.minor) < least_capability:
+            continue
         if num_bytes <= gpu.total_memory - RESERVED_BYTES:
             return name
     return f"{num_gpus(num_bytes, profiles()[SEVERAL_OF])} x {SEVERAL_OF}"
 
 
 def num_gpus(num_bytes: int, gpu: CudaProfile) -> int:
-    """How many GPUs have room for so much together: a power of two."""
+    """The number of GPUs, a power of two, that together have room for so many bytes."""
     number = 1
     while num_bytes > number * (gpu.total_memory - RESERVED_BYTES):
         number *= 2
@@ -91,9 +116,8 @@ def _active(summary: Summary) -> str:
 
 
 def _dtype(summary: Summary) -> str:
-    """The dtype of nearly all parameters, by its short name."""
+    """The short name of the dtype of nearly all parameters, or "of mixed dtypes"."""
     if not summary.by_dtype:
         return ""
-    name, (_, most) = next(iter(summary.by_dtype.items()))
-    total = sum(num_bytes for _, num_bytes in summary.by_dtype.values())
-    return f" {_SHORT_NAMES.get(name, name)}" if most >= 0.99 * total else " of mixed dtypes"
+    name = main_dtype({name: num_bytes for name, (_, num_bytes) in summary.by_dtype.items()})
+    return f" of {name}" if name == "mixed dtypes" else f" {name}"

@@ -1,8 +1,8 @@
-"""Registers how records look; what draws them is imported when a record is first shown.
+"""Registers how records are displayed; the code that does so is imported on first use.
 
-Input: nothing. Output: loaders, registered with the functions of ``records/record`` for all kinds.
-Invariant: ``import torchfake`` imports neither rich nor plotly, nor any file of this package but
-this one and ``report``.
+Input: nothing. Output: loaders for all kinds of records, registered with the functions of
+``records/record``. Invariant: ``import torchfake`` imports neither rich nor plotly, and of ``show``
+and ``figures`` only this file and ``report``.
 """
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph

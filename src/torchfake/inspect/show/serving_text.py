@@ -1,7 +1,7 @@
-"""What is served, and how much of it fits, as text.
+"""A serving workload, and how much of it fits, as text.
 
-Input: an estimate of serving, or a fit of one. Output: lines of a name and a text; a text.
-Invariant: other estimates have no such lines.
+Input: an estimate of serving, or its fit. Output: lines, each a name and a text; a text. Invariant:
+other estimates have no such lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _WHY = {"model": " (the model's limit)", "search": " or more"}
 
 
 def serving_lines(estimate: Estimate) -> list[tuple[str, str]]:
-    """Who is served, and what each kind of layer caches for them."""
+    """The lines about a serving workload, and what each kind of layer caches for it."""
     serve, cache = estimate.step.serve, estimate.cache
     if serve is None or cache is None:
         return []
@@ -36,7 +36,7 @@ def _times(count: int, noun: str) -> str:
 
 
 def served_text(fit: Fit) -> str:
-    """How many users of the context fit, and how long a context of the users."""
+    """The most users that fit, and the longest context that fits."""
     if fit.serve is None:
         return ""
     found = []

@@ -1,7 +1,7 @@
-"""A summary as the rows of a table, which text, terminal and notebook show.
+"""A summary as the rows of a table, which text, terminal and notebook share.
 
-Input: a Summary. Output: rows of plain strings. Invariant: one row for each module, or for several
-equal blocks, in order; names are escaped.
+Input: a Summary. Output: rows of plain strings. Invariant: there is one row for each module or
+group of identical blocks, in order; names are escaped.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _HEADER = (
 
 
 def header() -> tuple[str, ...]:
-    """The names of the columns; of operations, in the unit in which they are shown."""
+    """The names of the columns; those of operations contain the unit, FLOPs or MACs."""
     return tuple(name.replace("FLOPs", operations_unit()) for name in _HEADER)
 
 
 LEFT_ALIGNED = ("module", "output", "tensors")
-"""Columns of text; the others are numbers, aligned on the right."""
+"""The columns of text; other columns are numbers, aligned on the right."""
 
 
 class Row(NamedTuple):
-    """One row of the table: a module, or several equal blocks."""
+    """One row of the table: a module, or several identical blocks."""
 
-    is_last: tuple[bool, ...]  # for each level: whether its module is the last of its siblings
+    is_last: tuple[bool, ...]  # for each level, whether its module is the last of its siblings
     label: str  # "(layers) 24 x BlenderbotEncoderLayer"
     output: str  # "[2, 16, 64]"
     parameters: str
     share: str  # of the model's parameters, in percent
-    active: str  # parameters that compute a token, in a mixture of experts
+    active: str  # in a mixture of experts, the parameters used for one token
     bytes: str
     buffer_bytes: str
-    forward: str  # floating point operations
-    backward: str
+    forward: str  # FLOPs or MACs
+    backward: str  # FLOPs or MACs
     tensors: tuple[str, ...]  # "weight [8, 4]", "bias [8]"
-    is_folded: bool  # stands for several blocks
+    is_folded: bool  # whether the row stands for several blocks
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def rows(summary: Summary, *, depth: int | None = None) -> list[Row]:
 
 
 class _RowMaker:
-    """Makes the rows of one summary; the dtype and device of most tensors are not repeated."""
+    """Creates the rows of one summary, omitting the most common dtype and device."""
 
     def __init__(self, summary: Summary) -> None:
         self.summary = summary
@@ -144,7 +144,7 @@ def _flops_cell(count: int) -> str:
 
 
 def output_text(output: object, *, dtype: str = "", limit: int = 2) -> str:
-    """The first shapes of an output; dtypes only where they are not `dtype`.
+    """The first `limit` shapes of an output; a dtype is shown only if it is not `dtype`.
 
     >>> output_text([TensorSpec((2, 3), "float32", "cpu"), None], dtype="float32")
     '[2, 3]'
@@ -177,7 +177,7 @@ def _size_cells(size: Size) -> tuple[str, str, str]:
 
 
 def footnote(rows: list[Row]) -> str:
-    """How to read a folded row; "" if there is none."""
+    """The note on how to read folded rows; "" if there are none."""
     if any(row.is_folded for row in rows):
         return '"n x" rows total n identical blocks; the rows beneath show one of them.'
     return ""

@@ -1,6 +1,6 @@
-"""Records for a terminal: tree guides and colours, fitted to its width.
+"""Records for a terminal: tree guides and colours, fitted to the terminal's width.
 
-Input: a record and rich's console. Output: what rich prints. Invariant: the texts are those of
+Input: a record and a rich console. Output: rich renderables. Invariant: the texts are those of
 ``show/text``.
 """
 
@@ -21,16 +21,23 @@ from torchfake.inspect.records.record import Record, renderables
 from torchfake.inspect.records.units import bytes_text, compared_bytes
 from torchfake.inspect.show import summary_table, text
 from torchfake.inspect.show.headline import headline
+from torchfake.inspect.show.lines import aligned_lines
 from torchfake.inspect.summary import Summary
 
 
 @renderables.register
 def _(found: Record, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
-    yield Text(str(found))
+    text, code = str(found), getattr(found, "shown_code", "")
+    yield Text(text.removesuffix(code).rstrip("\n"))
+    if code:
+        yield Text("")
+        yield Text(code)
 
 
 @renderables.register
 def _(found: Summary, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
+    yield Text(printable(headline(found)), style="bold")
+    yield Text("")
     yield from _tree(found, console, depth)
     yield _lines(text.summary_lines(found))
 
@@ -47,7 +54,7 @@ def _(found: Checked, console: Console, *, depth: int | None = None) -> Iterator
 
 @renderables.register
 def _(found: Fits, console: Console, *, depth: int | None = None) -> Iterator[RenderableType]:
-    yield _lines(text.verdict_lines(found) + text.estimate_lines(found.shown))
+    yield _lines(text.verdict_lines(found) + text.estimate_lines(found.shown, found.shown_fit))
     yield Text("")
     grid = _fits_table(found, compared_bytes)
     if console.measure(grid, options=_unbounded(console)).maximum > console.width:
@@ -94,11 +101,9 @@ def _tree(summary: Summary, console: Console, depth: int | None) -> Iterator[Ren
         yield Text("")
 
 
-def _lines(lines: list[tuple[str, str]]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for name, content in lines:
-        grid.add_row(Text(printable(name), style="bold"), Text(printable(content)))
-    return grid
+def _lines(lines: list[tuple[str, str]]) -> Text:
+    parts = [((name, "bold"), text) for name, text in aligned_lines(lines)]
+    return Text("\n").join(Text.assemble(*part) for part in parts)
 
 
 def _unbounded(console: Console) -> ConsoleOptions:
@@ -116,7 +121,7 @@ def _table(headers: Sequence[str], *, left: Sequence[str] = summary_table.LEFT_A
 
 
 def _wide_table(rows: list[summary_table.Row]) -> Table:
-    """All columns that are not empty."""
+    """A table of all columns that are not empty."""
     columns = summary_table.filled_columns(rows)
     header = summary_table.header()
     grid = _table([header[0], *(header[i + 1] for i in columns)])
@@ -132,7 +137,7 @@ def _is_shapes(i: int) -> bool:
 
 
 def _narrow_table(rows: list[summary_table.Row], width: int) -> Table:
-    """Only the main columns; tensors beside their module where they fit, else under it."""
+    """A table of the main columns; tensors are beside their module if they fit, else below it."""
     headers = ("module", "parameters", "bytes")
     grid = _table(headers)
     parameters = max(len(headers[1]), *(len(row.parameters) for row in rows))

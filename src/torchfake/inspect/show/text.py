@@ -1,18 +1,20 @@
 """Records as plain text, and the lines of totals that all kinds of output share.
 
-Input: any record. Output: text, and lines of a name and a text each. Invariant: plain text does not
-depend on a terminal, and is ASCII except for names that are not;
-what is not printable is escaped.
+Input: any record. Output: text, and lines, each a name and a text. Invariant: plain text does not
+depend on a terminal, and is ASCII except for names that are not; unprintable characters are
+escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from torchfake.errors import printable
+from torchfake.inspect.arithmetic.uncounted import uncounted_lines
 from torchfake.inspect.check import Checked
 from torchfake.inspect.contents.diff import Diff
 from torchfake.inspect.contents.experts import Active
+from torchfake.inspect.contents.schemes import scheme_named
 from torchfake.inspect.contents.tree import Size
 from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.inspection import Inspection
@@ -29,10 +31,14 @@ from torchfake.inspect.records.units import (
     operations_unit,
 )
 from torchfake.inspect.show.diff_text import diff_text
-from torchfake.inspect.show.headline import headline, next_lines
+from torchfake.inspect.show.headline import headline, next_lines, training_lines
+from torchfake.inspect.show.lines import padded, plain_lines
 from torchfake.inspect.show.serving_text import served_text, serving_lines
+from torchfake.inspect.show.step_lines import loss_text, time_lines
 from torchfake.inspect.show.summary_table import LEFT_ALIGNED, footnote, header, rows
-from torchfake.inspect.show.verdict import verdict_on_several
+from torchfake.inspect.show.verdict import counted_text, verdict_on_several, weights_verdict
+from torchfake.inspect.steps.adapters import adapters_text
+from torchfake.inspect.steps.step import Step
 from torchfake.inspect.summary import Summary
 
 
@@ -61,20 +67,24 @@ def totals(summary: Summary) -> list[tuple[str, str]]:
                 (f"hardware {unit}", f"{flops_text(flops.hardware)}, recomputation included")
             )
             lines.append((f"model {unit}", f"{flops_text(flops.model)}, without recomputation"))
+        lines += uncounted_lines(summary.uncounted)
     return lines
 
 
 def summary_lines(summary: Summary) -> list[tuple[str, str]]:
-    """These lines, and what was answered."""
-    return totals(summary) + answer_lines(summary.answers)
+    """The lines under a summary's table, and the answers to unknown values."""
+    return totals(summary) + training_lines(summary) + answer_lines(summary.answers)
 
 
 def costs(inspection: Inspection) -> list[tuple[str, str]]:
-    """The lines about building a target."""
-    lines = [("time", _time_text(inspection)), ("peak memory", _memory_text(inspection))]
+    """The lines about building a target, each a name and a text."""
+    summary, is_run = inspection.summary, inspection.memory is not None
+    lines = [] if is_run or inspection.weights is not None else training_lines(summary)
+    lines += [("time", _time_text(inspection)), ("peak memory", _memory_text(inspection))]
     lines += [("note", note) for note in inspection.notes]
-    if inspection.has_inputs and inspection.memory is None:
-        lines += next_lines(inspection.summary, inspection.target)
+    if inspection.has_inputs and not is_run:
+        target = inspection.target, *inspection.config_words
+        lines += next_lines(summary, target, inspection.option_words)
     return lines
 
 
@@ -87,25 +97,28 @@ def quantized_lines(found: Weights | None) -> list[tuple[str, str]]:
     total = found.num_quantized + found.num_kept
     share = f"{count_text(found.num_quantized)} of {count_text(total)} parameters"
     lines = [("quantized", both), ("  format", found.held), ("  scheme", found.library)]
-    return [*lines, ("  covers", share)] if found.num_quantized else lines
+    is_known = found.num_quantized or not found.library.startswith("quantization_config")
+    return [*lines, ("  covers", share)] if is_known else lines
 
 
 @plain_text.register
 def _(found: Weights, *, depth: int | None = None) -> str:
-    lines = plain_lines(quantized_lines(found))
     if not found.fits:
-        return lines
+        return plain_lines(quantized_lines(found))
     header = ("GPU", "memory", "weights", "headroom", "fits")
     rows = [
         (each.gpu, *map(compared_bytes, (each.total_bytes, found.num_bytes, each.headroom_bytes)),
-         "yes" if each.fits else "no")
+         each.verdict)
         for each in found.fits
     ]  # fmt: skip
     table = "\n".join(padded([header, *rows], ("GPU", "fits")))
-    names = [each.gpu for each in found.fits if each.fits]
-    answer = f"the weights alone: {', '.join(names) or 'on none of these GPUs'}"
+    refused = [each.gpu for each in found.fits if each.is_refused]
+    why = f"{', '.join(refused)}: the library's kernels do not run there"
+    not_on = [("not on", why)] if refused else []
+    answer = ("fits", weights_verdict(found.fits))
+    lines = plain_lines([answer, *not_on, *quantized_lines(found)])
     note = "The model was not run: activations, caches and optimizer states are not included."
-    return f"{plain_lines([('fits', answer)])}\n{lines}\n\n{table}\n\n{note}"
+    return f"{lines}\n\n{table}\n\n{note}"
 
 
 def _parameters_text(size: Size) -> str:
@@ -113,7 +126,7 @@ def _parameters_text(size: Size) -> str:
 
 
 def active_text(active: Active) -> str:
-    """How many parameters compute a token, and of which experts."""
+    """The number of parameters used for one token, and the numbers of experts."""
     experts = " or ".join(active.experts)
     return f"{_exact_and_rounded(active.num_parameters)}, {experts} experts for each token"
 
@@ -123,7 +136,7 @@ def _exact_and_rounded(count: int) -> str:
 
 
 def _shares(by_name: dict[str, tuple[int, int]]) -> str:
-    """Bytes by dtype or device; the name alone where there is one."""
+    """Bytes by dtype or device; only the name if there is a single one."""
     if len(by_name) == 1:
         return next(iter(by_name))
     return ", ".join(f"{name} {bytes_text(size)}" for name, (_, size) in by_name.items()) or "none"
@@ -142,7 +155,8 @@ def _memory_text(found: Inspection) -> str:
 
 @plain_text.register
 def _(found: Summary, *, depth: int | None = None) -> str:
-    return f"{_plain_tree(found, depth)}\n\n{plain_lines(summary_lines(found))}"
+    parts = printable(headline(found)), _plain_tree(found, depth)
+    return "\n\n".join([*parts, plain_lines(summary_lines(found))])
 
 
 @plain_text.register
@@ -161,7 +175,7 @@ def _(found: Estimate, *, depth: int | None = None) -> str:
 @plain_text.register
 def _(found: Fits, *, depth: int | None = None) -> str:
     table = "\n".join(padded([fits_header(found), *fits_rows(found)], FITS_LEFT_ALIGNED))
-    lines = plain_lines(verdict_lines(found) + estimate_lines(found.shown))
+    lines = plain_lines(verdict_lines(found) + estimate_lines(found.shown, found.shown_fit))
     return f"{lines}\n\n{table}\n\n{reserved_note(found)}"
 
 
@@ -184,32 +198,31 @@ def _plain_tree(summary: Summary, depth: int | None) -> str:
     return "\n".join(lines)
 
 
-def plain_lines(lines: list[tuple[str, str]]) -> str:
-    """Lines of a name and a text each, the texts aligned."""
-    lines = [(printable(name), printable(text)) for name, text in lines]
-    width = max((len(name) for name, _ in lines), default=0)
-    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
-
-
 def verdict_lines(found: Estimate | Fits) -> list[tuple[str, str]]:
-    """The line that says whether it fits, if there is a GPU to fit on."""
+    """The lines that say whether a step fits, and what to run next; none without a GPU."""
     if isinstance(found, Fits):
         mesh = [] if found.mesh is None else [("mesh", found.mesh)]
         is_of_mesh = found.mesh is not None
-        verdict = verdict_on_several(found, found.shown, is_of_mesh=is_of_mesh)
+        verdict = verdict_on_several(
+            found, found.shown, is_of_mesh=is_of_mesh, refused=found.refused
+        )
         next_ones = zip(
             ("next", *[""] * len(found.next_commands)), found.next_commands, strict=False
         )
-        return [("fits", verdict), *mesh, *next_ones]
+        refused = [(f"not on {gpu}", why) for gpu, why in found.refused.items()]
+        return [("fits", verdict), *refused, *mesh, *next_ones]
     fit = None if found.subject.gpu is None else verdict_on(found)
     return [] if fit is None else [("fits", verdict_on_several([fit], found))]
 
 
-def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
-    """The lines of an estimate, each a name and a text."""
+def estimate_lines(estimate: Estimate, fit: Fit | None = None) -> list[tuple[str, str]]:
+    """The lines of an estimate, each a name and a text; `fit` is the verdict, if there is one."""
     peak = estimate.peak
     where = estimate.device if estimate.gpu is None else f"{estimate.device}, {estimate.gpu.name}"
-    lines = [("step", f"{estimate.mode} on {where}"), ("peak", _peak_text(estimate))]
+    lines = [("step", _step_text(estimate, where)), *_changed_lines(estimate.step)]
+    lines += [] if estimate.loss is None else [("loss", loss_text(estimate.loss))]
+    lines += [("warning", sentence) for sentence in estimate.counted.warnings]
+    lines.append(("peak", _peak_text(estimate)))
     lines += [(f"  {name}", bytes_text(n)) for name, n in peak.by_category.items()]
     if estimate.active is not None:
         total = sum(p.numel() for p in estimate.subject.module.parameters())
@@ -218,21 +231,47 @@ def estimate_lines(estimate: Estimate) -> list[tuple[str, str]]:
     if peak.line:
         lines.append(("line", peak.line))
     if estimate.peak_reserved_bytes is not None:
-        lines.append(("reserved", _reserved_text(estimate)))
+        lines.append(("reserved", _reserved_text(estimate, fit or verdict_on(estimate))))
     if estimate.first_step_peak_bytes < estimate.peak_bytes:
         lines.append(("first step", bytes_text(estimate.first_step_peak_bytes)))
+    lines += time_lines(estimate)
     others = {"cpu": "CPU memory"}
     lines += [
         (others.get(name, f"on {name}"), bytes_text(n))
         for name, n in estimate.elsewhere.items()
         if n
     ]
+    lines += uncounted_lines(estimate.uncounted)
     lines += [("" if i else "left out", line) for i, line in enumerate(estimate.left_out)]
     return lines + answer_lines(estimate.answers)
 
 
-def _reserved_text(estimate: Estimate) -> str:
+def _changed_lines(step: Step) -> list[tuple[str, str]]:
+    """The lines about quantized weights and adapters."""
+    lines = []
+    if step.weights is not None:
+        scheme = scheme_named(step.weights)
+        packing = f", packed as {scheme.packing}" if scheme.packing else ""
+        lines.append(("weights", f"{step.weights}: {scheme.library}{packing}"))
+    if step.peft is not None:
+        lines.append(("adapters", adapters_text(step.peft)))
+    return lines
+
+
+def _step_text(estimate: Estimate, where: str) -> str:
+    """The kind of step and its device; without a GPU, which has a verdict, also its sizes."""
+    if estimate.gpu is not None:
+        return f"{estimate.counted.does} on {where}"
+    does, _, sizes = counted_text(estimate).partition(", ")
+    return f"{does} on {where}" + (f"; {sizes}" if sizes else "")
+
+
+def _reserved_text(estimate: Estimate, fit: Fit | None) -> str:
+    """The reserved memory: as much as the verdict says, which may be less on a GPU that is full."""
     reserved, unused = estimate.peak_reserved_bytes or 0, estimate.fragmentation_bytes or 0
+    if fit is not None and fit.peak_reserved_bytes != reserved:
+        within = f"{compared_bytes(fit.peak_reserved_bytes)} by the caching allocator"
+        return f"{within}, {bytes_text(reserved)} where there is room"
     return f"{compared_bytes(reserved)} by the caching allocator, {bytes_text(unused)} of it unused"
 
 
@@ -260,7 +299,7 @@ def fits_header(fits: Fits) -> tuple[str, ...]:
 
 
 def fits_rows(fits: Fits, size: Callable[[int], str] = compared_bytes) -> list[tuple[str, ...]]:
-    """Its rows, the smallest GPU first, bytes as `size` writes them."""
+    """The rows of a table of fits, the smallest GPU first; `size` formats bytes."""
     return [_fits_cells(fit, size) for fit in sorted(fits, key=lambda fit: fit.total_bytes)]
 
 
@@ -277,7 +316,7 @@ def _fits_cells(fit: Fit, size: Callable[[int], str]) -> tuple[str, ...]:
 
 
 def largest_text(fit: Fit) -> str:
-    """The largest size that fits, and the limit if that is not the memory."""
+    """The largest size that fits, and what limits it if not the memory."""
     if fit.serve is not None:
         return served_text(fit)
     if fit.largest is None:
@@ -289,7 +328,7 @@ def largest_text(fit: Fit) -> str:
 
 
 def reserved_note(fits: Fits) -> str:
-    """The note on memory that the caching allocator does not get."""
+    """The note on memory that the caching allocator cannot use."""
     sizes = " or ".join(compared_bytes(n) for n in sorted({fit.reserved_bytes for fit in fits}))
     return f"{sizes} of each GPU is reserved for the CUDA context and as a margin."
 
@@ -299,16 +338,3 @@ def checked_lines(checked: Checked) -> list[tuple[str, str]]:
     inputs = [(f"input {name}".rstrip(), text) for name, text in to_lines(checked.inputs)]
     outputs = [(f"output {name}".rstrip(), text) for name, text in to_lines(checked.output)]
     return inputs + outputs + answer_lines(checked.answers)
-
-
-def padded(table: list[tuple[str, ...]], left: tuple[str, ...]) -> Iterator[str]:
-    """The lines of a table without empty columns; columns of `left` are aligned on the left."""
-    table = [tuple(map(printable, line)) for line in table]
-    columns = [i for i in range(len(table[0])) if i == 0 or any(line[i] for line in table[1:])]
-    widths = {i: max(len(line[i]) for line in table) for i in columns}
-    for line in table:
-        cells = [
-            line[i].ljust(widths[i]) if table[0][i] in left else line[i].rjust(widths[i])
-            for i in columns
-        ]
-        yield "  ".join(cells).rstrip()

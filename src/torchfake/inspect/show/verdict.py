@@ -1,79 +1,133 @@
-"""The answer to whether something fits, as one line: the first that is shown.
+"""Whether a step fits, as one line, which is shown first.
 
-Input: a :class:`Fit`, and what was run for it. Output: text. Invariant: it is judged by what the
-caching allocator reserves, and says for which batch and sequence.
+Input: a :class:`Fit`, and its estimate. Output: text. Invariant: the line compares the memory that
+the caching allocator reserves, and gives the batch size and sequence length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
 
-from torchfake.errors import InputsError
-from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
+from torchfake.inspect.contents.weights import WeightsFit
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.records.units import compared_bytes
+from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 
 
-def verdict_text(fit: Fit, estimate: Estimate) -> str:
-    """``yes: 5.2 GB (4.8 GiB) reserved of ..., on a ...; batch 8, seq 1024``."""
-    usable = compared_bytes(fit.total_bytes - fit.reserved_bytes)
+def verdict_text(fit: Fit, counted: str) -> str:
+    """The verdict on one GPU: ``yes: 5.2 GB (4.8 GiB) reserved of ..., on ...; inference``; it
+    begins with the verdict of tables and of JSON: yes, tight or no.
+
+    Args:
+        fit: the verdict.
+        counted: what was counted, as text.
+    """
+    usable = compared_bytes(fit.usable_bytes)
     spare = compared_bytes(abs(fit.headroom_bytes))
     reserved = compared_bytes(fit.peak_reserved_bytes)
-    if fit.fits:
-        answer = f"yes: {reserved} reserved of {usable}, {spare} to spare, on {fit.gpu}"
-    else:
-        answer = f"no: {reserved} reserved of {usable}, {spare} missing, on {fit.gpu}"
-    return f"{answer}{sizes_text(estimate)}"
+    left = f"{spare} {'to spare' if fit.fits else 'missing'}"
+    return f"{fit.verdict}: {reserved} reserved of {usable}, {left}, on {fit.gpu}; {counted}"
 
 
-def verdict_on_several(fits: Sequence[Fit], estimate: Estimate, *, is_of_mesh: bool = False) -> str:
-    """The same for several kinds of GPU, each for one process, or for each rank of a mesh."""
+def verdict_on_several(
+    fits: Sequence[Fit],
+    estimate: Estimate,
+    *,
+    is_of_mesh: bool = False,
+    refused: Collection[str] = (),
+) -> str:
+    """The verdict on several kinds of GPU, for one process or for each rank of a mesh.
+
+    Args:
+        fits: the verdict on each GPU that the step runs on.
+        estimate: the estimate of the step.
+        is_of_mesh: whether the step is that of each rank of a mesh.
+        refused: the GPUs that the step does not run on.
+    """
     remedy = "" if is_of_mesh else _remedy(fits, estimate)
-    if len(fits) == 1:
-        return f"{verdict_text(fits[0], estimate)}{remedy}"
-    names = [
-        f"{fit.gpu} (tight)" if fit.verdict == "tight" else fit.gpu for fit in fits if fit.fits
-    ]
+    counted = counted_text(estimate, batch_of_rank(estimate) if is_of_mesh else None)
+    number = len(fits) + len(refused)
+    if number == 1:
+        return f"{verdict_text(fits[0], counted)}{remedy}"
+    names = _names(fits)
     if not names:
-        return f"no, on none of the {len(fits)} GPUs{sizes_text(estimate)}{remedy}"
-    on = f" of {len(fits)} GPUs" if len(names) < len(fits) else ""
-    listed = ", ".join(names) if len(names) < len(fits) else f"all {len(fits)} GPUs"
-    count = f"{len(names)}{on}: " if on else ""
-    return f"yes, on {count}{listed}{sizes_text(estimate)}"
+        return f"no, on none of the {number} GPUs; {counted}{remedy}"
+    is_tight = not any(fit.verdict == "yes" for fit in fits)
+    answer = "tight" if is_tight else "yes"
+    if len(names) == number and not any(fit.verdict == "tight" for fit in fits):
+        return f"yes, on all {number} GPUs; {counted}"
+    return f"{answer}, on {len(names)} of {number} GPUs: {', '.join(names)}; {counted}"
+
+
+def weights_verdict(fits: Sequence[WeightsFit]) -> str:
+    """The verdict on weights alone: ``yes for the weights alone, on 1 of 2 GPUs: ...``."""
+    names = _names(fits)
+    if not names:
+        where = fits[0].gpu if len(fits) == 1 else f"none of the {len(fits)} GPUs"
+        return f"no, on {where}: not even the weights alone"
+    answer = "yes" if any(fit.verdict == "yes" for fit in fits) else "tight"
+    of_several = f"{len(names)} of {len(fits)} GPUs: {', '.join(names)}"
+    where = fits[0].gpu if len(fits) == 1 else of_several
+    return f"{answer} for the weights alone, on {where}; no step was run"
+
+
+def _names(fits: Sequence[Fit] | Sequence[WeightsFit]) -> list[str]:
+    """The GPUs that something fits on; those on which it is tight are marked."""
+    return [f"{fit.gpu} (tight)" if fit.verdict == "tight" else fit.gpu for fit in fits if fit.fits]
 
 
 def _remedy(fits: Sequence[Fit], estimate: Estimate) -> str:
-    """What to do where it fits on none, and no smaller batch would."""
+    """The advice for a training step that fits on no GPU with any batch size."""
     is_hopeless = not any(fit.fits or fit.largest for fit in fits)
     trains = estimate.mode == "training"
     return "; on several GPUs: see torchfake plan" if is_hopeless and trains else ""
 
 
-def sizes_text(estimate: Estimate) -> str:
-    """``; batch 8, seq 1024``: for which inputs, as far as that can be told."""
-    sizes = ", ".join(_sizes(estimate))
-    return f"; {sizes}" if sizes else ""
+def counted_text(estimate: Estimate, batch: str | None = None, precision: str | None = None) -> str:
+    """What was counted: ``training with adamw in bf16, batch 8 per GPU, global batch 8, seq 128``.
+
+    Args:
+        estimate: the estimate of the step.
+        batch: the batch of all ranks, as text; by default that of one GPU.
+        precision: in what is computed, as text; by default the dtype of the parameters.
+    """
+    within = precision or estimate.counted.dtype
+    counted = _counted(estimate, batch, "" if within is None else f" in {within}")
+    return ", ".join(part for part in counted if part)
 
 
-def _sizes(estimate: Estimate) -> Iterator[str]:
-    step, subject = estimate.step, estimate.subject
+def batch_of_rank(estimate: Estimate) -> str:
+    """The batch of one of several ranks, as text; that of all ranks is not known."""
+    batch = estimate.counted.batch
+    return "" if batch is None else f"batch {batch:,} per rank"
+
+
+def _batch(estimate: Estimate) -> str:
+    counted, per_gpu = estimate.counted, " per GPU" if estimate.gpu is not None else ""
+    if counted.batch is None:
+        return ""
+    text = f"batch {counted.batch:,}{per_gpu}"
+    if counted.global_batch is None:
+        return text
+    number = counted.micro_batches
+    made_of = f" ({number:,} micro-batches)" if number > 1 else ""
+    return f"{text}, global batch {counted.global_batch:,}{made_of}"
+
+
+def _counted(estimate: Estimate, batch: str | None, within: str) -> Iterator[str]:
+    counted, step = estimate.counted, estimate.step
     if step.serve is not None:
-        yield f"{step.serve.users:,} users, a context of {step.serve.context:,}"
-    if subject.program is not None or step.serve is not None:
-        return
-    names = (BATCH,) if step.decode is not None else (BATCH, SEQ)
-    for name in names:
-        try:
-            yield f"{name} {size_of(replace(subject, device=None), name):,}"
-        except InputsError:
-            continue
-    if step.accumulate > 1 or step.training is not None:
-        number = (
-            step.accumulate if step.training is None else step.training.gradient_accumulation_steps
-        )
-        yield from [f"{number} micro-batches"] if number > 1 else []
+        users, context = step.serve.users, step.serve.context
+        yield f"serving {users:,} user{'s' * (users != 1)}{within}, a context of {context:,}"
+    else:
+        loss = f" on {SUM_OF_OUTPUT}" if estimate.loss == SUM_OF_OUTPUT else ""
+        yield counted.does + within + loss
+    yield _batch(estimate) if batch is None else batch
+    if counted.seq is not None:
+        yield f"seq {counted.seq:,}"
     if step.decode is not None:
         prompt, new = step.decode
         yield f"a prompt of {prompt:,}, {new:,} new tokens"
+    if counted.max_positions is not None:
+        yield f"past the model's {counted.max_positions:,} positions"

@@ -1,19 +1,20 @@
-"""Steps: what a program does with a model again and again, run on a fake copy of the model.
+"""Steps: one iteration of training, inference, or generation, run on a fake copy of a model.
 
-Input: a fake copy, and what a step does with it. Output: a tracker of storages has observed the
-step. Invariant: a step holds what a plain training loop would hold, and frees it when that would.
+Input: a fake copy, and a description of the step. Output: a storage tracker has observed the step.
+Invariant: a step holds the tensors that a plain training loop holds, and frees them when it does.
 
 In reading order:
 
-    step                what a step does: forward, loss, optimizer, autocast; the options checked
+    step                the description of a step: loss, optimizer, autocast; checks its options
     module_tensors      the tensors of a module, each with the name of the module that it is in
     backward            the loss of a step, and its backward pass
-    optimizers          the optimizer that an option names
+    optimizers          creates the optimizer that an option describes
     training            a plain training loop, with accumulation, gradients freed or zeroed
-    training_arguments  transformers' TrainingArguments, read
+    training_arguments  the settings of transformers' TrainingArguments that concern a step
     trainer_loop        the loop of transformers' Trainer
-    adapters            adapters of PEFT on a fake copy
+    adapters            adds PEFT adapters to a fake copy
+    quantized           quantizes its weights, by the layers of a library
     generation          the passes of generation with a key-value cache
     execution           runs any of these steps
-    program             runs a step that is a function of the user's, and notices its phases
+    program             runs a step that is a function of the user, and detects its phases
 """

@@ -1,7 +1,7 @@
 """The loss of a step, and its backward pass.
 
-Input: the output of a module on fakes. Output: its loss; gradients in fakes. Invariant: no real
-tensor gets a fake gradient.
+Input: the output of a module on fakes. Output: the loss; fake parameters with fake gradients.
+Invariant: no real tensor gets a fake gradient.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import tensors_in
 from torchfake.observe import is_or_holds_fake
 
+OWN_LOSS = "the output's loss"
+GIVEN_LOSS = "the given loss"
+SUM_OF_OUTPUT = "the sum of the output"
+"""Losses of a step, as text."""
+
 
 def default_loss(output: Any) -> torch.Tensor:
-    """``output.loss`` where there is one; else the sum of the first tensor with a gradient."""
+    """``output.loss``; the sum of several losses by name, as detectors have them; otherwise the sum
+    of the first output tensor that requires a gradient.
+    """
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
+    if isinstance(output, dict) and output and all(map(_is_loss, output.values())):
+        return torch.stack([*output.values()]).sum()
     for tensor in tensors_in(output):
         if tensor.requires_grad:
             return tensor.sum()
@@ -28,6 +37,20 @@ def default_loss(output: Any) -> torch.Tensor:
         "no output tensor requires a gradient, so there is nothing to train: give loss=, a "
         "function of the output, or set requires_grad on the parameters"
     )
+
+
+def loss_text(output: Any) -> str:
+    """What :func:`default_loss` takes of an output, as text."""
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return OWN_LOSS
+    if isinstance(output, dict) and output and all(map(_is_loss, output.values())):
+        return f"the sum of {', '.join(map(str, output))}"
+    return SUM_OF_OUTPUT
+
+
+def _is_loss(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 
 def check_loss(loss: Any) -> None:
@@ -39,11 +62,11 @@ def check_loss(loss: Any) -> None:
 
 
 def run_backward(loss: torch.Tensor) -> None:
-    """Run the backward pass of a graph whose leaves are all fake: real leaves would get fake
-    gradients.
+    """Run the backward pass from `loss`, if all leaves of the graph are fake: real leaves would get
+    fake gradients.
 
     Raises:
-        InputsError: naming the first real leaf.
+        InputsError: if a leaf of the graph is a real tensor.
     """
     seen, nodes = set(), [loss.grad_fn]
     while nodes:

@@ -1,7 +1,7 @@
-"""Runs a step on a fake copy: what a program does with a model once.
+"""Runs a step on a fake copy.
 
 Input: a fake copy, a step, a storage tracker. Output: the tracker has recorded the whole step.
-Invariant: a step holds what a plain training loop would hold, and frees it when that would.
+Invariant: a step holds the tensors that a plain training loop holds, and frees them when it does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import nn
 from torchfake._torch import autograd
 from torchfake.inspect.copies.workload import FakeCopy
 from torchfake.inspect.steps.generation import generate
-from torchfake.inspect.steps.module_tensors import ModuleTensors
+from torchfake.inspect.steps.module_tensors import register_all
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.steps.trainer_loop import TrainerLoop
 from torchfake.inspect.steps.training import PlainLoop, autocast_of
@@ -29,10 +29,10 @@ def run_step(
     """Run a step, and have the tracker record it.
 
     Args:
-        step: what is done.
-        fake_copy: with what.
-        tracker: of the step; of the second one, if there is a tracker of the first.
-        first: the tracker of a step before it, if that is another, see :func:`is_first_another`.
+        step: the step to run.
+        fake_copy: the module and inputs to run it with.
+        tracker: records the step; with `first`, the second step.
+        first: records the first step, if later steps differ: they find gradients that are kept.
     """
     set_training(fake_copy.module, step.mode)
     if step.mode == "training":
@@ -45,8 +45,7 @@ def run_step(
             loop.run(first)
         loop.run(tracker)
         return
-    tensors = ModuleTensors(fake_copy.module)
-    tensors.register(tracker)
+    register_all(fake_copy.module, tracker)
     if step.decode is not None:
         with autograd.no_grad(), autocast_of(fake_copy, step):
             generate(fake_copy, tracker, *step.decode)
@@ -55,14 +54,9 @@ def run_step(
     _forward(fake_copy, tracker, step)
 
 
-def is_first_another(step: Step) -> bool:
-    """Whether later steps find more than an optimizer's state: the gradients of the step before."""
-    return step.keep_gradients and step.mode == "training"
-
-
 def set_training(module: nn.Module, mode: str) -> None:
-    """Set the root's training flag as the step needs it; if it is so, no child is changed either:
-    children may differ from it on purpose.
+    """Set the training flag of a module as `mode` needs it. If the root's flag is right, children
+    are not changed either: theirs may differ on purpose.
     """
     training = module.training if mode == "forward" else mode == "training"
     if module.training != training:

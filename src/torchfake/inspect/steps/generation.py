@@ -1,8 +1,8 @@
 """Generation with a key-value cache: a pass over the prompt, then one token after the other.
 
 Input: a fake copy of a model, a storage tracker, the lengths. Output: the tracker has recorded the
-passes that can hold the most memory. Invariant: as much is held as in a greedy loop, which frees
-each output before the next pass.
+passes that can hold the most memory. Invariant: each pass holds what it holds in a greedy decoding
+loop that frees each output before the next pass.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 
 def generate(fake_copy: FakeCopy, tracker: StorageTracker, prompt: int, new_tokens: int) -> None:
-    """Run the prompt in one pass, then the first and the last of the others.
+    """Run the pass over the prompt, then the first and the last pass over a single token.
 
-    The passes between these hold amounts between theirs, and need not be run.
+    The passes between these two need not be run, because the memory that they hold is in between.
     """
     ids = _token_ids(fake_copy)
     loop = GreedyLoop(fake_copy, tracker, ids.shape[0], prompt, dtype=ids.dtype)
     loop.run(1 if loop.has_decoder else prompt, "prefill")
-    loop.run_last(new_tokens - 1)  # the first came from the prompt's pass
+    loop.run_last(new_tokens - 1)  # the pass over the prompt gives the first new token
 
 
 def _token_ids(fake_copy: FakeCopy) -> Any:
-    """Integers [batch, tokens]."""
+    """The token ids among the inputs, integers [batch, tokens]."""
     found: Any = fake_copy.kwargs.get("input_ids", fake_copy.args[0] if fake_copy.args else None)
     is_tensor = isinstance(found, torch.Tensor)
     if not is_tensor or found.is_floating_point() or found.dim() != 2:
@@ -38,9 +38,9 @@ def _token_ids(fake_copy: FakeCopy) -> Any:
 
 
 class GreedyLoop:
-    """Passes of a model over a cache, as ``generate`` of transformers makes them.
+    """Forward passes of a model with a cache, as ``generate`` of transformers runs them.
 
-    A pass may be tracked or not; what is cached is the same.
+    A pass may be tracked or not, with the same effect on the cache.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class GreedyLoop:
 
     @staticmethod
     def names_of(module: torch.nn.Module) -> tuple[str, ...]:
-        """The names of the arguments of its forward."""
+        """The names of the arguments of the module's forward."""
         return tuple(inspect.signature(module.forward).parameters)
 
     def run(self, length: int, phase: str | None = None) -> None:
-        """A pass over so many tokens; tracked as of `phase`, if that is given."""
+        """Run a pass over `length` tokens per sequence; tracked only if a `phase` is given."""
         inputs = self._inputs(length)
         if phase is None:
             self._keep(self.module(**inputs))
@@ -88,8 +88,8 @@ class GreedyLoop:
         self._keep(output)
 
     def run_last(self, steps: int) -> None:
-        """The first and the last of so many passes over one token each; of a cache that is
-        quantized now and then, also the last that quantizes it and the one before, when most waits.
+        """Track the first and the last of `steps` passes over one token. If a cache is quantized
+        periodically: also the last pass that quantizes, and the one before, when most is pending.
         """
         chosen = {1, steps}
         period, since = _residual(self.cache)
@@ -103,17 +103,17 @@ class GreedyLoop:
             at = step
 
     def skip_pieces(self, number: int, piece: int) -> None:
-        """Passes over so many tokens each, untracked and in fewer: the cache comes out the same."""
+        """Fill the cache as `number` passes over `piece` tokens do, in fewer passes, untracked."""
         at_once = number - 1 if _residual(self.cache)[0] <= piece else 0
         if at_once > 0:
             self.run(at_once * piece)
-            number = 1  # a window is cut after a pass
+            number = 1  # separate, because a sliding window is cut after each pass
         for _ in range(number):
             self.run(piece)
 
     def _skip(self, steps: int, period: int, since: int) -> None:
-        """Passes over one token each, untracked and in fewer: the cache comes out the same."""
-        while period and steps > 0:  # up to where it is quantized, and not beyond
+        """Fill the cache as `steps` passes over one token do, in fewer passes, untracked."""
+        while period and steps > 0:  # each pass ends where the cache is quantized
             to_next = period - since % period
             whole = to_next + (steps - to_next) // period * period
             length = whole if to_next <= steps else steps
@@ -147,12 +147,12 @@ class GreedyLoop:
 
 
 def _cache_name(names: tuple[str, ...]) -> str:
-    """What a forward with these arguments calls its cache: since transformers 5.24 ``cache``."""
+    """The name of the cache among a forward's arguments: ``cache`` since transformers 5.24."""
     return next((n for n in ("cache", "cache_params") if n in names), "past_key_values")
 
 
 def _residual(cache: Any) -> tuple[int, int]:
-    """After how many tokens a cache quantizes them, and how many wait for it; 0, 0: it does not."""
+    """After how many tokens a cache quantizes them, and how many are not yet quantized; or 0, 0."""
     layers = getattr(cache, "layers", None) or (None,)
     period = getattr(layers[0], "residual_length", 0)
     keys = getattr(layers[0], "keys", None)
@@ -160,8 +160,8 @@ def _residual(cache: Any) -> tuple[int, int]:
 
 
 def _cuts(cache: Any) -> bool:
-    """Whether layers cut what they cache after each pass, so that several tokens leave more memory
-    behind than one: windows and states do.
+    """Whether layers cut their cache after each pass, as sliding windows and states do: a pass over
+    several tokens then leaves a larger storage than a pass over one.
     """
     layers = getattr(cache, "layers", None) or (None,)
     return any(getattr(x, "is_sliding", True) or hasattr(x, "conv_states") for x in layers)

@@ -1,10 +1,12 @@
-"""The parameters and buffers of a module, each with the name of the module that it is in.
+"""The tensors of a module, each with the full name of the submodule that it belongs to.
 
 Input: a module. Output: named tensors: parameters, buffers, gradients, an optimizer's state.
-Invariant: a module's tensors are listed once, in order.
+Invariant: the tensors of each submodule are listed once, in order.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, ValuesView
 
 import torch
 from torch import nn
@@ -12,63 +14,63 @@ from torch.optim import Optimizer
 
 from torchfake.inspect.copies.workload import tensors_in
 from torchfake.inspect.storages.storage_tracker import StorageTracker
-from torchfake.observe import tensors_held_by
 
 Named = list[tuple[str, torch.Tensor]]
 """Tensors, each after the full name of the module that it belongs to."""
 
 
-class ModuleTensors:
-    """The parameters and buffers of a module, each with the full name of the module it is in."""
+def named_tensors(module: nn.Module, table: str = "_parameters") -> Named:
+    """The current parameters of a module, or the tensors in another table of each submodule."""
+    found = []
+    for name, child in module.named_modules():
+        for tensor in getattr(child, table).values():
+            if tensor is not None:
+                found.append((name, tensor))
+    return found
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module  # and no tensor, which a step may replace
 
-    @property
-    def parameters(self) -> Named:
-        """The parameters that it has now."""
-        return self._named("_parameters")
+def register_all(module: nn.Module, tracker: StorageTracker) -> None:
+    """Register all parameters and buffers of a module with a tracker."""
+    tracker.register(named_tensors(module), "parameters")
+    tracker.register(named_tensors(module, "_buffers"), "buffers")
 
-    @property
-    def buffers(self) -> Named:
-        """The buffers that it has now."""
-        return self._named("_buffers")
 
-    def _named(self, table: str) -> Named:
-        found = []
-        for name, child in self._module.named_modules():
-            for tensor in getattr(child, table).values():
-                if tensor is not None:
-                    found.append((name, tensor))
-        return found
+def gradients_of(module: nn.Module) -> Named:
+    """The gradients of those parameters that have one."""
+    found = []
+    for name, parameter in named_tensors(module):
+        gradient = parameter.grad
+        if gradient is not None:
+            found.append((name, gradient))
+    return found
 
-    def register(self, tracker: StorageTracker) -> None:
-        """Tell a tracker of them."""
-        tracker.register(self.parameters, "parameters")
-        tracker.register(self.buffers, "buffers")
 
-    def gradients(self) -> Named:
-        """The gradients that exist."""
-        found = []
-        for name, parameter in self.parameters:
-            gradient = parameter.grad
-            if gradient is not None:
-                found.append((name, gradient))
-        return found
-
-    def optimizer_state(self, optimizer: Optimizer | None) -> Named:
-        """The state of an optimizer, with the names of the modules of its parameters."""
-        module_of, found = {}, []
-        if optimizer is not None:
-            for name, parameter in self.parameters:
-                module_of[id(parameter)] = name
-            for parameter, state in optimizer.state.items():
+def state_of(optimizer: Optimizer | None, module: nn.Module) -> Named:
+    """The tensors in an optimizer's state, with the submodule of the parameter they are for."""
+    module_of, found = {}, []
+    if optimizer is not None:
+        for name, parameter in named_tensors(module):
+            module_of[id(parameter)] = name
+        for each in with_wrapped(optimizer):
+            for parameter, state in getattr(each, "state", {}).items():
                 for tensor in tensors_in(state):
                     found.append((module_of.get(id(parameter), ""), tensor))
-        return found
+    return found
+
+
+def with_wrapped(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """An optimizer, and those that it holds, such as one for each parameter that is offloaded: it
+    may have no state of its own then.
+    """
+    yield optimizer
+    for value in vars(optimizer).values():
+        items = value.values() if isinstance(value, dict) else value
+        for item in items if isinstance(items, (list, tuple, ValuesView)) else (items,):
+            if isinstance(item, Optimizer) and item is not optimizer:
+                yield from with_wrapped(item)
 
 
 def tables_of(optimizer: Optimizer | None) -> Named:
-    """The tensors in attributes of an optimizer's own, which its state may come to refer to."""
+    """The tensors in an optimizer's attributes, such as lookup tables that its state refers to."""
     own = {} if optimizer is None else {**vars(optimizer), "param_groups": None}
-    return [("", tensor) for tensor in tensors_held_by(own, set())]
+    return [("", tensor) for tensor in tensors_in(own)]

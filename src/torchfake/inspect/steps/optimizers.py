@@ -1,12 +1,13 @@
-"""The optimizer of a step, made for the parameters of a fake copy.
+"""Creates the optimizer of a step for the parameters of a fake copy.
 
 Input: a name, a class, a function or an optimizer, and a fake copy. Output: a new optimizer of the
-copy's parameters. Invariant: an optimizer that was given is not touched.
+copy's parameters. Invariant: the user's optimizer is not changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import FakeCopy
 from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.records.units import bytes_text
+from torchfake.inspect.steps.module_tensors import with_wrapped
 
 
 def optimizer_of(given: Any, fake_copy: FakeCopy) -> Optimizer | None:
@@ -24,32 +26,34 @@ def optimizer_of(given: Any, fake_copy: FakeCopy) -> Optimizer | None:
 
     Args:
         given: a name or class of torch.optim, a function of the parameters, an optimizer of the
-            original's parameters (it is not touched), or None.
-        fake_copy: whose parameters are to be trained.
+            original's parameters (which is not changed), or None.
+        fake_copy: the fake copy whose parameters are trained.
 
     Raises:
-        InputsError: if there is no such optimizer, or it cannot be made of these parameters.
+        InputsError: if there is no such optimizer, or it does not accept these parameters.
     """
     if given is None:
         return None
-    return made_optimizer(lambda: _make(given, fake_copy), fake_copy.module, f"optimizer={given!r}")
+    make = partial(_make, given, fake_copy)
+    return made_optimizer(make, fake_copy.module, f"optimizer={given!r}")
 
 
-def made_optimizer(make: Callable[[], Any], module: nn.Module, name: str) -> Optimizer:
-    """An optimizer of the parameters of a module on fakes, as torch has it on their device.
+def made_optimizer(make: Callable[[Any], Any], module: nn.Module, name: str) -> Optimizer:
+    """The optimizer that `make` creates, with torch's defaults for real parameters on the device.
 
     Args:
-        make: makes it.
-        module: whose parameters are to be trained.
-        name: of what asks for it, for an error.
+        make: creates the optimizer from the parameters that require gradients.
+        module: the module on fakes whose parameters are trained.
+        name: the option that describes the optimizer, for error messages.
 
     Raises:
-        InputsError: if it cannot be made of these parameters.
+        InputsError: if `make` fails, or does not return a supported optimizer.
     """
-    if not any(p.requires_grad for p in module.parameters()):
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
         raise InputsError("no parameter requires a gradient, so there is nothing to optimize")
     try:
-        made = make()
+        made = make(parameters)
     except (TypeError, ValueError, RuntimeError, ImportError) as error:
         if isinstance(error, InputsError):
             raise
@@ -68,7 +72,7 @@ def made_optimizer(make: Callable[[], Any], module: nn.Module, name: str) -> Opt
 
 
 def lbfgs_refused(optimizer: torch.optim.LBFGS) -> str:
-    """Why LBFGS is not run: what it holds grows for many steps, by what values decide."""
+    """The message that refuses LBFGS: its memory grows over many steps, depending on values."""
     group = optimizer.param_groups[0]
     pairs, num_bytes = group["history_size"], sum(p.nbytes for p in group["params"])
     held = bytes_text(2 * pairs * num_bytes)
@@ -79,12 +83,17 @@ def lbfgs_refused(optimizer: torch.optim.LBFGS) -> str:
     )
 
 
-def _make(given: Any, fake_copy: FakeCopy) -> Any:
+def _make(given: Any, fake_copy: FakeCopy, parameters: list[nn.Parameter]) -> Any:
     if isinstance(given, Optimizer):
         optimizer_class: Any = type(given)
+        if len([*with_wrapped(given)]) > 1:
+            name = optimizer_class.__name__
+            raise InputsError(
+                f"the {name} holds other optimizers, and cannot be made again for a copy of the "
+                f"parameters: give a function, optimizer=lambda parameters: {name}(parameters, ...)"
+            )
         return optimizer_class(_copied_groups(given, fake_copy))
     make: Any = _optimizer_class(given) if isinstance(given, str) else given
-    parameters = [p for p in fake_copy.module.parameters() if p.requires_grad]
     return make(parameters) if callable(make) else None
 
 
@@ -100,10 +109,10 @@ def _optimizer_class(name: str) -> type[Optimizer]:
 
 
 def _use_foreach_on_cuda(optimizer: Optimizer) -> None:
-    """Choose the foreach implementation for parameters on CUDA, as torch does for real ones.
+    """Choose the foreach implementation for parameters on CUDA, as torch does for real parameters.
 
-    It updates all tensors at once, which takes memory. Torch decides by the class of the parameters
-    too, and does not know fake ones.
+    It updates all tensors at once, which takes memory. torch's own choice also depends on the class
+    of the parameters, and does not include fakes.
     """
     for group in optimizer.param_groups:
         undecided = group.get("foreach", True) is None and not group.get("fused")
@@ -112,7 +121,7 @@ def _use_foreach_on_cuda(optimizer: Optimizer) -> None:
 
 
 def _copied_groups(given: Optimizer, fake_copy: FakeCopy) -> list[dict[str, Any]]:
-    """The parameter groups of an optimizer, with the copies of its parameters."""
+    """The parameter groups of an optimizer, with the fake copies of its parameters."""
     groups: list[dict[str, Any]] = []
     for group in given.param_groups:
         parameters = [fake_copy.by_tensor.get(id(p)) for p in group["params"]]

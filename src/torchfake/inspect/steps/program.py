@@ -1,11 +1,11 @@
-"""The run of a program on fakes, with the phases of a step as they are noticed.
+"""Runs a step that is a function of the user (a program) on fakes, and detects its phases.
 
-Input: a function and its arguments. Output: a :class:`ProgramRun`: the lifetimes of all storages of
-a later call, and the peaks of the first. Invariant: between calls, what the program keeps is alive,
-and nothing else.
+Input: a function and its arguments. Output: a :class:`ProgramRun`: the lifetimes of all storages in
+the first call and in a second one. Invariant: between the calls, only storages that the program
+keeps are alive.
 
-The program says nothing of phases. Forward is what runs outside of autograd's engine and of
-optimizers; a backward pass is noticed by the engine, an optimizer by hooks on its copy.
+An operator belongs to the backward pass if autograd's engine runs it, to the optimizer if it runs
+between the hooks of an optimizer's step, and otherwise to the forward pass.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.programs import ProgramCopy
 from torchfake.inspect.copies.references import Reached
 from torchfake.inspect.copies.workload import Workload, main_device, workload_of
-from torchfake.inspect.steps.module_tensors import ModuleTensors
+from torchfake.inspect.steps.module_tensors import gradients_of, register_all, state_of
 from torchfake.inspect.steps.optimizers import lbfgs_refused
 from torchfake.inspect.storages.lifetimes import PHASES, Lifetimes
 from torchfake.inspect.storages.storage_tracker import StorageTracker
-from torchfake.inspect.timing.commands import Command, CommandRecorder, recorder_for
+from torchfake.inspect.timing.commands import CommandRecorder, recorder_for
 from torchfake.observe import Answerer, AnswerFunction, RunningModules
 
 _OPTIMIZER_COPIED = r"Seems like `optimizer.step\(\)` has been overridden"
-"""What a learning rate scheduler says of the copy of its optimizer."""
+"""The warning that a learning rate scheduler gives because its optimizer is a copy."""
 
 
 def is_program(value: Any) -> bool:
-    """Whether this is a function, and no module."""
+    """Whether a value is a function, and neither a module nor a class."""
     return callable(value) and not isinstance(value, (nn.Module, type))
 
 
@@ -47,10 +47,10 @@ def workload_of_program(
     args: tuple[Any, ...],
     *,
     device: torch.device | str | int | None,
-    gpu: str | CudaProfile | None,
+    gpu: str | CudaProfile | AlikeGpus | None,
     answer: str | AnswerFunction | None,
 ) -> Workload:
-    """The workload of a step of the user's own: see ``workload_of``."""
+    """The workload of a step that is a function; for the options see ``workload_of``."""
     tensors = tuple(Reached((function, args)).tensors)
     workload = workload_of(nn.Module(), tensors, device=device, gpu=gpu, answer=answer)
     return replace(workload, program=(function, args))
@@ -58,25 +58,25 @@ def workload_of_program(
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What a program allocated."""
+    """The storages, operators and commands of a program's two calls."""
 
     name: str  # of the function
-    first: Lifetimes  # in its first call
-    later: Lifetimes  # in its second one
+    first: Lifetimes  # in the first call
+    later: Lifetimes  # in the second call
     ops: frozenset[Any]  # all operators that ran
     module: nn.Module  # the fake copies of all modules
-    commands: tuple[Command, ...]  # of the second call
-    device: torch.device  # that it was run on, or that most of its parameters are on
+    commands: CommandRecorder | None  # recorded those of the second call
+    device: torch.device  # the requested device, or the one with most parameter bytes
 
     @property
     def mode(self) -> str:
-        """What it is, by whether autograd's engine ran."""
+        """``"training"`` if the program ran a backward pass, otherwise ``"inference"``."""
         goes_backward = bool((self.later.phase == PHASES.index("backward")).any())
         return "training" if goes_backward else "inference"
 
 
 class ProgramTracker(StorageTracker):
-    """Records allocations of a program that does all by itself."""
+    """Records the allocations of a program, and detects its phases."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class ProgramTracker(StorageTracker):
         has_workspace: bool = False,
     ) -> None:
         super().__init__(modules, commands, has_workspace=has_workspace)
-        self._tensors = ModuleTensors(program.modules)
+        self._module = program.modules
         self._optimizers = program.optimizers
-        self._num_stepping = 0  # optimizers that are running
+        self._num_stepping = 0  # the number of optimizers whose step is running
 
     def _watch(self, optimizer: Optimizer) -> Iterator[Any]:
         yield optimizer.register_step_pre_hook(lambda *_: self._count(1))
@@ -104,14 +104,14 @@ class ProgramTracker(StorageTracker):
         return super().call_operator(run, func, types, args, kwargs)
 
     def _notice(self) -> None:
-        """Go on to the phase that is running now."""
+        """Detect the phase that is running; if it is another, categorize the last one's tensors."""
         phase = self._phase()
         if phase == self.phase:
             return
         if self.phase in ("forward", "start"):
             self.end_forward()
         elif self.phase == "backward":
-            self.recategorize(self._tensors.gradients(), "gradients")
+            self.recategorize(gradients_of(self._module), "gradients")
         else:
             self._name_optimizer_state()
         self.phase = phase
@@ -123,22 +123,22 @@ class ProgramTracker(StorageTracker):
 
     def _name_optimizer_state(self) -> None:
         for optimizer in self._optimizers:
-            self.recategorize(self._tensors.optimizer_state(optimizer), "optimizer state")
+            self.recategorize(state_of(optimizer, self._module), "optimizer state")
 
     def register_existing(self, program: ProgramCopy, before: ProgramTracker | None = None) -> None:
-        """Record what exists before a call."""
-        self.register(self._tensors.parameters, "parameters")
-        self.register(self._tensors.buffers, "buffers")
-        self.register(self._tensors.gradients(), "gradients")
+        """Record the tensors that exist before a call; `before` has tracked the previous call."""
+        register_all(self._module, self)
+        self.register(gradients_of(self._module), "gradients")
         for optimizer in self._optimizers:
-            self.register(self._tensors.optimizer_state(optimizer), "optimizer state")
+            self.register(state_of(optimizer, self._module), "optimizer state")
         self.register((("", tensor) for tensor in program.tensors()), "inputs")
         if before is not None:
             self.register_survivors(before)
 
     def run(self, program: Callable[[], Any]) -> Lifetimes:
-        """Run one step."""
-        hooks = [hook for optimizer in self._optimizers for hook in self._watch(optimizer)]
+        """Call the program once, and return the lifetimes of its storages."""
+        hooked = [o for o in self._optimizers if hasattr(o, "_optimizer_step_pre_hooks")]
+        hooks = [hook for optimizer in hooked for hook in self._watch(optimizer)]
         with self.active():
             self.phase = "forward"
             program()
@@ -150,7 +150,7 @@ class ProgramTracker(StorageTracker):
 
 
 def run_program(workload: Workload, answerer: Answerer, *, has_workspace: bool) -> ProgramRun:
-    """Run a step twice on a fake copy: only later ones find what the first has made."""
+    """Run a program twice on a fake copy: only the second call finds the optimizer's state."""
     assert workload.program is not None
     function, args = workload.program
     name = getattr(function, "__name__", type(function).__name__)
@@ -161,7 +161,7 @@ def run_program(workload: Workload, answerer: Answerer, *, has_workspace: bool) 
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise InputsError(lbfgs_refused(optimizer))
         device = workload.device or main_device(program.modules, program.tensors())
-        modules = RunningModules(program.modules)  # whose hooks stay: one for both calls
+        modules = RunningModules(program.modules)  # shared by both calls, since its hooks stay
         make = partial(ProgramTracker, program, modules, has_workspace=has_workspace)
         first, later = make(), make(recorder_for(device))
         first.register_existing(program)
@@ -169,6 +169,4 @@ def run_program(workload: Workload, answerer: Answerer, *, has_workspace: bool) 
         later.register_existing(program, first)
         lives = later.run(program)
     ops = frozenset(first.ops | later.ops)
-    return ProgramRun(
-        name, first_lives, lives, ops, program.modules, later.recorded_commands, device
-    )
+    return ProgramRun(name, first_lives, lives, ops, program.modules, later.commands, device)

@@ -1,7 +1,7 @@
-"""What a step does with a module: the options of ``estimate`` and ``plan``, checked.
+"""The description of a step, from the options of ``estimate`` and ``plan``.
 
 Input: arguments of ``estimate`` and ``plan``. Output: a :class:`Step`. Invariant: options that
-contradict each other are refused before anything is built.
+contradict each other are refused before a model is copied or run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,31 +19,50 @@ from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings, parse_settings
 from torchfake.inspect.copies.workload import Workload, main_device
 from torchfake.inspect.serve import Serve
+from torchfake.inspect.steps.quantized import check_runs
 from torchfake.inspect.steps.training_arguments import check_training_arguments
 from torchfake.inspect.targets.options import dtype_named
 
 Loss = Callable[[Any], torch.Tensor]
 
+NO_OPTIMIZER = "none"
+"""The name for a training step that ends with the backward pass."""
+
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with a module, apart from its inputs."""
+    """The options of a step: all that is done with a module and its inputs."""
 
     mode: str  # "training", "forward", "inference", "generation" or "serving"
     optimizer: Any = None
     loss: Loss | None = None
     autocast: torch.dtype | None = None
-    decode: tuple[int, int] | None = None  # tokens in the prompt, and new ones
-    round_to: int | None = None  # bytes; as the device has it, if None
-    workspace_bytes: int | None = None  # the same
+    decode: tuple[int, int] | None = None  # numbers of prompt tokens and of new tokens
+    round_to: int | None = None  # bytes; None: the default of the device
+    workspace_bytes: int | None = None  # bytes; None: the default of the device
     allocator: AllocatorSettings = DEFAULT_SETTINGS  # of CUDA's caching allocator
     accumulate: int = 1  # micro-batches of an iteration
-    keep_gradients: bool = False  # from one iteration to the next, set to zero
-    training: Any = None  # transformers' TrainingArguments, in place of all these
-    peft: Any = None  # the config of adapters
-    serve: Serve | None = None  # sequences that are served, and their cache
-    pages: tuple[Any, ...] = ()  # what each layer caches of one, if that is known
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # each forward and backward
+    keep_gradients: bool = False  # gradients are zeroed between iterations, not freed
+    training: Any = None  # transformers' TrainingArguments, in place of the options above
+    peft: Any = None  # the config of PEFT adapters
+    weights: str | None = None  # the scheme by which the weights are quantized
+    serve: Serve | None = None  # the serving workload
+    pages: tuple[Any, ...] = ()  # of a paged cache, what each layer caches, if already known
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # entered for each micro-batch
+
+    @property
+    def optimizer_name(self) -> str | None:
+        """The name of the optimizer, as in ``torch.optim`` in lower case; None without one."""
+        given = self.optimizer
+        if self.training is not None:  # an enumeration, whose values are names
+            given = str(getattr(self.training.optim, "value", self.training.optim))
+        while isinstance(given, partial):
+            given = given.keywords.get("optimizer_class", given.func)  # of ZeRO-1
+        if given is None or isinstance(given, str):
+            return given
+        kind = given if isinstance(given, type) else type(given)
+        is_named = isinstance(given, (type, torch.optim.Optimizer))
+        return kind.__name__.lower() if is_named else getattr(given, "__name__", repr(given))
 
 
 def step_of(
@@ -57,6 +77,7 @@ def step_of(
     keep_gradients: Any = False,
     training: Any = None,
     peft: Any = None,
+    weights: Any = None,
     round_to: Any = None,
     workspace_bytes: Any = None,
     allocator: str | None = None,
@@ -64,16 +85,19 @@ def step_of(
     """The step that these arguments of :func:`torchfake.estimate` describe.
 
     Raises:
-        InputsError: naming the argument.
+        InputsError: if an argument is invalid, or contradicts another one.
     """
     if training is not None:
         given = {"optimizer": optimizer, "loss": loss, "autocast": autocast, "decode": decode}
         loop = {"mode": mode, "accumulate": accumulate, "keep_gradients": keep_gradients}
         _check_trainer_options(training, {**given, **loop})
         mode = "training"
+    if isinstance(optimizer, str) and optimizer.lower() == NO_OPTIMIZER:
+        mode, optimizer = mode or "training", None
     mode = _resolve_mode(mode, optimizer, loss, decode)
     _check_values(decode, loss, round_to, workspace_bytes)
     _check_accumulation(mode, accumulate, keep_gradients)
+    check_trains(weights, peft, trains=mode == "training")
     autocast_dtype = _autocast_dtype(autocast, workload)
     settings = DEFAULT_SETTINGS if allocator is None else parse_settings(allocator)
     return Step(
@@ -89,7 +113,25 @@ def step_of(
         keep_gradients,
         training,
         peft,
+        weights,
     )
+
+
+def check_trains(weights: Any, peft: Any, *, trains: bool) -> None:
+    """Refuse a scheme whose layers cannot be run, and training without weights to train.
+
+    Raises:
+        InputsError: if `weights` is no scheme that can be run, or is trained without adapters.
+        MissingExtraError: if the scheme's library is not installed.
+    """
+    if weights is None:
+        return
+    check_runs(weights)
+    if trains and peft is None:
+        raise InputsError(
+            f"weights={weights!r}: quantized weights are not trained; train adapters beside them "
+            "(QLoRA): peft=LoraConfig(...), on the command line --lora 16"
+        )
 
 
 def _check_trainer_options(training: Any, options: Mapping[str, Any]) -> None:
@@ -100,10 +142,10 @@ def _check_trainer_options(training: Any, options: Mapping[str, Any]) -> None:
 
 
 def serving_step(serve: Serve, step: Step, inputs: tuple[Any, ...]) -> Step:
-    """The step that serves sequences, given what the other arguments describe.
+    """The step that serves sequences; `step` is what the other options of ``estimate`` describe.
 
     Raises:
-        InputsError: if they do not go together.
+        InputsError: if the options are incompatible with serving.
     """
     if not isinstance(serve, Serve):
         raise InputsError(f"serve={serve!r} is not a torchfake.Serve(context=..., users=...)")
@@ -115,10 +157,10 @@ def serving_step(serve: Serve, step: Step, inputs: tuple[Any, ...]) -> Step:
 
 
 def check_program_options(options: Mapping[str, Any]) -> None:
-    """Refuse what a step of the user's own does by itself.
+    """Refuse options of a step that is a function, since the function does all by itself.
 
     Raises:
-        InputsError: naming the argument.
+        InputsError: if an option is not its default.
     """
     for name, value in options.items():
         is_default = value is None or (name, value) in _DEFAULTS

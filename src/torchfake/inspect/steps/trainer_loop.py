@@ -1,13 +1,13 @@
 """The training loop of transformers' Trainer, from its arguments.
 
 Input: a fake copy, ``TrainingArguments``, a storage tracker. Output: the tracker has recorded one
-iteration: the passes of all micro-batches, clipping, the optimizer. Invariant: what the Trainer
-holds is held: the batches of all micro-batches, no output behind its loss, gradients until the
-optimizer has run; what it makes the optimizer of is what it makes it of itself.
+iteration: the passes of all micro-batches, clipping, the optimizer. Invariant: the loop holds what
+the Trainer holds: the batches of all micro-batches, each output until its loss is computed, the
+gradients until the optimizer has run. Trainer's own method creates the optimizer.
 
-The order is that of ``_run_epoch`` and ``training_step`` in transformers/trainer.py (5.23), that of
-the forward pass and of clipping accelerate's (1.15). No Trainer is made: that would seed torch, and
-make folders and process groups.
+The order follows ``_run_epoch`` and ``training_step`` in transformers/trainer.py (5.23); forward
+pass and clipping follow accelerate (1.15). No Trainer is created, because its constructor seeds
+torch, and creates folders and process groups.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torchfake._torch.contexts import Restoring, Together
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import FakeCopy, tensors_in
 from torchfake.inspect.steps.backward import check_loss, run_backward
-from torchfake.inspect.steps.module_tensors import ModuleTensors, Named, tables_of
+from torchfake.inspect.steps.module_tensors import gradients_of, register_all, state_of, tables_of
 from torchfake.inspect.steps.optimizers import made_optimizer
 from torchfake.inspect.steps.training_arguments import autocast_dtype, checkpointing_of, shown
 from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 
 class TrainerLoop:
-    """A Trainer's loop on a fake copy, an iteration at a time. Made in the copy's mode."""
+    """The Trainer's loop on a fake copy, one iteration at a time. Created in the copy's mode."""
 
     def __init__(self, args: Any, fake_copy: FakeCopy) -> None:
         self._args, self._model = args, fake_copy.module
@@ -43,20 +43,19 @@ class TrainerLoop:
         self._batches = _batches(fake_copy.kwargs, args.gradient_accumulation_steps)
         _prepare_model(self._model, args)
         self._optimizer = made_optimizer(
-            lambda: _optimizer_of(self._model, args), self._model, f"optim={shown(args.optim)}"
+            lambda _: _optimizer_of(self._model, args), self._model, f"optim={shown(args.optim)}"
         )
         self._scaler = _scaler(args, self._device)
         self._loss_of = _Loss(self._model, args, self._autocast)
-        self._tensors = ModuleTensors(self._model)
-        for _, parameter in self._tensors.parameters:
+        for parameter in self._model.parameters():
             parameter.grad = None
-        # numbers that are kept: the sum of losses, and of the step before loss and gradient norm
+        # scalars that the Trainer keeps: the sum of losses, the last loss, the last gradient norm
         self._logged, self._last_loss, self._norm = (
             torch.zeros((), device=self._device) for _ in range(3)
         )
 
     def run(self, tracker: StorageTracker) -> None:
-        """One iteration."""
+        """Run one iteration, recorded by the tracker."""
         self._register(tracker)
         with tracker.active():
             tracker.phase = "forward"
@@ -70,40 +69,40 @@ class TrainerLoop:
             tracker.end_step()
 
     def _register(self, tracker: StorageTracker) -> None:
-        self._tensors.register(tracker)
+        register_all(self._model, tracker)
         held = tensors_in((self._batches, self._logged, self._last_loss, self._norm))
         tracker.register((("", tensor) for tensor in held), "inputs")
         tracker.register(self._state(), "optimizer state")
         tracker.register(tables_of(self._optimizer), "optimizer state")
 
-    def _state(self) -> Named:
+    def _state(self) -> list[tuple[str, torch.Tensor]]:
         scaling = [] if self._scaler is None else tensors_in(vars(self._scaler))
-        return [*self._tensors.optimizer_state(self._optimizer), *(("", t) for t in scaling)]
+        return [*state_of(self._optimizer, self._model), *(("", t) for t in scaling)]
 
     def _micro_step(self, tracker: StorageTracker, batch: dict[str, Any], num_items: Any) -> None:
-        """``training_step``: the output is freed before the backward pass."""
+        """Run ``training_step``, which frees the output before the backward pass."""
         tracker.phase = "forward"
         loss = self._loss_of(batch, num_items)
         check_loss(loss)
         tracker.end_forward()
         tracker.phase = "backward"
         self._go_backward(loss)
-        tracker.recategorize(self._tensors.gradients(), "gradients")
+        tracker.recategorize(gradients_of(self._model), "gradients")
         self._last_loss = loss.detach()
         self._logged += self._last_loss
 
     def _go_backward(self, loss: torch.Tensor) -> None:
-        """``Accelerator.backward``: it divides by its own number of steps, which is 1."""
+        """Run ``Accelerator.backward``, which divides by its own number of steps, 1."""
         loss = loss / 1
         run_backward(loss if self._scaler is None else self._scaler.scale(loss))
 
     def _update(self) -> None:
-        """Clip, which measures the gradients at least; then the optimizer."""
+        """Clip the gradients, or at least compute their norm; then run the optimizer."""
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         most = self._args.max_grad_norm or float("inf")
         self._norm = nn.utils.clip_grad_norm_(self._model.parameters(), most)
-        self._optimizer.step()  # a scaler asks whether gradients are finite: they are
+        self._optimizer.step()  # a scaler would skip it if a gradient were not finite
         if self._scaler is not None:
             self._scaler.update()
 
@@ -113,7 +112,7 @@ class TrainerLoop:
 
 
 class _Loss:
-    """What a Trainer computes of a batch: the model's loss, or that of label smoothing."""
+    """The loss that a Trainer computes for a batch: the model's, or that of label smoothing."""
 
     def __init__(self, model: nn.Module, args: Any, autocast: Callable[[], Restoring]) -> None:
         self._model, self._args = model, args
@@ -129,7 +128,7 @@ class _Loss:
             _cast_forward(model, autocast)
 
     def num_items(self, batches: list[dict[str, Any]]) -> torch.Tensor | None:
-        """How many labels there are in all micro-batches, for models that divide by it."""
+        """The number of labels in all micro-batches; None if the model does not divide by it."""
         if not self._takes_num_items or not torch.is_tensor(batches[0].get("labels")):
             return None
         counted: Any = sum(batch["labels"].ne(-100).sum() for batch in batches)
@@ -162,9 +161,9 @@ class _Loss:
 
 
 def _count_stays_integer() -> bool:
-    """Whether this transformers' Trainer divides the number of labels with ``//``, as 5.20 does:
-    an int64 is held, where ``/``, as in 5.23, holds a float32. The Trainer's own method answers,
-    for one process and one label.
+    """Whether the installed Trainer divides the number of labels with ``//``, as in 5.20, and holds
+    an int64; with ``/``, as in 5.23, it holds a float32. To find out, its own method is called, for
+    one process and one label.
     """
     from transformers import Trainer
 
@@ -181,7 +180,7 @@ def _count_stays_integer() -> bool:
     label = torch.zeros(1, dtype=torch.int64)
     try:
         found = method(alone, [{"labels": label}], label.device)
-    except AttributeError:  # a Trainer that asks for something else: a newer one, which uses `/`
+    except AttributeError:  # a newer Trainer, which reads other attributes and uses `/`
         return False
     return isinstance(found, torch.Tensor) and not found.is_floating_point()
 
@@ -198,7 +197,7 @@ def _loss_in(outputs: Any) -> torch.Tensor:
 
 
 def _cast_forward(model: nn.Module, autocast: Callable[[], Restoring]) -> None:
-    """Autocast inside of ``forward``, and outputs in float32, as accelerate prepares a model."""
+    """Have ``forward`` run under autocast and return float32, as accelerate prepares a model."""
     from accelerate.utils import convert_outputs_to_fp32
 
     forward = model.forward
@@ -211,7 +210,7 @@ def _cast_forward(model: nn.Module, autocast: Callable[[], Restoring]) -> None:
 
 
 def _batches(inputs: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """A batch for each micro-batch: all are on the device before the first is used."""
+    """One batch for each micro-batch, all on the device before the first is used."""
 
     def copied(value: Any) -> Any:
         return value.clone() if isinstance(value, torch.Tensor) else value
@@ -221,7 +220,7 @@ def _batches(inputs: dict[str, Any], number: int) -> list[dict[str, Any]]:
 
 
 def _prepare_model(model: Any, args: Any) -> None:
-    """What a Trainer does with the model before the first step."""
+    """Prepare the model as a Trainer does before the first step."""
     if getattr(model, "config", None) is not None and hasattr(args, "use_cache"):
         model.config.use_cache = args.use_cache
     options = checkpointing_of(args)
@@ -240,7 +239,7 @@ def _prepare_model(model: Any, args: Any) -> None:
 
 
 def _optimizer_of(model: nn.Module, args: Any) -> Optimizer:
-    """As the Trainer makes it: with its parameter groups."""
+    """The optimizer that the Trainer creates, with its parameter groups."""
     from transformers import Trainer
 
     maker: Any = object.__new__(Trainer)

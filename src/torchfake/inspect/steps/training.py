@@ -1,8 +1,8 @@
 """The plain training loop: gradients freed or zeroed, forward, loss, backward, optimizer.
 
-Input: a fake copy, a step, a storage tracker. Output: the tracker has recorded one iteration, or
-several, one after the other. Invariant: what such a loop holds is held, and freed when that frees
-it: ``output`` and ``loss`` are alive until they are bound again, or the iteration ends.
+Input: a fake copy, a step, a storage tracker. Output: the tracker has recorded one iteration.
+Invariant: tensors are held and freed as in a plain Python loop: ``output`` and ``loss`` are alive
+until they are bound again, or the iteration ends.
 """
 
 from __future__ import annotations
@@ -14,25 +14,30 @@ import torch
 from torchfake._torch import backends
 from torchfake._torch.contexts import Restoring, Together
 from torchfake.inspect.copies.workload import FakeCopy
-from torchfake.inspect.steps.backward import check_loss, default_loss, run_backward
-from torchfake.inspect.steps.module_tensors import ModuleTensors, tables_of
+from torchfake.inspect.steps.backward import (
+    GIVEN_LOSS,
+    check_loss,
+    default_loss,
+    loss_text,
+    run_backward,
+)
+from torchfake.inspect.steps.module_tensors import gradients_of, register_all, state_of, tables_of
 from torchfake.inspect.steps.optimizers import optimizer_of
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.storages.storage_tracker import StorageTracker
 
 
 class PlainLoop:
-    """A training loop on a fake copy, an iteration at a time."""
+    """A training loop on a fake copy, one iteration at a time."""
 
     def __init__(self, step: Step, fake_copy: FakeCopy) -> None:
         self._step, self._copy = step, fake_copy
-        self._tensors = ModuleTensors(fake_copy.module)
-        for _, parameter in self._tensors.parameters:
+        for parameter in fake_copy.module.parameters():
             parameter.grad = None
         self._optimizer = optimizer_of(step.optimizer, fake_copy)
 
     def run(self, tracker: StorageTracker) -> None:
-        """One iteration: with accumulation, several forward and backward passes."""
+        """Run one iteration; with accumulation, several forward and backward passes."""
         self._register(tracker)
         with tracker.active():
             tracker.phase = "forward"
@@ -44,24 +49,25 @@ class PlainLoop:
                     with autocast_of(self._copy, self._step):
                         output = self._copy()
                         loss = self._loss_of(output)
+                        tracker.loss = loss_text(output) if self._step.loss is None else GIVEN_LOSS
                     check_loss(loss)
                     tracker.end_forward()
                     tracker.phase = "backward"
                     run_backward(loss)
-                tracker.recategorize(self._tensors.gradients(), "gradients")
+                tracker.recategorize(gradients_of(self._copy.module), "gradients")
             self._update(tracker)
             tracker.end_step()
         del output, loss
 
     def _register(self, tracker: StorageTracker) -> None:
-        """What is there before. Adagrad has its state from the start, and bitsandbytes' optimizers
-        have tables.
+        """Register the tensors that exist before the iteration. Among them are Adagrad's state,
+        which its constructor creates, and the tables of bitsandbytes' optimizers.
         """
-        tensors, held = self._tensors, self._copy.held_by_inputs
-        tensors.register(tracker)
+        module, held = self._copy.module, self._copy.held_by_inputs
+        register_all(module, tracker)
         tracker.register((("", tensor) for tensor in held), "inputs")
-        tracker.register(tensors.gradients(), "gradients")
-        tracker.register(tensors.optimizer_state(self._optimizer), "optimizer state")
+        tracker.register(gradients_of(module), "gradients")
+        tracker.register(state_of(self._optimizer, module), "optimizer state")
         tracker.register(tables_of(self._optimizer), "optimizer state")
 
     def _loss_of(self, output: Any) -> torch.Tensor:
@@ -75,12 +81,11 @@ class PlainLoop:
             return
         tracker.phase = "optimizer"
         self._optimizer.step()
-        state = self._tensors.optimizer_state(self._optimizer)
-        tracker.recategorize(state, "optimizer state")
+        tracker.recategorize(state_of(self._optimizer, self._copy.module), "optimizer state")
 
 
 def autocast_of(fake_copy: FakeCopy, step: Step) -> Restoring:
-    """The context of the forward pass."""
+    """The autocast context of the forward pass."""
     if step.autocast is None:
         return Together()
     return backends.autocast(fake_copy.device.type, step.autocast)

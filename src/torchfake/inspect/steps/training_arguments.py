@@ -1,8 +1,8 @@
-"""transformers' ``TrainingArguments``, read: what they say of a step, and what is left out of it.
+"""The settings of transformers' ``TrainingArguments`` that concern a step.
 
-Input: an object with their attributes. Output: the dtype of autocast, options of checkpointing, the
-settings that an estimate does not follow, as lines. Invariant: a setting that changes what a step
-holds is followed, named or refused.
+Input: an object with the attributes of ``TrainingArguments``. Output: the autocast dtype, options
+of checkpointing, a line for each setting that an estimate does not follow. Invariant: a setting
+that changes the memory of a step is followed, listed or refused.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _NEEDED = ("per_device_train_batch_size", "gradient_accumulation_steps", "optim"
 
 
 def check_training_arguments(args: Any) -> None:
-    """Refuse what is none, and steps of several devices.
+    """Refuse objects that are not ``TrainingArguments``, and settings for several devices.
 
     Raises:
-        InputsError: naming the setting.
+        InputsError: if `args` is refused.
     """
     missing = [name for name in _NEEDED if not hasattr(args, name)]
     if missing or isinstance(args, type):
@@ -37,12 +37,12 @@ def check_training_arguments(args: Any) -> None:
 
 
 def autocast_dtype(args: Any) -> torch.dtype | None:
-    """The dtype of autocast."""
+    """The autocast dtype; None without autocast."""
     return torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
 
 
 def checkpointing_of(args: Any) -> dict[str, Any] | None:
-    """The arguments of ``activation_checkpointing_enable``; None if nothing is recomputed."""
+    """The arguments of ``activation_checkpointing_enable``; None without checkpointing."""
     for name in ("activation_checkpointing", "gradient_checkpointing"):
         if getattr(args, name, None):
             kwargs = dict(getattr(args, f"{name}_kwargs", None) or {})
@@ -52,7 +52,7 @@ def checkpointing_of(args: Any) -> dict[str, Any] | None:
 
 
 def settings_left_out(args: Any, device: str) -> Iterator[str]:
-    """The settings that an estimate does not follow, a line each."""
+    """One line for each setting that an estimate does not follow."""
     name = type(args).__name__
     if not type(args).__module__.startswith("transformers."):
         yield f"{name}: the step is that of transformers' Trainer; what {name} adds is not followed"
@@ -84,5 +84,5 @@ _LEFT_OUT = {
 
 
 def shown(value: Any) -> str:
-    """A setting as it is written."""
+    """A setting as its user writes it, at most 60 characters."""
     return str(getattr(value, "value", value))[:60]

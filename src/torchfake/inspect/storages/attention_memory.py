@@ -1,7 +1,7 @@
-"""What the kernels of attention on CUDA allocate while they run.
+"""Scratch memory that the attention kernels on CUDA allocate while they run.
 
-Input: a call of one of them. Output: bytes, of each allocation in order. Invariant: the sizes are
-those of torch's own source; what cuDNN takes only cuDNN knows.
+Input: a call of an attention operator. Output: the bytes of each allocation, in order. Invariant:
+the sizes are those of torch's own source; scratch memory of cuDNN is unknown and not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 class Kernel(NamedTuple):
-    """A call of an operator."""
+    """A call of an operator, and the GPU that its kernel runs on."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -30,14 +30,14 @@ def _rounded(number: int, multiple: int) -> int:
 
 
 def flash_bytes(call: Kernel) -> Sizes:
-    """aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv: where
-    there are too few queries for the GPU, the keys are split, and each part has results.
+    """aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv: if there
+    are too few queries to fill the GPU, the keys are split, and each part has its own results.
     """
     query, key = call.args[:2]
     batch, heads, length, dim = query.shape
     if (call.args[3] if len(call.args) > 3 else call.kwargs.get("dropout_p", 0.0)) > 0:
         return ()
-    if length == 1 and heads > key.shape[1]:  # queries that share a key are one block
+    if length == 1 and heads > key.shape[1]:  # query heads that share a key head form one block
         heads, length = key.shape[1], heads // key.shape[1]
     width = 256 if dim <= 64 else 128 if dim <= 128 else 64
     num_blocks = batch * heads * -(-length // 64)
@@ -47,7 +47,7 @@ def flash_bytes(call: Kernel) -> Sizes:
 
 
 def _num_splits(num_blocks: int, num_slots: int, num_key_blocks: int) -> int:
-    """num_splits_heuristic: the fewest parts with which the GPU is nearly as busy as it can be."""
+    """num_splits_heuristic: the fewest splits that keep the GPU nearly as busy as possible."""
     if num_blocks >= 0.8 * num_slots:
         return 1
     most = min(128, num_slots, num_key_blocks)
@@ -60,8 +60,8 @@ def _num_splits(num_blocks: int, num_slots: int, num_key_blocks: int) -> int:
 
 
 def flash_backward_bytes(call: Kernel) -> Sizes:
-    """The same file, mha_bwd: the gradient of the queries in float32, and those of keys and values
-    that queries share, for each query.
+    """flash_api.cpp, mha_bwd: the gradient of the queries in float32, and if query heads share keys
+    and values, the gradients of these for each query head.
     """
     grad, query, key, value, out = call.args[:5]
     batch, heads, length, dim = query.shape
@@ -72,8 +72,8 @@ def flash_backward_bytes(call: Kernel) -> Sizes:
     return *copies, rows, rows * _rounded(dim, 32), *shared
 
 
-_LARGEST_SINGLE_TILE = 64  # dims of a head
-_LARGEST_IN_REGISTERS = 128  # the same
+_LARGEST_SINGLE_TILE = 64  # head dimension up to which a tile covers a whole head
+_LARGEST_IN_REGISTERS = 128  # head dimension up to which sums are kept in registers
 
 
 def efficient_bytes(call: Kernel) -> Sizes:
@@ -85,7 +85,7 @@ def efficient_bytes(call: Kernel) -> Sizes:
 
 def efficient_backward_bytes(call: Kernel) -> Sizes:
     """mem_eff_attention/kernel_backward.h: the product of gradient and result, its sums, and the
-    gradient of the queries in tiles of float32, with four counters each.
+    gradient of the queries in float32 tiles, with four counters each.
     """
     query, value = call.args[1], call.args[3]
     batch, heads, length, dim = query.shape

@@ -1,8 +1,7 @@
-"""Bounds checks of indices, which fakes skip because values of fakes are seldom known.
+"""Bounds checks of embedding lookups, which operators on fakes do not perform.
 
 Input: the arguments of a lookup. Output: nothing, or the error that eager raises on the CPU.
-Invariant: only known values are checked: mostly positions, which count up to the length of a
-sequence.
+Invariant: only indices with known values are checked, which are mostly the positions of tokens.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import torch
 from torchfake.observe import known_value, no_mode
 
 LOOKUP = torch.ops.aten.embedding.default
-"""The operator whose indices are checked: its arguments are a table and indices."""
+"""The operator whose indices are checked; its arguments are the table and the indices."""
 
 
 def check_indices(args: tuple[Any, ...]) -> None:
-    """Refuse a lookup outside a table, such as a position beyond those that a model has.
+    """Refuse an index outside of the table, such as a position beyond a model's position embedding.
 
     Raises:
-        IndexError: with the message of eager.
+        IndexError: if a known index is out of range; with the message of eager.
     """
     indices = known_value(args[1])
     if indices is not None and indices.numel():

@@ -1,7 +1,8 @@
-"""What kernels of CUDA allocate for themselves, and free before they return.
+"""Scratch memory: what CUDA kernels allocate for themselves, and free before they return.
 
-Input: a call of an operator on fakes on CUDA. Output: bytes, of each allocation in order.
-Invariant: the sizes are those of torch's own source; what only a library knows is left out.
+Input: a call of an operator on fakes on CUDA. Output: the bytes of each allocation, in order.
+Invariant: the sizes are those of torch's own source, which each function names; scratch memory of
+closed libraries such as cuDNN is not counted.
 """
 
 from __future__ import annotations
@@ -28,29 +29,34 @@ from torchfake.inspect.storages.reduction_memory import reduction_bytes
 aten = torch.ops.aten
 
 MADE_LAST_FIRST = frozenset({aten.native_dropout.default})
-"""Operators whose kernel allocates the last of its results first."""
+"""Operators whose kernel allocates its last result first."""
+
+
+def may_need_scratch(func: Any) -> bool:
+    """Whether the kernel of an operator may allocate memory for itself."""
+    return func in _SIZES
 
 
 def kernel_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], gpu: Any) -> Sizes:
-    """What the kernel of an operator allocates for itself on a GPU, in bytes."""
+    """Bytes of each scratch allocation of an operator's kernel on a GPU."""
     sizes_of = _SIZES.get(func)
     if gpu.backend == ROCM and (func in _ATTENTION or sizes_of is _product_bytes):
-        return ()  # AOTriton's and hipBLASLt's, which are not known
+        return ()  # the sizes that AOTriton and hipBLASLt allocate are not known
     return () if sizes_of is None else sizes_of(Kernel(args, kwargs, gpu))
 
 
 def is_product(func: Any) -> bool:
-    """Whether what the kernel allocates is a workspace of cuBLAS."""
+    """Whether the scratch memory of the operator's kernel is a cuBLAS workspace."""
     return _SIZES.get(func) is _product_bytes
 
 
-# Products: a workspace for each call, since torch 2.15.
+# Matrix products: torch allocates a workspace for each call, from 2.15 on.
 
 _CUBLAS_LT_BYTES = 1 << 20
 
 
 def _product_bytes(call: Kernel) -> Sizes:
-    """aten/src/ATen/cuda/CublasHandlePool.cpp; cuBLASLt adds a bias of one dim."""
+    """aten/src/ATen/cuda/CublasHandlePool.cpp; a one-dimensional bias is added by cuBLASLt."""
     first = call.args[0]
     if any(0 in t.shape for t in call.args if isinstance(t, torch.Tensor)):
         return ()
@@ -63,11 +69,11 @@ def _product_bytes(call: Kernel) -> Sizes:
 
 # Reductions.
 
-_PAIR, _WELFORD = 16, 4  # bytes of a value and its index; numbers of a running variance
+_PAIR, _WELFORD = 16, 4  # bytes of a value with its index; number of values in Welford's variance
 
 
 def _accumulated(dtype: torch.dtype) -> int:
-    """Bytes of the number in which a sum is accumulated."""
+    """Bytes of the accumulator of a sum over elements of `dtype`."""
     if dtype.is_complex:
         return max(8, dtype.itemsize)
     if not dtype.is_floating_point:
@@ -76,7 +82,7 @@ def _accumulated(dtype: torch.dtype) -> int:
 
 
 def _reduction(element_bytes: Callable[[torch.dtype], int]) -> Callable[[Kernel], Sizes]:
-    """The sizes of a reduction: its dims are the second argument, or all."""
+    """Make a function that gives the sizes for a reduction, whose second argument is the dims."""
 
     def sizes(call: Kernel) -> Sizes:
         tensor: torch.Tensor = call.args[0]
@@ -85,7 +91,7 @@ def _reduction(element_bytes: Callable[[torch.dtype], int]) -> Callable[[Kernel]
             return ()
         number = element_bytes(call.kwargs.get("dtype") or tensor.dtype)
         layout = tensor.shape, tensor.stride()
-        return reduction_bytes(*layout, dims, number, call.gpu.multi_processor_count)
+        return reduction_bytes(*layout, tuple(dims), number, call.gpu.multi_processor_count)
 
     return sizes
 
@@ -111,7 +117,7 @@ def _product_of_gradient(call: Kernel) -> Sizes:
 
 
 def _log_sum_bytes(call: Kernel) -> Sizes:
-    """aten/src/ATen/native/ReduceOps.cpp: the maxima, which of them are infinite, exponentials."""
+    """aten/src/ATen/native/ReduceOps.cpp: maxima, their absolute values, a mask, exponentials."""
     tensor: torch.Tensor = call.args[0]
     reduced = {dim % tensor.dim() for dim in _dims(call)} if tensor.dim() else set()
     kept = tensor.numel() // max(1, torch.Size(tensor.shape[dim] for dim in reduced).numel())
@@ -131,7 +137,7 @@ def _loss_bytes(call: Kernel) -> Sizes:
 
 
 def _cross_entropy_bytes(call: Kernel) -> Sizes:
-    """The same file: two tensors of the size of the logits."""
+    """aten/src/ATen/native/Loss.cpp: two tensors of the size of the logits, and the reduction."""
     reduction = call.args[4] if len(call.args) > 4 else call.kwargs.get("reduction", 1)
     if reduction == _NO_REDUCTION:
         return ()
@@ -144,7 +150,7 @@ _SORTED_COPIES = 6
 
 
 def _index_put_bytes(call: Kernel) -> Sizes:
-    """aten/src/ATen/native/cuda/Indexing.cu: indices are sorted where values are added up."""
+    """aten/src/ATen/native/cuda/Indexing.cu: indices are sorted if values are accumulated."""
     adds = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
     found = [index for index in call.args[1] if index is not None]
     if not adds or not found:
@@ -157,8 +163,8 @@ _ROWS_OF_THREAD = 10
 
 
 def _embedding_bytes(call: Kernel) -> Sizes:
-    """aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu: more than a few indices are sorted, and
-    each segment of equal ones is summed in float32.
+    """aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu: many indices are sorted, and each
+    segment of equal indices is summed in float32.
     """
     grad, indices, num_weights = call.args[:3]
     number = indices.numel()
@@ -175,8 +181,8 @@ _ROWS_OF_BLOCK = 32
 
 
 def _norm_backward_bytes(call: Kernel) -> Sizes:
-    """aten/src/ATen/native/cuda/layer_norm_kernel.cu: of many short rows, gradients of the weights
-    are summed block by block.
+    """aten/src/ATen/native/cuda/layer_norm_kernel.cu: for many short rows, the gradients of the
+    weights are summed block by block.
     """
     tensor, shape = call.args[1], call.args[2]
     length = torch.Size(shape).numel()

@@ -1,7 +1,7 @@
 """The lifetimes of storages, as columns.
 
 Input: a :class:`Lifetime` for each storage that was allocated in a run. Output: :class:`Lifetimes`,
-one row for each, in order of allocation; the bytes held after each event. Invariant: an event is
+one row per storage, in order of allocation; the bytes held after each event. Invariant: an event is
 one allocation or one deallocation; events are numbered in the order in which they happened.
 """
 
@@ -23,8 +23,12 @@ CATEGORIES = (
     "buffers",
     "inputs",
     "kv cache",
+    "unsharded parameters",
+    "communication",
 )
-"""What a storage is used for."""
+"""What a storage is used for. The last two occur in plans: parameters that FSDP has gathered, and
+memory of messages that is not a parameter, gradient or activation.
+"""
 
 PHASES = ("start", "forward", "backward", "optimizer", "prefill", "decode")
 """The phases of a step."""
@@ -46,11 +50,11 @@ class Lifetime:
     device: torch.device
     module: str  # the full name of the module that was running
     num_bytes: int
-    op: Any  # the operator that allocated it; None for what existed at the start
-    phase: str
-    location: RawLocation | None  # in the user's code
-    stream: int  # of the device: 0 is the default one
-    used_on: tuple[int, ...]  # other streams, as record_stream says
+    op: Any  # the operator that allocated it; None if the storage existed before the step
+    phase: str  # the phase in which it was allocated
+    location: RawLocation | None  # of the allocation, in the user's code
+    stream: int  # the stream it was allocated on; 0 is the device's default stream
+    used_on: tuple[int, ...]  # other streams that it was passed to with record_stream
 
 
 class Lifetimes(NamedTuple):
@@ -58,22 +62,23 @@ class Lifetimes(NamedTuple):
 
     num_bytes: Array  # int64, as requested: not rounded
     allocated_at: Array  # int64, event
-    freed_at: Array  # int64, event; `num_events` if it is alive at the end
+    freed_at: Array  # int64, event; `num_events` if the storage is alive at the end
     category: Array  # int8, index into CATEGORIES
-    phase: Array  # int8, index into PHASES: in which it was allocated
+    phase: Array  # int8, index into PHASES: the phase of the allocation
     device: tuple[str, ...]
     module: tuple[str, ...]
-    op: tuple[str, ...]  # "" for what existed at the start
+    op: tuple[str, ...]  # "" if the storage existed before the step
     location: tuple[RawLocation | None, ...]
-    stream: Array  # int64: on which it was allocated; 0 is the default one
-    used_on: tuple[tuple[int, ...], ...]  # other streams that use it
+    stream: Array  # int64, the stream of the allocation; 0 is the default stream
+    used_on: tuple[tuple[int, ...], ...]  # other streams that use the storage
     num_events: int
+    scratch: tuple[Any, ...] = ()  # a ScratchCall for each call that differs between GPUs
 
     def held_bytes(self, allocated_at: Array, sizes: Array) -> Array:
         """Bytes held after each event, int64 [events].
 
         Args:
-            allocated_at: the event of each row's allocation: those of this table, or others.
+            allocated_at: the event of each row's allocation: this table's column, or other events.
             sizes: bytes of each row, as requested or rounded.
         """
         changes = np.zeros(self.num_events + 1, dtype=np.int64)
@@ -82,7 +87,7 @@ class Lifetimes(NamedTuple):
         return np.cumsum(changes[:-1])
 
     def on_device(self, device: torch.device | str) -> Array:
-        """Which rows are of storages on `device`, bool."""
+        """Mask of the rows whose storage is on `device`, bool."""
         return np.array([name == str(device) for name in self.device], dtype=bool)
 
     def rows(self, mask: Array) -> Lifetimes:
@@ -101,6 +106,7 @@ class Lifetimes(NamedTuple):
             self.stream[mask],
             tuple([self.used_on[i] for i in indices]),
             self.num_events,
+            self.scratch,
         )
 
 

@@ -1,18 +1,19 @@
-"""What a reduction on CUDA allocates while it runs: where few results are made of many numbers,
-several blocks of threads work on one result, and meet in a buffer.
+"""Scratch memory of a reduction on CUDA: if few results are computed from many values, several
+thread blocks share each result and combine their partial results in a buffer.
 
 Input: the layout of the tensor, the dims that are reduced, the number of multiprocessors. Output:
-bytes of the buffer and of the semaphores. Invariant: the steps are those of ``setReduceConfig`` in
-aten/src/ATen/native/cuda/Reduce.cuh; names are those of that file.
+bytes of the buffer and of the semaphores. Invariant: the computation follows ``setReduceConfig`` in
+aten/src/ATen/native/cuda/Reduce.cuh, whose names are used here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-_MAX_THREADS = 512  # of a block
+_MAX_THREADS = 512  # per block
 _WARP = 32
 _THREADS_OF_MULTIPROCESSOR = 2048
 _MIN_VALUES_PER_THREAD, _MAX_VALUES_PER_THREAD = 16, 256
@@ -20,30 +21,31 @@ _VECTOR = 4
 
 
 class _Dim(NamedTuple):
-    """A dim of the iteration, in elements."""
+    """A dim of the iteration; its size and strides are in elements."""
 
     size: int
-    step: int  # of the tensor
+    step: int  # the tensor's stride
     is_reduced: bool
-    result_step: int
+    result_step: int  # the result's stride
 
 
+@lru_cache(maxsize=4096)
 def reduction_bytes(
-    shape: Sequence[int],
-    strides: Sequence[int],
-    dims: Sequence[int],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dims: tuple[int, ...],
     accumulated_bytes: int,
     num_multiprocessors: int,
 ) -> tuple[int, ...]:
-    """The buffer and the semaphores of a reduction over `dims`; nothing where one block makes each
-    result.
+    """Bytes of the buffer and of the semaphores of a reduction over `dims`; empty if one block
+    computes each result.
 
     Args:
-        shape: of the tensor.
-        strides: in elements.
-        dims: that are reduced; all, if empty.
-        accumulated_bytes: of a number that is accumulated, such as 4 for a sum of bfloat16.
-        num_multiprocessors: of the GPU.
+        shape: the shape of the tensor.
+        strides: its strides, in elements.
+        dims: the dims that are reduced; if empty, all.
+        accumulated_bytes: bytes of an accumulator, such as 4 for a sum of bfloat16.
+        num_multiprocessors: the number of multiprocessors of the GPU.
     """
     if 0 in shape:
         return ()
@@ -53,7 +55,7 @@ def reduction_bytes(
 
 
 def _coalesced(shape: Sequence[int], strides: Sequence[int], reduced: set[int]) -> list[_Dim]:
-    """As TensorIterator has them: reduced dims first, from the innermost on, joined if possible."""
+    """The dims in TensorIterator's order, coalesced: reduced dims first, from the innermost on."""
     all_dims, result_step = [], 1
     for dim in reversed(range(len(shape))):
         is_reduced = dim in reduced
@@ -83,10 +85,10 @@ def _follows(inner: _Dim, outer: _Dim) -> bool:
 
 @dataclass
 class _Config:
-    """ReduceConfig."""
+    """The shape of blocks and grid of a reduction: ReduceConfig in Reduce.cuh."""
 
     element_bytes: int
-    num_inputs: int  # for each result
+    num_inputs: int  # per result
     num_outputs: int
     output_vec: int = 1
     step_input: int = 1
@@ -116,7 +118,7 @@ class _Config:
         return self
 
     def _choose_block(self, dims: list[_Dim]) -> tuple[int, int]:
-        """The height of a block, and its threads; the width is split over inputs or outputs."""
+        """Set the width of a block, over inputs or outputs; return its height and its threads."""
         num_reduced = sum(dim.is_reduced for dim in dims)
         is_inner = num_reduced == len(dims) or dims[0].step < dims[num_reduced].step
         if not dims or num_reduced == 0:
@@ -153,7 +155,7 @@ class _Config:
         return -(-(self.num_outputs // self.output_vec) // self.step_output)
 
     def buffers(self) -> tuple[int, ...]:
-        """global_memory_size and semaphore_size."""
+        """Bytes of the buffer (global_memory_size) and of the semaphores (semaphore_size)."""
         if self.ctas_per_output == 1:
             return ()
         num_bytes = self.element_bytes * self.num_outputs * self.ctas_per_output
@@ -167,7 +169,7 @@ def _last_power(n: int) -> int:
 
 
 def _output_vector(dims: list[_Dim], first: int) -> int:
-    """get_output_vec_size, of memory that begins at a multiple of it."""
+    """The vector size of the outputs (get_output_vec_size in Reduce.cuh), for aligned memory."""
     vector = _VECTOR
     for n in (dims[first].size, *(d.step for i, d in enumerate(dims) if i != first)):
         while n % vector:

@@ -1,10 +1,10 @@
 """Records when each storage of a run is allocated and freed, and what it is used for.
 
-Input: what :mod:`torchfake.observe` tells of a run. Output: a :class:`Lifetime` for each
-allocation, then :class:`Lifetimes`. Invariant: a storage is alive for exactly as long as the memory
-that it stands for would be; nothing here keeps one alive.
+Input: the events of a run that :mod:`torchfake.observe` reports. Output: a :class:`Lifetime` for
+each allocation, and all of them as :class:`Lifetimes`. Invariant: a storage is alive for exactly as
+long as the memory that it stands for would be; the tracker keeps no storage alive.
 
-Allocations and frees share one event counter, so that any two are ordered.
+Allocations and frees share one event counter, so any two of them are ordered.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ from typing import Any
 import torch
 
 from torchfake.inspect.storages.bounds_check import LOOKUP, check_indices
-from torchfake.inspect.storages.kernel_memory import MADE_LAST_FIRST, is_product, kernel_bytes
+from torchfake.inspect.storages.kernel_memory import (
+    MADE_LAST_FIRST,
+    is_product,
+    kernel_bytes,
+    may_need_scratch,
+)
 from torchfake.inspect.storages.lifetimes import Lifetime, Lifetimes, columns_of
-from torchfake.inspect.timing.commands import Command, CommandRecorder, Place
+from torchfake.inspect.storages.scratch import ScratchCall
+from torchfake.inspect.timing.commands import CommandRecorder, Place
 from torchfake.observe import (
     Allocation,
     FakeTensor,
@@ -34,12 +40,12 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
 class StorageTracker(Observer):
-    """Observes allocations, and what is put on streams.
+    """Observes the allocations of a step, and the commands that it puts on streams.
 
     Args:
-        modules: of the step.
-        commands: records what is put on streams.
-        has_workspace: products on CUDA use a workspace that is accounted for the whole step.
+        modules: tells which module of the step is running.
+        commands: records the commands put on streams; None if they are not needed.
+        has_workspace: whether cuBLAS workspaces are counted as held throughout the step.
     """
 
     modules: RunningModules
@@ -56,16 +62,18 @@ class StorageTracker(Observer):
         self.modules = modules
         self.commands = commands
         self.lives: list[Lifetime] = []
-        self.clock = 0  # events so far
+        self.scratch: list[ScratchCall] = []  # calls whose scratch memory depends on the GPU
+        self.clock = 0  # the number of events so far
         self.end = 0  # the clock at the end of the step
-        self.phase = "start"  # of what is allocated from here on
+        self.phase = "start"  # the phase that is running
+        self.loss: str | None = None  # what the backward pass begins with, as text
         self._has_workspace = has_workspace
         self.ops: set[Any] = set()  # all operators that ran
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
-        self.survivors: list[Allocation] = []  # what is alive after `finish`
+        self.survivors: list[Allocation] = []  # allocations that are alive after `finish`
 
     def active(self) -> observing:
-        """Context: this observes."""
+        """Context in which the tracker observes."""
         return observing(self)
 
     def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -77,18 +85,13 @@ class StorageTracker(Observer):
 
     def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.ops.add(func)
-        if self.gpu is not None and args and isinstance(args[0], FakeTensor) and args[0].is_cuda:
+        if may_need_scratch(func) and args and isinstance(args[0], FakeTensor) and args[0].is_cuda:
             self._note_kernel(func, args, kwargs)
         if self.commands is not None:
             self.commands.launch(func, args, kwargs, result, self._place)
 
-    @property
-    def recorded_commands(self) -> tuple[Command, ...]:
-        """What was put on streams so far."""
-        return () if self.commands is None else tuple(self.commands.commands)
-
     def _place(self) -> Place:
-        """Where a command comes from, and where it goes."""
+        """The place of a command issued now: its stream, phase and module."""
         is_again = self.phase == "backward" and self.modules.is_recomputing
         return Place(self.current_stream(), self.phase, self.modules.name, is_again)
 
@@ -101,22 +104,26 @@ class StorageTracker(Observer):
             self.commands.wait(stream, event)
 
     def _note_kernel(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Record what the kernel of an operator has allocated and freed."""
+        """Record the scratch memory that the kernel of an operator has allocated and freed."""
         if self._has_workspace and is_product(func):
             return
-        sizes = [size for size in kernel_bytes(func, args, kwargs, self.gpu) if size]
-        if not sizes:
+        sizes = self.of_each_gpu(lambda gpu: _without_zeros(kernel_bytes(func, args, kwargs, gpu)))
+        if not any(sizes.values()):
             return
         self.settle()
         device = args[0].device
         stream = self.current_stream(device.index)
-        lives = [self._begin(size, device, stream, func) for size in sizes]
+        if len({*sizes.values()}) > 1:
+            life = self._life(0, device, stream, func)
+            life.category = "temporaries"
+            self.scratch.append(ScratchCall(life, sizes))
+        lives = [self._begin(size, device, stream, func) for size in next(iter(sizes.values()))]
         for life in lives:
             life.category = "temporaries"
             life.freed_at, self.clock = self.clock, self.clock + 1
 
     def storage_born(self, allocation: Allocation) -> None:
-        before = allocation.note  # if it was resized
+        before = allocation.note  # the storage's previous lifetime, if the storage was resized
         life = self._begin(
             allocation.num_bytes, allocation.device, allocation.stream, allocation.op
         )
@@ -125,14 +132,20 @@ class StorageTracker(Observer):
         allocation.note = life
 
     def _begin(self, num_bytes: int, device: torch.device, stream: int, op: Any) -> Lifetime:
-        life = Lifetime()
-        life.num_bytes, life.device, life.stream, life.used_on = num_bytes, device, stream, ()
-        life.allocated_at, life.freed_at, self.clock = self.clock, -1, self.clock + 1
-        life.category, life.phase, life.op = "", self.phase, op
-        life.module, life.location = self.modules.name, None
+        life = self._life(num_bytes, device, stream, op)
+        self.clock += 1
         self.lives.append(life)
         if self.phase == "backward" and self.modules.is_recomputing:
             self._recomputed.append(life)
+        return life
+
+    def _life(self, num_bytes: int, device: torch.device, stream: int, op: Any) -> Lifetime:
+        """The lifetime of an allocation at this event."""
+        life = Lifetime()
+        life.num_bytes, life.device, life.stream, life.used_on = num_bytes, device, stream, ()
+        life.allocated_at, life.freed_at = self.clock, -1
+        life.category, life.phase, life.op = "", self.phase, op
+        life.module, life.location = self.modules.name, None
         return life
 
     def storage_freed(self, allocation: Allocation) -> None:
@@ -145,7 +158,7 @@ class StorageTracker(Observer):
             life.used_on = (*life.used_on, stream)
 
     def _end_recomputation(self) -> None:
-        """What the recomputation of a checkpointed forward has left alive is activations."""
+        """Categorize what the recomputation of a checkpointed forward left alive as activations."""
         self.settle()
         for life in self._recomputed:
             if life.freed_at < 0:
@@ -153,21 +166,21 @@ class StorageTracker(Observer):
         self._recomputed.clear()
 
     def register(self, tensors: NamedTensors, category: str) -> None:
-        """Record existing tensors under `category`, unless they have one."""
+        """Record existing tensors; those without a category get `category`."""
         for module, storage in _storages(tensors):
             life = self.add_existing(storage).note
             if not life.category:
                 life.category, life.module = category, module
 
     def recategorize(self, tensors: NamedTensors, category: str) -> None:
-        """Tensors that the step has made are of `category`, and of the modules named."""
+        """Give tensors that the step has created a category, and the modules named with them."""
         for module, storage in _storages(tensors):
             known = self.allocation_of(storage)
             if known is not None and known.note.category in ("", "activations"):
                 known.note.category, known.note.module = category, module
 
     def register_survivors(self, before: StorageTracker) -> None:
-        """Record what a tracker of an earlier run has left alive."""
+        """Record the storages that an earlier run, tracked by `before`, has left alive."""
         for survivor in before.survivors:
             storage = survivor.ref()
             if storage is not None and self.allocation_of(storage) is None:
@@ -175,27 +188,33 @@ class StorageTracker(Observer):
                 life.category, life.module = survivor.note.category, survivor.note.module
 
     def end_forward(self) -> None:
-        """What the forward pass has allocated and is still alive is activations."""
+        """Categorize what the forward pass allocated and left alive as activations."""
         for allocation in self.alive():
             if not allocation.note.category:
                 allocation.note.category = "activations"
 
     def end_step(self) -> None:
-        """What is freed from here on was alive at the end of the step."""
+        """Mark the end of the step: storages freed later count as alive at the end."""
         self.settle()
         self.end = self.clock
 
     def finish(self) -> Lifetimes:
-        """Stop tracking; the lifetimes of the storages of the step, as columns."""
+        """Stop tracking, and return the lifetimes of the step's storages as columns."""
         self.survivors = self.forget()
         for life in self.lives:
             if not 0 <= life.freed_at < self.end:
                 life.freed_at = self.end
-        return columns_of([life for life in self.lives if life.allocated_at < self.end], self.end)
+        of_step = [life for life in self.lives if life.allocated_at < self.end]
+        scratch = (call for call in self.scratch if call.life.allocated_at < self.end)
+        return columns_of(of_step, self.end)._replace(scratch=tuple(scratch))
+
+
+def _without_zeros(sizes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(size for size in sizes if size)
 
 
 def _storages(tensors: NamedTensors) -> Iterator[tuple[str, Storage]]:
-    """The storages of fakes, and of those that tensors of other classes hold."""
+    """The storages of fakes, including fakes that tensors of other classes hold."""
     for module, tensor in tensors:
         for held in held_tensors(tensor):
             storage = storage_of(held)

@@ -1,4 +1,4 @@
-"""Builds a target without its weights, and measures what that costs.
+"""Builds a target without its weights, and measures the cost.
 
 Input: a Target, a dtype, a device. Output: the module, all of whose tensors are fake, and the time
 and memory that building took. Invariant: torch's default dtype and device are restored.
@@ -31,8 +31,8 @@ class Built:
 
     module: nn.Module
     seconds: float
-    peak_rss_bytes: int | None  # of the process so far; None where the platform does not report it
-    peak_rss_increase_bytes: int | None  # by how much building raised it
+    peak_rss_bytes: int | None  # of the process so far; None if the platform does not report it
+    peak_rss_increase_bytes: int | None  # the increase of that peak by building
 
 
 def build(
@@ -45,12 +45,12 @@ def build(
     """Build the model of `target` inside :func:`torchfake.fake_mode`.
 
     Args:
-        target: what to build.
+        target: the target to build.
         dtype: torch's default dtype while building, and the dtype of all floating point tensors of
-            the result. Not given: the dtype of the target's config, where it has one, as the
-            default dtype only, which is what ``from_pretrained`` does.
+            the result. By default the dtype of the target's config, if it has one, as the default
+            dtype only, which is what ``from_pretrained`` does.
         device: torch's default device while building. No GPU is needed for ``cuda``.
-        deferred: build it inside :func:`torchfake.deferred_mode`.
+        deferred: build inside :func:`torchfake.deferred_mode` instead.
 
     Raises:
         TargetError: if the constructor raises, or returns something other than a module.
@@ -79,24 +79,24 @@ def build(
 
 
 def construct(target: Target, dtype: torch.dtype | None = None) -> Any:
-    """What the constructor of a target makes in the current mode, with `dtype` as torch's default
-    dtype; not given, the one that its config names.
+    """Call the constructor of a target in the active mode, with `dtype` as torch's default dtype;
+    by default the dtype that the target's config names.
     """
     with _default_dtype(dtype or target.dtype):
         return target.construct()
 
 
 def _default_dtype(dtype: torch.dtype | None) -> Any:
-    # Constructors compute with the default dtype, and 8 bit floats have hardly any arithmetic.
+    # Constructors compute in the default dtype, and 8-bit floats support hardly any operation.
     if dtype is None or dtype.itemsize < 2:
         return contextlib.nullcontext()
     return backends.default_dtype(dtype)
 
 
 def _peak_rss_bytes() -> int | None:
-    """The most memory this process has held so far; None where the platform does not report it.
+    """The peak resident memory of the process; None if the platform does not report it.
 
-    On Linux /proc is read: there getrusage starts from the peak of the parent process.
+    On Linux /proc is read, because getrusage there includes the peak of the parent process.
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():

@@ -1,8 +1,8 @@
-"""Models of the Hugging Face Hub: the config and the headers of the weights, and nothing else.
+"""Models of the Hugging Face Hub: reads the config and the headers of the weights, nothing else.
 
 Input: an id, ``ORGANISATION/NAME`` or ``ORGANISATION/NAME@REVISION``. Output: the path of its
 config in the cache of huggingface_hub, and the tensors in its safetensors files. Invariant: the
-cache is looked into first; no weights are downloaded; no code of the repository runs.
+cache is searched first; no weights are downloaded; no code of the repository runs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a text has the form of an id. A path that is not there may have it too."""
+    """Whether a text has the form of an id, as paths that do not exist may have too."""
     return _ID.fullmatch(text) is not None
 
 
 def hub_config(text: str) -> Path:
-    """The config of a model, from the cache, else downloaded into it.
+    """The path of a model's config in the cache, to which it is downloaded if necessary.
 
     Raises:
         TargetError: if there is no such model, or it is not in the cache and there is no network.
@@ -38,16 +38,16 @@ def hub_config(text: str) -> Path:
         return cached
     hub = _hub()
     try:
-        # without the retries of the download, which take half a minute where there is no network
+        # fails at once without a network, where the download would retry for half a minute
         hub.get_hf_file_metadata(hub.hf_hub_url(repo, "config.json", revision=revision))
         return Path(hub.hf_hub_download(repo, "config.json", revision=revision))
-    except Exception as error:  # of the network, of the Hub, of the disk
+    except Exception as error:  # an error of the network, the Hub or the disk
         raise TargetError(_not_there(text, error)) from error
 
 
 def hub_tensors(text: str, config: Path) -> Callable[[], dict[str, SavedTensor]]:
-    """What reads the headers of a model's weights: from the files beside its config in the cache,
-    if they are there, else from the Hub, some kilobytes of each file.
+    """A function that reads the headers of a model's weights: from the files beside its config in
+    the cache if they exist, otherwise from the Hub, some kilobytes of each file.
     """
     return partial(_tensors, text, config)
 
@@ -92,7 +92,7 @@ def _hub() -> Any:
 
 
 def _not_there(text: str, error: Exception) -> str:
-    """One line: either it does not exist, or it cannot be asked whether it does."""
+    """The message for an error of the Hub: the model does not exist, or the Hub is unreachable."""
     kind = type(error).__name__
     if kind in ("RepositoryNotFoundError", "RevisionNotFoundError"):
         return f"there is no folder {text!r}, and no model of that id on the Hub ({kind})"

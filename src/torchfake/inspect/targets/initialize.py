@@ -1,7 +1,7 @@
 """Initialises a TARGET and writes it to files, for ``torchfake init``.
 
 Input: a TARGET and options, as text. Output: a directory that ``from_pretrained`` reads, and a
-record of what is in it. Invariant: the model is never in memory as a whole.
+record of its files. Invariant: the model is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torchfake.inspect.targets.resolve import resolve
 
 @dataclass(frozen=True)
 class Written:
-    """What was written, and how long it took."""
+    """The files that were written, and the time it took."""
 
     target: str  # as the user wrote it
     directory: str
-    files: tuple[str, ...]  # all that the directory has now, in order
-    num_bytes: int  # of them
+    files: tuple[str, ...]  # all files in the directory, sorted
+    num_bytes: int  # of all files
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,14 +51,14 @@ def init_target(
     it; see :func:`torchfake.save_materialized`.
 
     Args:
-        target: see :mod:`torchfake.inspect.targets.resolve`.
-        directory: to write to.
-        overrides: ``KEY=VALUE`` strings for the config.
-        dtype: by name: torch's default dtype while building, and the dtype of the result.
-        seed: of torch's global generator.
-        max_shard_size: of a file.
-        threads: how many threads make values.
-        progress: whether to show a bar.
+        target: a TARGET, see :mod:`torchfake.inspect.targets.resolve`.
+        directory: the directory to write to.
+        overrides: changes of the config, each as ``key=value``.
+        dtype: the name of torch's default dtype while building, and of the dtype of the result.
+        seed: the random seed.
+        max_shard_size: the largest size of a file.
+        threads: the number of threads that compute values.
+        progress: whether to show a progress bar.
 
     Raises:
         TargetError: if there is no such target, or it cannot be built.

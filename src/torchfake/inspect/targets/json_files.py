@@ -1,7 +1,7 @@
-"""JSON files of configs, read with limits.
+"""Reads JSON files of configs, with a limit on their size.
 
-Input: a path. Output: the object that is in the file. Invariant: nothing larger than a config is
-read; what is wrong is a TargetError of one line.
+Input: a path. Output: the object in the file. Invariant: nothing larger than a config is read;
+errors are TargetErrors of one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _text_of(file: Path) -> str:
-    """What is in a file, unless it is larger than any config; a device may never end."""
+    """The text of a file, unless it is larger than any config; a device file may be endless."""
     with file.open("rb") as opened:
         content = opened.read(_MAX_CONFIG_BYTES + 1)
     if len(content) > _MAX_CONFIG_BYTES:

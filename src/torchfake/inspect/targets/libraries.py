@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from torchfake.errors import MissingExtraError, TargetError, did_you_mean
-from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.records.messages import import_refused
 from torchfake.inspect.targets import transformers_models
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
@@ -26,7 +26,7 @@ PIPELINE_FILE = "model_index.json"
 
 
 def library_target(text: str, library: str, name: str, values: dict[str, Any]) -> Target:
-    """``timm:NAME``, ``torchvision:NAME`` or ``diffusers:CLASS``, with its defaults."""
+    """The target for ``timm:NAME``, ``torchvision:NAME`` or ``diffusers:CLASS``."""
     found = _import(library, text)
     if library == "timm":
         _check_name(text, name, found.list_models(), "timm")
@@ -38,7 +38,7 @@ def library_target(text: str, library: str, name: str, values: dict[str, Any]) -
 
 
 def diffusers_directory(text: str, values: dict[str, Any]) -> Target:
-    """A directory that diffusers has saved: of a pipeline, its models, or of one model."""
+    """The target for a directory that diffusers has saved: all models of a pipeline, or a model."""
     folder = Path(text)
     if (folder / PIPELINE_FILE).exists():
         return _pipeline_target(text, folder, values)
@@ -60,9 +60,9 @@ def _import(library: str, text: str) -> Any:
     except ImportError as error:
         if error.name == library:
             raise MissingExtraError(f"{text} needs {library}: pip install {library}") from error
-        raise TargetError(f"{library} could not be imported: {one_line(error)}") from error
-    except Exception as error:  # a torchvision that was built for another torch
-        raise TargetError(f"{library} could not be imported: {one_line(error)}") from error
+        raise import_refused(library, error) from error
+    except Exception as error:  # such as a torchvision that was built for another torch
+        raise import_refused(library, error) from error
 
 
 def _check_name(text: str, name: str, known: list[str], where: str) -> None:
@@ -75,7 +75,7 @@ def _torchvision_target(text: str, name: str, values: dict[str, Any], torchvisio
     _check_name(text, name, models.list_models(), "torchvision")
     builder = models.get_model_builder(name)
     given = {"weights": None, **values}
-    if "weights_backbone" in inspect.signature(builder).parameters:  # detectors, which would fetch
+    if "weights_backbone" in inspect.signature(builder).parameters:  # detectors would download
         given.setdefault("weights_backbone", None)
     return Target(text, name, partial(models.get_model, name, **given))
 

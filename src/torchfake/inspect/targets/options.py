@@ -1,8 +1,8 @@
-"""Options given as text: ``key=value`` overrides, dtypes and devices.
+"""Parses options given as text: ``key=value`` overrides, dtypes and devices.
 
-Input: strings of the command line. Output: a flat dict of values, whose nested keys still have
-their dots; a dtype; a device. Invariant: what is not understood is an error that names the closest
-known names.
+Input: strings of the command line. Output: a flat dict of values, whose nested keys have dots; a
+dtype; a device. Invariant: an unknown name is refused with an error that names the closest known
+names.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SHORT_DTYPES = {
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` strings as a dict; values are JSON, else Python literals, else strings.
+    """Parse ``key=value`` strings to a dict; values are JSON, else Python literals, else strings.
 
     Args:
-        pairs: each ``key=value``; of two equal keys the last is used.
+        pairs: strings ``key=value``; of two equal keys the last is used.
 
     Raises:
         TargetError: if a pair has no key or no ``=``.
@@ -51,7 +51,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """One value: JSON, else a Python literal, else the string itself."""
+    """Parse one value: JSON, else a Python literal, else the string itself."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -63,10 +63,10 @@ def parse_value(text: str) -> Any:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """A floating point dtype by its name in torch, or by a short one.
+    """The floating point dtype with a name of torch, such as "float16", or a short one, "fp16".
 
     Raises:
-        TargetError: if there is none of that name.
+        TargetError: if there is no floating point dtype of that name.
 
     >>> dtype_named("bf16"), dtype_named("torch.float16")
     (torch.bfloat16, torch.float16)
@@ -78,10 +78,10 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def any_dtype_named(name: str) -> torch.dtype:
-    """A dtype of any kind, by the same names.
+    """The dtype of any kind with a name of torch, or a short one.
 
     Raises:
-        TargetError: if there is none of that name.
+        TargetError: if there is no dtype of that name.
     """
     plain = name.removeprefix("torch.")
     dtype = _SHORT_DTYPES.get(plain) or getattr(torch, plain, None)
@@ -93,10 +93,10 @@ def any_dtype_named(name: str) -> torch.dtype:
 
 
 def device_named(name: str) -> torch.device:
-    """A device that fakes can be on, by name.
+    """The device with a name, on which fakes can be.
 
     Raises:
-        DeviceError: if there is none of that name, or fakes cannot be on it.
+        DeviceError: if there is no device of that name, or fakes cannot be on it.
 
     >>> device_named("cuda:1")
     device(type='cuda', index=1)
@@ -107,7 +107,7 @@ def device_named(name: str) -> torch.device:
         raise DeviceError(f"there is no device {name!r}; give cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"fakes cannot be on {name!r}; give cpu, cuda or cuda:N")
-    # torch.device keeps one signed byte of an index: cuda:300 is cuda:44
+    # torch.device stores an index in one signed byte: cuda:300 becomes cuda:44
     if str(device) != name or (device.index or 0) >= MAX_DEVICES:
         last = MAX_DEVICES - 1
         raise DeviceError(f"there is no device {name!r}; fakes are on cpu and cuda:0 to {last}")
@@ -115,5 +115,5 @@ def device_named(name: str) -> torch.device:
 
 
 def num_cuda_devices(device: torch.device) -> int:
-    """How many CUDA devices a fake mode needs in order to have this one."""
+    """The number of CUDA devices that a fake mode needs so that `device` exists."""
     return (device.index or 0) + 1 if device.type == "cuda" else 0

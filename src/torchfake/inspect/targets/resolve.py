@@ -1,8 +1,8 @@
-"""Resolves a TARGET, the string of the command line, to something that builds a model.
+"""Resolves a TARGET, a string of the command line, to a function that builds a model.
 
-Input: a string of one of the :data:`FORMS`, and overrides. Output: a :class:`Target`; nothing is
-built yet. Invariant: whatever is wrong with
-the string or with an override is a TargetError of one line that names the remedy.
+Input: a string of one of the :data:`FORMS`, and overrides. Output: a :class:`Target`, not built.
+Invariant: an error in the string or in an override is a TargetError of one line that names the
+remedy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
 
     Raises:
         TargetError: if the text names nothing that can be built, or an override is invalid.
-        MissingExtraError: if it needs a library that is not installed.
+        MissingExtraError: if the target needs a library that is not installed.
 
     >>> resolve("torch.nn:Linear", overrides=["in_features=3", "out_features=4"]).name
     'Linear'
@@ -66,7 +66,7 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
     if text.endswith(".json"):
         return transformers_models.config_target(text, values)
     module, colon, name = text.rpartition(":")
-    module = module.removesuffix(":")  # file.py::Name, as of pytest
+    module = module.removesuffix(":")  # file.py::Name, as pytest writes it
     if Path(text).is_file() and text.endswith(".py"):
         raise TargetError(f"{text} is a file: name the model in it{_names_in(Path(text))}")
     if not colon and is_hub_id(text) and not text.endswith(_WEIGHT_FILES):
@@ -83,7 +83,7 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
 
 
 def _directory_target(text: str, values: dict[str, Any]) -> Target:
-    """A directory with a config, with weights, or with both."""
+    """The target for a directory with a config, with weights, or with both."""
     folder = Path(text)
     has_weights = any(file.name.endswith(_WEIGHTS) for file in folder.iterdir())
     saved = partial(saved_tensors_in, text) if has_weights else None
@@ -119,7 +119,7 @@ def _remedy(text: str) -> str:
 
 
 def _remedy_of_name(text: str) -> str:
-    """For a bare name: the transformers class of that model type, or the ways to name models."""
+    """The advice for a bare name: the transformers class of that model type, or other TARGETs."""
     hub = f"organisation/{text} for a model on the Hugging Face Hub"
     if name := _class_of_type(text):
         return f"; did you mean transformers:{name}? Or write {hub}"
@@ -127,7 +127,7 @@ def _remedy_of_name(text: str) -> str:
 
 
 def _class_of_type(text: str) -> str:
-    """``GPT2Model`` for ``gpt2``, from the source: importing transformers takes seconds."""
+    """``GPT2Model`` for ``gpt2``, from the source files: importing transformers takes seconds."""
     kind = re.sub(r"\W", "_", text.lower())
     spec = importlib.util.find_spec("transformers")
     for folder in spec.submodule_search_locations or () if spec else ():
@@ -145,7 +145,7 @@ _DOTTED = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)*\.[A-Z]\w*")
 
 
 def _names_in(file: Path) -> str:
-    """``, such as net.py:Net``: what a file defines, found without running it."""
+    """The advice ``: net.py:Net, ...`` with the names that a file defines; the file is not run."""
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
     except (OSError, ValueError, SyntaxError):
@@ -157,7 +157,7 @@ def _names_in(file: Path) -> str:
 
 
 def _instance_target(text: str, name: str, built: nn.Module, values: dict[str, Any]) -> Target:
-    """A module that exists: what is built is a fake copy of it."""
+    """The target for an existing module, which builds a fake copy of it."""
     if values:
         key = next(iter(values))
         raise TargetError(
@@ -192,8 +192,8 @@ def _callable_target(text: str, module: str, name: str, values: dict[str, Any]) 
 
 
 class _importable_from(Restoring):
-    """Context in which a directory is first on ``sys.path``: the current one, as for ``python -m``,
-    or that of a file, as for ``python file.py``.
+    """Context in which a directory is first on ``sys.path``: the current directory, as with
+    ``python -m``, or the directory of a file, as with ``python file.py``.
     """
 
     _here: str | None = None
@@ -212,7 +212,7 @@ class _importable_from(Restoring):
 
 
 def _imported_file(path: str) -> Any:
-    """The module of a file, run under a name that no import finds."""
+    """Import a file as a module, under a name that no import statement uses."""
     if not Path(path).is_file():
         raise TargetError(f"there is no file {path!r}")
     name = f"torchfake_target_{Path(path).stem}"
@@ -222,7 +222,7 @@ def _imported_file(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     try:
         with _importable_from(str(Path(path).parent)):
-            sys.modules[name] = module  # dataclasses look their module up
+            sys.modules[name] = module  # dataclasses look up their module
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script without a __main__ guard exits
         sys.modules.pop(name, None)
@@ -257,7 +257,7 @@ def _attribute(found: Any, module: str, name: str) -> Any:
 
 
 def _is_pretrained_class(found: Any) -> bool:
-    """Whether it is a transformers model class; if it is, transformers has been imported."""
+    """Whether an object is a transformers model class, without importing transformers."""
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(found, type):
         return False
@@ -268,7 +268,7 @@ def _check_arguments(name: str, function: Callable[..., Any], values: dict[str, 
     """Refuse overrides that are not arguments, and arguments without a value or a default."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (ValueError, TypeError):  # some builtins have none: the call itself reports
+    except (ValueError, TypeError):  # some builtins have no signature: the call reports errors
         return
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -1,8 +1,8 @@
-"""What is really in a checkpoint, as a module: the names, shapes, dtypes and bytes of its headers.
+"""The tensors of a checkpoint as a module: the names, shapes and dtypes in its headers.
 
-Input: the path of a checkpoint, or tensors by name. Output: a module of fakes with these names, and
-with the classes of a model where that has modules of the same names. Invariant: no value of a
-tensor is read.
+Input: the path of a checkpoint, or tensors by name. Output: a module of fakes with these names,
+whose submodules have the class names of a model's modules of the same names. Invariant: no value of
+a tensor is read.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torchfake.inspect.records.messages import one_line
 
 
 class SavedTensor(NamedTuple):
-    """A tensor of a checkpoint."""
+    """Shape and dtype of a tensor of a checkpoint."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
-    problem: str | None = None  # why it has no dtype
+    problem: str | None = None  # the reason if the dtype is None
 
 
 def saved_tensors_in(text: str) -> dict[str, SavedTensor]:
     """The tensors of the checkpoint at a path.
 
     Raises:
-        CheckpointError: if it cannot be read.
+        CheckpointError: if the checkpoint cannot be read.
     """
     try:
         entries = load.open_checkpoint(text)
-    except RuntimeError as error:  # safetensors: there is no room to map a file
+    except RuntimeError as error:  # raised by safetensors if a file cannot be mapped
         raise CheckpointError(f"{text} cannot be read: {one_line(error)}") from error
     return {name: _saved(name, entry) for name, entry in entries.items()}
 
@@ -45,8 +45,8 @@ def _saved(name: str, entry: load.Entry) -> SavedTensor:
     if entry.problem is not None:
         return SavedTensor(entry.shape, None, entry.problem)
     try:
-        tensor = entry.read()  # maps the file
-    except Exception as error:  # a file's contents decide
+        tensor = entry.read()  # memory-maps the file: no values are read
+    except Exception as error:  # a damaged file may raise any error
         raise CheckpointError(f"{name} cannot be read: {one_line(error)}") from error
     return SavedTensor(tuple(tensor.shape), tensor.dtype)
 
@@ -64,11 +64,11 @@ _BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 def module_of_saved(
     tensors: dict[str, SavedTensor], model: nn.Module | None = None
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """A module of fakes for the tensors of a checkpoint, and notes on what is not shown as it is.
+    """A module of fakes for the tensors of a checkpoint, and notes on tensors that are left out.
 
     Args:
-        tensors: by name; dots separate modules.
-        model: whose classes the modules have, where it has modules of the same names.
+        tensors: the tensors by name; dots separate modules.
+        model: a model; submodules get the class names of its modules with the same names.
     """
     classes = _classes_of(model, tensors)
     root, notes = _module(classes.get("", "Checkpoint"), tensors, ""), []
@@ -99,7 +99,7 @@ def _owner(
 
 
 def _module(class_name: str | None, tensors: dict[str, SavedTensor], path: str) -> nn.Module:
-    """A module of that class name; of numbered modules a ModuleList, whose equal blocks fold."""
+    """A module with a class name; for numbered modules a ModuleList, whose blocks can be folded."""
     prefix = f"{path}." if path else ""
     parts = {n[len(prefix) :].partition(".")[0] for n in tensors if n.startswith(prefix)}
     if path and all(part.isdigit() for part in parts):
@@ -114,8 +114,8 @@ def _named_class(name: str) -> Any:
 
 
 def _classes_of(model: nn.Module | None, tensors: dict[str, SavedTensor]) -> dict[str, str]:
-    """Class names by the names that modules have in the checkpoint: with or without the prefix that
-    a model with a head has before its base.
+    """Class names by the names of modules in the checkpoint, which may lack the prefix that a model
+    with a head has before its base model, or have it although the model does not.
     """
     if model is None:
         return {}

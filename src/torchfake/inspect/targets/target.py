@@ -1,6 +1,6 @@
-"""A model that can be built: the record that a TARGET is resolved to.
+"""The record of a resolved TARGET: a model that can be built.
 
-Input: a constructor, a name, notes. Output: a :class:`Target`. Invariant: nothing is built yet.
+Input: a constructor, a name, notes. Output: a :class:`Target`. Invariant: the model is not built.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Target:
 
     text: str  # as the user wrote it
     name: str  # of the class or function, for messages
-    construct: Callable[[], Any]  # makes the model; called inside fake_mode
-    dtype: torch.dtype | None = None  # the one its config names
-    notes: tuple[str, ...] = ()  # to be shown with the results
-    quantization: dict[str, Any] | None = None  # the quantization_config of its config
-    is_built: bool = False  # it is an instance: `construct` makes fake copies
-    saved: Callable[[], dict[str, Any]] | None = None  # reads the headers of its checkpoint
+    construct: Callable[[], Any]  # builds the model; to be called inside fake_mode
+    dtype: torch.dtype | None = None  # the dtype in the config
+    notes: tuple[str, ...] = ()  # shown with the results
+    quantization: dict[str, Any] | None = None  # the quantization_config in the config
+    is_built: bool = False  # whether the TARGET is an instance, which `construct` copies
+    saved: Callable[[], dict[str, Any]] | None = None  # reads the headers of the checkpoint

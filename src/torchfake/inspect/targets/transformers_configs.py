@@ -1,4 +1,4 @@
-"""Configs of transformers, made from a dict with some keys overridden.
+"""Creates configs of transformers from a dict, with some keys overridden.
 
 Input: a config class, the dict of a config file, and ``key=value`` overrides whose keys may have
 dots. Output: a config. Invariant: attributes that a config computes from others follow the
@@ -16,7 +16,7 @@ from torchfake.inspect.records.messages import one_line
 def config_from(
     name: str, config_class: Any, raw: dict[str, Any], overrides: dict[str, Any]
 ) -> Any:
-    """A config made from `raw` with `overrides`; errors call it the config of `name`."""
+    """A config created from `raw` with `overrides`; `name` is used in error messages."""
     try:
         config = config_class.from_dict(dict(raw))
         return _overridden(config, raw, overrides, "") if overrides else config
@@ -27,10 +27,10 @@ def config_from(
 
 
 def _overridden(config: Any, raw: dict[str, Any], values: dict[str, Any], prefix: str) -> Any:
-    """A config like `config`, which was made from `raw`, but made with `values`.
+    """A config like `config`, which was created from `raw`, with `values` overridden.
 
-    It is made anew because configs compute attributes from others, such as a list of layer types
-    from the number of layers; setting attributes afterwards would not update those.
+    The config is created again, because configs compute attributes from others, such as a list of
+    layer types from the number of layers, which setting an attribute would not update.
     """
     direct: dict[str, Any] = {}
     nested: dict[str, dict[str, Any]] = {}
@@ -52,9 +52,9 @@ def _overridden(config: Any, raw: dict[str, Any], values: dict[str, Any], prefix
 
 
 def _raw_part(config: Any, raw: dict[str, Any], key: str, part: Any) -> dict[str, Any]:
-    """The dict that a part of a config was made from: of its file, else its parent's defaults, else
-    what the part itself contains. That is the last choice because it has computed attributes too,
-    such as head_dim.
+    """The dict that a nested config was created from: in the file, else its parent's defaults, else
+    the attributes of the nested config itself. These are the last choice because they include
+    computed attributes, such as head_dim.
     """
     if isinstance(raw.get(key), dict):
         return dict(raw[key])
@@ -75,7 +75,7 @@ def _overridden_part(part: Any, raw: dict[str, Any], values: dict[str, Any], pre
 
 
 def _set_ignored(config: Any, values: dict[str, Any]) -> None:
-    """Set what the constructor ignored: num_labels, where labels have names."""
+    """Set values that the constructor ignored, such as num_labels if labels have names."""
     for key, value in values.items():
         if isinstance(value, int) and getattr(config, key) != value:
             setattr(config, key, value)

@@ -1,6 +1,6 @@
 """TARGETs of transformers: model classes with a default config, and config.json files.
 
-Input: a class, its name, or a path, and overrides. Output: a Target. Invariant: nothing is
+Input: a class, the name of a class, or a path; overrides. Output: a Target. Invariant: nothing is
 downloaded, and no code from a checkpoint runs.
 """
 
@@ -15,17 +15,17 @@ import torch
 
 from torchfake._torch.contexts import Setting
 from torchfake.errors import MissingExtraError, TargetError, did_you_mean
-from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.records.messages import import_refused
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_configs import config_from
 
 _NOT_MODELS = ("Config", "Tokenizer", "TokenizerFast", "Processor", "Extractor", "Output")
-"""Ends of class names that are not suggested for a misspelt model class."""
+"""Suffixes of class names that are not suggested for a misspelt model class."""
 
 
 def class_target(text: str, name: str, values: dict[str, Any]) -> Target:
-    """``transformers:ClassName``: the class with its config's defaults."""
+    """The target for ``transformers:ClassName``: the class with its config's defaults."""
     transformers = _transformers()
     found = _lookup(transformers, name)
     if found is None:
@@ -36,7 +36,7 @@ def class_target(text: str, name: str, values: dict[str, Any]) -> Target:
 
 
 def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
-    """A subclass of PreTrainedModel with its config's defaults."""
+    """The target for a subclass of PreTrainedModel, with its config's defaults."""
     transformers = _transformers()
     name = getattr(model_class, "__name__", str(model_class))
     if hasattr(model_class, "_model_mapping"):
@@ -56,7 +56,7 @@ def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
 
 
 def config_target(text: str, values: dict[str, Any]) -> Target:
-    """A ``config.json``, or its folder: the class that its ``architectures`` names."""
+    """The target for a ``config.json`` or its folder: the class that ``architectures`` names."""
     raw = read_json(Path(text))
     transformers = _transformers()
     config_class = _config_class(transformers, text, raw)
@@ -77,7 +77,7 @@ def _auto_model(transformers: Any, config: Any) -> Any:
 
 
 def target_of(text: str, name: str, config: Any, make: Callable[[], Any], *notes: str) -> Target:
-    """A target that makes a model from its config; its dtype and notes are those of the config."""
+    """A target that builds a model from a config, which determines its dtype and notes."""
 
     def construct() -> Any:
         with _offline():
@@ -99,12 +99,12 @@ def _transformers() -> Any:
             raise MissingExtraError(
                 'this target needs transformers: pip install "torchfake[hf]"'
             ) from error
-        raise TargetError(f"transformers could not be imported: {one_line(error)}") from error
+        raise import_refused("transformers", error) from error
     return transformers
 
 
 def _offline() -> Setting:
-    """Context without downloads: backbones from timm would fetch pretrained weights."""
+    """Context without downloads, because backbones from timm would fetch pretrained weights."""
     from huggingface_hub import constants
 
     name = "HF_HUB_OFFLINE"
@@ -112,11 +112,11 @@ def _offline() -> Setting:
 
 
 def _lookup(transformers: Any, name: str) -> Any:
-    """The attribute of transformers with this name, or None; this imports its modules."""
+    """The attribute of transformers with this name, whose module is imported; or None."""
     try:
         return getattr(transformers, name, None)
     except Exception as error:
-        raise TargetError(f"{name} could not be imported: {one_line(error)}") from error
+        raise import_refused(name, error) from error
 
 
 def _is_model_class(transformers: Any, found: Any) -> bool:

@@ -1,20 +1,19 @@
-"""How long a step takes on GPUs that are not there.
+"""How long a step takes on a GPU, predicted without one.
 
 Input: the operators of a step in the order in which the program launches them, each with its
-stream, and the events that streams wait for. Output: when each would begin and end, and what the
-step waits for. Invariant: an operator's time follows from its FLOPs, its bytes and the figures of
-the GPU; nothing is measured here, and every figure names its source.
+stream, and the events that streams wait for. Output: when each operator would begin and end, and
+what the step waits for. Invariant: an operator's time follows from its FLOPs, its bytes and the
+figures of the GPU; nothing is measured here, and every figure names its source.
 
 Its files, in reading order:
 
-    hardware     what a GPU and its links can do, by their datasheets
-    formulas     FLOPs of operators
+    hardware     peak FLOP/s and bandwidths of GPUs and their links, from datasheets
     work         the FLOPs and the bytes of one call of an operator
     efficiency   the share of a datasheet's figures that kernels reach; seconds of one call
     collectives  seconds of one collective
-    commands     what the program puts on streams, in order
-    meetings     messages between two ranks begin when both have got there
-    machine      a GPU that runs commands, one after the other on each stream
+    commands     the commands that the program puts on streams, in order
+    meetings     a message between two ranks begins when both ranks have reached it
+    machine      simulates a GPU that runs commands, one after the other on each stream
     schedule     the beginning and the end of each command
     trace        a schedule as a trace for Perfetto
 """

@@ -1,8 +1,8 @@
 """Seconds of one collective.
 
 Input: a message, how many ranks of its group are in one node, the links. Output: seconds.
-Invariant: an alpha-beta model (Hockney 1994): a start; of NCCL's rings, a latency for each step and
-what each rank sends through the slowest link; of all others, what it sends to each.
+Invariant: an alpha-beta model (Hockney 1994). NCCL's rings take a start, a latency per step, and
+the time to send each rank's bytes over the slowest link; other messages are sent directly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _START_SECONDS = 10e-6
 _STEP_SECONDS = 1e-6  # from one GPU of a node to the next
 _NETWORK_STEP_SECONDS = 5e-6  # from node to node
 _LINK_SHARE = 0.80
-"""Of NVLink: nccl-tests' all_gather has a bus bandwidth of some 360 GB/s on DGX H100, of 450."""
+"""Share of NVLink's bandwidth: nccl-tests' all_gather reaches about 360 of 450 GB/s on DGX H100."""
 _NETWORK_SHARE = 0.85
 
 _TO_ONE_RANK = ("permute", "send", "recv")
@@ -33,7 +33,7 @@ class Links(NamedTuple):
 
 
 def seconds_of_message(message: Message, in_node: int, links: Links) -> float:
-    """How long a collective runs; `in_node` ranks of its group are in one node."""
+    """How long a collective runs if `in_node` ranks of its group are in one node."""
     size = message.group_size
     if size < 2:
         return 0.0
@@ -43,7 +43,7 @@ def seconds_of_message(message: Message, in_node: int, links: Links) -> float:
     share = 1.0 if ring is None else ring(size)
     bandwidth, step, num_steps = links.link_bytes * _LINK_SHARE, _STEP_SECONDS, size - 1
     if in_node < size:
-        # A ring enters and leaves each node once; NCCL makes one for each port of the node.
+        # A ring enters and leaves each node once; NCCL builds one ring for each port of the node.
         bandwidth = min(bandwidth, links.network_bytes * _NETWORK_SHARE * in_node)
         step, num_steps = _NETWORK_STEP_SECONDS, -(-size // in_node)
     if message.collective == "all_reduce":
@@ -52,12 +52,12 @@ def seconds_of_message(message: Message, in_node: int, links: Links) -> float:
 
 
 def _directly(message: Message, in_node: int, links: Links) -> float:
-    """What each GPU sends to others without a ring: over NVLink to those of its node, and through
-    its own port to all others. Both go on at once.
+    """Seconds of a message that each GPU sends without a ring: over NVLink to the ranks of its own
+    node and, at the same time, through its own port to all other ranks.
     """
     size, num_bytes = message.group_size, message.num_bytes
     near, far = (in_node - 1) / size, (size - in_node) / size
-    if message.collective in _TO_ONE_RANK:  # at the border of a node, the next rank is in another
+    if message.collective in _TO_ONE_RANK:  # the slowest message decides: that between two nodes
         near, far = (1.0, 0.0) if in_node == size else (0.0, 1.0)
     inside = _STEP_SECONDS + near * num_bytes / (links.link_bytes * _LINK_SHARE)
     if in_node == size:

@@ -1,26 +1,31 @@
-"""What a program puts on streams, in order.
+"""The commands that a program puts on streams, in order.
 
 Input: operators as they are run on fakes, messages, and the events that streams record and wait
-for. Output: a list of :class:`Command`. Invariant: the order is that of the program; nothing has a
-time yet.
+for. Output: a list of :class:`Command`. Invariant: the order is that of the program; commands have
+no times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 
-from torchfake.inspect.timing.work import Work, launches_nothing, work_of
-from torchfake.observe import FakeTensor, metadata_of
+from torchfake.inspect.arithmetic.formulas import has_formula, reads_values
+from torchfake.inspect.arithmetic.kinds import UNCOUNTED
+from torchfake.inspect.arithmetic.moved_bytes import launches_nothing
+from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_of
+from torchfake.inspect.timing.work import ON_CPU, Work, cpu_bytes_of, work_of
+from torchfake.observe import FakeTensor, metadata_of, traits_of
 
-LAUNCH, SEND, RECORD, WAIT, SYNCHRONIZE, EXCHANGE = range(6)
-"""What a command is."""
+LAUNCH, SEND, RECORD, WAIT, SYNCHRONIZE, EXCHANGE, ON_HOST = range(7)
+"""The kinds of commands; what is done on the host is none to the GPU, and takes a time that is not
+known."""
 
 
 class Place(NamedTuple):
-    """Where a command comes from, and where it goes."""
+    """The stream of a command, and the phase and module that issued the command."""
 
     stream: int
     phase: str = ""
@@ -29,30 +34,33 @@ class Place(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The message of a collective, or of one rank to another."""
+    """The message of a collective, or from one rank to another."""
 
     collective: str
     num_bytes: int  # the payload
     axis: str  # of the mesh
     group_size: int  # ranks
-    ends: tuple[int, int] | None = None  # of one rank to another: who sends, and who receives
+    ends: tuple[int, int] | None = None  # sender and receiver, if from one rank to another
     tag: int = 0
 
 
 class Command(NamedTuple):
-    """One thing that the program asks of the GPU, or of a stream."""
+    """One command of the program to the GPU, or to a stream."""
 
-    what: int
+    what: int  # LAUNCH, SEND, ...
     place: Place
     name: str = ""  # of the operator or the collective
-    work: Work | None = None  # of a launch
+    work: Work | None = None  # of a launch, or of what is done on the host
     message: Message | None = None  # of a collective
-    event: int = 0  # that is recorded, or waited for
-    exchanged: tuple[Message, ...] = ()  # by an exchange: messages that begin together
+    event: int = 0  # the event that is recorded, or waited for
+    exchanged: tuple[Message, ...] = ()  # of an exchange: the messages, which begin together
 
+
+_FEW_BYTES = 4096
+"""Bytes of CPU memory, such as those of a step counter, that take no time."""
 
 _OF_THE_FIRST_STEP = frozenset({"aten::zeros_like", "aten::lift_fresh"})
-"""What an optimizer does to make its state. The steps after it are timed."""
+"""Operators with which an optimizer creates its state: only later steps are timed."""
 
 
 class CommandRecorder:
@@ -60,46 +68,53 @@ class CommandRecorder:
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
-        self._works: dict[Any, Work | None] = {}
-        self._launches: dict[Any, bool] = {}  # by operator: whether there is a kernel at all
-        self._events: dict[int, tuple[int, Any]] = {}  # numbers and events, by their identity
+        self._works: dict[Any, tuple[Work | None, int]] = {}  # with the bytes of CPU memory
+        self._launches: dict[Any, bool] = {}  # by operator: whether it launches a kernel
+        self._events: dict[int, tuple[int, Any]] = {}  # number and event, by the event's id
         self._num_events = 0
 
     def launch(
         self, func: Any, args: Any, kwargs: Any, result: Any, place_of: Callable[[], Place]
     ) -> None:
-        """An operator was run."""
+        """Record the launch of an operator that was run."""
         if func not in self._launches:
-            self._launches[func] = not launches_nothing(func)
+            self._launches[func] = has_formula(func) or not launches_nothing(func)
         if not self._launches[func]:
             return
-        name = func._schema.name
+        name = traits_of(func).packet
         place = place_of()
         if place.phase == "optimizer" and name in _OF_THE_FIRST_STEP:
             return
-        work = self._work(func, args, kwargs, result)
+        work, cpu_bytes = self._work(func, args, kwargs, result)
+        if cpu_bytes > _FEW_BYTES:
+            on_cpu = Work(ON_CPU, 0, cpu_bytes, torch.uint8)
+            self.commands.append(Command(ON_HOST, place, name, on_cpu))
         if work is not None:
             self.commands.append(Command(LAUNCH, place, name, work))
         elif name == "aten::_local_scalar_dense" and args[0].device.type == "cuda":
             self.commands.append(Command(SYNCHRONIZE, place, name))
 
-    def _work(self, func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
+    def _work(self, func: Any, args: Any, kwargs: Any, result: Any) -> tuple[Work | None, int]:
+        """The work on the GPU, and the bytes of CPU memory that are read and written."""
+        call = func, args, kwargs, result
+        if reads_values(func):
+            return work_of(*call), cpu_bytes_of(*call)
         key = func, _key(args), _key(tuple(kwargs.items()))
         try:
             return self._works[key]
-        except TypeError:  # an argument without a hash
-            return work_of(func, args, kwargs, result)
+        except TypeError:  # an argument is not hashable
+            return work_of(*call), cpu_bytes_of(*call)
         except KeyError:
-            work = self._works[key] = work_of(func, args, kwargs, result)
-            return work
+            found = self._works[key] = work_of(*call), cpu_bytes_of(*call)
+            return found
 
     def send(self, message: Message, place: Place) -> None:
-        """A collective was called."""
+        """Record the call of a collective."""
         self.commands.append(Command(SEND, place, message.collective, message=message))
 
     def exchange(self, messages: list[Message], stream: int, place: Place) -> int:
-        """Messages to and from single ranks, on a stream of their own, after what has been put on
-        the stream of `place`; the event that ends them.
+        """Record messages to and from single ranks, on their own `stream`, which waits for the
+        commands on the stream of `place`. Returns the event that ends the messages.
         """
         wait = Command(WAIT, Place(stream), event=self._record_new(place.stream))
         names = sorted({message.collective for message in messages})
@@ -110,15 +125,15 @@ class CommandRecorder:
         return self._record_new(stream)
 
     def wait_for(self, event: int, stream: int) -> None:
-        """A stream waits for an event that this has numbered."""
+        """Record that a stream waits for an event, by the number that this recorder gave it."""
         self.commands.append(Command(WAIT, Place(stream), event=event))
 
     def record(self, event: Any, stream: int) -> None:
-        """A stream records an event of the program."""
+        """Record that a stream records an event of the program."""
         self._events[id(event)] = self._record_new(stream), event
 
     def wait(self, stream: int, event: Any) -> None:
-        """A stream waits for an event of the program, if that has been recorded."""
+        """Record that a stream waits for an event of the program, if the event was recorded."""
         if id(event) in self._events:
             self.wait_for(self._events[id(event)][0], stream)
 
@@ -128,8 +143,26 @@ class CommandRecorder:
         return number
 
 
+def uncounted_commands(commands: Iterable[Command]) -> tuple[Uncounted, ...]:
+    """The operators among some commands whose FLOPs are not known."""
+    return uncounted_of(
+        (command.name, command.work.num_bytes)
+        for command in commands
+        if command.work is not None and command.work.kind == UNCOUNTED
+    )
+
+
+def on_cpu_commands(commands: Iterable[Command]) -> tuple[Uncounted, ...]:
+    """The operators among some commands that read or write CPU memory, with their bytes there."""
+    return uncounted_of(
+        (command.name, command.work.num_bytes)
+        for command in commands
+        if command.what == ON_HOST and command.work is not None
+    )
+
+
 def recorder_for(device: torch.device) -> CommandRecorder | None:
-    """A new recorder for a GPU; None for what has no streams."""
+    """A new recorder for a GPU; None for a device without streams."""
     return CommandRecorder() if device.type == "cuda" else None
 
 

@@ -1,10 +1,10 @@
-"""The share of a datasheet's figures that kernels reach, and so the seconds of one call.
+"""The share of a datasheet's figures that kernels reach, and hence the seconds of one call.
 
 Input: the work of a call, a GPU. Output: seconds. Invariant: a roofline (Williams, Waterman and
 Patterson 2009): a call takes as long as its FLOPs or its bytes do, whichever is longer.
 
-Shares of the peak are of large sizes. Smaller ones leave processors without a tile: that is
-counted, tile by tile.
+The shares are those of large sizes. Small matrix products leave processors without a tile, which
+is counted tile by tile.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
+
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.inspect.timing.hardware import Hardware
-from torchfake.inspect.timing.work import (
+from torchfake.inspect.arithmetic.kinds import (
     ATTENTION,
     BACKWARD,
-    CONVOLUTION,
     LOOKUP,
-    MATMUL,
     REDUCTION,
-    Work,
 )
+from torchfake.inspect.timing.hardware import Hardware
+from torchfake.inspect.timing.work import Work
 
 KERNEL_SECONDS = 2e-6
-"""What a kernel takes that does nothing: it starts, fills its pipeline, and ends."""
+"""The time of an empty kernel: it starts, fills its pipeline, and ends."""
 
 LAUNCH_SECONDS = 6e-6
-"""What Python, autograd and the driver take to launch one operator."""
+"""The time that Python, autograd and the driver take to launch one operator."""
 
 _TILE = 128
 """Rows and columns of the result that one block of a matrix product computes."""
@@ -42,7 +42,7 @@ class Shares(NamedTuple):
     memory: float  # elementwise operations and copies
     reductions: float
     lookups: float
-    attention: Mapping[str, tuple[float, float]]  # by kernel: forward and backward
+    attention: Mapping[str, tuple[float, float]]  # by kernel: (forward, backward)
 
 
 _BEFORE_HOPPER = {"flash": (0.58, 0.48), "cudnn": (0.58, 0.48), "efficient": (0.35, 0.22)}
@@ -55,11 +55,11 @@ _BY_GENERATION = {
     10: Shares(0.60, 0.75, 0.55, 0.45, _HOPPER),
     12: Shares(0.60, 0.75, 0.55, 0.45, _HOPPER),
 }
-"""By the major number of the compute capability."""
+"""The shares by the major version of the compute capability."""
 
 
 def shares_of(gpu: CudaProfile) -> Shares:
-    """The shares of a GPU's generation; of one that is not known, those of the newest."""
+    """The shares of a GPU's generation; for an unknown generation, those of the newest."""
     return _BY_GENERATION.get(gpu.major, _BY_GENERATION[12])
 
 
@@ -68,8 +68,7 @@ def seconds_of(work: Work, gpu: CudaProfile, hardware: Hardware, shares: Shares)
     bandwidth = hardware.memory_bytes * _share_of_memory(work.kind, shares)
     seconds = work.num_bytes / bandwidth
     if work.flops:
-        peak = hardware.flops.get(work.dtype, hardware.vector_flops)
-        reached = peak * _share_of_flops(work, gpu, shares)
+        reached = _peak(work.dtype, hardware) * _share_of_flops(work, gpu, shares)
         seconds = max(seconds, work.flops * work.executed / reached)
     return KERNEL_SECONDS + seconds
 
@@ -78,20 +77,26 @@ def _share_of_memory(kind: str, shares: Shares) -> float:
     return {REDUCTION: shares.reductions, LOOKUP: shares.lookups}.get(kind, shares.memory)
 
 
-def _share_of_flops(work: Work, gpu: CudaProfile, shares: Shares) -> float:
-    if work.kind == MATMUL:
-        return shares.products * _filled(work, gpu)
-    if work.kind == CONVOLUTION:
-        return shares.products
-    kernel = next(name for name, kind in ATTENTION.items() if work.kind.startswith(kind))
-    return shares.attention[kernel][work.kind.endswith(BACKWARD)]
-
-
-def _filled(work: Work, gpu: CudaProfile) -> float:
-    """The share of the processors' time that computes elements of the result: tiles stand over its
-    edges, and the last wave of them leaves processors without one.
+def _peak(dtype: torch.dtype, hardware: Hardware) -> float:
+    """The peak of products of a dtype; of int8, whose peak is not in the table, that of float16,
+    which tensor cores reach with int8 at least.
     """
-    batch, rows, columns = work.products
+    dtype = torch.float16 if dtype is torch.int8 else dtype
+    return hardware.flops.get(dtype, hardware.vector_flops)
+
+
+def _share_of_flops(work: Work, gpu: CudaProfile, shares: Shares) -> float:
+    for kernel, kind in ATTENTION.items():
+        if work.kind.startswith(kind):
+            return shares.attention[kernel][work.kind.endswith(BACKWARD)]
+    return shares.products * (1.0 if work.products is None else _filled(work.products, gpu))
+
+
+def _filled(products: tuple[int, int, int], gpu: CudaProfile) -> float:
+    """The share of the processors' time that computes elements of the result: tiles at its edges
+    are partly empty, and the last wave of tiles leaves processors idle.
+    """
+    batch, rows, columns = products
     tiles = batch * math.ceil(rows / _TILE) * math.ceil(columns / _TILE)
     waves = math.ceil(tiles / gpu.multi_processor_count)
     return batch * rows * columns / (waves * gpu.multi_processor_count * _TILE * _TILE)

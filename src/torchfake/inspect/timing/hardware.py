@@ -1,4 +1,4 @@
-"""What a GPU and its links can do, by their datasheets.
+"""Peak FLOP/s and bandwidths of GPUs and their links, from datasheets.
 
 Input: a device profile. Output: its :class:`Hardware`. Invariant: peaks are those of dense tensors;
 every figure has its source beside it.
@@ -15,7 +15,7 @@ from torchfake._core.gpu_profiles import PROFILES, CudaProfile
 
 
 class Hardware(NamedTuple):
-    """Peaks of one GPU. A second is not reached by any kernel: see ``timing/efficiency``."""
+    """Peaks of one GPU, which no kernel reaches: ``timing/efficiency`` has the shares reached."""
 
     flops: Mapping[torch.dtype, float]  # FLOP/s of matrix products of dense tensors
     vector_flops: float  # FLOP/s in float32 without tensor cores
@@ -52,7 +52,7 @@ _TITAN = "https://github.com/pytorch/torchtitan/blob/b5bcd76/torchtitan/tools/ut
 
 
 def _sheet(document: str, address: str, cited_in: str | None = None) -> str:
-    """A document of the vendor's, where it is, and where its figures are given in public code."""
+    """The text of a source: a document of NVIDIA, its address, and public code that cites it."""
     cited = f"; its FLOP/s in {cited_in}" if cited_in else ""
     return f"NVIDIA {document}: {address}{cited}"
 
@@ -161,7 +161,7 @@ HARDWARE: dict[str, Hardware | None] = {
     "b200-180gb": _hardware(2250, 75, 7700, 900, _B200, fp8=4500),
     "gb200-186gb": _hardware(2500, 80, 8000, 900, _GB200, fp8=5000),
     "b300-288gb": _hardware(2250, 75, 7700, 900, _B300, fp8=4500),
-    # Of AMD's GPUs no share of the peaks was measured: they are not timed.
+    # For AMD's GPUs the share of the peaks that kernels reach is not known: they are not timed.
     "mi250x-64gb": None,
     "mi300x-192gb": None,
     "mi325x-256gb": None,
@@ -170,7 +170,7 @@ HARDWARE: dict[str, Hardware | None] = {
 
 
 def hardware_of(gpu: CudaProfile) -> Hardware | None:
-    """The figures of a GPU; None of one of AMD, and of one that is described by the user."""
+    """The figures of a GPU; None for AMD's GPUs, and for a GPU that the user describes."""
     for name, profile in PROFILES.items():
         if profile.name == gpu.name:
             return HARDWARE.get(name)
@@ -178,9 +178,7 @@ def hardware_of(gpu: CudaProfile) -> Hardware | None:
 
 
 def utilization(flops: int, seconds: float, gpu: CudaProfile | None) -> float | None:
-    """The share of a GPU's peak in bfloat16 that so many FLOPs in so many seconds are; None if its
-    figures are not known.
-    """
+    """FLOPs per second as a share of the GPU's peak in bfloat16; None if the peak is not known."""
     hardware = None if gpu is None else hardware_of(gpu)
     if hardware is None or not seconds:
         return None

@@ -1,9 +1,9 @@
-"""A GPU and its host that run commands: when each begins and ends.
+"""Simulates a GPU and its host that run commands: when each command begins and ends.
 
-Input: commands in the order of the program, a GPU, links. Output: their times. Invariant: CUDA's
-rules: the host launches one command after the other; a command begins when it has been launched,
-all before it on its stream have ended, and the events that its stream waits for have happened.
-Collectives in a node share its links, and those between nodes the network.
+Input: commands in the order of the program, a GPU, links. Output: the commands' times. Invariant:
+CUDA's rules: the host launches one command after the other; a command begins when the host has
+launched it, all earlier commands on its stream have ended, and the events that its stream waits for
+have happened. Collectives in a node share the node's links, others the network between nodes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.arithmetic.kinds import COMMUNICATION
 from torchfake.inspect.timing.collectives import Links, seconds_of_message
 from torchfake.inspect.timing.commands import (
     EXCHANGE,
+    ON_HOST,
     RECORD,
     SYNCHRONIZE,
     WAIT,
@@ -25,17 +27,16 @@ from torchfake.inspect.timing.commands import (
 from torchfake.inspect.timing.efficiency import LAUNCH_SECONDS, Shares, seconds_of, shares_of
 from torchfake.inspect.timing.hardware import Hardware, hardware_of
 from torchfake.inspect.timing.meetings import Exchange, Meetings, Pending, time_of
-from torchfake.inspect.timing.work import COMMUNICATION
 
 PROCESSORS_OF_MESSAGES = 0.20
-"""The share of a GPU's processors that a collective occupies: NCCL has up to 32 channels, with a
-block of threads each."""
+"""The share of a GPU's processors that a collective occupies: NCCL uses up to 32 channels, each
+with one thread block."""
 
 _MESSAGES_UNDER_WAY = 64
 """The most collectives that may overlap with one kernel."""
 
 InNode = Callable[[Message], int]
-"""Gives of the ranks of a message's group how many are in one node."""
+"""Gives the number of ranks of a message's group that are in one node."""
 
 
 def machine_of(
@@ -46,10 +47,10 @@ def machine_of(
     shares: Shares | None = None,
     meetings: Meetings | None = None,
 ) -> Machine | None:
-    """A machine that has done nothing; None if the figures of the GPU are not known.
+    """A machine that has run no command; None if the figures of the GPU are not known.
 
     Args: see :func:`torchfake.inspect.timing.schedule.schedule_of`.
-        meetings: with the ranks at the other ends of messages; not given: they are always ready.
+        meetings: with the ranks at the other ends of messages; by default these are always ready.
     """
     hardware = hardware or hardware_of(gpu)
     if hardware is None:
@@ -59,7 +60,7 @@ def machine_of(
 
 
 class Machine:
-    """A host, streams, and links, of which each does one thing at a time."""
+    """A host, streams and links, each of which does one thing at a time."""
 
     def __init__(
         self,
@@ -73,21 +74,22 @@ class Machine:
         self._gpu, self._hardware, self._shares = gpu, hardware, shares
         self._links, self._in_node = links, in_node
         self._meetings = meetings
-        self.host = 0.0  # seconds at which it has done what it was given
-        self._streams: defaultdict[int, Pending] = defaultdict(float)  # the same
-        self._links_free = [0.0, 0.0]  # the same, of the links in a node and between nodes
-        self._messages: list[tuple[float, float]] = []  # when links were used
-        self._events: dict[int, Pending] = {}  # when they happened
-        self._num_done = 0  # commands
-        self._exchanges: list[Exchange] = []  # that have not ended
-        self._not_before: defaultdict[int, float] = defaultdict(float)  # of streams that wait
-        self.ran: list[tuple[Command, float, float]] = []
-        self.waits: list[tuple[float, float]] = []  # for ranks at other ends of messages
+        self.host = 0.0  # the time at which the host is idle again
+        self._streams: defaultdict[int, Pending] = defaultdict(float)  # when each is idle again
+        self._links_free = [0.0, 0.0]  # when the links in a node, and between nodes, are idle again
+        self._messages: list[tuple[float, float]] = []  # begin and end of each collective
+        self._events: dict[int, Pending] = {}  # when each event happens
+        self._num_done = 0  # commands that have run
+        self._exchanges: list[Exchange] = []  # exchanges that have not ended
+        self._not_before: defaultdict[int, float] = defaultdict(float)  # for the next exchanges
+        self.ran: list[tuple[Command, float, float]] = []  # commands, their begin and end
+        self.on_host: list[Command] = []  # what the host does, which is not timed
+        self.waits: list[tuple[float, float]] = []  # spans of waiting for other ranks
         self.seconds_by_kind: defaultdict[str, float] = defaultdict(float)
 
     def run(self, commands: Sequence[Command]) -> bool:
-        """Run on, until a command waits for a rank that has not got there; whether anything was
-        done. Called again, it goes on where it was.
+        """Run further commands, until one waits for another rank that has not reached the message.
+        The next call continues there. Returns whether there was any progress.
         """
         before, has_advanced = self._num_done, self._advance()
         while self._num_done < len(commands) and self._do(commands[self._num_done]):
@@ -95,19 +97,21 @@ class Machine:
         return self._advance() or has_advanced or self._num_done > before
 
     def is_done(self, commands: Sequence[Command]) -> bool:
-        """Whether all of these have been run, and have ended."""
+        """Whether all commands have been run, and have ended."""
         return self._num_done == len(commands) and not self._exchanges
 
     def unmet(self) -> Message | None:
-        """A message whose other end is not there."""
+        """A message that another rank has not reached; None if there is none."""
         return next((found for each in self._exchanges if (found := each.unmet())), None)
 
     def _do(self, command: Command) -> bool:
-        """Run a command; False if that has to wait for another rank."""
+        """Run a command; False if the command has to wait for another rank."""
         stream = command.place.stream
         there = self._streams[stream]
         before = time_of(there)
-        if command.what == RECORD:
+        if command.what == ON_HOST:
+            self.on_host.append(command)
+        elif command.what == RECORD:
             self._events[command.event] = there if before is None else max(self.host, before)
         elif command.what == EXCHANGE:
             self._exchange(command, stream)
@@ -115,7 +119,7 @@ class Machine:
             happened = time_of(self._events[command.event])
             if happened is None:
                 return self._advance() and self._do(command)
-            if before is None:  # an exchange is under way, and the next begins later
+            if before is None:  # the stream's exchange has no end yet: the wait delays the next one
                 self._not_before[stream] = max(self._not_before[stream], happened)
             else:
                 self._streams[stream] = max(before, happened)
@@ -128,7 +132,7 @@ class Machine:
         return True
 
     def _exchange(self, command: Command, stream: int) -> None:
-        """Messages to and from single ranks: they end when those have begun theirs, too."""
+        """Run messages to and from single ranks, which end after those ranks have begun theirs."""
         self.host += LAUNCH_SECONDS
         seconds = [
             seconds_of_message(message, self._in_node(message), self._links)
@@ -142,7 +146,7 @@ class Machine:
         self._advance()
 
     def _advance(self) -> bool:
-        """Begin and end the exchanges whose other ranks have come; whether there were any."""
+        """Begin and end the exchanges that other ranks have reached; whether there was progress."""
         has_advanced = False
         for each in [*self._exchanges]:
             has_advanced |= each.advance()
@@ -173,13 +177,13 @@ class Machine:
         self.ran.append((command, begin, begin + took))
 
     def _slowed(self, begin: float, took: float) -> float:
-        """How long a kernel takes that begins at `begin`, beside collectives that are under way."""
+        """How long a kernel takes beside running collectives, if it takes `took` alone."""
         at, rest = begin, took
         for first, last in self._messages[-_MESSAGES_UNDER_WAY:]:
             if last <= at:
                 continue
             if first >= at + rest:
-                break  # and so do all after it
+                break  # all later collectives begin after the kernel ends
             rest -= max(first - at, 0.0)
             at = max(first, at)
             done = min((last - at) * (1 - PROCESSORS_OF_MESSAGES), rest)

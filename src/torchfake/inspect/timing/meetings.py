@@ -1,8 +1,8 @@
-"""Ranks that meet: a message between two begins when both have got there.
+"""Messages between two ranks, which begin when both ranks have reached them.
 
 Input: when ranks begin to send and to receive. Output: when their exchanges end. Invariant: the
 messages from one rank to another are received in the order in which they are sent; as with NCCL,
-neither end is done before both have begun and all has been sent.
+neither rank continues before both have begun and the whole message has been sent.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from torchfake.inspect.timing.commands import Command, Message
 
 Key = tuple[int, int, int, int]
-"""Of one message: who sends, who receives, the tag, and how many were before it."""
+"""Identifies a message: sender, receiver, tag, and the number of such messages before it."""
 
 
 class Meetings:
-    """The meetings of one rank with others.
+    """The meetings of one rank with other ranks.
 
     Args:
-        begun: when both ends of each message begin, which all ranks share: when its sender does,
-            and when its receiver does.
-        rank: whose they are.
-        run_for: the rank that is run for another; None: that one is always ready.
+        begun: when each end of a message begins, by key and whether it is the sender's end; shared
+            by the meetings of all ranks.
+        rank: the rank.
+        run_for: gives the rank that is simulated in place of a rank; None: always ready.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Meetings:
         self._numbers: defaultdict[Any, int] = defaultdict(int)
 
     def key_of(self, message: Message) -> tuple[Key, bool] | None:
-        """The end of a message that is of this rank; None if the other need not be waited for."""
+        """The end of a message at this rank; None if the other rank is always ready."""
         assert message.ends is not None
         is_sent = message.collective == "send"
         other = self._run_for(message.ends[is_sent])
@@ -49,11 +49,11 @@ class Meetings:
         return (*channel, number), is_sent
 
     def begin(self, end: tuple[Key, bool], seconds: float) -> None:
-        """The rank is there."""
+        """Note that this rank has reached its end of a message."""
         self._begun[end] = seconds
 
     def time_of_other(self, end: tuple[Key, bool]) -> float | None:
-        """When the other end begins, if it has."""
+        """When the other rank has reached its end of the message; None if it has not."""
         key, is_sent = end
         return self._begun.get((key, not is_sent))
 
@@ -62,11 +62,11 @@ class Exchange:
     """Messages that begin together.
 
     Args:
-        command: that they are of.
-        not_before: when the host has launched them, and the stream has been waited for.
-        previous: on the same stream.
-        seconds: that each message takes.
-        meetings: with other ranks; None: these are always ready.
+        command: the command of the exchange.
+        not_before: when the host has launched it, and the events that its stream waits for happen.
+        previous: when the previous command on its stream ends.
+        seconds: the duration of each message.
+        meetings: the meetings with other ranks; None: these are always ready.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Exchange:
         messages = command.exchanged
         self._ends = [None if meetings is None else meetings.key_of(each) for each in messages]
         self.begin: float | None = None
-        self.met: float | None = None  # when all the other ends were there
+        self.met: float | None = None  # when all other ranks have reached their ends
         self.end: float | None = None
 
     def advance(self) -> bool:
-        """Begin, and end, if that is possible; whether it was."""
+        """Begin, and end, as far as possible; whether there was progress."""
         before = self.begin, self.end
         if self.begin is None:
             self._begin()
@@ -95,7 +95,7 @@ class Exchange:
         return (self.begin, self.end) != before
 
     def unmet(self) -> Message | None:
-        """The first message whose other end is not there."""
+        """The first message that the other rank has not reached; None if there is none."""
         if self.begin is None:
             return None
         times = zip(self.command.exchanged, self._times(self.begin), strict=True)
@@ -119,7 +119,7 @@ class Exchange:
         self.end = max(max(begin, time) + seconds for time, seconds in pairs)
 
     def _times(self, begin: float) -> list[float | None]:
-        """When the other ends begin: this one's time, if that need not be waited for."""
+        """When the other rank reaches each message; `begin`, if that rank is always ready."""
         meet = self._meetings
         return [
             begin if end is None or meet is None else meet.time_of_other(end) for end in self._ends
@@ -127,9 +127,9 @@ class Exchange:
 
 
 Pending = float | Exchange
-"""When something is done: seconds, or with an exchange."""
+"""When something is done: after so many seconds, or when an exchange ends."""
 
 
 def time_of(value: Pending) -> float | None:
-    """The seconds, if they are known."""
+    """The time in seconds; None if it depends on an exchange that has not ended."""
     return value.end if isinstance(value, Exchange) else value

@@ -1,7 +1,7 @@
 """The beginning and the end of each command, and what a step waits for.
 
 Input: commands in the order of the program, a GPU, links. Output: a :class:`Schedule`. Invariant:
-the times are those of :class:`Machine`.
+the times are those that :class:`Machine` simulates.
 """
 
 from __future__ import annotations
@@ -16,14 +16,21 @@ from typing import Any
 import numpy as np
 
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict, untimed_to_dict
 from torchfake.inspect.timing.collectives import Links
-from torchfake.inspect.timing.commands import Command
+from torchfake.inspect.timing.commands import Command, on_cpu_commands, uncounted_commands
 from torchfake.inspect.timing.efficiency import Shares
 from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.machine import InNode, Machine, machine_of
 from torchfake.inspect.timing.trace import trace_of
 
 Array = np.ndarray[Any, Any]
+
+_CPU_BYTES = 25e9
+"""Bytes per second at which a CPU gets through its memory, or through a PCIe link, at most roughly:
+only to tell whether that may be left out."""
+
+_NEGLIGIBLE = 0.01  # of a step
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,13 +40,15 @@ class Schedule:
     commands: tuple[Command, ...]  # launches and collectives
     begins: Array  # float64 [commands], seconds
     ends: Array  # float64 [commands], seconds
-    host_seconds: float  # when the last one was launched
+    host_seconds: float  # when the host has launched the last command
     seconds_by_kind: dict[str, float] = field(default_factory=dict)
-    """How long kernels run, by kind; those of several streams may run at the same time."""
+    """How long kernels run, by kind; kernels on different streams may run at the same time."""
     waits: Array = field(default_factory=lambda: np.zeros((0, 2)))
-    """From when to when messages waited for the rank at their other end, float64 [waits, 2]."""
+    """Begin and end of each wait of a message for the other rank, float64 [waits, 2]."""
     last_seconds: float = 0.0
-    """When the last is done of the ranks that wait for each other."""
+    """When the last rank is done, if several ranks wait for each other."""
+    on_cpu: tuple[Uncounted, ...] = ()
+    """What reads and writes CPU memory, such as an optimizer of offloaded parameters: not timed."""
 
     @property
     def seconds(self) -> float:
@@ -56,7 +65,7 @@ class Schedule:
 
     @cached_property
     def computing_seconds(self) -> float:
-        """How long kernels run that are no communication."""
+        """How long at least one kernel runs, without communication."""
         return _covered(self.begins[self._computes], self.ends[self._computes])
 
     @cached_property
@@ -66,13 +75,13 @@ class Schedule:
 
     @property
     def exposed_seconds(self) -> float:
-        """How long messages are under way and nothing is computed."""
+        """How long messages are being sent while nothing is computed."""
         return _covered(self.begins, self.ends) - self._busy_or_waiting
 
     @property
     def bubble_seconds(self) -> float:
-        """How long nothing is computed because other ranks have not got to that yet: the bubble of
-        a pipeline. What is left when this rank is done and others are not is part of it.
+        """How long this rank computes nothing because it waits for other ranks: the bubble of a
+        pipeline. The time from its own end to the end of the last rank is included.
         """
         waiting = self._busy_or_waiting - self.computing_seconds
         return waiting + self.seconds - self._own_seconds
@@ -85,29 +94,48 @@ class Schedule:
 
     @cached_property
     def flops(self) -> int:
-        """FLOPs of matrix products, convolutions and attention, as torch counts them, recomputation
-        included (hardware FLOPs).
+        """FLOPs of operators with a formula, recomputation included (hardware FLOPs); `uncounted`
+        are the operators whose FLOPs are not known.
         """
         return sum(command.work.flops for command in self.commands if command.work is not None)
 
     @cached_property
     def model_flops(self) -> int:
-        """The same without recomputation (model FLOPs, as in PaLM, Chowdhery et al. 2022)."""
+        """`flops` without recomputation (model FLOPs, as in PaLM, Chowdhery et al. 2022)."""
         return sum(
             command.work.flops - command.work.repeated_flops
             for command in self.commands
             if command.work is not None and not command.place.is_recomputation
         )
 
+    @cached_property
+    def uncounted(self) -> tuple[Uncounted, ...]:
+        """The operators whose FLOPs are not known: their time is that of the bytes they move."""
+        return uncounted_commands(self.commands)
+
+    @property
+    def untimed(self) -> tuple[Uncounted, ...]:
+        """`on_cpu`, if it takes more than a negligible share of the step."""
+        num_bytes = sum(found.num_bytes for found in self.on_cpu)
+        return self.on_cpu if num_bytes > _NEGLIGIBLE * _CPU_BYTES * self.seconds else ()
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether a step takes longer than `seconds`: by what the CPU computes or copies, or what
+        operators compute whose FLOPs are not known.
+        """
+        return bool(self.untimed or self.uncounted)
+
     def seconds_in(self, phase: str) -> float:
-        """From the first to the last command of a phase."""
+        """Seconds from the beginning of a phase's first command to the end of its last."""
         mask = np.array([command.place.phase == phase for command in self.commands], dtype=bool)
         return float(self.ends[mask].max() - self.begins[mask].min()) if mask.any() else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Its totals, ready for JSON; `write_trace` has each command."""
+        """The totals, as a dict for JSON; :meth:`write_trace` writes each command."""
         return {
             "seconds": self.seconds,
+            "is_lower_bound": self.is_lower_bound,
             "computing_seconds": self.computing_seconds,
             "exposed_seconds": self.exposed_seconds,
             "idle_seconds": self.idle_seconds,
@@ -115,6 +143,8 @@ class Schedule:
             "seconds_by_kind": self.seconds_by_kind,
             "flops": self.flops,
             "model_flops": self.model_flops,
+            **uncounted_to_dict(self.uncounted),
+            **untimed_to_dict(self.untimed),
         }
 
     def write_trace(self, path: str | Path) -> None:
@@ -123,7 +153,7 @@ class Schedule:
 
 
 def _covered(begins: Array, ends: Array) -> float:
-    """How long at least one of these runs."""
+    """How long at least one of the intervals from `begins` to `ends` lasts (their union)."""
     order = np.argsort(begins)
     begins, ends = begins[order], ends[order]
     reached = np.maximum.accumulate(np.concatenate([[0.0], ends]))[:-1]
@@ -141,12 +171,12 @@ def schedule_of(
     """When each command runs; None if the figures of the GPU are not known.
 
     Args:
-        recorded: in the order of the program.
-        gpu: its processors, and its generation.
-        links: what connects the ranks; not given: see `Links`.
-        in_node: how many ranks of a message's group are in one node; not given: all.
-        hardware: the figures of the GPU; not given: those of the datasheet.
-        shares: what kernels reach of them; not given: those of the GPU's generation.
+        recorded: the commands in the order of the program.
+        gpu: the profile of the GPU.
+        links: the links between ranks; by default the GPU's own, and the network of `Links`.
+        in_node: gives how many ranks of a message's group are in one node; by default all.
+        hardware: the figures of the GPU; by default those of its datasheet.
+        shares: the shares of the figures that kernels reach; by default those of its generation.
     """
     machine = machine_of(gpu, links, in_node, hardware, shares)
     if machine is None:
@@ -156,7 +186,7 @@ def schedule_of(
 
 
 def of_machine(machine: Machine, last_seconds: float = 0.0) -> Schedule:
-    """The schedule of what a machine has run."""
+    """The schedule of the commands that a machine has run."""
     commands, begins, ends = zip(*machine.ran, strict=True) if machine.ran else ((), (), ())
     return Schedule(
         commands,
@@ -166,4 +196,5 @@ def of_machine(machine: Machine, last_seconds: float = 0.0) -> Schedule:
         dict(machine.seconds_by_kind),
         np.array(machine.waits, dtype=np.float64).reshape(-1, 2),
         last_seconds,
+        on_cpu_commands(machine.on_host),
     )

@@ -14,7 +14,7 @@ from torchfake.inspect.timing.commands import Command
 
 
 def trace_of(commands: Sequence[Command], begins: Any, ends: Any) -> dict[str, Any]:
-    """The events of a trace, ready for JSON."""
+    """The trace of these commands, as a dict for JSON."""
     rows = zip(commands, begins, ends, strict=True)
     events = [_event(command, float(begin), float(end)) for command, begin, end in rows]
     streams = sorted({command.place.stream for command in commands})

@@ -1,4 +1,4 @@
-"""What a plan takes of a router's choice, and what it leaves unknown."""
+"""What is assumed of a router's choice, and what is left unknown."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from torchfake.distributed import Plan, plan
 from torchfake.errors import InputsError, UnknownValueError
+from torchfake.inspect import check, estimate, summary
 
 
 class Counts(nn.Module):
@@ -86,3 +87,37 @@ def test_nothing_is_assumed_if_no_plan_says_so() -> None:
 def test_a_map_that_was_written_to_is_none() -> None:
     with pytest.raises(UnknownValueError):
         planned("other map", [], routing="balanced")
+
+
+class Mixture(nn.Module):
+    """Gives each of eight experts a buffer as long as the most tokens that one of them gets."""
+
+    def __init__(self, count: str) -> None:
+        super().__init__()
+        self.count = count
+        self.router = nn.Linear(64, 8)
+        self.experts = nn.Parameter(torch.empty(8, 64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.router(x).topk(2, -1).indices
+        if self.count == "bincount":
+            counts = torch.bincount(chosen.flatten(), minlength=8)
+        elif self.count == "compared":
+            counts = (chosen.unsqueeze(-1) == torch.arange(8, device=x.device)).sum((0, 1))
+        else:  # first a row for each token
+            counts = nn.functional.one_hot(chosen, 8).sum(1).sum(0)
+        capacity = int(counts.max())
+        return torch.bmm(x.new_zeros(8, capacity, 64), self.experts)
+
+
+@pytest.mark.parametrize("count", ["bincount", "compared", "in two steps"])
+def test_the_capacity_of_typical_answers_is_balanced(count: str) -> None:
+    model, x = Mixture(count), torch.empty(128, 64)
+    checked = check(model, x, answer="typical")
+    assert tuple(checked.output.shape) == (8, 128 * 2 // 8, 64)
+    assert {answer.answered_by for answer in checked.answers} >= {"balanced routing"}
+    found = estimate(model, x, answer="typical")
+    made = found.to_pandas().query("op == 'aten.bmm.default'")
+    assert made.num_bytes.tolist() == [4 * 8 * 32 * 64]
+    flops = summary(model, x, answer="typical").flops_of([""]).forward
+    assert flops == 2 * 128 * 64 * 8 + 2 * 8 * 32 * 64 * 64  # the router, the experts

@@ -1,0 +1,95 @@
+"""Commands that change the verdict "no": each is run before it is suggested.
+
+Input: fits that are all negative, and the commands that may help. Output: those that exit with 0.
+Invariant: a command that is suggested fits, or says which library it needs that is not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from torchfake._progress import progress
+
+if TYPE_CHECKING:
+    from torchfake.inspect.memory.fit import Fits
+
+_MOST_DOUBLED = 1
+"""How often the number of GPUs of a plan is doubled, if it does not fit."""
+
+_MOST_SECONDS = 60
+"""Time after which nothing further is tried."""
+
+_under_way: list[str] = []  # the commands that are tried, which suggest nothing themselves
+
+
+def with_suggestions(fits: Fits | None, run: Any) -> Fits | None:
+    """The fits, with those of their next commands that fit.
+
+    Args:
+        fits: the fits, with commands that may help.
+        run: runs the words of a command, and returns its exit code.
+    """
+    if fits is None or fits.fits or not fits.next_commands:
+        return fits
+    if _under_way:
+        return replace(fits, next_commands=())
+    end = time.monotonic() + _MOST_SECONDS
+    with progress("Trying"):
+        found = [text for command in fits.next_commands for text in _helping(command, run, end)]
+    return replace(fits, next_commands=tuple(found))
+
+
+def _helping(command: str, run: Any, end: float) -> Iterator[str]:
+    """The command if it fits; or a plan on twice as many GPUs, if that fits."""
+    words = shlex.split(command)[1:]
+    for _ in range(_MOST_DOUBLED + 1):
+        if time.monotonic() > end:
+            return
+        code, error = _tried(words, run)
+        missing = re.findall(r"pip install ([\w-]+)", error) if code == 2 else []
+        if missing and "--weights" in words:
+            code = _tried(_of_weights_alone(words), run)[0]
+        if code == 0:
+            needs = f"  # needs {missing[0]}, and may not fit" if missing else ""
+            yield shlex.join(["torchfake", *words]) + needs
+            return
+        if code != 1 or words[0] != "plan" or words[words.index("--gpus") + 1] == "1":
+            return
+        words = _doubled(words)
+
+
+def _doubled(words: list[str]) -> list[str]:
+    """A plan for twice as many GPUs, with as large a batch on each."""
+    words = [*words]
+    for option in ("--gpus", "--batch"):
+        if option in words:
+            i = words.index(option) + 1
+            words[i] = str(2 * int(words[i]))
+    return words
+
+
+def _of_weights_alone(words: Sequence[str]) -> list[str]:
+    """The command that compares quantized weights with GPUs, which needs no library."""
+    kept = ("--config", "--weights", "--gpu", "--profiles")
+    options = [word for pair in pairwise(words[2:]) if pair[0] in kept for word in pair]
+    return ["fit", words[1], *options]
+
+
+def _tried(words: Sequence[str], run: Any) -> tuple[int, str]:
+    """The exit code of a command, and what it writes to stderr."""
+    once = ["--vary", "none"] if words[0] == "fit" else []  # the last one counts
+    errors = io.StringIO()
+    _under_way.append(words[0])
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+            return int(run([*words, *once]) or 0), errors.getvalue()
+    finally:
+        _under_way.pop()

@@ -1,0 +1,92 @@
+"""Options with which a plan that does not fit does.
+
+Input: a TargetPlan that does not fit, and a function that plans it with other options. Output: the
+same plan, with a remedy. Invariant: a remedy was planned, and fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from torchfake._progress import progress
+from torchfake.errors import InputsError
+
+Options = dict[str, Any]
+
+_ON_GPU = ("parameters", "gradients", "optimizer state")
+"""What no smaller batch and no checkpointing makes smaller."""
+
+
+def with_remedy(found: Any, plan_with: Callable[..., Any]) -> Any:
+    """The plan with the first options that make it fit, if it does not and any do.
+
+    Args:
+        found: the :class:`TargetPlan`.
+        plan_with: plans the same again, with other options.
+    """
+    if found.fits:
+        return found
+    with progress("Trying"):
+        for options in _candidates(found):
+            try:
+                tried = plan_with(**options)
+                if tried.fits:
+                    cpu_bytes = tried.plan.cpu_bytes if tried.strategy.offload else 0
+                    return replace(found, remedy=_text(options), remedy_cpu_bytes=cpu_bytes)
+            except InputsError:  # the model or the layout does not support the option
+                continue
+    return found
+
+
+def _candidates(found: Any) -> Iterator[Options]:
+    """Options to try, those that cost least time first, then together."""
+    of_states, of_activations = _of_states(found), _of_activations(found)
+    held = found.plan.highest.most_bytes
+    fit = found.plan.fit
+    has_room = fit is not None and sum(held[name] for name in _ON_GPU) < fit.usable_bytes
+    if has_room:
+        yield from _each(of_activations)
+    yield from _each({name: value for name, value in of_states.items() if name != "offload"})
+    together = {**of_states, **of_activations}
+    without = {name: value for name, value in together.items() if name != "offload"}
+    if of_states and without:
+        yield without
+    if "offload" in of_states:
+        yield {"offload": True}
+        yield together
+
+
+def _each(options: Options) -> Iterator[Options]:
+    """Each option that has a value alone, with those that it clears; and all of them."""
+    cleared = {name: value for name, value in options.items() if value is None}
+    given = {name: value for name, value in options.items() if value is not None}
+    yield from ({name: value, **cleared} for name, value in given.items())
+    if len(given) > 1:
+        yield options
+
+
+def _of_activations(found: Any) -> Options:
+    smaller: Options = {"micro_batch": 1, "accumulate": None} if found.batch.micro > 1 else {}
+    full: Options = {"checkpoint": "full"} if found.strategy.checkpoint != "full" else {}
+    return {**smaller, **full}
+
+
+def _of_states(found: Any) -> Options:
+    strategy, options = found.strategy, {}
+    if strategy.engine == "ddp":
+        return {"engine": "fsdp2", "zero": None}
+    if strategy.stage == 2:
+        options["zero"] = 3
+    if not strategy.offload and strategy.axes.wraps_modules:
+        options["offload"] = True
+    return options
+
+
+def _text(options: Options) -> str:
+    words = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        words += [] if value is None else [option] if value is True else [option, str(value)]
+    return " ".join(words)

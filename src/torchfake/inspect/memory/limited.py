@@ -1,0 +1,90 @@
+"""What a step reserves on a GPU with limited memory: a step that ran, and one of another size.
+
+Input: estimates of a step. Output: bytes that the caching allocator reserves. Invariant: what is
+predicted for a size that was not run only chooses the sizes to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.storages.lifetimes import Lifetimes
+
+
+def reserved_on(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:
+    """Peak bytes that the caching allocator reserves for a step if it can use `usable_bytes`; more
+    than `usable_bytes` if the step does not fit.
+    """
+    reserved = estimate.peak_reserved_bytes
+    assert reserved is not None, "the estimate is for a GPU"
+    whole = estimate.step.allocator.per_process_memory_fraction == 1.0
+    if whole and (reserved <= usable_bytes or estimate.peak_bytes > usable_bytes):
+        return reserved
+    within = estimate.reserved_within(usable_bytes, total_bytes)
+    return within.peak_reserved_bytes if within.fits else max(reserved, usable_bytes + 1)
+
+
+def fitted_bytes(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:
+    """As :func:`reserved_on`, but if the step does not fit, any number above `usable_bytes`. In
+    memory that is large enough, the allocator reserves what it reserves in unlimited memory.
+    """
+    within = estimate.reserved_within(usable_bytes, total_bytes)
+    return within.peak_reserved_bytes if within.fits else usable_bytes + 1
+
+
+class Line(NamedTuple):
+    """The estimates of a step, one for each kind of rank, at two sizes. Both have the same storages
+    in the same order, so the bytes of each storage at another size are probably on a line.
+    """
+
+    size: int
+    found: Sequence[Estimate]
+    other_size: int
+    others: Sequence[Estimate]
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether the storages are the same at both sizes."""
+        pairs = zip(self.found, self.others, strict=False)
+        return len(self.found) == len(self.others) and all(
+            _have_same_order(one, other)
+            for each, more in pairs
+            for one, other in zip(_tables(each), _tables(more), strict=True)
+        )
+
+    def fits(self, size: int, gpu: CudaProfile, usable_bytes: int) -> bool:
+        """Whether the step would fit at another size."""
+        for each, other in zip(self.found, self.others, strict=True):
+            tables = [
+                self._at(size, one, another)
+                for one, another in zip(_tables(each), _tables(other), strict=True)
+            ]
+            first = tables[1] if len(tables) > 1 else None
+            told = replace(each, lives=tables[0], first_lives=first)
+            if told.peak_bytes > usable_bytes and told.round_to <= 512:
+                return False
+            if fitted_bytes(told, usable_bytes, gpu.total_memory) > usable_bytes:
+                return False
+        return True
+
+    def _at(self, size: int, one: Lifetimes, other: Lifetimes) -> Lifetimes:
+        growth = (other.num_bytes - one.num_bytes) * (size - self.size)
+        num_bytes = one.num_bytes + growth // (self.other_size - self.size)
+        return one._replace(num_bytes=np.maximum(num_bytes, 0))
+
+
+def _tables(estimate: Estimate) -> list[Lifetimes]:
+    first = estimate.first_lives
+    return [estimate.lives] if first is None else [estimate.lives, first]
+
+
+def _have_same_order(one: Lifetimes, other: Lifetimes) -> bool:
+    return np.array_equal(one.allocated_at, other.allocated_at) and np.array_equal(
+        one.freed_at, other.freed_at
+    )

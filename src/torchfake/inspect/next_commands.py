@@ -1,0 +1,119 @@
+"""Commands that may fit where a step does not: smaller weights, adapters, other or more GPUs.
+
+Input: a question, and the fits that answer it. Output: the fits with commands. Invariant: a command
+has all options of the user's that it can take; whether it fits is not known here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchfake._files.transformers_checkpoints import is_transformers_model
+from torchfake.inspect.memory import several_gpus
+from torchfake.inspect.memory.fit import Fits
+from torchfake.inspect.question import Question
+
+
+def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question: Question) -> Fits:
+    """The fits, with commands that may fit, if the step fits on none of the GPUs.
+
+    Args:
+        fits: the fits.
+        target: the words that name the model, with changes of its config.
+        dtype: the dtype that the user gave.
+        question: the question.
+    """
+    if fits.fits or question.serve is not None:
+        return fits
+    named = ",".join(fit.gpu for fit in fits)
+    gpus = ["--gpu", named, *question.profiles_options] if question.gpus else []
+    fitted = [
+        ["torchfake", "fit", *target, *words, *gpus]
+        for words in _smaller(fits.estimate.subject.module, dtype, question)
+    ]
+    if question.trains:
+        one_gpu, several = (*_planned(fits, target, question), "", "")[:2]
+        found = (one_gpu, *map(shlex.join, fitted), several)
+        return replace(fits, next_commands=tuple(filter(None, found)))
+    if question.gpus:  # which GPU is large enough?
+        fitted.append(["torchfake", "fit", *target, *words_of(question, dtype)])
+    return replace(fits, next_commands=tuple(map(shlex.join, fitted)))
+
+
+def _smaller(module: nn.Module, dtype: str | None, question: Question) -> Iterator[list[str]]:
+    """The options of the same step with less memory for weights."""
+    if question.weights is not None:
+        return
+    if question.trains:
+        if question.lora is None and _adapts(module):
+            changed = replace(question, train=True, lora=16, weights="nf4")
+            yield words_of(changed, dtype)
+    elif dtype is None and any(p.dtype == torch.float32 for p in module.parameters()):
+        yield words_of(question, "bf16")
+    else:
+        yield words_of(replace(question, weights="int4"), dtype)
+
+
+def _adapts(module: nn.Module) -> bool:
+    """Whether adapters of linear layers make a difference: most parameters are in such layers."""
+    layers = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    in_linear = sum(p.numel() for layer in layers for p in layer.parameters())
+    return is_transformers_model(module) and 2 * in_linear > sum(
+        p.numel() for p in module.parameters()
+    )
+
+
+def words_of(question: Question, dtype: str | None) -> list[str]:
+    """The options of ``fit`` that ask a question, without those of GPUs."""
+    sizes = {
+        "--batch": question.batch,
+        "--seq": question.seq,
+        "--decode": None if question.decode is None else ",".join(map(str, question.decode)),
+        "--optimizer": question.optimizer,
+        "--autocast": question.autocast,
+        "--accumulate": question.accumulate if question.accumulate > 1 else None,
+        "--answer": question.answer,
+        "--allocator": question.allocator,
+        "--vary": question.vary if question.vary != "batch" else None,
+    }
+    weights = {
+        "--lora": question.lora,
+        "--lora-target": ",".join(question.lora_target) or None,
+        "--dtype": dtype,
+        "--weights": question.weights,
+    }
+    words = [word for text in question.inputs for word in ("--input", text)] + _pairs(sizes)
+    words += ["--keep-gradients"] if question.keep_gradients else []
+    words += ["--train"] if question.train else []
+    return words + _pairs(weights)
+
+
+def _pairs(options: dict[str, Any]) -> list[str]:
+    """The words of the options that have a value."""
+    given = ((name, value) for name, value in options.items() if value is not None)
+    return [str(word) for pair in given for word in pair]
+
+
+def _planned(fits: Fits, target: Sequence[str], question: Question) -> Iterator[str]:
+    """Plans: on one GPU with activation checkpointing, and on several."""
+    layout = fits.layout
+    if layout is None:
+        return
+    options = [*target[1:], *question.profiles_options]
+    options += [] if question.answer is None else ["--answer", question.answer]
+    options += [] if question.allocator is None else ["--allocator", question.allocator]
+    if question.accumulate > 1:
+        options += ["--accumulate", str(question.accumulate)]
+    one = layout._replace(num_gpus=1, batch=question.batch or layout.batch, checkpoint="full")
+    several = layout._replace(batch=(layout.batch or 1) * question.accumulate)
+    one = one._replace(batch=(one.batch or 1) * question.accumulate)
+    if layout.batch is None:
+        one, several = one._replace(batch=None), several._replace(batch=None)
+    for each in (one, several):
+        yield several_gpus.command(each, target[0], options, question.inputs)

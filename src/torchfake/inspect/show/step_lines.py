@@ -1,0 +1,33 @@
+"""The lines about the loss and the time of a step.
+
+Input: an estimate. Output: text; lines, each a name and a text. Invariant: a time that leaves out a
+part of the step is named a lower bound.
+"""
+
+from __future__ import annotations
+
+from torchfake.inspect.arithmetic.uncounted import untimed_lines
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.records.units import seconds_text
+from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
+from torchfake.inspect.timing.hardware import hardware_of
+
+
+def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
+    """The time of a step on a GPU whose figures are known; that of serving is not estimated."""
+    if estimate.gpu is None or hardware_of(estimate.gpu) is None:
+        return []
+    if estimate.step.serve is not None or estimate.step.decode is not None:
+        return [("step time", f"not estimated for {estimate.mode}, only for steps and passes")]
+    schedule = estimate.schedule
+    if schedule is None:
+        return []
+    seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
+    return [("step time", f"{seconds} on {estimate.gpu.name}"), *untimed_lines(schedule.untimed)]
+
+
+def loss_text(loss: str) -> str:
+    """What the backward pass begins with, and if that is no loss, how to give one."""
+    if loss != SUM_OF_OUTPUT:
+        return loss
+    return f"{loss}, which has none; example_inputs(..., labels=True) or loss= gives another one"

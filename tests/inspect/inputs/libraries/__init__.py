@@ -1,0 +1,1 @@
+"""Inputs of models of timm, torchvision and diffusers."""

@@ -42,8 +42,8 @@ DEFERRED = ("tests/_materialize", "tests/_recording", "tests/_replay", "tests/_f
 """What materializes deferred modules."""
 
 ECOSYSTEM = {
-    "huggingface": "torch", "quantization": CHECKED_TORCH, "training": CHECKED_TORCH,
-    "vision": "torch",
+    "huggingface": "torch", "quantization": CHECKED_TORCH, "research": CHECKED_TORCH,
+    "training": CHECKED_TORCH, "vision": "torch",
 }  # fmt: skip
 """The folders of tests/ecosystem, each with the versions of its libraries, and the torch that they
 are tried on: torchvision, which some import, is built for CUDA."""
@@ -163,13 +163,18 @@ def allocator(session: nox.Session) -> None:
 
 @nox.session
 def cuda_stand_in(session: nox.Session) -> None:
-    """Steps, operators forward and backward, and the kernels of attention, against torch's own CUDA
-    backend, on a build with CUDA and a C compiler; no GPU is needed, since kernels do nothing.
+    """Steps, operators forward and backward, the kernels of attention, which dtypes are refused,
+    and which devices tensors and lists of tensors may be on, against torch's own CUDA backend, on a
+    build with CUDA and a C compiler; no GPU is needed, since kernels do nothing.
     """
     install(session, "torch", "transformers", "expecttest", "numpy")
     session.run("python", "-m", "tests.inspect.memory.worker_cuda_steps", *session.posargs)
     session.run("python", "-m", "tests.opinfo.cuda_backward")
     session.run("python", "-m", "tests._tensor.worker_cuda_attention")
+    session.run("python", "-m", "tests._tensor.worker_refused_devices")
+    session.run("python", "-m", "tests._eager_checks.worker_cuda_dtypes")
+    session.run("python", "-m", "tests._operators.worker_list_devices")
+    session.run("python", "-m", "tests._operators.worker_number_devices")
 
 
 @nox.session
@@ -211,12 +216,31 @@ def layouts(session: nox.Session) -> None:
 
 
 @nox.session
+def strides(session: nox.Session) -> None:
+    """Torch's operators and modules in 110 arrangements, forward and backward, strides as they are:
+    half an hour with one sample in each, which ``-- --limit 5`` makes five.
+    """
+    install(session, CHECKED_TORCH)
+    session.run("python", "-m", "tests.strides.sweep", *(session.posargs or ("--limit", "1")))
+
+
+@nox.session
 def cuda_operators(session: nox.Session) -> None:
     """Torch's operators and modules on fake CUDA: the operators, results and saved tensors that
     torch's own fakes show. The newest torch of the registry is a build with CUDA.
     """
     install(session, "torch")
     run_pytest(session, "tests/opinfo/test_cuda_operators.py", "--all-samples")
+
+
+@nox.session
+def flops(session: nox.Session) -> None:
+    """FLOPs of torch's operators and modules on fake CUDA, forward and backward: those of products
+    against the number of their multiplications, all against torch's own counter; and which
+    operators have no formula. ``-- 10`` takes every tenth.
+    """
+    install(session, CHECKED_TORCH)
+    session.run("python", "-m", "tests.opinfo.flops", *session.posargs)
 
 
 @nox.session
@@ -301,6 +325,16 @@ def ecosystem(session: nox.Session, kind: str) -> None:
     if Path(apart).exists():  # which contradict those of the others
         session.install("--no-deps", "-r", apart)
     run_pytest(session, folder, "-W", "ignore", ECOSYSTEM="1")  # what others warn of is theirs
+
+
+@nox.session
+def leftovers(session: nox.Session) -> None:
+    """Programs of torch and of libraries in modes: afterwards no fake is alive, in no cache, no
+    module, no script; and outside they give real tensors.
+    """
+    install(session, CHECKED_TORCH)
+    session.install("-r", "tests/ecosystem/research/requirements.txt")
+    session.run("python", "-m", "tests.leftovers.worker_leftovers", *session.posargs)
 
 
 @nox.session

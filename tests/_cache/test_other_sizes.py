@@ -126,6 +126,18 @@ def test_sizes_follow(monkeypatch: pytest.MonkeyPatch) -> None:
         assert names.count(name) == 2
 
 
+def test_recipes_of_everyday_layers_confirm_those_of_their_families() -> None:
+    with fake_mode():
+        for width in (70, 80, 90):
+            for layer in (torch.nn.Linear(width, 3), torch.nn.Conv1d(width, 5, 3)):
+                for parameter in layer.parameters():
+                    torch.nn.init.zeros_(parameter)
+            torch.nn.LayerNorm(width)
+            torch.nn.Embedding(width, 4, padding_idx=0)
+            torch.nn.BatchNorm2d(width).reset_parameters()
+    assert not [f for f in other_sizes._families.values() if f.is_contradicted]
+
+
 def test_a_family_that_is_contradicted_is_not_used() -> None:
     with fake_mode():
         torch.zeros(70, 3)

@@ -90,6 +90,7 @@ def learn_recipe(
     # An argument that is returned keeps its dtype.
     has_dtype = isinstance(outcome, ArgumentResult) or _promotes_from_floats(traits, before)
     draws = traits.is_random and not any(b.record.mark for b in before)
+    fill = _fill_of(traits, args, outcome, new_bytes) if propagates else assumed
     has_values = propagates or draws or assumed is not None or _leaves_mark(call, before, outcome)
     return Recipe(
         outcome=outcome,
@@ -103,8 +104,8 @@ def learn_recipe(
         is_recorded=_is_recorded(traits, before, new_bytes),
         words_to_skip=_words_to_skip(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),
-        fill=_fill_of(traits, args, outcome, new_bytes) if propagates else assumed,
-        is_lazy=_is_lazy(call, before, outcome, result),
+        fill=fill,
+        is_lazy=fill is None and _is_lazy(call, before, outcome, result),
         recordable=traits if all(b.path.is_position for b in before) else None,
     )
 

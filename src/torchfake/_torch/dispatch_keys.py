@@ -202,6 +202,7 @@ _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA")
 
 class _Registered:
     counts = (0, 0)
+    names: frozenset[str] = frozenset()  # of the operators that were returned, or are torch's own
 
 
 def new_with_own_autograd() -> list[Any]:
@@ -213,10 +214,12 @@ def new_with_own_autograd() -> list[Any]:
     if now == _Registered.counts:
         return []
     find = torch._C._dispatch_get_registrations_for_dispatch_key
-    names = {name for key in _AUTOGRAD_KEYS for name in find(key)}
-    found = [_operator(name) for name in names if not name.startswith("aten::")]
+    new = set().union(*map(find, _AUTOGRAD_KEYS)) - _Registered.names
+    found = {name: _operator(name) for name in new if not name.startswith("aten::")}
+    undefined = {name for name, op in found.items() if op is None}
+    _Registered.names |= new - undefined
     _Registered.counts = now
-    return [op for op in found if op is not None]
+    return [op for op in found.values() if op is not None]
 
 
 def _operator(name: str) -> Any:

@@ -94,6 +94,12 @@ CALLS = {
 }  # fmt: skip
 
 
+if hasattr(torch.linalg, "matrix_sqrth"):  # since 2.15
+    CALLS["matrix_sqrth"] = (torch.linalg.matrix_sqrth, last(2, 2, 4, 4))
+    nothing = torch.empty(0, 0, 2, 4).permute(3, 2, 1, 0).requires_grad_()
+    CALLS["matrix_sqrth of nothing"] = (torch.linalg.matrix_sqrth, nothing)
+
+
 def case_of(name):
     function, *args = CALLS[name]
     return Case(name, 0, "all", "all", lambda: function, (tuple(args), {}))

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +84,22 @@ def test_scripts_are_silent_and_notebooks_are_not(monkeypatch: pytest.MonkeyPatc
     assert opened == [False, False]
 
 
-def test_the_command_is_silent_unless_it_is_asked(tmp_path: Path) -> None:
+SLOW = "import time, torch\n\n\ndef Net():\n    time.sleep(1.5)\n    return torch.nn.Linear(4, 4)\n"
+
+
+def test_the_command_is_silent_unless_it_is_asked(
+    run: Callable[..., tuple[Any, str, str]], tmp_path: Path
+) -> None:
     file = tmp_path / "slow.py"
-    file.write_text(
-        "import time, torch\n\n\n"
-        "def Net():\n    time.sleep(1.5)\n    return torch.nn.Linear(4, 4)\n"
-    )
-    outs = []
-    for option in ([], ["--no-progress"], ["--progress"]):
-        command = [sys.executable, "-m", "torchfake", *option, "inspect", f"{file}:Net"]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        outs.append(ran.stdout)
-        assert ("torchfake inspect: 0 runs, 00:0" in ran.stderr) == (option == ["--progress"])
-        assert option == ["--progress"] or ran.stderr == ""
-        assert "runs" not in ran.stdout
-    failed = [sys.executable, "-m", "torchfake", "--progress", "inspect", f"{file}:Nothing"]
-    told = subprocess.run(failed, capture_output=True, text=True, check=False)
-    assert told.stderr.splitlines()[-1].startswith("error: ")
+    file.write_text(SLOW)
+    command = [sys.executable, "-m", "torchfake", "inspect", f"{file}:Net"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (ran.stderr, "runs" in ran.stdout) == ("", False)
+    for option in ("--no-progress", "--progress"):
+        code, out, err = run(option, "inspect", f"{file}:Net")
+        assert (code, "runs" in out) == (0, False)
+        assert ("torchfake inspect: 0 runs, 00:0" in err) == (option == "--progress")
+        assert option == "--progress" or err == ""
+    code, _, err = run("--progress", "inspect", f"{file}:Nothing")
+    assert code != 0
+    assert err.splitlines()[-1].startswith("error: ")

@@ -39,6 +39,20 @@ def test_strides_of_a_transform() -> None:
     assert (found.shape, found.stride()) == (expected.shape, expected.stride())
 
 
+def test_a_transform_of_nothing_is_contiguous() -> None:
+    tensor = torch.empty(3, 0, 5, dtype=torch.complex64).permute(2, 0, 1)
+    out = torch.empty(0, dtype=torch.complex64, device="meta")
+    found = cpp_metadata.fft_into(out, tensor, [5, 3, 0], [1], forward=True)
+    assert found.stride() == torch.empty(5, 3, 0).stride()
+
+
+def test_a_group_norm_that_packs_its_input_has_the_gradient_of_the_copy() -> None:
+    """A row is packed whatever its stride: nothing is copied."""
+    row = torch.rand(6).as_strided((1, 6), (3, 1)).requires_grad_()
+    (gradient,) = torch.autograd.grad(torch.nn.functional.group_norm(row, 2).sum(), row)
+    assert cpp_metadata.group_norm_packs_its_input() == (gradient.stride() == row.stride())
+
+
 def test_compositions_do_not_begin_kernels_of_the_cpu() -> None:
     aten = torch.ops.aten
     assert cpp_metadata.begins_kernel_of_cpu(aten.mm.default)

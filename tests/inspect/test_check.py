@@ -90,9 +90,11 @@ class Net(nn.Module):
 
 
 def test_messages_to_the_letter() -> None:
+    with pytest.raises(RuntimeError) as words:
+        Net()(torch.ones(2, 3))
     expect(
-        message(lambda: check(Net(), torch.ones(2, 3))),
-        """Net does not run on these inputs: in down (Linear), aten.addmm.default(self float32[3] on cpu, mat1 float32[2, 8] on cpu, mat2 float32[9, 3] on cpu) called by torch.nn.functional.linear: mat1 and mat2 shapes cannot be multiplied (2x8 and 9x3); at FILE:LINE: return self.down(self.up(x).relu())""",
+        message(lambda: check(Net(), torch.ones(2, 3))).replace(str(words.value), "WORDS OF EAGER"),
+        """Net does not run on these inputs: in down (Linear), aten.addmm.default(self float32[3] on cpu, mat1 float32[2, 8] on cpu, mat2 float32[9, 3] on cpu) called by torch.nn.functional.linear: WORDS OF EAGER; at FILE:LINE: return self.down(self.up(x).relu())""",
     )
     expect(
         message(lambda: check(nn.CrossEntropyLoss(), torch.ones(2, 3), torch.ones(4).long())),

@@ -69,13 +69,13 @@ REFUSED = frozenset(
     """
     allclose argwhere as_strided.partial_views cov equal item jiterator_2inputs_2outputs
     jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref
-    jiterator_unary nn.GaussianNLLLoss nn.LinearCrossEntropyLoss nn.TransformerEncoder
-    nn.functional.gaussian_nll_loss nonzero repeat_interleave sparse.mm.reduce
+    jiterator_unary linalg.lu_solve lu_solve nn.GaussianNLLLoss nn.LinearCrossEntropyLoss
+    nn.TransformerEncoder nn.functional.gaussian_nll_loss nonzero repeat_interleave sparse.mm.reduce
     sparse.sampled_addmm tensor_split to_sparse unique unique_consecutive
     """.split()  # noqa: SIM905
 )
-"""Operators of which some samples need values, which are not known, or sparse tensors, or a GPU, or
-are made of modules that are on the CPU."""
+"""Operators of which some samples need values, which are not known, or pivots, which are not zeros
+as the integers here are, or sparse tensors, or a GPU, or are made of modules on the CPU."""
 
 
 class Counts(Observer):

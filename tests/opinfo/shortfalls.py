@@ -44,6 +44,7 @@ SHORTFALLS: dict[str, dict[str, str]] = {
     "cuda-float32": {
         **_VALUES_FUNCTION,
         "_native_batch_norm_legit": "the CPU saves no statistics in evaluation",
+        "combinations": CUDA,  # composed of nonzero_static
         "fft.hfft2": CUDA,
         "fft.hfftn": CUDA,
         "fft.rfft2": CUDA,
@@ -89,8 +90,11 @@ SHORTFALLS: dict[str, dict[str, str]] = {
     },
 }
 
-# Only the database of torch 2.14 has samples of it in channels_last:
-SINCE: dict[tuple[str, str], str] = {("cuda-float32", "native_group_norm"): "2.14"}
+# Only the database of torch 2.14 has samples of native_group_norm in channels_last:
+SINCE: dict[tuple[str, str], str] = {
+    ("cuda-float32", "native_group_norm"): "2.14",
+    ("cuda-float32", "combinations"): "2.15",
+}
 UNTIL: dict[tuple[str, str], str] = {("cuda-float32", "native_group_norm"): "2.15"}
 
 RECORDED: dict[str, str] = {

@@ -6,6 +6,7 @@ arrangement. Invariant: a tensor that a call has twice stays one tensor; no call
 
 from __future__ import annotations
 
+import itertools
 import operator
 import zlib
 from collections.abc import Callable, Iterator
@@ -52,23 +53,25 @@ def dtype_of(name: str) -> torch.dtype:
     return next(t for t in (torch.float32, torch.int64, *supported) if t in supported)
 
 
-def cases_of(name: str, limit: int | None, dtype: torch.dtype | None = None) -> Iterator[Case]:
-    """The calls of an operator or module in each arrangement; at most `limit` samples in each."""
+def cases_of(name: str, limit: int | None, step: int = 1) -> Iterator[Case]:
+    """The calls of an operator or module in each arrangement, or one in `step` of them, which are
+    others for another name; at most `limit` samples in each.
+    """
     seen: set[Any] = set()
-    dtype = dtype or dtype_of(name)
-    for size in SIZES:
-        for layout in LAYOUTS:
-            found = 0
-            for index, make, arguments in _samples(name, dtype):
-                if limit is not None and found >= limit:
-                    break
-                arranged = _arranged(arguments, size, layout)
-                signature = index, _key(arranged)
-                if signature in seen or not _is_strided(arranged):
-                    continue
-                seen.add(signature)
-                found += 1
-                yield Case(name, index, size, layout, make, arranged)
+    dtype = dtype_of(name)
+    arrangements = list(itertools.product(SIZES, LAYOUTS))
+    for size, layout in arrangements[zlib.crc32(name.encode()) % step :: step]:
+        found = 0
+        for index, make, arguments in _samples(name, dtype):
+            if limit is not None and found >= limit:
+                break
+            arranged = _arranged(arguments, size, layout)
+            signature = index, _key(arranged)
+            if signature in seen or not _is_strided(arranged):
+                continue
+            seen.add(signature)
+            found += 1
+            yield Case(name, index, size, layout, make, arranged)
 
 
 _Sample = tuple[int, Callable[[], Callable[..., Any]], tuple[Any, dict[str, Any]]]

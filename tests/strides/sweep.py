@@ -103,8 +103,7 @@ def _ends_on_fakes(name: str, limit: int | None, step: int, index: int) -> bool:
     """Whether a call on fakes alone ends its process."""
     child = os.fork()
     if not child:
-        cases = itertools.islice(cases_of(name, limit), 0, None, step)
-        fake_outcome(next(itertools.islice(cases, index, None)))
+        fake_outcome(next(itertools.islice(cases_of(name, limit, step), index, None)))
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
@@ -119,7 +118,7 @@ def _write_differences(
     try:
         with os.fdopen(pipe, "w", buffering=1) as out:
             for name in names:
-                for i, case in enumerate(itertools.islice(cases_of(name, limit), 0, None, step)):
+                for i, case in enumerate(cases_of(name, limit, step)):
                     if i >= skipped:
                         fake = fake_outcome(case)
                         out.write(json.dumps([name, _FAKES_DONE, ""]) + "\n")
@@ -135,7 +134,7 @@ def _options() -> Any:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--limit", type=int, default=None)
-    parser.add_argument("--step", type=int, default=1, help="run one call in STEP of a name")
+    parser.add_argument("--step", type=int, default=1, help="run one arrangement in STEP")
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--out", type=Path)

@@ -41,6 +41,12 @@ def norm_and_resize(x):
     return functional.interpolate(norm(x), scale_factor=2)
 
 
+def native_group_norm(x):
+    """Called directly, it gets what lies in no memory format."""
+    sizes = x.shape[0], x.shape[1], x.shape[2:].numel()
+    return torch.native_group_norm(x, None, None, *sizes, 1, 1e-5)[0]
+
+
 CALLS = {
     "roll": (lambda x: x.roll(1, 2), last(2, 3, 4, 5)),
     "roll of two dims": (lambda x: x.roll((1, 2), (2, 3)), last(2, 3, 4, 5)),
@@ -69,6 +75,12 @@ CALLS = {
     "prelu": (functional.prelu, both(2, 1, 1, 5), floats(1)),
     "tril": (torch.tril, both(2, 1, 1, 5)),
     "group_norm": (lambda x: functional.group_norm(x, 1), both(2, 3, 1, 1)),
+    "group_norm of a row": (lambda x: functional.group_norm(x, 1), both(1, 6, 1, 4)),
+    "native_group_norm": (native_group_norm, last(2, 3, 4, 5)),
+    "fft": (lambda x: torch.fft.fft(x, dim=1), last(2, 3, 4, 5)),
+    "fft2": (lambda x: torch.fft.fft2(x, dim=(1, 0)), last(2, 3, 4, 5)),
+    "rfftn": (torch.fft.rfftn, last(2, 3, 4, 5)),
+    "irfftn": (lambda x: torch.fft.irfftn(x, dim=(2, 1)), last(2, 3, 4, 5)),
     "leaky_relu": (functional.leaky_relu, both(2, 1, 1, 5)),
     "hardswish": (functional.hardswish, both(2, 1, 1, 5)),
     "glu": (lambda x: functional.glu(x, 1), last(2, 4, 5, 5)),
@@ -80,6 +92,12 @@ CALLS = {
     "out=": (lambda x, y: torch.mul(x.detach(), y.detach(), out=torch.empty(0)),
              last(2, 3, 4, 5), last(2, 3, 4, 5)),
 }  # fmt: skip
+
+
+if hasattr(torch.linalg, "matrix_sqrth"):  # since 2.15
+    CALLS["matrix_sqrth"] = (torch.linalg.matrix_sqrth, last(2, 2, 4, 4))
+    nothing = torch.empty(0, 0, 2, 4).permute(3, 2, 1, 0).requires_grad_()
+    CALLS["matrix_sqrth of nothing"] = (torch.linalg.matrix_sqrth, nothing)
 
 
 def case_of(name):
@@ -136,6 +154,22 @@ def _arranged(tensor, length, layout):
 
 def test_eager_refuses_one_volume_whose_channels_seem_to_lie_last():
     assert isinstance(eager_outcome(case_of("max_pool3d with channels last")), RuntimeError)
+
+
+def test_eager_refuses_attention_of_five_dims():
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    case = Case("attention", 0, "", "", lambda: attention, ((floats(2, 2, 2, 3, 4),) * 3, {}))
+    assert isinstance(eager_outcome(case), RuntimeError)
+    assert difference(case) is None
+
+
+def test_eager_refuses_group_norm_of_other_sizes():
+    x, weight, bias = floats(2, 4, 3), floats(4), floats(4)
+    for given in ((9, 4, 3), (2, 6, 2), (2, 2, 6)):
+        arguments = (x, weight, bias, *given, 2, 1e-5)
+        case = Case("group norm", 0, "", "", lambda: torch.native_group_norm, (arguments, {}))
+        assert isinstance(eager_outcome(case), RuntimeError)
+        assert difference(case) is None
 
 
 @pytest.mark.parametrize("size", [(2, 3, 4, 4), (2, 3, 1, 1)])

@@ -1,4 +1,4 @@
-"""A part of the sweep: one call in 47."""
+"""A part of the sweep: one arrangement in 47, others for each operator."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.strides.calls import NAMES
 from tests.strides.shortfalls import ACCEPTED, LAID_OUT
 
-NUM_PARTS = 4
+NUM_PARTS = 2
 
 
 @pytest.mark.parametrize("part", range(NUM_PARTS))
@@ -20,7 +20,7 @@ def test_strides_equal_eager(part):
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600, check=False)
     found = re.match(r"(\d+) calls", done.stdout)
     assert found is not None
-    assert int(found[1]) > 200
+    assert int(found[1]) > 400
     assert done.returncode == 0, done.stdout
 
 

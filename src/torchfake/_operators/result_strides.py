@@ -136,6 +136,10 @@ def _preserved(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     return strides_preserved(Operand(size, args[0].stride()))
 
 
+def _preserved_without_columns(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
+    return None if size[-1] else _preserved(func, args, kwargs, size)
+
+
 def _like_second(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of ``empty_like`` of the second argument."""
     return strides_preserved(_operand(args[1]))
@@ -222,6 +226,7 @@ _RULES_OF_CPU: dict[str, _StrideRule] = {
     ),
     "aten.binary_cross_entropy.default": _of_unreduced,
     "aten.binary_cross_entropy_backward.default": _like_second,
+    "aten.linalg_matrix_sqrth.default": _preserved_without_columns,
     "aten.log_sigmoid_backward.default": _preserved,
     "aten._cdist_backward.default": _like_second_if_empty,
 }  # fmt: skip

@@ -74,14 +74,17 @@ def compose_below_autograd(func: Any, args: Any, kwargs: Any) -> Any:
 def fft_into(out: Any, tensor: Any, sizes: list[int], dims: list[int], *, forward: bool) -> Any:
     """Give `out` the strides of a transform over `dims`: those dims are the fastest, the others
     keep their order in memory. As ``_exec_fft`` of torch's Python, but that dims of one stride are
-    in the order in which ``std::partition`` leaves them. In 2.12 to 2.15.
+    in the order in which ``std::partition`` leaves them. A transform of nothing is contiguous where
+    it is not refused, as it is before 2.15. In 2.12 to 2.15.
     """
+    if 0 in sizes:
+        return out.resize_(sizes)
     others = _partitioned(tensor.dim(), dims)
     others.sort(key=lambda dim: tensor.stride(dim), reverse=True)
     strides, step = [0] * tensor.dim(), 1
     for dim in reversed(dims):
         strides[dim] = step
-        step *= max(sizes[dim], 1)
+        step *= sizes[dim]
     for dim in reversed(others):
         strides[dim] = step
         step *= sizes[dim]
@@ -101,6 +104,20 @@ def _partitioned(num_dims: int, dims: list[int]) -> list[int]:
             return order[:first]
         order[first], order[last] = order[last], order[first]
         first += 1
+
+
+@cache
+def group_norm_packs_its_input() -> bool:
+    """Whether ``native_group_norm`` copies an input that is in no memory format, as since 2.15, and
+    its gradient lies as that copy; or refuses it, and ``group_norm`` copies it before.
+    """
+    with dispatcher.as_eager():
+        columns = torch.zeros(2, 2, device="cpu").t()
+        try:
+            torch.ops.aten.native_group_norm.default(columns, None, None, 2, 2, 1, 1, 1e-5)
+        except RuntimeError:
+            return False
+        return True
 
 
 def convolution_takes_mkldnn(input: torch.Tensor, weight: torch.Tensor, *sizes: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake._torch import autograd, kernels
+from torchfake._torch import autograd, cpp_metadata, kernels
 
 aten = torch.ops.aten
 
@@ -41,10 +41,13 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:
-    """``group_norm`` on the CPU, which has a kernel for channels last: C++ asks for the device."""
+    """``group_norm`` on the CPU, which has a kernel for channels last: before 2.15, C++ copies
+    the input for it, and asks for the device.
+    """
     memory_format = kernels.memory_format_of(tensor)
     is_valid = num_groups > 0 and tensor.dim() > 1 and tensor.shape[1] % num_groups == 0
-    if tensor.device.type != "cpu" or not is_valid:
+    is_copied = not cpp_metadata.group_norm_packs_its_input()
+    if tensor.device.type != "cpu" or not is_valid or not is_copied:
         return redispatch(tensor, num_groups, weight, bias, eps, cudnn_enabled)
     tensor = tensor.contiguous(memory_format=memory_format)
     if memory_format == torch.contiguous_format:

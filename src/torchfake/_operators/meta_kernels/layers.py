@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchfake._operators.meta_kernels.register import MetaKernel, register_meta_kernel
-from torchfake._torch import kernels
+from torchfake._torch import cpp_metadata, kernels
 
 aten = torch.ops.aten
 
@@ -206,10 +206,18 @@ def group_norm(
     """aten/src/ATen/native/group_norm.cpp: the CPU keeps the input's memory format."""
     memory_format = kernels.memory_format_of(input)
     torch._check(
-        input.is_contiguous(memory_format=memory_format),
+        cpp_metadata.group_norm_packs_its_input()
+        or input.is_contiguous(memory_format=memory_format),
         lambda: "Expected X.is_contiguous(memory_format) to be true, but got false.",
     )
-    batch, _channels, _area, groups, _eps = sizes
+    batch, channels, area, groups, _eps = sizes
+    torch._check(
+        input.numel() in (0, batch * channels * area),
+        lambda: "Expected X.numel() == N * C * HxW to be true, but got false.",
+    )
+    checked = input.new_empty((batch, channels, area) if input.numel() else input.shape)
+    args = checked, weight, bias, *sizes
+    cpp_metadata.compose_below_autograd(aten.native_group_norm.default, args, {})  # the checks
     output = torch.empty_like(input, memory_format=memory_format)
     statistics = _statistics_like(input, weight, (batch, groups))
     return output, statistics, torch.empty_like(statistics)
@@ -220,7 +228,15 @@ def group_norm_backward(
     grad: Tensor, input: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor | None, ...]:
     """The same file."""
-    return _norm_gradients(input, weight, rest[-1])
+    _batch, channels, _area, _groups, wanted = rest
+    of_input, *_ = _norm_gradients(input, weight, wanted)
+    if wanted[0] and input.numel() and cpp_metadata.group_norm_packs_its_input():
+        packed = input.contiguous(memory_format=kernels.memory_format_of(input))
+        of_input = torch.empty_like(packed)
+    of_scale, of_shift = (
+        _statistics_like(input, weight, (channels,)) if each else None for each in wanted[1:]
+    )
+    return of_input, of_scale, of_shift
 
 
 def _statistics_like(input: Tensor, weight: Tensor | None, shape: Any) -> Tensor:
@@ -230,6 +246,13 @@ def _statistics_like(input: Tensor, weight: Tensor | None, shape: Any) -> Tensor
 @register_meta_kernel(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def sdpa(query: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/transformers/attention.cpp: the result lies as the query."""
+    torch._check(
+        all(tensor.dim() == 4 for tensor in (query, *args[:2])),
+        lambda: (
+            "scaled_dot_product_attention_flash_attention: Accept only 4 dims inputs shape of "
+            "{B, H, T, K}"
+        ),
+    )
     attention = aten._scaled_dot_product_flash_attention_for_cpu.default
     return torch.empty_like(query), attention(query, *args, **options)[1]
 

@@ -142,7 +142,7 @@ def test_detectors_take_lists_of_pictures_and_train_on_all_losses() -> None:
 def test_pairs_and_videos() -> None:
     with fake_mode():
         flow = of("torchvision.models.optical_flow.raft", Net)()
-        video = of("torchvision.models.video.resnet", Net)()
+        video = of("torchvision.models.video.net", Net)()
         video.stem = nn.Conv3d(3, 8, 3)
     assert shapes(example_inputs(flow)) == dict.fromkeys(("image1", "image2"), (1, 3, 520, 960))
     assert shapes(example_inputs(video)) == {"x": (1, 3, 16, 224, 224)}

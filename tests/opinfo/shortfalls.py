@@ -115,6 +115,11 @@ SHARING: dict[str, str] = {
 NONDETERMINISTIC = frozenset({"linalg.lstsq"})
 """Eager gives other bits each time: the default driver reads memory that nobody has written."""
 
+OTHER_BITS: dict[str, str] = {
+    "cumprod": "of complex numbers: for subclasses C++ computes the gradient without a division",
+}
+"""Operators whose known values have other bits (``test_known_values.py``), and why."""
+
 TENSORS = "lengths are read by C++ inside of torch.func: refused, by shape or by torch's own assert"
 DEVICE = "inside of torch.func C++ asks the wrapper for its device: sections have to be numbers"
 KERNEL = "inside of torch.func fakes take the math path: the strides of its gradients"

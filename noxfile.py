@@ -197,10 +197,13 @@ def property_(session: nox.Session) -> None:
 def recorded(session: nox.Session) -> None:
     """Torch's operator database recorded and made real: all samples, six dtypes, bits compared.
 
-    Then through forward-mode AD and ``torch.func``, on deferred tensors and on fakes.
+    Then known values of fakes, and what is refused; then forward-mode AD and ``torch.func``, on
+    deferred tensors and on fakes.
     """
     install(session, CHECKED_TORCH)
     run_pytest(session, "tests/opinfo/test_recorded.py", "--all-samples")
+    run_pytest(session, "tests/opinfo/test_known_values.py", "--all-samples")
+    run_pytest(session, "tests/opinfo/test_refused.py", "--all-samples")
     run_pytest(session, "tests/opinfo/test_transforms.py", "--all-samples")
 
 

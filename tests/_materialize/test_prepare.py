@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn.utils import prune
 
 from tests._materialize.conftest import mlp, pair
-from tests.oracle import assert_same
+from tests.oracle import assert_same, bits
 from torchfake import (
     deferred_init,
     errors,
+    fake_mode,
     is_deferred,
     is_fake,
     materialize_module,
@@ -62,6 +63,56 @@ def test_hooks_that_compute_a_weight(build: Callable[[], nn.Module]) -> None:
     assert torch.equal(module(x), eager(x))
     for one, other in zip(eager.parameters(), module.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
+
+
+CASTS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "bfloat16": lambda module: module.bfloat16(),
+    "half": lambda module: module.half(),
+    "double": lambda module: module.to(torch.float64),
+    "written": lambda module: module.apply(_fill),
+}
+
+
+def _fill(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        nn.init.ones_(parameter)
+
+
+@pytest.mark.parametrize("cast", CASTS)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.utils.weight_norm(nn.Linear(3, 4)),
+        lambda: prune.l1_unstructured(nn.Linear(3, 4), "weight", 0.5),
+        lambda: prune.random_unstructured(nn.Linear(3, 4), "bias", 1),
+        lambda: nn.utils.spectral_norm(nn.Linear(3, 4)),
+    ],
+    ids=["weight_norm", "prune", "prune bias", "spectral_norm"],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_weight_stays_as_its_hook_has_computed_it(
+    build: Callable[[], nn.Module], cast: str
+) -> None:
+    """A cast, or a write, reaches the parameters; the attribute follows in the next forward."""
+    eager, module = pair(lambda: CASTS[cast](build()))
+    with fake_mode():
+        fake = CASTS[cast](build())
+    assert _plain_tensors(fake) == _plain_tensors(module) == _plain_tensors(eager)
+    assert_same(eager, materialize_module(module))
+    assert _plain_tensors(module) == _plain_tensors(eager)
+    for name in _plain_tensors(eager):
+        assert bits(getattr(module, name)) == bits(getattr(eager, name))
+    x = torch.ones(2, 3, dtype=next(eager.parameters()).dtype)
+    assert torch.equal(module(x), eager(x))
+    assert _plain_tensors(module) == _plain_tensors(eager)
+
+
+def _plain_tensors(module: nn.Module) -> dict[str, tuple[object, ...]]:
+    tensors = {name: t for name, t in vars(module).items() if isinstance(t, torch.Tensor)}
+    return {
+        name: (t.dtype, t.is_leaf, t.requires_grad, type(t.grad_fn).__name__)
+        for name, t in tensors.items()
+    }
 
 
 def test_an_attribute_computed_of_parameters() -> None:

@@ -117,6 +117,21 @@ def _array(x: Tensor) -> Any:
     return array
 
 
+def _of_metaclass(x: Tensor) -> Any:
+    class Registry(type):
+        tables: ClassVar[list[Tensor]] = [x]
+
+    return Registry("Registered", (), {})
+
+
+def _of_inner_class(x: Tensor) -> Any:
+    class Configured:
+        class Constants:
+            table = x
+
+    return Configured()
+
+
 def _started(x: Tensor) -> Iterator[Tensor]:
     def generate() -> Iterator[Any]:
         mine = [x]
@@ -141,6 +156,12 @@ def _in_context(x: Tensor) -> Any:
     return variable
 
 
+def _default_of_context(x: Tensor) -> Any:
+    variable = contextvars.ContextVar("test", default=x)
+    variable.set(None)
+    return lambda: contextvars.Context().run(variable.get)
+
+
 def _finalizing(x: Tensor) -> Any:
     around = Plain(None)
     around.end = weakref.finalize(around, print, x)  # type: ignore[attr-defined]
@@ -153,7 +174,9 @@ def _keyed_weakly(x: Tensor) -> Any:
     return [key, weakref.WeakKeyDictionary({key: x})]
 
 
-NEVER_COPIED = ("generator", "of a thread", "context variable", "finalizer", "keyed weakly")
+NEVER_COPIED = (
+    "generator", "of a thread", "context variable", "finalizer", "keyed weakly",
+)  # fmt: skip
 """What ``copy.deepcopy`` refuses, or copies without what is in it."""
 
 HELD: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
@@ -178,10 +201,13 @@ HELD: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
     "generator": (_started, next),
     "of a thread": (_of_thread, lambda held: held.value),
     "context variable": (_in_context, lambda held: held.get()),
+    "default of a context variable": (_default_of_context, lambda held: held()),
     "finalizer": (_finalizing, lambda held: held.end.peek()[2][0]),
     "keyed weakly": (_keyed_weakly, lambda held: held[1][held[0]]),
     "class of an object": (_of_class, lambda held: held.table["values"][0]),
     "property": (_property, lambda held: held.value),
+    "metaclass": (_of_metaclass, lambda held: type(held).tables[0]),
+    "class inside of a class": (_of_inner_class, lambda held: held.Constants.table),
     "class": (_method_of_base, lambda held: held.value()),
     "cached method": (_cached_method, lambda held: held.value()),
     "attribute of a tensor": (lambda x: Plain(x * 2), lambda held: held.value),

@@ -324,3 +324,22 @@ def test_a_tensor_that_a_node_has_saved_is_held_by_others() -> None:
         del history
         x.neg()
     assert found == [True, False]
+
+
+def test_views_are_resolved() -> None:
+    """Inside of ``__torch_dispatch__`` too, conjugate views are conjugated when they are read."""
+    matrix = torch.tensor([[1 + 2j, 3 - 1j], [0.5j, 2 + 1j]])
+    expected = torch.linalg.pinv(matrix)
+    found = []
+
+    class Inside(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            for context in (dispatcher.no_interception, dispatcher.as_eager):
+                with context():
+                    found.append(torch.linalg.pinv(matrix))
+            return func(*args, **(kwargs or {}))
+
+    with Inside():
+        torch.ones(1)
+    assert [torch.equal(each, expected) for each in found] == [True] * 2
+    assert torch.equal(torch.linalg.pinv(matrix), expected)

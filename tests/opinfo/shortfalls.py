@@ -119,6 +119,31 @@ SHARING: dict[str, str] = {
 NONDETERMINISTIC = frozenset({"linalg.lstsq"})
 """Eager gives other bits each time: the default driver reads memory that nobody has written."""
 
+OTHER_BITS: dict[str, str] = {
+    "cumprod": "of complex numbers: for subclasses C++ computes the gradient without a division",
+}
+"""Operators whose known values have other bits (``test_known_values.py``), and why."""
+
+_NO_META = "with out= torch has no meta kernel for it: refused"
+_ON_META = "C++ compares a device that is named with that of the wrapper: refused"
+_WIDER = "out= of another width than the meta kernel's result is refused"
+OUTPUTS: dict[str, str] = {
+    **dict.fromkeys(("geqrf", "histogram", "mode", "_native_batch_norm_legit"), _NO_META),
+    **dict.fromkeys(("arange", "empty", "full", "ones", "randn", "zeros", "logspace"), _ON_META),
+    **dict.fromkeys(("linspace.tensor_overload", "logspace.tensor_overload"), _ON_META),
+    **dict.fromkeys(("linspace", "normal.number_mean"), _ON_META),
+    **dict.fromkeys(("abs", "logsumexp"), _WIDER),
+    "searchsorted": "dtypes of tensors without elements are accepted",
+    "index_add": "out= of another dtype is accepted: the operator is composed",
+}
+"""Operators that refuse or take other dtypes of ``out=`` than eager (``test_refused.py``)."""
+
+REFUSED: dict[str, str] = {
+    "as_strided_scatter": "views beyond the memory are accepted",
+    "narrow_copy": "a dim out of range: IndexError, RuntimeError in eager",
+}
+"""Operators that refuse other arguments than eager (``test_refused.py``), and why."""
+
 TENSORS = "lengths are read by C++ inside of torch.func: refused, by shape or by torch's own assert"
 DEVICE = "inside of torch.func C++ asks the wrapper for its device: sections have to be numbers"
 KERNEL = "inside of torch.func fakes take the math path: the strides of its gradients"

@@ -7,6 +7,7 @@ computed, and a RecursionError of the program stays one.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -15,7 +16,7 @@ from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._eager_checks.strings import check_strings
 from torchfake._eager_checks.values import check_values
 from torchfake._operators.interpreter import interpret
-from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 from torchfake._operators.special_operators import handler_of
 
 
@@ -30,6 +31,7 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return run(func, args, kwargs)
     except Exception as error:
         _raise_recursion_error(error, handled)
+        _name_types_as_eager(error, args)
         raise
 
 
@@ -41,3 +43,15 @@ def _raise_recursion_error(error: BaseException | None, handled: BaseException |
         if isinstance(error, RecursionError):
             raise error
         error = error.__cause__ or error.__context__
+
+
+_TYPE_ON_META = re.compile(r"\bMeta(\w+)Type\b")
+
+
+def _name_types_as_eager(error: Exception, args: Args) -> None:
+    """Give types in the text of `error` the names that they have on the device of the fakes."""
+    text = error.args[0] if error.args else None
+    if isinstance(text, str) and "Type" in text:
+        is_on_cuda = any(tensor.device.type == "cuda" for tensor in tensors_in(args, {}))
+        name = rf"torch.{'cuda.' if is_on_cuda else ''}\1Tensor"
+        error.args = (_TYPE_ON_META.sub(name, text), *error.args[1:])

@@ -6,6 +6,7 @@ on the CPU. Invariant: only the values that a condition names are needed, never 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -239,10 +240,79 @@ def _of_reduced_dim(name: str) -> Conditions:
     return conditions
 
 
+def _refused(refusal: Exception) -> Condition:
+    """The condition that a kernel checks of shapes and numbers alone, where it fails."""
+    return Condition((), lambda: refusal)
+
+
+def _of_selection(named: dict[str, Any]) -> Iterator[Condition]:
+    if named["index"].dim() > 1:
+        yield _refused(IndexError("index_select(): Index is supposed to be a vector"))
+
+
+def _of_addition(named: dict[str, Any]) -> Iterator[Condition]:
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp, index_func_meta_impl."""
+    own, source = list(named["self"].shape), list(named["source"].shape)
+    dim = named["dim"] + (len(own) if named["dim"] < 0 else 0)
+    both = [
+        [*sizes[:dim], *sizes[dim + 1 :]] if own and source else sizes for sizes in (own, source)
+    ]
+    if both[0] != both[1]:
+        yield _refused(
+            RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified "
+                f"dimension. Got self.shape = {own} source.shape = {source}"
+            )
+        )
+
+
+def _of_boundaries(named: dict[str, Any]) -> Iterator[Condition]:
+    if (num_dims := named["boundaries"].dim()) != 1:
+        text = f"boundaries tensor must be 1 dimension, but got dim({num_dims})"
+        yield _refused(RuntimeError(text))
+
+
+def _of_delta(named: dict[str, Any]) -> Iterator[Condition]:
+    if named.get("delta", 1.0) <= 0:
+        text = "huber_loss does not support non-positive values for delta."
+        yield _refused(RuntimeError(text))
+
+
+def _of_unpooling(named: dict[str, Any]) -> Iterator[Condition]:
+    shape, given = list(named["self"].shape), list(named["indices"].shape)
+    if shape != given:
+        yield _refused(
+            RuntimeError(
+                f"Expected shape of indices to be same as that of the input tensor ({shape}) but "
+                f"got indices tensor with shape: {given}"
+            )
+        )
+
+
+def _of_least_squares(named: dict[str, Any]) -> Iterator[Condition]:
+    for shown, name, least in (("input", "self", 2), ("other", "b", 1)):
+        if named[name].dim() < least:
+            text = f"torch.linalg.lstsq: {shown} must have at least {least} dimensions."
+            yield _refused(RuntimeError(text))
+
+
+def _of_joining(named: dict[str, Any]) -> Iterator[Condition]:
+    tensors, out = named["tensors"], named.get("out")
+    if out is not None and tensors:
+        joined = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+        if not torch.can_cast(joined, out.dtype):
+            name = out.type().rpartition(".")[2].removesuffix("Tensor")
+            text = "torch.cat(): input types can't be cast to the desired output type "
+            yield _refused(TypeError(text + name))
+
+
 def conditions_with(indices: Mapping[str, Conditions]) -> dict[str, Conditions]:
     """The conditions on values by packet: those of `indices`, and those of this file."""
     added = {**dict.fromkeys(_BAGS, _of_bag_offsets), **dict.fromkeys(_PUTS, _of_masks_written)}
     added["aten::embedding"] = _of_table
+    added["aten::index_select"] = _of_selection
+    added.update(dict.fromkeys(("aten::index_add", "aten::index_add_"), _of_addition))
+    added.update(dict.fromkeys(("aten::max_unpool2d", "aten::max_unpool3d"), _of_unpooling))
     both = {packet: _and(first, indices[packet]) for packet, first in added.items()}
     return {**indices, **_CONDITIONS, **both}
 
@@ -254,6 +324,10 @@ _PUTS = (
 
 _CONDITIONS: dict[str, Conditions] = {
     "aten::_ctc_loss": _of_ctc,
+    "aten::bucketize": _of_boundaries,
+    "aten::huber_loss": _of_delta,
+    "aten::linalg_lstsq": _of_least_squares,
+    **dict.fromkeys(("aten::cat", "aten::stack", "aten::_chunk_cat"), _of_joining),
     "aten::segment_reduce": _of_segments,
     **dict.fromkeys(("aten::masked_scatter", "aten::masked_scatter_"), _of_mask),
     **dict.fromkeys(

@@ -25,7 +25,14 @@ from torchfake._eager_checks.small_calls import (
     error_of,
     num_elements_on_meta,
 )
-from torchfake._operators.operator_call import Args, Call, Kwargs, output_device
+from torchfake._operators.operator_call import (
+    Args,
+    Call,
+    Kwargs,
+    named_arguments,
+    output_device,
+    tensors_in,
+)
 from torchfake._operators.special_operators import handler_of
 from torchfake._tensor.fake_tensor import FakeTensor
 
@@ -93,9 +100,10 @@ def _try_kernel(call: Call) -> None:
         _num_trials.clear()
     for cut in cuts_for(call):
         error = error_of(call, cut)
-        if error is None:
+        if _accepts(error):
             _num_trials[key] = _MAX_TRIALS
             return
+        assert error is not None
         if _names_dtypes(str(error)) or _is_about_dtypes(call, cut):
             if num_elements_on_meta(call, Cut()) is None:
                 return  # eager compares sizes first, and the meta kernel will
@@ -126,14 +134,29 @@ def _names_dtypes(message: str) -> bool:
 
 
 def _is_about_dtypes(call: Call, cut: Cut) -> bool:
-    """Whether the kernel accepts the call with a usual dtype in place of one of the dtypes."""
+    """Whether the kernel accepts the call with a usual dtype in place of one of the dtypes, in all
+    arguments or in one of them, which then may have the dtype of another one, too.
+    """
     dtypes = {t.dtype for t in call.tensors}
     dtypes |= {v for v in (*call.args, *call.kwargs.values()) if isinstance(v, torch.dtype)}
     pairs = [(d, usual) for d in dtypes for usual in _USUAL_DTYPES if d is not usual]
-    return any(error_of(call, cut._replace(replaced=pair)) is None for pair in pairs)
+    cuts = [cut._replace(replaced=pair) for pair in pairs]
+    arguments = named_arguments(call.func, call.args, call.kwargs)
+    for name, argument in arguments.items() if len(call.tensors) > 1 else ():
+        own = {t.dtype for t in tensors_in((argument,), {})}
+        others = dict.fromkeys((*dtypes, *_USUAL_DTYPES, *_OF_RESULTS))
+        pairs = [(d, other) for d in own for other in others if d is not other]
+        cuts += [cut._replace(replaced=pair, only=name) for pair in pairs]
+    return any(_accepts(error_of(call, each)) for each in cuts)
+
+
+def _accepts(error: Exception | None) -> bool:
+    """Whether the kernel has accepted dtypes: it compares them before it looks at indices."""
+    return error is None or (isinstance(error, IndexError) and "out of range" in str(error))
 
 
 _USUAL_DTYPES = (torch.float32, torch.complex64, torch.float64)
+_OF_RESULTS = (torch.bool, torch.int64, torch.int32)
 
 
 def _dtypes_of(arg: Any) -> Any:

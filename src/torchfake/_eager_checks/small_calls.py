@@ -37,6 +37,7 @@ class Cut(NamedTuple):
     lists: bool = False  # whether lists of integers are cut as sizes are
     integer: int = 1  # the value of integers: 0 where indices are expected, 1 for pivots
     replaced: tuple[torch.dtype, torch.dtype] | None = None  # a dtype, and its substitute
+    only: str | None = None  # the argument of which the dtype is replaced; None: of all
 
     def dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.replaced[1] if self.replaced and self.replaced[0] is dtype else dtype
@@ -75,10 +76,12 @@ def cuts_for(call: Call) -> list[Cut]:
     """The ways to make the tensors small: another one is for a call that the kernel refuses after
     the one before, which shows that it compares sizes. There is none if no trial is safe.
     """
-    has_floats = any(t.dtype.is_floating_point or t.dtype.is_complex for t in call.tensors)
+    outputs = _names_of_outputs(call)
+    read = tensors_in(call.args, {n: a for n, a in call.kwargs.items() if n not in outputs})
+    has_floats = any(t.dtype.is_floating_point or t.dtype.is_complex for t in read)
     are_pivots = call.traits.packet in TAKES_PIVOTS
     whole = Cut(integer=0 if has_floats and not are_pivots else 1)
-    if any(t.numel() == 0 for t in call.tensors):  # kernels accept any dtype then, or divide by 0
+    if any(t.numel() == 0 for t in read):  # kernels accept any dtype then, or divide by 0
         return [whole] if _is_elementwise(call) and _fits(call, whole) else []
     longest = max(_possible_lengths(call), default=0)
     cuts = []
@@ -90,6 +93,10 @@ def cuts_for(call: Call) -> list[Cut]:
     if call.tensors and longest and (longest <= _MAX_LENGTH or checks_sizes):
         cuts.append(whole._replace(others=_MAX_LENGTH, last=_MAX_LENGTH, lists=checks_sizes))
     return [cut for cut in cuts if _fits(call, cut)]
+
+
+def _names_of_outputs(call: Call) -> set[str]:
+    return {argument.name for argument in call.func._schema.arguments if argument.is_out}
 
 
 def _is_elementwise(call: Call) -> bool:
@@ -164,16 +171,19 @@ def _stand_ins(call: Call, cut: Cut, device: str) -> tuple[list[Any], dict[str, 
     """The arguments of a trial. Integers are cut where they alone are lengths. What ``out=`` names
     has no elements, so that a kernel resizes it without a warning.
     """
-    outputs = {argument.name for argument in call.func._schema.arguments if argument.is_out}
-    of_nothing = cut._replace(others=0, last=0, length=None)
+    outputs = _names_of_outputs(call)
     named = named_arguments(call.func, call.args, {})
     takes = frozenset() if call.tensors else _takes_integers(call.func)
-    args = [small(arg, cut, device, is_int=name in takes) for name, arg in named.items()]
-    return args, {
-        name: small(arg, of_nothing if name in outputs else cut, device, is_int=name in takes)
-        for name, arg in call.kwargs.items()
-        if name not in _NOT_TRIED
-    }
+
+    def stand_in(name: str, arg: Any) -> Any:
+        own = cut if cut.only in (None, name) else cut._replace(replaced=None)
+        if name in outputs:
+            own = own._replace(others=0, last=0, length=None)
+        return small(arg, own, device, is_int=name in takes)
+
+    args = [stand_in(name, arg) for name, arg in named.items()]
+    kwargs = {name: arg for name, arg in call.kwargs.items() if name not in _NOT_TRIED}
+    return args, {name: stand_in(name, arg) for name, arg in kwargs.items()}
 
 
 _NOT_TRIED = ("pin_memory", "generator")

@@ -8,7 +8,8 @@ for casts.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -108,11 +109,41 @@ def computed_by_hooks(attributes: Iterable[Attribute]) -> list[tuple[_Hook, torc
 
 def compute_again(hooks: Iterable[tuple[_Hook, torch.nn.Module]]) -> None:
     """Let hooks compute their weight of the real parameters, so that it has the history that it
-    has in eager, where it is no leaf.
+    has in eager, where it is no leaf. Its dtype and its values stay: eager has computed it before
+    the parameters were cast, or written.
     """
     for hook, owner in hooks:
-        with known_values.without_fake_mode(), torch.enable_grad():
-            hook(owner, ())
+        before = _plain_tensors(owner)
+        _compute(hook, owner)
+        changed = {name for name, t in _plain_tensors(owner).items() if t is not before.get(name)}
+        for name in changed & before.keys():
+            if vars(owner)[name].dtype != before[name].dtype:
+                with _cast_for_now(owner, before[name].dtype):
+                    _compute(hook, owner)
+            vars(owner)[name].data.copy_(before[name])
+
+
+def _plain_tensors(owner: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: t for name, t in vars(owner).items() if isinstance(t, torch.Tensor)}
+
+
+def _compute(hook: _Hook, owner: torch.nn.Module) -> None:
+    with known_values.without_fake_mode(), torch.enable_grad():
+        hook(owner, ())
+
+
+@contextmanager
+def _cast_for_now(owner: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """The floating point tensors of `owner` are of `dtype` within this context."""
+    tensors = [*owner.parameters(recurse=False), *owner.buffers(recurse=False)]
+    data = [(t, t.data) for t in tensors if t.is_floating_point()]
+    try:
+        for tensor, own in data:
+            tensor.data = own.to(dtype)
+        yield
+    finally:
+        for tensor, own in data:
+            tensor.data = own
 
 
 def rebind_as_view(fake: FakeTensor) -> None:

@@ -65,11 +65,15 @@ class Search:
         """The same of the classes of all that was looked at, with the name of the class attribute;
         and the modules there that are not below the root, which may be those of other models.
         """
-        mros = map(inspect.getmro, self._classes)
-        for cls in dict.fromkeys(itertools.chain.from_iterable(mros)):
+        with_metaclasses = {**self._classes, **dict.fromkeys(map(type, self._classes))}
+        mros = map(inspect.getmro, with_metaclasses)
+        classes = list(dict.fromkeys(itertools.chain.from_iterable(mros)))
+        for cls in classes:
             if cls.__module__.partition(".")[0] in _LIBRARIES:
                 continue
             for name, value in list(vars(cls).items()):
+                if isinstance(value, type) and value.__qualname__ == f"{cls.__qualname__}.{name}":
+                    classes.append(value)  # the body of a class defines it
                 for found in self.from_value(value, of_class=True):
                     yield f"{cls.__qualname__}.{name}", found
 
@@ -87,7 +91,11 @@ class Search:
                     pending += _held_by_tensor(value)
             elif isinstance(value, FakeUntypedStorage):
                 yield value
-            elif id(value) in self._seen or _is_of_process(value):
+            elif (
+                id(value) in self._seen
+                or isinstance(value, _ENDS)
+                or type(value).__module__.startswith(_NOT_OURS)
+            ):
                 continue
             elif of_class and isinstance(value, torch.nn.Module):
                 yield value
@@ -118,10 +126,6 @@ def _held_by_tensor(tensor: torch.Tensor) -> list[Any]:
     return [*user_attributes(tensor).values(), *subclass.hooks_of(tensor)]
 
 
-def _is_of_process(value: Any) -> bool:
-    return isinstance(value, _ENDS) or type(value).__module__.startswith(_NOT_OURS)
-
-
 def may_refer(value: Any) -> bool:
     """Whether `value` may refer to others: what the collector tracks, and context variables, what
     C++ makes of tuples (``torch.max``) and numpy of arrays, which it does not.
@@ -140,11 +144,8 @@ def _referents(value: Any) -> Iterable[Any]:
     """What an object refers to; of a function, not the globals of its module."""
     if isinstance(value, types.FunctionType):
         return value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)
-    if isinstance(value, ContextVariable):
-        try:
-            return (value.get(),)
-        except LookupError:
-            return ()
+    if isinstance(value, ContextVariable):  # it refers to its default
+        return value.get(None), *gc.get_referents(value)
     if isinstance(value, weakref.finalize):  # which is only the key of its arguments
         return value.peek() or ()
     if isinstance(value, types.GeneratorType) and value.gi_frame is not None:

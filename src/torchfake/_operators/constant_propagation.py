@@ -19,7 +19,7 @@ from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tenso
 from torchfake._random.generator_memory import call_drawing_nothing
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
-from torchfake._torch import backends
+from torchfake._torch import backends, dispatcher
 from torchfake._torch.cpp_metadata import is_structured
 from torchfake._unknown_values import answerers, assumptions
 from torchfake.errors import UnsupportedOpError
@@ -86,6 +86,9 @@ def _run_kernel(call: Call) -> Any:
     kwargs.pop("pin_memory", None)
     if call.traits.is_random:
         func, args, kwargs = random_values.with_private_generator(func, args, kwargs, call.device)
+    if any(tensor.is_complex() for tensor in call.tensors):
+        with dispatcher.no_interception():
+            return call_drawing_nothing(func, args, kwargs, UnsupportedOpError)
     return call_drawing_nothing(func, args, kwargs, UnsupportedOpError)
 
 

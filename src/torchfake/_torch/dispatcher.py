@@ -16,13 +16,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake._torch.contexts import (
-    Guards,
-    Restoring,
-    Setting,
-    Together,
-    uninterrupted,
-)
+from torchfake._torch.contexts import Guards, Restoring, Setting, Together, uninterrupted
 from torchfake._torch.dispatch_keys import RECORDING_KEY
 
 any_autocast = torch._C._is_any_autocast_enabled
@@ -63,9 +57,26 @@ _INTERCEPTION_GUARDS = (
 )
 
 
-def no_interception() -> Guards:
-    """Context: no function mode, dispatch mode or autocast intercepts operators on real tensors."""
-    return Guards(*_INTERCEPTION_GUARDS)
+_OF_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.Negative
+)
+
+
+def no_interception(*makers: Callable[[], Any], then: Callable[[], Any] | None = None) -> Guards:
+    """Context: no function mode, dispatch mode or autocast intercepts operators on real tensors;
+    nor does what `makers` and `then` turn off.
+
+    While ``__torch_dispatch__`` runs, C++ has passed the keys that resolve conjugate and negative
+    views. Without them, an operator that conjugates inside, such as ``linalg_pinv``, has wrong
+    values, in 2.12 to 2.15.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    resolving: list[Callable[[], Any]] = []
+    if excluded.has(torch._C.DispatchKey.Conjugate):
+        included = torch._C._dispatch_tls_local_include_set()
+        views = excluded - _OF_VIEWS
+        resolving = [partial(torch._C._ForceDispatchKeyGuard, included, views)]
+    return Guards(*resolving, *_INTERCEPTION_GUARDS, *makers, then=then)
 
 
 class _no_dispatch_modes(Restoring):
@@ -292,7 +303,7 @@ def as_eager() -> Restoring:
     """Context: operators on real tensors run without interception, and record no gradients."""
     normal_mode = partial(torch._C._InferenceMode, False)  # which restores the grad mode too
     no_grad = partial(torch._C._set_grad_enabled, False)
-    guards = Guards(*_INTERCEPTION_GUARDS, normal_mode, then=no_grad)
+    guards = no_interception(normal_mode, then=no_grad)
     return Together(guards, _no_dispatch_modes()) if _num_dispatch_modes() else guards
 
 

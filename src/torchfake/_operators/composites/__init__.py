@@ -8,6 +8,7 @@ Its files, in reading order:
 
     register      the kernels, registered before the first fake is made
     layers        norms, losses, pooling, the fused transformer layer
+    matrices      singular values and eigenvalues without vectors
     sequences     recurrent layers and packed sequences
     gradients     gradients that lie otherwise than those of subclasses
     sums          sums of gradients, which the engine adds up in place

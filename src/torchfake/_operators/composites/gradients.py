@@ -8,6 +8,7 @@ gradient that lies so already is not copied.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from torchfake._core.metadata import (
     strides_of_result,
     strides_preserved,
 )
+from torchfake._operators.constant_propagation import argument_value, is_known
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._torch import autograd
 
 Strides = tuple[int, ...]
 
@@ -43,7 +46,9 @@ def prod(redispatch: Callable[..., Any], tensor: Tensor, *rest: Any, **named: An
     if not rest:
         quotient = Operand(own.size, strides_of_result(own.size, [_NUMBER, own]))
         whole = strides_of_result(own.size, [_NUMBER, quotient])
-        return _laid(result, lambda grad: whole, tensor, is_new=True)
+        return _laid(
+            result, lambda grad: whole, tensor, is_new=True, exact=partial(_quotient, of_all=True)
+        )
     dim, keeps_dim = rest[0], len(rest) > 1 and rest[1]
 
     def with_dim(operand: Operand) -> Operand:
@@ -57,7 +62,24 @@ def prod(redispatch: Callable[..., Any], tensor: Tensor, *rest: Any, **named: An
         each = Operand(own.size, strides_of_result(own.size, [made, own]))
         return strides_of_result(own.size, [with_dim(_operand(grad)), each])
 
-    return _laid(result, strides, tensor, is_new=True)
+    exact = partial(_quotient, dim=None if keeps_dim else dim)
+    return _laid(result, strides, tensor, is_new=True, exact=exact)
+
+
+def _quotient(
+    grad: Tensor, incoming: Tensor, *, dim: int | None = None, of_all: bool = False
+) -> Tensor:
+    """Eager's formula, which for subclasses is the product of the other elements: that product,
+    `grad`, has other last bits. It stays if the values are not known, or one is zero.
+    """
+    tensor, result = autograd.saved_by_running_node("self", "result")
+    if not is_known(tensor):
+        return grad
+    if num_zeros := int((argument_value(tensor) == 0).sum()):
+        return torch.zeros_like(tensor) if of_all and num_zeros > 1 else grad
+    if dim is not None:
+        incoming, result = incoming.unsqueeze(dim), result.unsqueeze(dim)
+    return incoming * (result / tensor.to(incoming.dtype)).conj()
 
 
 def clamp(redispatch: Callable[..., Any], tensor: Tensor, *bounds: Any, **named: Any) -> Any:
@@ -121,9 +143,11 @@ def _laid(
     *,
     at: int = 0,
     is_new: bool = False,
+    exact: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Any:
     """`result`, whose node gives a gradient of these strides for the tensor `at` this position;
-    they depend on the incoming one. The gradient has memory of its own if it `is_new`.
+    they depend on the incoming one. The gradient has memory of its own if it `is_new`; its values
+    are `exact` where it is not differentiated again.
     """
     node = getattr(result, "grad_fn", None)
     if node is None or not _is_plain(tensor):
@@ -134,9 +158,11 @@ def _laid(
         grad = gradients[at]
         if grad is None or grad.shape != shape or not _is_plain(grad) or not _is_plain(incoming[0]):
             return None
+        if exact is not None and not torch.is_grad_enabled():
+            grad = exact(grad, incoming[0])
         stride = strides(incoming[0])
         is_shared = grad._base is not None or grad._fake_storage is incoming[0]._fake_storage
-        if grad.stride() == stride and not (is_new and is_shared):
+        if grad is gradients[at] and grad.stride() == stride and not (is_new and is_shared):
             return None
         return (*gradients[:at], _copy(grad, stride), *gradients[at + 1 :])
 
@@ -145,12 +171,12 @@ def _laid(
 
 
 def mish_backward(redispatch: Callable[..., Any], grad: Tensor, tensor: Tensor) -> Any:
-    """The gradient of Mish, which on the CPU is an elementwise function of both."""
-    result = redispatch(grad, tensor)
-    if tensor.device.type != "cpu" or not _is_plain(result):
-        return result
-    stride = strides_of_result(tuple(result.shape), [_operand(grad), _operand(tensor)])
-    return result if result.stride() == stride else _copy(result, stride)
+    """``mish_backward`` is a composite, and a single kernel on the CPU, with other last bits."""
+    has_fakes = isinstance(grad, FakeTensor) or isinstance(tensor, FakeTensor)
+    if not has_fakes or tensor.device.type != "cpu" or torch.is_grad_enabled():
+        return redispatch(grad, tensor)
+    op = torch.ops.aten.mish_backward.default
+    return FakeTensor.__torch_dispatch__(op, (), (grad, tensor))
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._operators.composites import gradients, layers, sequences, tensors
+from torchfake._operators.composites import gradients, layers, matrices, sequences, tensors
 from torchfake._torch import backends, dispatch_keys
 
 aten = torch.ops.aten
@@ -31,6 +31,8 @@ def register_kernels() -> None:
     register(aten.native_group_norm_backward.default, layers.native_group_norm_backward)
     register(aten.native_channel_shuffle.default, layers.native_channel_shuffle)
     register(aten.max_pool1d.default, layers.max_pool1d)
+    register(aten.linalg_svdvals.default, matrices.svdvals)
+    register(aten.linalg_eigvalsh.default, matrices.eigvalsh)
     register(aten.one_hot.default, tensors.one_hot)
     register(aten.bincount.default, tensors.bincount)
     for packet in (aten.max, aten.min, aten.median, aten.nanmedian):

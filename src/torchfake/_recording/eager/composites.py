@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchfake._core import modes
+from torchfake._operators.composites.matrices import autocast
 from torchfake._operators.operator_call import tensors_in
 from torchfake._recording.arguments import deferred_fakes, have_values
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
@@ -24,28 +25,6 @@ from torchfake.errors import UnknownValueError
 
 aten = torch.ops.aten
 Redispatch = Callable[..., Any]
-
-
-def _computes_vectors(matrix: Tensor) -> bool:
-    """Whether eager computes the vectors, too: for derivatives, and for tensors in ``vmap``."""
-    return autograd.needs_gradient(matrix) or autograd.is_mapped(matrix)
-
-
-def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -> Tensor:
-    """aten/src/ATen/native/BatchLinearAlgebra.cpp: for a subclass, C++ asks for vectors too."""
-    if matrix.dim() >= 2 and not _computes_vectors(matrix):
-        run = aten._linalg_svd.default
-        values: Tensor = run(_autocast(matrix), False, False, driver=driver)[1]
-        return values
-    return redispatch(matrix, driver=driver)  # type: ignore[no-any-return]
-
-
-def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
-    """aten/src/ATen/native/BatchLinearAlgebra.cpp: for a subclass, C++ asks for vectors too."""
-    if matrix.dim() >= 2 and not _computes_vectors(matrix):
-        values: Tensor = aten._linalg_eigh.default(_autocast(matrix), uplo, False)[0]
-        return values
-    return redispatch(matrix, uplo)  # type: ignore[no-any-return]
 
 
 def matmul(redispatch: Redispatch) -> Callable[[Any, Tensor, Tensor], Tensor]:
@@ -127,7 +106,7 @@ def cross_entropy_loss(
     if weight is None or not selects or not have_values((scores, target, weight)):
         options = reduction, ignore_index, label_smoothing
         return redispatch(scores, target, weight, *options)  # type: ignore[no-any-return]
-    scores, weight = _autocast(scores), _autocast(weight)
+    scores, weight = autocast(scores), autocast(weight)
     dim = 0 if scores.dim() == 1 else 1
     log_probs = torch.log_softmax(scores, dim, dtype=scores.dtype)
     loss: Tensor = aten.nll_loss_nd.default(log_probs, target, weight, reduction, ignore_index)
@@ -154,15 +133,6 @@ def embedding_bag(
     return forward(weight, indices.contiguous(), offsets.contiguous(), *options, padding)
 
 
-def mish_backward(redispatch: Redispatch, grad: Tensor, tensor: Tensor) -> Tensor:
-    """``mish_backward`` is a composite, and a single kernel on the CPU: the kernel is recorded."""
-    is_deferred = is_deferred_fake(tensor) or is_deferred_fake(grad)
-    if not is_deferred or tensor.device.type != "cpu" or torch.is_grad_enabled():
-        return redispatch(grad, tensor)  # type: ignore[no-any-return]
-    op = aten.mish_backward.default
-    return FakeTensor.__torch_dispatch__(op, (), (grad, tensor))  # type: ignore[no-any-return]
-
-
 def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -> Any:
     """A kernel for composites that make a tensor on the device of their arguments, and compare the
     devices of both. The tensor that they make is a fake, so real arguments become deferred ones.
@@ -171,14 +141,6 @@ def with_recorded_arguments(redispatch: Redispatch, *args: Any, **kwargs: Any) -
     like = fakes[0] if fakes else None
     recorded = {name: _recorded(value, like) for name, value in kwargs.items()}
     return redispatch(*(_recorded(value, like) for value in args), **recorded)
-
-
-def _autocast(matrix: Tensor) -> Tensor:
-    """The argument in float32, if autocast on the CPU is on and would cast it for the composite."""
-    is_lower = matrix.dtype in (torch.bfloat16, torch.float16)
-    if is_lower and matrix.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        return matrix.float()
-    return matrix
 
 
 def _recorded(value: Any, like: Tensor | None) -> Any:

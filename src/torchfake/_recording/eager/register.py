@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchfake._operators.composites import layers
+from torchfake._operators.composites import gradients, layers, matrices
 from torchfake._recording.eager import composites, derivatives, recurrent_layers
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._torch import dispatch_keys, dispatcher
@@ -49,8 +49,8 @@ def make_dual(redispatch: Callable[..., Any], *args: Any) -> Any:
 def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
     """The kernels of operators that are listed one by one."""
     return {
-        aten.linalg_svdvals.default: composites.svdvals,
-        aten.linalg_eigvalsh.default: composites.eigvalsh,
+        aten.linalg_svdvals.default: matrices.svdvals,
+        aten.linalg_eigvalsh.default: matrices.eigvalsh,
         aten.ctc_loss.Tensor: composites.ctc_loss,
         aten.cumprod_backward.default: derivatives.cumprod_backward,
         aten.cross_entropy_loss.default: composites.cross_entropy_loss,
@@ -59,7 +59,7 @@ def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
         aten.group_norm.default: layers.group_norm,
         aten.native_group_norm_backward.default: layers.native_group_norm_backward,
         aten._transformer_encoder_layer_fwd.default: layers.transformer_encoder_layer,
-        aten.mish_backward.default: composites.mish_backward,
+        aten.mish_backward.default: gradients.mish_backward,
         aten.prod.default: derivatives.prod,
         aten.prod.dim_int: derivatives.prod,
         aten.scaled_dot_product_attention.default: scaled_dot_product_attention,

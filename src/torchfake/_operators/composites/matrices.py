@@ -1,0 +1,48 @@
+"""Eigenvalues and singular values, for which C++ asks for vectors too if a tensor is a subclass.
+
+Input: a call of the composite. Output: its result, by the routine of LAPACK that computes it for a
+plain tensor, whose values differ in the last bits. Invariant: with a gradient, C++ decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake._torch import autograd
+
+aten = torch.ops.aten
+Redispatch = Callable[..., Any]
+
+
+def _computes_vectors(matrix: Tensor) -> bool:
+    """Whether eager computes the vectors, too: for derivatives, and for tensors in ``vmap``."""
+    return autograd.needs_gradient(matrix) or autograd.is_mapped(matrix)
+
+
+def svdvals(redispatch: Redispatch, matrix: Tensor, driver: str | None = None) -> Tensor:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_svdvals."""
+    if matrix.dim() >= 2 and not _computes_vectors(matrix):
+        run = aten._linalg_svd.default
+        values: Tensor = run(autocast(matrix), False, False, driver=driver)[1]
+        return values
+    return redispatch(matrix, driver=driver)  # type: ignore[no-any-return]
+
+
+def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
+    """aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_eigvalsh."""
+    if matrix.dim() >= 2 and not _computes_vectors(matrix):
+        values: Tensor = aten._linalg_eigh.default(autocast(matrix), uplo, False)[0]
+        return values
+    return redispatch(matrix, uplo)  # type: ignore[no-any-return]
+
+
+def autocast(matrix: Tensor) -> Tensor:
+    """The argument in float32, if autocast on the CPU is on and would cast it for the composite."""
+    is_lower = matrix.dtype in (torch.bfloat16, torch.float16)
+    if is_lower and matrix.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        return matrix.float()
+    return matrix

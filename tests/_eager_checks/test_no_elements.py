@@ -91,3 +91,14 @@ def test_pools(name):
         expected = outcome(lambda x, *_: POOLS[name](x), shape, [0], 0)
         with fake_mode():
             assert outcome(lambda x, *_: POOLS[name](x), shape, [0], 0) == expected, shape
+
+
+@pytest.mark.parametrize("shifts", [1, (), (1, 2), (1,)])
+@pytest.mark.parametrize("dims", [(), 0, (0, 1), (1,)])
+def test_rolls(shifts, dims):
+    for shape in ((0,), (0, 3), (2, 0)):
+        if dims and len(shape) == 1 and dims != 0:
+            continue  # a dim out of range, which eager does not look at
+        expected = outcome(lambda x, *_: x.roll(shifts, dims), shape, [0], 0)
+        with fake_mode():
+            assert outcome(lambda x, *_: x.roll(shifts, dims), shape, [0], 0) == expected, shape

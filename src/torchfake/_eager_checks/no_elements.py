@@ -1,5 +1,5 @@
-"""Indices into a tensor without elements, and pools of it: each kernel refuses them in its own way,
-or accepts them.
+"""Indices into a tensor without elements, rolls of it, and pools of it: each kernel refuses them in its
+own way, or accepts them.
 
 Input: a call of such an operator. Output: the :class:`Condition` that eager accepts it. Invariant:
 eager itself is asked, of tensors that have no memory; indices of unknown value are taken to be 0,
@@ -23,14 +23,14 @@ _ASKED = frozenset(
     f"aten::{name}{end}"
     for name in ("index", "_unsafe_index", "index_put", "_unsafe_index_put", "_index_put_impl",
                  "index_select", "index_add", "index_copy", "index_fill", "index_reduce", "take",
-                 "put", "gather", "scatter", "scatter_add", "scatter_reduce", "embedding")
+                 "put", "gather", "scatter", "scatter_add", "scatter_reduce", "embedding", "roll")
     for end in ("", "_")
 ) | {"aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", "aten::grid_sampler_2d",
      "aten::grid_sampler_3d"}  # fmt: skip
 
 
 def has_no_elements(func: Any, args: Args) -> bool:
-    """Whether a call indexes or pools a tensor on the CPU that has no elements."""
+    """Whether a call indexes, rolls or pools a tensor on the CPU that has no elements."""
     if traits_of(func).packet not in _ASKED or not args:
         return False
     tensor = args[0]

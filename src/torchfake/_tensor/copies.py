@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -121,8 +122,19 @@ class FakeCopies:
             if tensor.layout not in SPARSE_LAYOUTS:
                 self.of(tensor)
         memo: dict[int, Any] = dict(self.by_tensor)
+        _copy_empty_dicts(module, memo)
         replace_replicas(module, memo)
         return copy.deepcopy(module, memo)
+
+
+def _copy_empty_dicts(module: torch.nn.Module, memo: dict[int, Any]) -> None:
+    """Fill the memo of a deep copy with the copies of empty dicts: a module has ten of them, for
+    hooks, and ``copy.deepcopy`` takes each through pickle's protocol.
+    """
+    for child in module.modules():
+        for value in vars(child).values():
+            if type(value) is OrderedDict and not (value or vars(value)):
+                memo.setdefault(id(value), OrderedDict())
 
 
 class OnOneDevice(torch.nn.Module):

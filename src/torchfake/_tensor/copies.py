@@ -122,19 +122,12 @@ class FakeCopies:
             if tensor.layout not in SPARSE_LAYOUTS:
                 self.of(tensor)
         memo: dict[int, Any] = dict(self.by_tensor)
-        _copy_empty_dicts(module, memo)
+        for child in module.modules():  # each has ten empty dicts, for hooks
+            for value in vars(child).values():
+                if type(value) is OrderedDict and not (value or vars(value)):
+                    memo.setdefault(id(value), OrderedDict())  # not through pickle's protocol
         replace_replicas(module, memo)
         return copy.deepcopy(module, memo)
-
-
-def _copy_empty_dicts(module: torch.nn.Module, memo: dict[int, Any]) -> None:
-    """Fill the memo of a deep copy with the copies of empty dicts: a module has ten of them, for
-    hooks, and ``copy.deepcopy`` takes each through pickle's protocol.
-    """
-    for child in module.modules():
-        for value in vars(child).values():
-            if type(value) is OrderedDict and not (value or vars(value)):
-                memo.setdefault(id(value), OrderedDict())
 
 
 class OnOneDevice(torch.nn.Module):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -121,6 +122,10 @@ class FakeCopies:
             if tensor.layout not in SPARSE_LAYOUTS:
                 self.of(tensor)
         memo: dict[int, Any] = dict(self.by_tensor)
+        for child in module.modules():  # each has ten empty dicts, for hooks
+            for value in vars(child).values():
+                if type(value) is OrderedDict and not (value or vars(value)):
+                    memo.setdefault(id(value), OrderedDict())  # not through pickle's protocol
         replace_replicas(module, memo)
         return copy.deepcopy(module, memo)
 

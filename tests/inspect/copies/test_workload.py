@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from torch import nn
 from tests.inspect.small_models import model_and_inputs
 from torchfake.errors import DeviceError
 from torchfake.inspect import estimate
+from torchfake.inspect.copies.workload import Workload
 
 
 def test_the_module_is_not_changed() -> None:
@@ -135,3 +137,19 @@ def test_mappings_that_are_not_iterated_over_their_keys() -> None:
     found = estimate(Holds(), Batch(x=torch.ones(2, 4)))
     assert found.peak.by_category["inputs"] == 32
     assert "inference in fp32 on cpu" in str(found)
+
+
+def test_empty_dicts_are_copied_like_all_others() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[0].kept = net[1].kept = shared = OrderedDict()
+    made = Workload(net).fake_copy().module
+    assert made[0].kept is made[1].kept
+    assert made[0].kept is not shared
+    hooks = "_forward_hooks", "_backward_hooks", "_state_dict_hooks"
+    for name in hooks:
+        each = [getattr(layer, name) for layer in (*net, *made)]
+        assert {type(one) for one in each} == {OrderedDict}
+        assert len({id(one) for one in each}) == 4
+    made[0].register_forward_hook(lambda *_: None)
+    assert not net[0]._forward_hooks
+    assert not made[1]._forward_hooks

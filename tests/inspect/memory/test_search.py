@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.inspect import small_models
 from tests.inspect.memory.sizes_run import runs_of
-from torchfake import CudaProfile, fake_mode
+from torchfake import CudaProfile, Serve, fake_mode
 from torchfake.inspect import Fits, estimate, fit
 from torchfake.inspect.memory import peaks as of_step
 from torchfake.inspect.memory.limited import Line
@@ -70,12 +71,72 @@ def test_the_sizes_beside_a_predicted_limit_are_run(monkeypatch: pytest.MonkeyPa
     ran = runs_of(monkeypatch)
     (fitted,) = fit(step(), CARDS[3])
     assert fitted.largest is not None
-    assert {fitted.largest, fitted.largest + 1} <= {*ran}
+    assert {fitted.largest, fitted.largest + 1} <= {*ran}  # scratch of sums is not on a line
     assert len(ran) < 10
     monkeypatch.setattr(Line, "is_straight", False)
     predicted = len(ran)
     assert fit(step(), CARDS[3])[0] == fitted
     assert len(ran) > 2 * predicted + 5
+
+
+class Grows(nn.Linear):
+    """A layer that keeps one tensor more from a size on."""
+
+    at = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        more = x * 2 if len(x) >= self.at else x
+        return super().forward(x) + more
+
+
+def test_a_limit_with_other_storages_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_mode():
+        net = Grows(4096, 4096)
+        given = estimate(net, torch.empty(8, 4096), optimizer="sgd")
+    net.at = 1 << 30
+    (plain,) = fit(given, CARDS[3])
+    assert plain.largest is not None
+    net.at = plain.largest - 2
+    ran = runs_of(monkeypatch)
+    (fitted,) = fit(given, CARDS[3])
+    assert fitted.largest is not None
+    assert fitted.largest < plain.largest
+    assert {fitted.largest, fitted.largest + 1} <= {*ran}
+
+
+def mixture() -> tuple[nn.Module, Any]:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=4, vocab_size=100,
+    )  # fmt: skip
+    return MixtralForCausalLM(config), small_models.llama()[1]
+
+
+@pytest.mark.parametrize("make", [small_models.llama, small_models.gpt2, mixture])
+@pytest.mark.parametrize("vary", ["batch", "users"])
+def test_a_predicted_limit_is_that_of_runs(
+    make: Any, vary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = make()
+    small = CARDS[0]._replace(total_memory=256 << 20)
+
+    def found() -> Any:
+        if vary == "users":
+            served = estimate(model, serve=Serve(64, 2), gpu=small, answer="typical")
+            return fit(served, small, vary="users", reserved_bytes=0)[0].to_dict()
+        trained = estimate(model, inputs, optimizer="adamw", gpu=small, answer="typical")
+        return fit(trained, small, reserved_bytes=0)[0].to_dict()
+
+    ran = runs_of(monkeypatch)
+    quick = found()
+    number = len(ran)
+    monkeypatch.setattr(Line, "is_through", lambda *_: False)
+    assert found() == quick
+    assert quick["largest"] + 1 in ran
+    assert number + (vary == "users") <= len(ran) - number  # scratch of sums is not on a line
 
 
 @pytest.mark.parametrize("told", [True, False])

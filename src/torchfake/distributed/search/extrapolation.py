@@ -17,7 +17,8 @@ from torchfake.distributed.parallelize.blocks import repeated_blocks
 from torchfake.distributed.search.measurements import Measured
 
 DEPTHS = (3, 4, 5)
-"""Numbers of layers to run. FSDP2 gathers one layer ahead: fewer have no typical middle layer."""
+"""Numbers of layers to run, the last only to find out whether memory grows linearly. FSDP2 gathers
+one layer ahead: fewer have no typical middle layer."""
 
 MARGIN = 0.12
 """Reserved bytes that are extrapolated differ from those of a run with all layers by at most this

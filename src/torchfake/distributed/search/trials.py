@@ -174,7 +174,7 @@ class Trials:
     def _taken(self, candidate: Candidate) -> Taken:
         if self._depths and self._depth is not None:
             layout = self._layout(candidate)._replace(micro_batch=0)
-            depths = self._depths[1:] if layout in self._linear else self._depths
+            depths = self._depths[:-1] if layout in self._linear else self._depths
             found = taken([self._measure(candidate, n) for n in depths], depths, self._depth)
             if found is not None:
                 self._linear.add(layout)
@@ -273,13 +273,13 @@ class Trials:
 
     def _may_pay(self, layout: Candidate, variant: Candidate) -> bool:
         """Whether steps wait for messages, and the permanent memory of the variant fits."""
-        depths = self._depths[-2:] or (None, None)
+        depths = self._depths[:2] or (None, None)
         try:
             before, after = (self._measure(layout, n) for n in depths)
         except InputsError:
             return False
         waits = after.exposed_seconds > _WORTH * (after.step_seconds or 0.0)
-        more = 0 if not self._depths else (self._depth or 0) - self._depths[-1]
+        more = 0 if depths[1] is None else (self._depth or 0) - depths[1]
 
         def whole(name: str) -> int:
             last: int = getattr(after, name)

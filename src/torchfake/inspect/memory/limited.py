@@ -1,13 +1,14 @@
 """What a step reserves on a GPU with limited memory: a step that ran, and one of another size.
 
-Input: estimates of a step. Output: bytes that the caching allocator reserves. Invariant: what is
-predicted for a size that was not run only chooses the sizes to run.
+Input: estimates of a step. Output: bytes that the caching allocator reserves. Invariant: a
+prediction for a size that was not run can be compared with what that size is found to take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -51,11 +52,18 @@ class Line(NamedTuple):
     @property
     def is_straight(self) -> bool:
         """Whether the storages are the same at both sizes."""
-        pairs = zip(self.found, self.others, strict=False)
-        return len(self.found) == len(self.others) and all(
-            _have_same_order(one, other)
-            for each, more in pairs
-            for one, other in zip(_tables(each), _tables(more), strict=True)
+        pairs = _pairs(self.found, self.others)
+        return pairs is not None and all(_have_same_order(*each) for each in pairs)
+
+    def is_through(self, size: int, ran: Sequence[Estimate]) -> bool:
+        """Whether a run at another size had the same storages, with exactly the predicted bytes."""
+        told, pairs = _pairs(self.found, self.others), _pairs(self.found, ran)
+        if told is None or pairs is None or not all(_have_same_order(*each) for each in pairs):
+            return False
+        both = zip(told, pairs, strict=True)
+        return all(
+            np.array_equal(self._at(size, one, other).num_bytes, at.num_bytes)
+            for (one, other), (_, at) in both
         )
 
     def fits(self, size: int, gpu: CudaProfile, usable_bytes: int) -> bool:
@@ -77,6 +85,16 @@ class Line(NamedTuple):
         growth = (other.num_bytes - one.num_bytes) * (size - self.size)
         num_bytes = one.num_bytes + growth // (self.other_size - self.size)
         return one._replace(num_bytes=np.maximum(num_bytes, 0))
+
+
+def _pairs(
+    found: Sequence[Estimate], others: Sequence[Estimate]
+) -> list[tuple[Lifetimes, Lifetimes]] | None:
+    """The tables of two sizes, in pairs; None if one has more of them."""
+    each, more = ([_tables(one) for one in rows] for rows in (found, others))
+    if list(map(len, each)) != list(map(len, more)):
+        return None
+    return list(zip(chain(*each), chain(*more), strict=True))
 
 
 def _tables(estimate: Estimate) -> list[Lifetimes]:

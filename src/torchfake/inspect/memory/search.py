@@ -1,7 +1,9 @@
 """The search for the largest size at which a step fits on a GPU.
 
 Input: the peaks of a step, a GPU. Output: the largest size whose peak fits. Invariant: that size
-and the next were run; what is predicted or interpolated only chooses the sizes to run.
+was run. The next was run too, or else the allocator was replayed with the bytes of its storages on
+lines through those of three sizes that were run, the answer among them. All other predictions only
+choose the sizes to run.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ class Search:
     """The search for the largest size that fits.
 
     Allocated bytes grow almost linearly with the size. If the step has the same storages at two
-    sizes, their bytes at other sizes are predicted, and replayed by the allocator: the sizes next
-    to the predicted limit are run. Otherwise the search begins where the line through the known
-    peaks reaches the limit (interpolation search). The caching allocator reserves somewhat more
-    than is allocated, so from there the search goes on in growing steps until they enclose the
-    answer (galloping), and then bisects. If a model does not run at a size, but at a multiple of
-    its given size next to it, only such multiples are tried from then on.
+    sizes, their bytes at other sizes are predicted, and replayed by the allocator. The largest size
+    that is predicted to fit is run; so is the next, unless the prediction was right to the byte.
+    Otherwise the search begins where the line through the known peaks reaches the limit
+    (interpolation search). The caching allocator reserves somewhat more than is allocated, so from
+    there the search goes on in growing steps until they enclose the answer (galloping), and then
+    bisects. If a model does not run at a size, but at a multiple of its given size next to it, only
+    such multiples are tried from then on.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Search:
         self.highest = highest  # the largest size to try
         self.multiple_of = multiple_of  # only multiples of this size are tried
         self._predicted: int | None = None  # the largest size that fits
+        self._by: Line | None = None  # what predicted it before it was run
         self._num_wrong = 0  # predictions that a run has contradicted
 
     def run(self) -> tuple[int, str]:
@@ -63,11 +67,22 @@ class Search:
         proposed = self._proposed()
         while True:
             low, high, limit = self._bounds()
+            if self._was_right(low):
+                return low, "memory"
             size = self._untried(low, high, next(proposed))
             if size is None:
                 return low, limit
             if self._peak(size) is None and self.multiple_of == 1 and self._runs_near(size, low):
                 self.multiple_of = self.size
+
+    def _was_right(self, low: int) -> bool:
+        """Whether the largest size that is known to fit was predicted, with the bytes that its
+        storages have. The prediction that the next size does not fit is then as good as a run.
+        """
+        if self._by is None or low != self._predicted:
+            return False
+        ran = self.peaks.estimates(self.peaks.measured(self.gpu)[low])
+        return self._by.is_through(low, ran)
 
     def _runs_near(self, size: int, low: int) -> bool:
         """Whether the model runs at a multiple of its given size near a size at which it does not:
@@ -95,13 +110,12 @@ class Search:
         failed = any(found is None for n, found in known.items() if n is not None and n > low)
         if high - low <= self.multiple_of or failed or self._num_wrong > _MOST_WRONG:
             return None
-        if (self._met() or 0) < _NEAR:  # the sizes next to it are few: runs take no longer
-            return None
         if self._predicted is None:
             line = self._line()
-            self._predicted = None if line is None else self._largest_on(line, low, high)
-        if self._predicted is None:
-            return None
+            if line is None:
+                return None
+            self._predicted = self._largest_on(line, low, high)
+            self._by = line if low < self._predicted < high - self.multiple_of else None
         if self._predicted > _FAR * low and high > self.highest:
             self._predicted = None  # the model may not run there: try a nearer size first
             return None

@@ -1,5 +1,5 @@
-"""Indices into a tensor without elements, rolls of it, and pools of it: each kernel refuses them in its
-own way, or accepts them.
+"""Indices into a tensor without elements, rolls of it, and pools of it: each kernel refuses them in
+its own way, or accepts them.
 
 Input: a call of such an operator. Output: the :class:`Condition` that eager accepts it. Invariant:
 eager itself is asked, of tensors that have no memory; indices of unknown value are taken to be 0,

@@ -52,7 +52,7 @@ def test_of_several_gpus() -> None:
         f"fits yes, on all 2 GPUs; {does}, batch 8 per GPU, global batch 8"
     )
     assert first_line(fit(large, "t4-16gb", "a100-40gb", vary=None)) == (
-        f"fits no, on none of the 2 GPUs; {does}, batch 1,500,000 per GPU, global batch "
+        f"fits no, on none of 2 GPUs; {does}, batch 1,500,000 per GPU, global batch "
         "1,500,000; on several GPUs: see torchfake plan"
     )
     some = fit(large, "t4-16gb", "b200-180gb", vary=None)

@@ -34,6 +34,14 @@ def test_of_an_estimate() -> None:
     assert "GiB) to spare" in first_line(found)
     assert f"<td>{first_line(found)[5:]}</td>" in found._repr_html_()
     assert first_line(estimate(model, inputs)).startswith("step ")
+    assumed = estimate(model, inputs, device="cuda")
+    assert first_line(assumed) == (
+        "step inference in fp32 on cuda:0, NVIDIA A100-SXM4-80GB, which is assumed: gpu= names "
+        "another; batch 2 per GPU, seq 16"
+    )
+    assert assumed.to_dict()["is_gpu_assumed"]
+    assert "which is assumed: gpu= names another" in assumed._repr_html_()
+    assert not estimate(model, inputs, gpu="a100-80gb").is_gpu_assumed
     decoded = estimate(model, inputs, decode=(8, 4), gpu="t4-16gb")
     assert first_line(decoded).endswith(
         "; generation in fp32, batch 2 per GPU, a prompt of 8, 4 new tokens"

@@ -46,7 +46,9 @@ def longest_text(workload: Workload, step: Step) -> int:
     if parts is None:
         return 0 if workload.program is not None else text_length(workload)
     config = getattr(workload.module, "config", None)
-    return max(parts) if getattr(config, "is_encoder_decoder", False) else sum(parts)
+    if getattr(config, "is_encoder_decoder", False):
+        return max(parts)
+    return sum(parts) - (step.decode is not None)  # the last new token is never read
 
 
 def text_length(workload: Workload) -> int:

@@ -91,3 +91,9 @@ def test_where_names_are_taken() -> None:
     assert [f.gpu for f in fits] == ["t4-16gb", "h100-80gb", "rtx4090-24gb"]
     with pytest.raises(DeviceError, match="fake_cuda='a100' may mean"), fake_mode(fake_cuda="a100"):
         pass
+
+
+@pytest.mark.parametrize("name", ["8xh100", "8 x H100", "8*h100-80gb", "h100x8"])
+def test_a_number_of_gpus_is_for_plan(name: str) -> None:
+    with pytest.raises(DeviceError, match="--gpus 8 --gpu h100-80gb"):
+        profile(name)

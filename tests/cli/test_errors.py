@@ -55,7 +55,7 @@ pytestmark = [
         ),
         (
             "models_here:Net --batch 1 --gpu 8xh100",
-            "--gpu='8xh100': there is no such GPU; did you mean h100-80gb?",
+            "h100-80gb. For 8 of them: torchfake plan TARGET --gpus 8 --gpu h100-80gb.",
         ),
         ("a/b/c", "'a/b/c' is not a target: no such folder or file; give the path of a config.js"),
         (

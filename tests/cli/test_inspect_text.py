@@ -133,7 +133,7 @@ def test_a_transformers_class(run):
     check_output(
         result,
         """\
-4.43B params | 17.7 GB (16.5 GiB) fp32 | smallest GPU for the weights: a10-24gb
+4.43B params | 17.7 GB (16.5 GiB) fp32 | smallest of 15 common GPUs for the weights: a10-24gb
 
 module                                                         parameters  % of total    bytes  tensors
 BlenderbotModel                                             4,427,151,360       100.0  17.7 GB

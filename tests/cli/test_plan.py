@@ -119,6 +119,8 @@ def test_a_search(run: Run) -> None:
     code, out, err = run("plan", *SMALL, *options)
     assert (code, err) == (0, "")
     assert out.startswith("fastest   2 GPUs, ")
+    counted = "training with adamw in mixed precision, global batch 2, seq 32"
+    assert out.splitlines()[0].endswith(f", on NVIDIA H100 80GB HBM3; {counted}")
     assert "parallelize" not in out
     code, shown, _ = run("plan", *SMALL, *options, "--code")
     assert code == 0

@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.conftest import check_output
+from torchfake import estimate, fake_mode
 from torchfake.cli.output import print_record
 from torchfake.inspect.records.record import Record
 
@@ -154,6 +156,18 @@ def test_every_answer_is_as_wide_as_the_terminal(on_terminal):
     assert re.search(r"(?m)^fits +yes: [^\n]*\n {20,}\S", shown)  # wrapped under itself
     _, shown, _ = on_terminal(80, "diff", target[0], "transformers:BertModel")
     assert shown.startswith("different: ")
+
+
+def test_a_path_that_is_too_long_stays_whole(monkeypatch):
+    with fake_mode():
+        found = estimate(torch.nn.Linear(8, 8), torch.empty(2, 8))
+    path = "/a" * 60
+    monkeypatch.setattr(type(found), "left_out", (f"what is in {path} is not run",))
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_record(found, as_json=False)
+    assert path in terminal.getvalue()
 
 
 def test_a_command_that_is_wrapped_can_be_pasted(on_terminal):

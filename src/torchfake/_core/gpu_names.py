@@ -16,6 +16,9 @@ from torchfake.errors import did_you_mean
 _SAME = {"h100sxm": "h100", "h100sxm5": "h100", "b300270gb": "b300288gb"}
 """Other names in use for profiles, and the names that they have here, plain."""
 
+_COUNTED = re.compile(r"(\d+)\s*[x*]\s*(\D.*)|(.+?)\s*[x*]\s*(\d+)", re.IGNORECASE)
+"""A number of GPUs, as in ``8xh100`` or ``h100 x 8``."""
+
 _VENDORS = r"^(nvidia|amd|geforce|instinct|tesla|radeon)+"
 
 
@@ -59,6 +62,16 @@ def _begins(plain: str) -> Callable[[str], bool]:
 
 
 def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
-    """``; did you mean A or B?`` with the keys closest to an unknown name; "" if none is close."""
+    """``; did you mean A or B?`` with the keys closest to an unknown name; "" if none is close. For
+    a number of GPUs, such as ``"8xh100"``, how to name them.
+    """
+    counted = _COUNTED.fullmatch(name.strip())
+    if counted is not None:
+        number, found = counted[1] or counted[4], keys_named(counted[2] or counted[3], names)
+        if len(found) == 1:
+            return (
+                f", a name is that of one GPU: {found[0]}. For {number} of them: torchfake plan "
+                f"TARGET --gpus {number} --gpu {found[0]}."
+            )
     by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
     return did_you_mean(_plain(name), by_spelling, by_spelling.__getitem__)

@@ -10,6 +10,7 @@ Files, in reading order:
     stdout      the output, written at the end and in one place
     options     the options that several commands take
     values      parsers of the text of options
+    wording     errors of Python functions in the words of the command line
     output      a record on stdout, an error on one line
     suggestions commands to try where nothing fits
     commands    inspect, fit, diff and init; the application of typer

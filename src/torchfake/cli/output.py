@@ -20,7 +20,8 @@ import torchfake
 from torchfake._core.gpu_profiles import named_profiles
 from torchfake.cli import interrupts
 from torchfake.cli.stdout import json_text, write_error
-from torchfake.errors import TorchFakeError, printable
+from torchfake.cli.wording import in_options
+from torchfake.errors import InputsError, MissingExtraError, TorchFakeError, printable
 
 
 def import_answers(gpus: Sequence[str] | None = None) -> None:
@@ -53,7 +54,10 @@ def errors_on_one_line(show_traceback: bool) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(interrupts.INTERRUPTED) from error
         is_ours = isinstance(error, (TorchFakeError, OSError))
-        write_error(f"error: {printable(str(error)) if is_ours else printable(_line_of(error))}\n")
+        text = str(error) if is_ours else _line_of(error)
+        if isinstance(error, (InputsError, MissingExtraError)):
+            text = in_options(text)
+        write_error(f"error: {printable(text)}\n")
         raise typer.Exit(2) from error
 
 
@@ -94,6 +98,7 @@ def _print(found: Any, as_json: bool, depth: int | None) -> None:
         code = getattr(found, "shown_code", None)  # its lines stay whole, to be pasted
         with shown_within(console.width):
             for part in renderables(found, console, depth=depth):
-                console.print(part, soft_wrap=str(part) == code)
+                is_wrapped = getattr(part, "no_wrap", None) is True
+                console.print(part, soft_wrap=is_wrapped or str(part) == code)
     else:
         print(plain_text(found, depth=depth))

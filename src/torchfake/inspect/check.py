@@ -20,14 +20,17 @@ from torchfake._core import arguments
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._torch import autograd
 from torchfake.errors import CheckError, TorchFakeError
+from torchfake.inspect.contents.positions import too_long
 from torchfake.inspect.copies.workload import FakeCopy, Workload, check_module, workload_of
 from torchfake.inspect.inputs.example_inputs import has_inputs
 from torchfake.inspect.inputs.given import (
+    SHORTER,
     Shape,
     inputs_given,
     lacks_arguments,
 )
 from torchfake.inspect.inputs.hints import inputs_needed
+from torchfake.inspect.inputs.resizing import text_length
 from torchfake.inspect.records.messages import answers_to_dict
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.records.tensor_specs import arguments_text, to_json, to_specs
@@ -211,6 +214,12 @@ class _Run(NamedTuple):
             return ""
         return f". No inputs were given: {remedy}"
 
+    def past_positions(self, error: Exception) -> str:
+        """Advice for the message, if the text is longer than the model's positions; else ""."""
+        w = self.workload
+        refusal = too_long(error, w.module, text_length(w), SHORTER)
+        return f"; {refusal}" if refusal else ""
+
     def check_error(self, error: Exception) -> CheckError:
         """The CheckError for an error, which describes the innermost known call that failed."""
         function, operator = (
@@ -229,7 +238,8 @@ class _Run(NamedTuple):
             + (f" called by {found.function}" if found.function and operator else "")
             + f": {' '.join(str(error).split()) or type(error).__name__}"
             + (f"; at {found.line}: {found.source}" if found.line else "")
-            + self.missing_inputs(error),
+            + self.missing_inputs(error)
+            + self.past_positions(error),
         )
         return found
 

@@ -1,4 +1,5 @@
-"""Commands that may fit where a step does not: smaller weights, adapters, other or more GPUs.
+"""Commands that may fit where a step does not: a smaller batch, fewer users, smaller weights,
+adapters, other or more GPUs.
 
 Input: a question, and the fits that answer it. Output: the fits with commands. Invariant: a command
 has all options of the user's that it can take; whether it fits is not known here.
@@ -15,9 +16,17 @@ import torch
 from torch import nn
 
 from torchfake._files.transformers_checkpoints import is_transformers_model
+from torchfake.inspect.inputs.resizing import BATCH
 from torchfake.inspect.memory import several_gpus
 from torchfake.inspect.memory.fit import Fits
 from torchfake.inspect.question import Question
+from torchfake.inspect.serve import PAGED, Serve
+
+PREFILL = 2048
+"""Tokens of a pass over long prompts, as in the help of ``--serve``."""
+
+_OF_WEIGHTS = ("parameters", "gradients", "optimizer state")
+"""What smaller weights and adapters make smaller."""
 
 
 def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question: Question) -> Fits:
@@ -29,13 +38,12 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
         dtype: the dtype that the user gave.
         question: the question.
     """
-    if fits.fits or question.serve is not None:
+    if fits.fits:
         return fits
     named = ",".join(fit.gpu for fit in fits)
     gpus = ["--gpu", named, *question.profiles_options] if question.gpus else []
     fitted = [
-        ["torchfake", "fit", *target, *words, *gpus]
-        for words in _smaller(fits.estimate.subject.module, dtype, question)
+        ["torchfake", "fit", *target, *words, *gpus] for words in _changed(fits, dtype, question)
     ]
     if question.trains:
         one_gpu, several = (*_planned(fits, target, question), "", "")[:2]
@@ -46,11 +54,61 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
     return replace(fits, next_commands=tuple(map(shlex.join, fitted)))
 
 
-def _smaller(module: nn.Module, dtype: str | None, question: Question) -> Iterator[list[str]]:
-    """The options of the same step with less memory for weights."""
+def _changed(fits: Fits, dtype: str | None, question: Question) -> Iterator[list[str]]:
+    """The options of the step with a smaller size, then with less memory for weights."""
+    for changed in _of_smaller_size(fits, question):
+        yield words_of(changed, dtype)
+    smaller = [*_smaller(fits, dtype, question)]
+    yield from smaller
+    serve = question.serve
+    if serve is not None and serve.cache == PAGED and serve.cache_dtype is None:
+        together = replace(serve, cache_dtype="fp8", prefill=serve.prefill or PREFILL)
+        yield from _smaller(fits, dtype, replace(question, serve=together))
+
+
+def _of_smaller_size(fits: Fits, question: Question) -> Iterator[Question]:
+    """The question with the largest batch, the most users or the longest context that fits; of
+    training, with as many micro-batches more as keep the global batch.
+    """
+    if question.serve is not None:
+        yield from (replace(question, serve=serve) for serve in _served(fits, question.serve))
+        return
+    largest = max((fit.largest or 0 for fit in fits if fit.vary == BATCH), default=0)
+    if question.batch is None or not 0 < largest < question.batch:
+        return
+    if not question.trains:
+        yield replace(question, batch=largest)
+        return
+    size = next(n for n in range(largest, 0, -1) if question.batch % n == 0)
+    number = question.accumulate * question.batch // size
+    yield replace(question, batch=size, accumulate=number)
+
+
+def _served(fits: Fits, serve: Serve) -> Iterator[Serve]:
+    """Smaller workloads: fewer users, a shorter context, prompts read in pieces, another cache."""
+    users = max((fit.users or 0 for fit in fits), default=0)
+    if 0 < users < serve.users:
+        yield replace(serve, users=users)
+    context = max((fit.context or 0 for fit in fits), default=0)
+    if 2 <= context < serve.context:
+        prompt = None if serve.prompt is None else min(serve.prompt, context - 1)
+        yield replace(serve, context=context, prompt=prompt)
+    if serve.prefill is None and serve.prompt_length > PREFILL:
+        yield replace(serve, prefill=PREFILL)
+    if serve.cache == PAGED and serve.cache_dtype is None:
+        yield replace(serve, cache_dtype="fp8")
+
+
+def _smaller(fits: Fits, dtype: str | None, question: Question) -> Iterator[list[str]]:
+    """The options of the same step with less memory for weights, if these are the reason."""
+    module = fits.estimate.subject.module
     if question.weights is not None:
         return
+    of_weights = sum(fits.shown.peak.by_category.get(name, 0) for name in _OF_WEIGHTS)
     if question.trains:
+        rest = fits.shown.peak_bytes - of_weights
+        if rest > max(fit.usable_bytes for fit in fits):
+            return
         if question.lora is None and _adapts(module):
             changed = replace(question, train=True, lora=16, weights="nf4")
             yield words_of(changed, dtype)
@@ -74,6 +132,7 @@ def words_of(question: Question, dtype: str | None) -> list[str]:
     sizes = {
         "--batch": question.batch,
         "--seq": question.seq,
+        "--serve": None if question.serve is None else question.serve.text,
         "--decode": None if question.decode is None else ",".join(map(str, question.decode)),
         "--optimizer": question.optimizer,
         "--autocast": question.autocast,

@@ -7,7 +7,9 @@ module is run on fakes, of given or generated inputs, after a check that it runs
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -20,9 +22,13 @@ from torchfake._core.gpu_profiles import (
 )
 from torchfake.errors import CheckError, InputsError, TorchFakeError, UnknownValueError
 from torchfake.inspect.check import check
+from torchfake.inspect.contents.positions import too_long
+from torchfake.inspect.copies.workload import workload_of
 from torchfake.inspect.dataflow.model_graph import graph_of
 from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
+from torchfake.inspect.inputs.given import SHORTER
 from torchfake.inspect.inputs.hints import inputs_advice
+from torchfake.inspect.inputs.resizing import text_length
 from torchfake.inspect.inputs.written import WrittenInputs
 from torchfake.inspect.memory.estimate import estimate
 from torchfake.inspect.memory.estimate_record import Estimate
@@ -96,20 +102,29 @@ def answer_or_advise(module: nn.Module, question: Question) -> dict[str, Any]:
 
 def _answer_served(module: nn.Module, question: Question, serve: Serve) -> dict[str, Any]:
     """The answers if the model is served, which needs no inputs."""
-    if question.trains or any((question.batch, question.seq, question.decode, question.inputs)):
-        raise InputsError(
-            "--serve says what is run: leave out --batch, --seq, --input, --decode, --train"
-        )
+    asked = {
+        "--batch": question.batch,
+        "--seq": question.seq,
+        "--input": question.inputs,
+        "--decode": question.decode,
+        "--train and its options": question.trains,
+    }
+    if named := [name for name, value in asked.items() if value]:
+        raise InputsError(f"--serve says what is run: leave out {', '.join(named)}")
     gpus = question.gpus
-    found = estimate(
-        module,
-        serve=serve,
-        weights=question.weights,
-        autocast=question.autocast,
-        gpu=gpus[0] if gpus else None,
-        answer=question.answer,
-        allocator=question.allocator,
-    )
+
+    def run(gpu: Any) -> Estimate:
+        return estimate(
+            module,
+            serve=serve,
+            weights=question.weights,
+            autocast=question.autocast,
+            gpu=gpu,
+            answer=question.answer,
+            allocator=question.allocator,
+        )
+
+    found = _on_any_gpu(run, question, gpus[0] if gpus else None)
     fits = None if gpus is None else fit(found, *gpus, vary=question.vary)
     return {"summary": summary(module), "estimate": found, "fits": fits}
 
@@ -142,6 +157,10 @@ def check_inputs(module: nn.Module, inputs: tuple[Any, ...], question: Question)
     try:
         check(module, *inputs, answer=question.answer)
     except CheckError as error:
+        cause = error.__cause__
+        length = text_length(workload_of(module, inputs))
+        if isinstance(cause, Exception) and (refusal := too_long(cause, module, length, SHORTER)):
+            raise InputsError(refusal) from error
         advice = ""
         if "index out of range in self" in str(error):
             advice = (
@@ -171,18 +190,24 @@ def inputs_for(module: nn.Module, question: Question) -> tuple[Any, ...]:
 def _estimate_on_any(
     module: nn.Module, inputs: tuple[Any, ...], question: Question, *, trains: bool
 ) -> Estimate:
-    """The estimate on the first GPU; of quantized weights, which are for some GPUs alone, on the
-    first one that they run on.
-    """
+    """The estimate of a step on all GPUs that run it alike, or on one: see :func:`_on_any_gpu`."""
     gpus = question.gpus
-    if question.weights is None or gpus is None:
-        alike = AlikeGpus(*named_profiles(gpus).values()) if gpus else None
-        return _estimate(module, inputs, question, alike, trains=trains)
-    *others, last = gpus or tuple(usual_profiles())
-    for gpu in others:
+    alike = AlikeGpus(*named_profiles(gpus).values()) if gpus else None
+    run = partial(_estimate, module, inputs, question, trains=trains)
+    return _on_any_gpu(run, question, alike)
+
+
+def _on_any_gpu(run: Callable[[Any], Estimate], question: Question, gpu: Any) -> Estimate:
+    """The estimate that `run` returns for `gpu`; of quantized weights, which are for some GPUs
+    alone, for the first GPU of the question that they run on.
+    """
+    if question.weights is None or question.gpus is None:
+        return run(gpu)
+    *others, last = question.gpus or tuple(usual_profiles())
+    for other in others:
         with contextlib.suppress(InputsError):
-            return _estimate(module, inputs, question, gpu, trains=trains)
-    return _estimate(module, inputs, question, last, trains=trains)
+            return run(other)
+    return run(last)
 
 
 def _estimate(

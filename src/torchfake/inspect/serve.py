@@ -110,6 +110,18 @@ class Serve:
             return self.cache
         return getattr(self.cache, "__name__", type(self.cache).__name__)
 
+    @property
+    def text(self) -> str:
+        """The workload as :func:`parse_serve` reads it."""
+        given = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "context" and getattr(self, field.name) != field.default
+        }
+        given |= {} if self.cache_dtype is None else {"cache_dtype": self.dtype_name}
+        parts = [f"{name}={value}" for name, value in given.items()]
+        return ",".join([str(self.context), *parts])
+
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, as a dict for JSON."""
         named = {"cache": self.cache_name, "cache_dtype": self.dtype_name}

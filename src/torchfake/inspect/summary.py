@@ -174,7 +174,7 @@ def summary(
     outputs: dict[str, Any] = {}
     for name, child in fake_copy.module.named_modules():
         child.register_forward_hook(partial(_record_output, outputs, name))
-    with inputs_explained(module, inputs):
+    with inputs_explained(workload, inputs):
         counted = count_flops(fake_copy)
     specs = to_specs(fake_copy.inputs)
     flops, uncounted = counted

@@ -212,6 +212,7 @@ def test_nothing_fits() -> None:
     assert {row.candidate.offload for row in found.rows} == {False, True}
     first = str(found).splitlines()[0]
     assert first.startswith(f"fastest  none of {len(found.rows)} layouts fits; the smallest ")
+    assert first.endswith("; training with adamw in mixed precision, global batch 2, seq 64")
 
 
 def test_bad_input() -> None:

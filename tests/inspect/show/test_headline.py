@@ -23,7 +23,10 @@ def test_a_small_model_needs_no_gpu_by_name() -> None:
 
 def test_gpus_are_those_with_room_for_the_weights_and_the_states() -> None:
     found = headline(summary(linear(1 << 15)))
-    assert found == "1.07B params | 4.29 GB (4.00 GiB) fp32 | smallest GPU for the weights: t4-16gb"
+    assert (
+        found
+        == "1.07B params | 4.29 GB (4.00 GiB) fp32 | smallest of 15 common GPUs for the weights: t4-16gb"
+    )
     text = str(summary(linear(1 << 15)))
     assert "\ntraining    AdamW in mixed precision holds 17.2 GB, before activations" in text
 

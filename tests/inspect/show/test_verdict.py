@@ -34,6 +34,14 @@ def test_of_an_estimate() -> None:
     assert "GiB) to spare" in first_line(found)
     assert f"<td>{first_line(found)[5:]}</td>" in found._repr_html_()
     assert first_line(estimate(model, inputs)).startswith("step ")
+    assumed = estimate(model, inputs, device="cuda")
+    assert first_line(assumed) == (
+        "step inference in fp32 on cuda:0, NVIDIA A100-SXM4-80GB, which is assumed: gpu= names "
+        "another; batch 2 per GPU, seq 16"
+    )
+    assert assumed.to_dict()["is_gpu_assumed"]
+    assert "which is assumed: gpu= names another" in assumed._repr_html_()
+    assert not estimate(model, inputs, gpu="a100-80gb").is_gpu_assumed
     decoded = estimate(model, inputs, decode=(8, 4), gpu="t4-16gb")
     assert first_line(decoded).endswith(
         "; generation in fp32, batch 2 per GPU, a prompt of 8, 4 new tokens"
@@ -52,7 +60,7 @@ def test_of_several_gpus() -> None:
         f"fits yes, on all 2 GPUs; {does}, batch 8 per GPU, global batch 8"
     )
     assert first_line(fit(large, "t4-16gb", "a100-40gb", vary=None)) == (
-        f"fits no, on none of the 2 GPUs; {does}, batch 1,500,000 per GPU, global batch "
+        f"fits no, on none of 2 GPUs; {does}, batch 1,500,000 per GPU, global batch "
         "1,500,000; on several GPUs: see torchfake plan"
     )
     some = fit(large, "t4-16gb", "b200-180gb", vary=None)

@@ -19,6 +19,7 @@ from torchfake.distributed.parallelize.data_parallel import STAGES
 from torchfake.distributed.search.candidates import Candidate, candidates
 from torchfake.distributed.search.extrapolation import MARGIN, Layers
 from torchfake.distributed.search.trials import Row, Trials
+from torchfake.distributed.target_plans.adapted import precision_for
 from torchfake.distributed.target_plans.target_plan import TargetPlan, plan_target
 from torchfake.errors import InputsError
 from torchfake.inspect.memory.small_heap import small_heap
@@ -39,6 +40,9 @@ class Search(Record):
     rows: tuple[Row, ...]
     fastest: TargetPlan | None  # the fastest layout on all GPUs that fits
     cheapest: TargetPlan | None  # a layout that fits on the fewest GPUs
+    optimizer: str = "adamw"
+    precision: str = "mixed"  # as for :class:`Strategy`
+    seq: int | None = None  # tokens of a sequence, if the inputs have any
 
     @property
     def shown_code(self) -> str:
@@ -74,6 +78,9 @@ class Search(Record):
             "gpu": self.gpu.name,
             "num_gpus": self.num_gpus,
             "batch": self.batch,
+            "optimizer": self.optimizer,
+            "precision": self.precision,
+            "seq": self.seq,
             "fits": self.fits,
             "verdict": self.verdict,
             "extrapolated_reserved_within": MARGIN,
@@ -166,7 +173,20 @@ def search_layouts(
         cheapest = tried.first_that_fits(fewest) or fastest
     by_candidate = {row.candidate: row for row in (*rows, *fewer)} | tried.whole
     found = tuple(by_candidate.values())
-    return Search(text, profile, gpus, batch, tried.usable_bytes, found, fastest, cheapest)
+    shown = fastest or cheapest
+    return Search(
+        text,
+        profile,
+        gpus,
+        batch,
+        tried.usable_bytes,
+        found,
+        fastest,
+        cheapest,
+        options.get("optimizer") or "adamw",
+        precision_for(options.get("precision"), options.get("weights"), options.get("lora")),
+        options.get("seq") if shown is None else shown.seq,
+    )
 
 
 def _tried_rows(

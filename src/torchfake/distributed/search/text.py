@@ -9,7 +9,7 @@ from torchfake.distributed.search.extrapolation import MARGIN
 from torchfake.distributed.search.search import Search
 from torchfake.distributed.search.trials import Row
 from torchfake.distributed.target_plans.target_plan import TargetPlan
-from torchfake.distributed.target_plans.text import rate_text
+from torchfake.distributed.target_plans.text import SHORT_PRECISIONS, rate_text
 from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
 from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.units import bytes_text, seconds_text
@@ -29,9 +29,12 @@ def _(found: Search, *, depth: int | None = None) -> str:
 def _answers(found: Search) -> list[tuple[str, str]]:
     lines = []
     if found.fastest is None:
-        lines.append(("fastest", f"none of {len(found.rows)} layouts fits{_nearest(found)}"))
+        lines.append(
+            ("fastest", f"none of {len(found.rows)} layouts fits{_nearest(found)}{_step(found)}")
+        )
     else:
-        lines.append(("fastest", _layout(found.fastest, found.usable_bytes)))
+        layout = _layout(found.fastest, found.usable_bytes)
+        lines.append(("fastest", f"{layout}{_step(found)}"))
     if found.cheapest is not None and found.cheapest is not found.fastest:
         lines.append(("cheapest", _layout(found.cheapest, found.usable_bytes)))
     if (shown := found.fastest or found.cheapest) is not None:
@@ -47,6 +50,15 @@ def _answers(found: Search) -> list[tuple[str, str]]:
     )
     lines.append(("below", below))
     return lines
+
+
+def _step(found: Search) -> str:
+    """The step that the layouts are for: ``, on h100-80gb; training with adamw in bf16, ...``."""
+    precision = SHORT_PRECISIONS.get(found.precision, found.precision)
+    does = "without an optimizer" if found.optimizer == "none" else f"with {found.optimizer}"
+    seq = "" if found.seq is None else f", seq {found.seq:,}"
+    counted = f"training {does} in {precision}, global batch {found.batch:,}{seq}"
+    return f", on {found.gpu.name}; {counted}"
 
 
 def _layout(found: TargetPlan, usable: int) -> str:

@@ -6,7 +6,8 @@ forward pass, or functions that create them. Invariant: such a function creates 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,34 @@ from torchfake.distributed.parallelize.context_parallel import (
     whole_sequences,
 )
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.errors import InputsError
+from torchfake.errors import InputsError, UnknownValueError
+from torchfake.inspect.contents.positions import too_long
 from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
+from torchfake.inspect.inputs.given import SHORTER
 from torchfake.inspect.inputs.hints import inputs_advice
 from torchfake.inspect.inputs.written import WrittenInputs, parse_input
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target
+
+
+@contextmanager
+def run_explained(module: nn.Module, seq: int | None, answer: Any) -> Iterator[None]:
+    """Context of a plan that explains what its errors do not: which option supplies values, and
+    that a text is longer than the positions that the model has learned.
+    """
+    try:
+        yield
+    except UnknownValueError as error:
+        if answer is not None:
+            raise
+        raise UnknownValueError(f"{error}, on the command line --answer typical") from error
+    except InputsError as error:
+        cause = error.__cause__
+        if not isinstance(cause, Exception):
+            raise
+        if refusal := too_long(cause, module, seq or 0, SHORTER):
+            raise InputsError(refusal) from error
+        raise
 
 
 def inputs_of(

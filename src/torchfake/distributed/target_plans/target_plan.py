@@ -29,11 +29,12 @@ from torchfake.distributed.target_plans.batch import Batch, batch_of, micro_batc
 from torchfake.distributed.target_plans.inputs import (
     inputs_and_target,
     inputs_of,
+    run_explained,
     split_inputs,
     written_batch,
 )
 from torchfake.distributed.target_plans.remedies import with_remedy
-from torchfake.errors import InputsError, UnknownValueError
+from torchfake.errors import InputsError
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.steps.step import NO_OPTIMIZER
@@ -250,7 +251,7 @@ def plan_target(
     num_run = sizes.accumulate if is_pipeline else min(sizes.accumulate, _MOST_RUN)
     if is_pipeline:
         given, goal = inputs_and_target(given, num_at_once)
-    try:
+    with run_explained(module, seq, answer):
         found = plan(
             partial(construct, target, dtype),
             **strategy.plan_options,
@@ -262,10 +263,6 @@ def plan_target(
             answer=answer,
             allocator=allocator,
         )
-    except UnknownValueError as error:
-        if answer is not None:
-            raise
-        raise UnknownValueError(f"{error}, on the command line --answer typical") from error
     planned = TargetPlan(
         target=text,
         strategy=strategy,

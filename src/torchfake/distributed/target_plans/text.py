@@ -20,7 +20,9 @@ _PRECISIONS = {
     "bf16": "all bfloat16",
     "fp32": "all float32",
 }
-_IN = {"mixed": "mixed precision"}
+SHORT_PRECISIONS = {"mixed": "mixed precision"}
+"""What a precision is called in a verdict, if not by its name."""
+
 _CHECKPOINTS = {
     "none": "all activations are kept",
     "selective": "each block keeps attention and every second matrix product",
@@ -43,7 +45,7 @@ ERROR = "on held-out published runs: median 5 %, nine in ten within 10 % (docs/t
 @plain_text.register
 def _(found: TargetPlan, *, depth: int | None = None) -> str:
     of_plan = plan_lines(found.plan)
-    precision = _IN.get(found.strategy.precision, found.strategy.precision)
+    precision = SHORT_PRECISIONS.get(found.strategy.precision, found.strategy.precision)
     verdict = verdict_on_plan(found.plan, batch_text(found.batch), precision)
     lines = answer_lines(found, verdict)
     lines += time_lines(found) + assumption_lines(found)

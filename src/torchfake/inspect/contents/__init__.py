@@ -6,6 +6,7 @@ the headers of checkpoints are read.
 In reading order:
 
     tree     a module as a tree, identical blocks folded into one
+    positions  how many positions a model has for a text
     experts  the parameters of a mixture of experts that are used for one token
     schemes  how libraries quantize the weight of a layer
     weights  the bytes of a model's weights, quantized

@@ -175,8 +175,9 @@ def graph_of(
             f"a graph needs a run, and {type(module).__name__} has no inputs: give them, or "
             "batch=, seq= or input_size="
         )
-    fake_copy = workload_of(module, inputs, device=device, gpu=gpu, answer=answer).fake_copy()
-    with inputs_explained(module, inputs):
+    workload = workload_of(module, inputs, device=device, gpu=gpu, answer=answer)
+    fake_copy = workload.fake_copy()
+    with inputs_explained(workload, inputs):
         recording = record(fake_copy)
     return _shown(recording, depth, functions, fold, fake_copy.answers)
 

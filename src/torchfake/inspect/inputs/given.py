@@ -15,11 +15,20 @@ from torch import nn
 
 from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError, TorchFakeError
+from torchfake.inspect.contents.positions import too_long
+from torchfake.inspect.copies.workload import Workload
 from torchfake.inspect.inputs.example_inputs import example_inputs, has_inputs
 from torchfake.inspect.inputs.hints import inputs_needed
+from torchfake.inspect.inputs.resizing import longest_text
 from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.steps.step import Step
 
 Shape = Sequence[int]
+
+FORWARD = Step("inference")
+
+SHORTER = "give at most seq={}"
+"""What to give in place of an input that is too long."""
 
 
 def inputs_given(
@@ -80,16 +89,31 @@ def lacks_arguments(error: BaseException) -> bool:
     return isinstance(error, TypeError) and " missing " in str(error)
 
 
+def remedy_of(step: Step) -> str:
+    """What to give in place of a text that is too long; "{}" stands for the positions."""
+    if step.serve is not None:
+        return "give serve= a context of at most {}"
+    return "give decode= at most {} tokens" if step.decode else SHORTER
+
+
 @contextmanager
-def inputs_explained(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[None]:
-    """Context of a run that explains errors caused by wrong inputs: none, a string, or a shape in
-    place of a tensor.
+def inputs_explained(
+    workload: Workload, inputs: tuple[Any, ...], step: Step = FORWARD
+) -> Iterator[None]:
+    """Context of a run that explains errors caused by wrong inputs: none, a string, a shape in
+    place of a tensor, or a text that is longer than the positions that the model has learned.
     """
+    module = workload.module
     try:
         yield
     except TorchFakeError:
         raise
     except Exception as error:
+        if refusal := too_long(error, module, longest_text(workload, step), remedy_of(step)):
+            raise InputsError(refusal) from error
+        if step.serve is not None:
+            name = type(module).__name__
+            raise InputsError(f"{name} cannot be served: {one_line(error)}") from error
         if not inputs and has_inputs(module):
             remedy = "write batch=1, which generates inputs, or give the inputs"
             raise InputsError(

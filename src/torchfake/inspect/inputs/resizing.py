@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import Workload, tensors_in
+from torchfake.inspect.steps.step import Step
 from torchfake.observe import FakeCopies
 
 BATCH, SEQ = "batch", "seq"
@@ -35,6 +36,27 @@ def size_of(workload: Workload, vary: str) -> int:
             return int(tensor.shape[dim])
     where = "first dimension" if vary == BATCH else "integer tensor [batch, seq, ...]"
     raise InputsError(f"no input has a {vary}: it would be the {where}")
+
+
+def longest_text(workload: Workload, step: Step) -> int:
+    """The tokens of the longest sequence in a step; 0 if it has none."""
+    parts = step.decode
+    if step.serve is not None:
+        parts = step.serve.prompt_length, step.serve.context - step.serve.prompt_length
+    if parts is None:
+        return 0 if workload.program is not None else text_length(workload)
+    config = getattr(workload.module, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        return max(parts)
+    return sum(parts) - (step.decode is not None)  # the last new token is never read
+
+
+def text_length(workload: Workload) -> int:
+    """The tokens of a sequence in the inputs; 0 if they have none."""
+    try:
+        return size_of(replace(workload, device=None), SEQ)
+    except InputsError:
+        return 0
 
 
 def resized(workload: Workload, vary: str, size: int) -> Workload:

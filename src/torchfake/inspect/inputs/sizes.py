@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
+
+from torchfake.inspect.contents.positions import table_sizes
 
 DEFAULT_SEQ = 128
 _POSITION_KEYS = (
@@ -128,17 +129,8 @@ class Sizes:
             return math.prod(shape)  # Reformer can be trained at this length only
         texts = [config for path, config in self.configs if _is_text_config(path)]
         limits = [_attribute(config, name) for config in texts for name in _POSITION_KEYS]
-        known = [
-            n for n in (*limits, *self._position_table_sizes()) if isinstance(n, int) and n > 0
-        ]
+        known = [n for n in (*limits, *table_sizes(self.model)) if isinstance(n, int) and n > 0]
         return min([DEFAULT_SEQ, *known])
-
-    def _position_table_sizes(self) -> Iterator[int]:
-        """The usable positions of tables of positions that begin after their padding index."""
-        for name, module in self.model.named_modules():
-            if isinstance(module, nn.Embedding) and "position" in name.rpartition(".")[2]:
-                if module.padding_idx is not None:
-                    yield module.num_embeddings - module.padding_idx - 1
 
     @property
     def text_shape(self) -> tuple[int, ...]:

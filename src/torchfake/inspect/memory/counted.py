@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._files.transformers_checkpoints import is_transformers_model
 from torchfake.errors import InputsError
+from torchfake.inspect.contents.positions import positions_of
 from torchfake.inspect.copies.workload import Workload, bytes_by_dtype
-from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
+from torchfake.inspect.inputs.resizing import BATCH, SEQ, longest_text, size_of
 from torchfake.inspect.records.units import main_dtype, short_name
 from torchfake.inspect.steps.step import Step
 
@@ -29,8 +29,9 @@ class Counted(NamedTuple):
     micro_batches: int  # forward passes on this device before the optimizer runs
     seq: int | None  # tokens of a sequence
     is_program: bool  # a step of the user's own: torchfake adds no optimizer
-    max_positions: int | None  # the model's max_position_embeddings, if the sequences are longer
+    max_positions: int | None  # of the model's config, if the sequences are longer
     positions: int  # the tokens of the longest sequence
+    positions_key: str  # the entry of the config that gives `max_positions`
 
     @property
     def does(self) -> str:
@@ -53,7 +54,7 @@ class Counted(NamedTuple):
         if self.max_positions is None:
             return ()
         return (
-            f"{self.positions:,} tokens are more than the model's max_position_embeddings, "
+            f"{self.positions:,} tokens are more than the model's {self.positions_key}, "
             f"{self.max_positions:,}",
         )
 
@@ -76,12 +77,8 @@ def counted_with(workload: Workload, step: Step) -> Counted:
     has_inputs = not is_program and step.serve is None
     batch = _size(workload, BATCH) if has_inputs else None
     seq = _size(workload, SEQ) if has_inputs and step.decode is None else None
-    positions = seq or 0
-    if step.serve is not None:
-        positions = step.serve.context
-    elif step.decode is not None:
-        positions = sum(step.decode)
-    most = max_positions(workload.module)
+    positions = longest_text(workload, step)
+    most = positions_of(workload.module)
     micro_batches = step.accumulate
     if step.training is not None:
         micro_batches = step.training.gradient_accumulation_steps
@@ -93,8 +90,9 @@ def counted_with(workload: Workload, step: Step) -> Counted:
         micro_batches=micro_batches,
         seq=seq,
         is_program=is_program,
-        max_positions=most if most is not None and positions > most else None,
+        max_positions=most.number if most is not None and positions > most.number else None,
         positions=positions,
+        positions_key="" if most is None else most.key,
     )
 
 
@@ -109,17 +107,6 @@ def _dtype_text(workload: Workload, step: Step) -> str | None:
     if step.training is not None and (step.training.bf16 or step.training.fp16):
         autocast = torch.bfloat16 if step.training.bf16 else torch.float16
     return text if autocast is None else f"{text} with autocast to {short_name(autocast)}"
-
-
-def max_positions(module: Any) -> int | None:
-    """The number of positions that the config of a transformers model gives; None if it gives none.
-
-    Sequences of a model without text, such as the patches of an image, have no such limit.
-    """
-    if not is_transformers_model(module):
-        return None
-    found = getattr(module.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else None
 
 
 def _size(workload: Workload, name: str) -> int | None:

@@ -178,7 +178,7 @@ def estimate(
     )
     if serve is not None:
         step = serving_step(serve, step, inputs)
-    with inputs_explained(module, inputs):
+    with inputs_explained(workload, inputs, step):
         return measure(workload if training is None else _of_batch(workload, training), step)
 
 

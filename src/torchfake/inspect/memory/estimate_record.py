@@ -115,6 +115,11 @@ class Estimate(ReservedMemory, Record):
         number = self.workspace_bytes // cublas_workspace_bytes(self.gpu)
         return number * cublas_workspace_bytes(gpu)
 
+    @property
+    def is_gpu_assumed(self) -> bool:
+        """Whether nobody has named `gpu`: torchfake's default stands for any CUDA device."""
+        return self.gpu is not None and self.subject.gpu is None
+
     @cached_property
     def left_out(self) -> tuple[str, ...]:
         """What a real run does or holds and the estimate leaves out, such as hooks of parameters,
@@ -263,6 +268,7 @@ class Estimate(ReservedMemory, Record):
             **self.counted.to_dict(),
             "device": self.device,
             "gpu": None if self.gpu is None else self.gpu.name,
+            **({"is_gpu_assumed": True} if self.is_gpu_assumed else {}),
             "peak_bytes": self.peak_bytes,
             "first_step_peak_bytes": self.first_step_peak_bytes,
             "peak": self.peak.to_dict(),

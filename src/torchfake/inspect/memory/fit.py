@@ -18,10 +18,10 @@ from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_profiles
 from torchfake._progress import progress
 from torchfake.errors import InputsError
+from torchfake.inspect.contents.positions import positions_of
 from torchfake.inspect.inputs.example_inputs import has_inputs
 from torchfake.inspect.inputs.hints import example_shape
 from torchfake.inspect.inputs.resizing import BATCH, SEQ
-from torchfake.inspect.memory.counted import max_positions
 from torchfake.inspect.memory.estimate import estimate as estimate_of
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit_record import RESERVED_BYTES as RESERVED_BYTES
@@ -242,7 +242,8 @@ def _with_context(found: Fit, gpu: CudaProfile, users: Peaks, contexts: Peaks) -
     """The fit with the longest context that fits."""
     serve = found.serve
     assert serve is not None
-    longest = max_positions(users.estimate.subject.module) or MAX_SIZE
+    positions = positions_of(users.estimate.subject.module)
+    longest = MAX_SIZE if positions is None else positions.number
     size = min(serve.context, longest)
     if size == serve.context:
         contexts.measured(gpu).setdefault(size, users.measured(gpu)[serve.users])

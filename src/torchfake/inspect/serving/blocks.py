@@ -61,7 +61,9 @@ def pages_of(fake_copy: FakeCopy, tracker: StorageTracker, serve: Serve, device:
 def _layers_after(fake_copy: FakeCopy, tracker: StorageTracker, length: int) -> list[Any]:
     loop = GreedyLoop(fake_copy, tracker, 1, length, cache=dynamic_cache(fake_copy.module))
     if loop.has_decoder:
-        raise InputsError("a paged cache is for decoders: give serve= cache='dynamic' or 'static'")
+        raise InputsError(
+            "a paged cache is for decoders: give serve= cache='dynamic' or cache='static'"
+        )
     loop.run(length)
     return layers_of(loop.cache)
 

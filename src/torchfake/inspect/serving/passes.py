@@ -12,6 +12,7 @@ import torch
 
 from torchfake._torch import autograd
 from torchfake.errors import InputsError
+from torchfake.inspect.contents.positions import positions_of, too_long
 from torchfake.inspect.copies.workload import FakeCopy
 from torchfake.inspect.serve import PAGED, Serve
 from torchfake.inspect.serving import blocks
@@ -22,7 +23,9 @@ from torchfake.inspect.steps.generation import GreedyLoop
 from torchfake.inspect.steps.module_tensors import register_all
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.steps.training import autocast_of
+from torchfake.inspect.storages.bounds_check import BoundsChecks
 from torchfake.inspect.storages.storage_tracker import StorageTracker
+from torchfake.observe import observing
 
 
 def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
@@ -35,13 +38,39 @@ def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> Ser
     assert serve is not None
     config_of(module)
     if "input_ids" not in GreedyLoop.names_of(module):
-        raise InputsError(f"{type(module).__name__} takes no input_ids, so it cannot be served")
+        raise InputsError(
+            f"{type(module).__name__} takes no input_ids, so it cannot be served: leave out serve= "
+            "for a forward pass, of batch= and seq="
+        )
     register_all(module, tracker)
     set_training(module, step.mode)
     with autograd.no_grad(), autocast_of(fake_copy, step):
+        if not step.pages:  # otherwise an earlier run has checked it
+            _check_positions(serve, fake_copy, tracker)
         if serve.cache == PAGED:
             return _serve_blocks(serve, fake_copy, tracker, step.pages)
         return _serve_cache(serve, fake_copy, tracker)
+
+
+def _check_positions(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker) -> None:
+    """Run a model whose config has fewer positions than the context on all tokens at once, which
+    fails if it has learned its positions: the passes of serving need not come to the last one.
+
+    Raises:
+        InputsError: if the model does not run on so many tokens.
+    """
+    module, prompt = fake_copy.module, serve.prompt_length
+    positions = positions_of(module)
+    if positions is None or serve.context <= positions.number:
+        return
+    loop = GreedyLoop(fake_copy, tracker, 1, prompt)
+    try:
+        with observing(BoundsChecks()):
+            loop.run(serve.context - loop.has_decoder * prompt)
+    except Exception as error:
+        remedy = "give serve= a context of at most {}"
+        if refusal := too_long(error, module, serve.context, remedy):
+            raise InputsError(refusal) from error
 
 
 def _serve_cache(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:

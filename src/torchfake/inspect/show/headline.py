@@ -28,7 +28,7 @@ moments, each in float32 (the same number as in ZeRO, Rajbhandari et al. 2020)."
 
 
 def headline(summary: Summary, quantized: Weights | None = None) -> str:
-    """``70.6B params | 141 GB (131 GiB) bf16 | smallest GPU for the weights: b200-180gb``."""
+    """``2.7B params | 10.8 GB fp32 | smallest of 15 common GPUs for the weights: t4-16gb``."""
     size = summary.tree.size
     parts = [f"{count_text(size.num_parameters)} params{_active(summary)}"]
     parts.append(f"{compared_bytes(size.parameter_bytes)}{_dtype(summary)}")
@@ -39,7 +39,10 @@ def headline(summary: Summary, quantized: Weights | None = None) -> str:
         of = "the weights" if quantized is None else f"the {quantized.scheme} weights"
         scheme = None if quantized is None else SCHEMES.get(quantized.scheme)
         needs = (0, 0) if scheme is None else scheme.least_capability
-        parts.append(f"smallest GPU for {of}: {gpus_for(held, needs)}")
+        found = gpus_for(held, needs)
+        among = usual_profiles()
+        which = f"smallest of {len(among)} common GPUs" if found in among else "GPUs"
+        parts.append(f"{which} for {of}: {found}")
     return " | ".join(parts)
 
 
@@ -87,7 +90,7 @@ def training_bytes(summary: Summary) -> int:
 
 
 def gpus_for(num_bytes: int, least_capability: tuple[int, int] = (0, 0)) -> str:
-    """The smallest GPU with room for so many bytes, or a number of GPUs.
+    """The smallest common GPU with room for so many bytes, or a number of GPUs.
 
     Args:
         num_bytes: the bytes.

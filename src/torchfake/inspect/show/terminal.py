@@ -102,8 +102,9 @@ def _tree(summary: Summary, console: Console, depth: int | None) -> Iterator[Ren
 
 
 def _lines(lines: list[tuple[str, str]]) -> Text:
+    """The lines, which are wrapped already: a path that is too long for the width stays whole."""
     parts = [((name, "bold"), text) for name, text in aligned_lines(lines)]
-    return Text("\n").join(Text.assemble(*part) for part in parts)
+    return Text("\n", no_wrap=True).join(Text.assemble(*part) for part in parts)
 
 
 def _unbounded(console: Console) -> ConsoleOptions:

@@ -219,6 +219,7 @@ def estimate_lines(estimate: Estimate, fit: Fit | None = None) -> list[tuple[str
     """The lines of an estimate, each a name and a text; `fit` is the verdict, if there is one."""
     peak = estimate.peak
     where = estimate.device if estimate.gpu is None else f"{estimate.device}, {estimate.gpu.name}"
+    where += ", which is assumed: gpu= names another" if estimate.is_gpu_assumed else ""
     lines = [("step", _step_text(estimate, where)), *_changed_lines(estimate.step)]
     lines += [] if estimate.loss is None else [("loss", loss_text(estimate.loss))]
     lines += [("warning", sentence) for sentence in estimate.counted.warnings]
@@ -259,8 +260,10 @@ def _changed_lines(step: Step) -> list[tuple[str, str]]:
 
 
 def _step_text(estimate: Estimate, where: str) -> str:
-    """The kind of step and its device; without a GPU, which has a verdict, also its sizes."""
-    if estimate.gpu is not None:
+    """The kind of step and its device; unless a GPU is named, which has a verdict,
+    also its sizes.
+    """
+    if estimate.subject.gpu is not None:
         return f"{estimate.counted.does} on {where}"
     does, _, sizes = counted_text(estimate).partition(", ")
     return f"{does} on {where}" + (f"; {sizes}" if sizes else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.inspect.contents.weights import WeightsFit
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit
@@ -48,28 +49,36 @@ def verdict_on_several(
     remedy = "" if is_of_mesh else _remedy(fits, estimate)
     counted = counted_text(estimate, batch_of_rank(estimate) if is_of_mesh else None)
     number = len(fits) + len(refused)
+    gpus = _several_gpus([*refused, *(fit.gpu for fit in fits)])
     if number == 1:
         return f"{verdict_text(fits[0], counted)}{remedy}"
     names = _names(fits)
     if not names:
-        return f"no, on none of the {number} GPUs; {counted}{remedy}"
+        return f"no, on none of {gpus}; {counted}{remedy}"
     is_tight = not any(fit.verdict == "yes" for fit in fits)
     answer = "tight" if is_tight else "yes"
     if len(names) == number and not any(fit.verdict == "tight" for fit in fits):
-        return f"yes, on all {number} GPUs; {counted}"
-    return f"{answer}, on {len(names)} of {number} GPUs: {', '.join(names)}; {counted}"
+        return f"yes, on all {gpus}; {counted}"
+    return f"{answer}, on {len(names)} of {gpus}: {', '.join(names)}; {counted}"
 
 
 def weights_verdict(fits: Sequence[WeightsFit]) -> str:
     """The verdict on weights alone: ``yes for the weights alone, on 1 of 2 GPUs: ...``."""
     names = _names(fits)
+    gpus = _several_gpus([fit.gpu for fit in fits])
     if not names:
-        where = fits[0].gpu if len(fits) == 1 else f"none of the {len(fits)} GPUs"
+        where = fits[0].gpu if len(fits) == 1 else f"none of {gpus}"
         return f"no, on {where}: not even the weights alone"
     answer = "yes" if any(fit.verdict == "yes" for fit in fits) else "tight"
-    of_several = f"{len(names)} of {len(fits)} GPUs: {', '.join(names)}"
+    of_several = f"{len(names)} of {gpus}: {', '.join(names)}"
     where = fits[0].gpu if len(fits) == 1 else of_several
     return f"{answer} for the weights alone, on {where}; no step was run"
+
+
+def _several_gpus(names: Sequence[str]) -> str:
+    """The number of GPUs; those that are tried if none is named are called common ones."""
+    is_usual = {*names} == {*usual_profiles()}
+    return f"{len(names)} {'common ' * is_usual}GPUs"
 
 
 def _names(fits: Sequence[Fit] | Sequence[WeightsFit]) -> list[str]:

@@ -33,7 +33,10 @@ def _token_ids(fake_copy: FakeCopy) -> Any:
     found: Any = fake_copy.kwargs.get("input_ids", fake_copy.args[0] if fake_copy.args else None)
     is_tensor = isinstance(found, torch.Tensor)
     if not is_tensor or found.is_floating_point() or found.dim() != 2:
-        raise InputsError("decode= needs a model of input_ids [batch, tokens]: give them as inputs")
+        raise InputsError(
+            f"decode= needs input_ids [batch, tokens], and {type(fake_copy.module).__name__} is "
+            "run on other inputs: leave it out for a forward pass, of batch= and seq="
+        )
     return found
 
 
@@ -81,7 +84,7 @@ class GreedyLoop:
         tracker.register([("", t) for t in tensors_in(inputs)], "inputs")
         with tracker.active():
             output = self.module(**inputs)
-            cache = _cache(output, self._cache_name)
+            cache = self._cache_of(output)
             tracker.recategorize([("", t) for t in tensors_in(cache)], "kv cache")
             tracker.end_forward()
             tracker.end_step()
@@ -138,9 +141,19 @@ class GreedyLoop:
         return {"decoder_input_ids": self._ids(length), **found}
 
     def _keep(self, output: Any) -> None:
-        self.cache = _cache(output, self._cache_name)
+        self.cache = self._cache_of(output)
         if self.has_decoder:
             self.encoded = output.encoder_last_hidden_state
+
+    def _cache_of(self, output: Any) -> Any:
+        cache = getattr(output, self._cache_name, None)
+        if cache is None:
+            raise InputsError(
+                f"{type(self.module).__name__} gives no {self._cache_name} of keys and values, so "
+                "it generates no tokens: leave out serve= and decode= for a forward pass, of "
+                "batch= and seq="
+            )
+        return cache
 
     def _ids(self, length: int) -> torch.Tensor:
         return torch.zeros(self.batch, length, dtype=self._dtype, device=self._device)
@@ -165,10 +178,3 @@ def _cuts(cache: Any) -> bool:
     """
     layers = getattr(cache, "layers", None) or (None,)
     return any(getattr(x, "is_sliding", True) or hasattr(x, "conv_states") for x in layers)
-
-
-def _cache(output: Any, name: str) -> Any:
-    cache = getattr(output, name, None)
-    if cache is None:
-        raise InputsError(f"the model gives no {name}: there is no cache to track")
-    return cache

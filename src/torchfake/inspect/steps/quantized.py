@@ -97,8 +97,16 @@ def quantize(module: nn.Module, name: str, *, shards: bool = False) -> nn.Module
         raise InputsError(f"{type(module).__name__} has no layers that weights={name!r} quantizes")
     try:
         return _QUANTIZERS[name](library, module, layers, shards)
-    except (ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        raise InputsError(f"weights={name!r}: {scheme.package} says: {one_line(error)}") from error
+    except (
+        AssertionError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError
+    ) as error:  # fmt: skip
+        says = one_line(error)
+        remedy = (
+            "; build the model with dtype=bfloat16"
+            if "bfloat16" in says and "float32" in says
+            else ""
+        )
+        raise InputsError(f"weights={name!r}: {scheme.package} says: {says}{remedy}") from error
 
 
 def _library(name: str, scheme: Scheme) -> Any:

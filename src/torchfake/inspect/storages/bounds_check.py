@@ -10,10 +10,21 @@ from typing import Any
 
 import torch
 
-from torchfake.observe import known_value, no_mode
+from torchfake.observe import Observer, known_value, no_mode
 
 LOOKUP = torch.ops.aten.embedding.default
 """The operator whose indices are checked; its arguments are the table and the indices."""
+
+
+class BoundsChecks(Observer):
+    """Checks the lookups of a run that is not tracked."""
+
+    sees_storages = False
+
+    def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is LOOKUP:
+            check_indices(args)
+        return run(func, types, args, kwargs)
 
 
 def check_indices(args: tuple[Any, ...]) -> None:

@@ -1,0 +1,73 @@
+"""What is suggested where the answer is no: it was run, and fits."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from torchfake.inspect.serve import Serve, parse_serve
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("folder")]
+
+LLAMA = (
+    "transformers:LlamaForCausalLM", "-c", "num_hidden_layers=2", "-c", "hidden_size=2048", "-c",
+    "max_position_embeddings=1048576",
+)  # fmt: skip
+
+
+def suggested(out):
+    """The commands below the verdict, as words."""
+    found = re.search(r"\nnext +((?:torchfake .*\n +)*torchfake .*)\n", out)
+    return [shlex.split(line.strip())[1:] for line in found[1].splitlines()]
+
+
+def test_training_takes_micro_batches_for_the_same_global_batch(run):
+    options = ("--train", "--gpu", "t4", "--batch", "8192", "--seq", "64")
+    code, out, _ = run("fit", *LLAMA, "-c", "vocab_size=500", *options)
+    assert code == 1
+    words = suggested(out)[0]
+    batch, number = (int(words[words.index(n) + 1]) for n in ("--batch", "--accumulate"))
+    assert batch * number == 8192
+    assert run(*words)[0] == 0
+    assert not any("nf4" in words for words in suggested(out))  # activations are the reason
+
+
+def test_a_batch_of_inference_is_the_largest_that_fits(run):
+    options = ("--gpu", "t4", "--batch", "65536", "--seq", "64")
+    code, out, _ = run("fit", *LLAMA, *options)
+    assert code == 1
+    words = suggested(out)[0]
+    assert run(*words)[0] == 0
+    i = words.index("--batch") + 1
+    words[i] = str(int(words[i]) + 1)
+    assert run(*words)[0] == 1
+
+
+def test_a_server_takes_fewer_users_or_shorter_contexts(run):
+    code, out, _ = run("fit", *LLAMA, "--gpu", "t4", "--serve", "30000,users=64")
+    assert code == 1
+    found = suggested(out)
+    workloads = [parse_serve(words[words.index("--serve") + 1]) for words in found]
+    assert any(serve.users < 64 and serve.context == 30_000 for serve in workloads)
+    assert any(serve.users == 64 and serve.context < 30_000 for serve in workloads)
+    assert all(run(*words)[0] == 0 for words in found)
+
+
+def test_long_prompts_are_read_in_pieces(run):
+    code, out, _ = run("fit", *LLAMA, "--gpu", "t4", "--serve", "200000", "--vary", "none")
+    assert code == 1
+    assert any("200000,prefill=2048" in words for words in suggested(out))
+
+
+@pytest.mark.parametrize(
+    "serve",
+    [
+        Serve(9),
+        Serve(9, users=3, prompt=4, cache="static"),
+        Serve(99, cache_dtype="fp8", prefill=7),
+    ],
+)
+def test_the_text_of_a_workload_is_read_back(serve):
+    assert parse_serve(serve.text) == serve

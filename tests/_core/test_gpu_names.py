@@ -93,7 +93,7 @@ def test_where_names_are_taken() -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["8xh100", "8 x H100", "8*h100-80gb", "h100x8"])
+@pytest.mark.parametrize("name", ["8xh100", "8 x H100", "8*h100-80gb", "h100x8", "h100:8"])
 def test_a_number_of_gpus_is_for_plan(name: str) -> None:
     with pytest.raises(DeviceError, match="--gpus 8 --gpu h100-80gb"):
         profile(name)

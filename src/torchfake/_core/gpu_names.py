@@ -16,8 +16,8 @@ from torchfake.errors import did_you_mean
 _SAME = {"h100sxm": "h100", "h100sxm5": "h100", "b300270gb": "b300288gb"}
 """Other names in use for profiles, and the names that they have here, plain."""
 
-_COUNTED = re.compile(r"(\d+)\s*[x*]\s*(\D.*)|(.+?)\s*[x*]\s*(\d+)", re.IGNORECASE)
-"""A number of GPUs, as in ``8xh100`` or ``h100 x 8``."""
+_COUNTED = re.compile(r"(\d+)\s*[x*:]\s*(\D.*)|(.+?)\s*[x*:]\s*(\d+)", re.IGNORECASE)
+"""A number of GPUs, as in ``8xh100``, ``h100 x 8`` or ``h100:8``."""
 
 _VENDORS = r"^(nvidia|amd|geforce|instinct|tesla|radeon)+"
 
@@ -45,7 +45,7 @@ def keys_named(name: str, names: Mapping[str, str]) -> tuple[str, ...]:
         names: The drivers' names of all profiles, by key.
     """
     plain = _SAME.get(_plain(name), _plain(name))
-    if not plain:
+    if not plain or ":" in name:  # "h100:8" is no prefix of h100-80gb
         return ()
     spellings = {key: _spellings(key, names[key]) for key in names}
     exact = tuple(key for key in names if plain in spellings[key])

@@ -163,10 +163,17 @@ def test_eager_refuses_attention_of_five_dims():
     assert difference(case) is None
 
 
-def test_eager_refuses_group_norm_of_other_sizes():
+def test_eager_refuses_group_norm_of_other_sizes_and_groups():
     x, weight, bias = floats(2, 4, 3), floats(4), floats(4)
-    for given in ((9, 4, 3), (2, 6, 2), (2, 2, 6)):
-        arguments = (x, weight, bias, *given, 2, 1e-5)
+    for given in (
+        (9, 4, 3, 2),
+        (2, 6, 2, 2),
+        (2, 2, 6, 2),
+        (2, 4, 3, 0),
+        (2, 4, 3, -1),
+        (2, 4, 3, 3),
+    ):
+        arguments = (x, weight, bias, *given, 1e-5)
         case = Case("group norm", 0, "", "", lambda: torch.native_group_norm, (arguments, {}))
         assert isinstance(eager_outcome(case), RuntimeError)
         assert difference(case) is None

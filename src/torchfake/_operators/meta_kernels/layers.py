@@ -215,6 +215,14 @@ def group_norm(
         input.numel() in (0, batch * channels * area),
         lambda: "Expected X.numel() == N * C * HxW to be true, but got false.",
     )
+    torch._check(groups > 0, lambda: f"Expected num groups to be greater than 0, got {groups}")
+    torch._check(
+        channels % groups == 0,
+        lambda: (
+            "Expected number of channels in input to be divisible by num_groups, but got input of "
+            f"shape {list(input.shape)} and num_groups={groups}"
+        ),
+    )
     checked = input.new_empty((batch, channels, area) if input.numel() else input.shape)
     args = checked, weight, bias, *sizes
     cpp_metadata.compose_below_autograd(aten.native_group_norm.default, args, {})  # the checks

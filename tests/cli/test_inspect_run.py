@@ -81,13 +81,16 @@ def test_html(run: Run, tmp_path: Path) -> None:
         (("inspect", *SMALL, "--optimizer", "adamz"), "torch.optim has no 'adamz'"),
         (("inspect", *SMALL, "--autocast", "bf17"), "there is no dtype 'bf17'"),
         (("inspect", *SMALL, "--decode", "3"), "is not PROMPT,NEW"),
-        (("inspect", *SMALL, "--decode", "3,4", "--train"), "decode= is inference"),
+        (
+            ("inspect", *SMALL, "--decode", "3,4", "--train"),
+            "--decode is inference: leave out --optimizer and --train",
+        ),
         (("fit", *SMALL, "--gpu", "h1000"), "did you mean h100-80gb?"),
-        (("fit", *SMALL, "--vary", "depth"), "vary='depth' is not"),
+        (("fit", *SMALL, "--vary", "depth"), "--vary depth is not 'batch', 'seq' or none"),
         (("fit", *SMALL, "--profiles", "none.toml"), "none.toml could not be read"),
         (
             ("inspect", "transformers:GPT2LMHeadModel", "-c", "n_layer=1", "--seq", "1025"),
-            "in transformer.wpe (Embedding)",
+            "GPT2LMHeadModel has learned 1,024 positions, and does not run on 1,025 tokens",
         ),
     ],
 )

@@ -23,6 +23,8 @@ _VALUE = r"""(?:(["'])(?P<quoted>[^"']*)["']|\((?P<several>[^)]*)\)|(?P<bare>[^\
 _ARGUMENT = re.compile(rf"""(?<![-\w.'"])(?P<name>{"|".join(_OPTIONS)})={_VALUE}""")
 _PART = re.compile(rf"""\b({_PARTS})=["']([^"']*)["']""")
 
+_WORDS = {"mode='training'": "--train", ", loss= and mode=": " and --train", "or None": "or none"}
+
 _SAID = "on the command line"
 """In the text of an error, the beginning of the options that it names itself."""
 
@@ -35,7 +37,8 @@ def in_options(text: str) -> str:
     """
     if _SAID in text:
         return text
-    text = text.replace("mode='training'", "--train")
+    for python, option in _WORDS.items():
+        text = text.replace(python, option)
     return _PART.sub(r"\1=\2", _ARGUMENT.sub(_option, text))
 
 

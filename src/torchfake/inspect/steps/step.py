@@ -152,7 +152,7 @@ def serving_step(serve: Serve, step: Step, inputs: tuple[Any, ...]) -> Step:
     if inputs:
         raise InputsError("serve= makes the token ids itself: leave out the inputs")
     if step.mode != "inference":
-        raise InputsError("serve= is inference: leave out optimizer=, loss=, mode= and decode=")
+        raise InputsError("serve= is inference: leave out optimizer=, decode=, loss= and mode=")
     return replace(step, mode="serving", serve=serve)
 
 

@@ -111,6 +111,14 @@ def test_traceback(run):
     [
         ("inspect", "Missing argument 'TARGET'"),
         ("inspect models_here:Net --depht 1", "No such option: --depht (Possible options: --dept"),
+        (
+            "fit models_here:Net --gpus 8",
+            "No such option: --gpus of torchfake fit; torchfake plan has it\n",
+        ),
+        (
+            "plan models_here:Net --train",
+            "--train of torchfake plan; torchfake inspect and torchfake fit have it\n",
+        ),
         ("inspect models_here:Net --depth -1", "Invalid value for '--depth'"),
         ("inspct models_here:Net", "No such command 'inspct'. Did you mean 'inspect'"),
         ("models_here:Net", "No such command 'models_here:Net'."),

@@ -1,13 +1,15 @@
-"""Errors of the Python functions in the words of the command line.
+"""Errors in the words of the command line.
 
-Input: the text of an error, which names arguments of Python functions. Output: the text with the
-options of the command line in their place. Invariant: only arguments that are options too change;
-text that names options already is left alone.
+Input: the text of an error, which names arguments of Python functions; typer's error about an
+option that a command lacks. Output: the text with the options of the command line in their place;
+the error with the commands that have the option. Invariant: only arguments that are options too
+change; text that names options already is left alone.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _OPTIONS = (
     "accumulate", "allocator", "answer", "autocast", "batch", "checkpoint", "decode", "dtype",
@@ -43,3 +45,23 @@ def _option(found: re.Match[str]) -> str:
     option = f"--{found['name'].replace('_', '-')}"
     value = found["quoted"] or found["several"] or found["bare"] or ""
     return option if value in ("", "True") else f"{option} {value.replace(', ', ',')}"
+
+
+def name_commands_with_option(error: Any) -> None:
+    """Let typer's error about an option that a command lacks name the commands that have it.
+
+    Typer's own suggestions, of options that are written alike, stay where no command has it.
+    """
+    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    group = None if context is None or context.parent is None else context.parent.command
+    if option is None or not hasattr(error, "possibilities") or group is None:
+        return
+    having = [
+        f"torchfake {name}"
+        for name, command in group.commands.items()
+        if any(option in parameter.opts for parameter in command.params)
+    ]
+    if having:
+        have = "has" if len(having) == 1 else "have"
+        error.message += f" of torchfake {context.command.name}; {' and '.join(having)} {have} it"
+        error.possibilities = None

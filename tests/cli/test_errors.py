@@ -87,7 +87,10 @@ pytestmark = [
         ("models_here:leaves", "leaves could not be built: SystemExit: 0"),
         ("models_here:Net -c width=-1", "Net could not be built: RuntimeError: "),
         ("models_here:Net --device tpu", "there is no device 'tpu'; give cpu, cuda or cuda:N"),
-        ("models_here:Net --dtype int8", "a model cannot be built as int8: give a floating point"),
+        (
+            "models_here:Net --dtype int8",
+            "a model cannot be built as int8: give a floating point dtype; on the command line --",
+        ),
     ],
 )
 def test_one_line_and_exit_code_2(run, arguments, said, monkeypatch):

@@ -44,6 +44,7 @@ def in_options(text: str) -> str:
 def _option(found: re.Match[str]) -> str:
     option = f"--{found['name'].replace('_', '-')}"
     value = found["quoted"] or found["several"] or found["bare"] or ""
+    value = "none" if value == "None" else value
     return option if value in ("", "True") else f"{option} {value.replace(', ', ',')}"
 
 
@@ -52,13 +53,14 @@ def name_commands_with_option(error: Any) -> None:
 
     Typer's own suggestions, of options that are written alike, stay where no command has it.
     """
-    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    group = None if context is None or context.parent is None else context.parent.command
-    if option is None or not hasattr(error, "possibilities") or group is None:
+    option: Any = getattr(error, "option_name", None)
+    context: Any = getattr(error, "ctx", None)
+    is_unknown = option is not None and hasattr(error, "possibilities")
+    if not is_unknown or getattr(context, "parent", None) is None:
         return
     having = [
         f"torchfake {name}"
-        for name, command in group.commands.items()
+        for name, command in context.parent.command.commands.items()
         if any(option in parameter.opts for parameter in command.params)
     ]
     if having:

@@ -4,7 +4,8 @@ Input: the commands of a step, as they ran on a GPU. Output: a :class:`SlowProdu
 Invariant: only the operators that ran are counted; nothing is run again.
 
 PyTorch computes matrix products of float32 without TF32 by default, and GPUs older than Ampere have
-no tensor cores for bfloat16. Convolutions of float32 use TF32, so they are not counted.
+no tensor cores for bfloat16. Convolutions are not counted: from Ampere on, those of float32 use
+TF32.
 """
 
 from __future__ import annotations

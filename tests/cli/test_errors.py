@@ -87,7 +87,10 @@ pytestmark = [
         ("models_here:leaves", "leaves could not be built: SystemExit: 0"),
         ("models_here:Net -c width=-1", "Net could not be built: RuntimeError: "),
         ("models_here:Net --device tpu", "there is no device 'tpu'; give cpu, cuda or cuda:N"),
-        ("models_here:Net --dtype int8", "a model cannot be built as int8: give a floating point"),
+        (
+            "models_here:Net --dtype int8",
+            "a model cannot be built as int8: give a floating point dtype; on the command line --",
+        ),
     ],
 )
 def test_one_line_and_exit_code_2(run, arguments, said, monkeypatch):
@@ -111,6 +114,14 @@ def test_traceback(run):
     [
         ("inspect", "Missing argument 'TARGET'"),
         ("inspect models_here:Net --depht 1", "No such option: --depht (Possible options: --dept"),
+        (
+            "fit models_here:Net --gpus 8",
+            "No such option: --gpus of torchfake fit; torchfake plan has it\n",
+        ),
+        (
+            "plan models_here:Net --train",
+            "--train of torchfake plan; torchfake inspect and torchfake fit have it\n",
+        ),
         ("inspect models_here:Net --depth -1", "Invalid value for '--depth'"),
         ("inspct models_here:Net", "No such command 'inspct'. Did you mean 'inspect'"),
         ("models_here:Net", "No such command 'models_here:Net'."),

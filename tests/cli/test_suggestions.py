@@ -45,6 +45,15 @@ def test_a_batch_of_inference_is_the_largest_that_fits(run):
     assert run(*words)[0] == 1
 
 
+def test_without_a_search_a_batch_that_was_run_is_suggested(run):
+    options = ("--gpu", "t4", "--batch", "65536", "--seq", "64", "--vary", "none")
+    code, out, _ = run("fit", *LLAMA, *options)
+    assert code == 1
+    words = suggested(out)[0]
+    assert int(words[words.index("--batch") + 1]) > 100
+    assert run(*words, "--vary", "none")[0] == 0
+
+
 def test_a_server_takes_fewer_users_or_shorter_contexts(run):
     code, out, _ = run("fit", *LLAMA, "--gpu", "t4", "--serve", "30000,users=64")
     assert code == 1

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fol
         ("give serve= cache='dynamic'", "give --serve cache=dynamic"),
         ("keep_gradients=True is", "--keep-gradients is"),
         ("micro_batch=3 and", "--micro-batch 3 and"),
+        ("give vary='seq' or vary=None", "give --vary seq or --vary none"),
         ("--input batch=8 'seq=9' self.batch=7", "--input --batch 8 'seq=9' self.batch=7"),
         ('answer="typical", on the command line --answer typical',) * 2,
     ],

@@ -28,6 +28,9 @@ PREFILL = 2048
 _OF_WEIGHTS = ("parameters", "gradients", "optimizer state")
 """What smaller weights and adapters make smaller."""
 
+_GUESSED = 0.9
+"""The share of a guessed batch that is tried, because the caching allocator rounds up."""
+
 
 def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question: Question) -> Fits:
     """The fits, with commands that may fit, if the step fits on none of the GPUs.
@@ -73,7 +76,8 @@ def _of_smaller_size(fits: Fits, question: Question) -> Iterator[Question]:
     if question.serve is not None:
         yield from (replace(question, serve=serve) for serve in _served(fits, question.serve))
         return
-    largest = max((fit.largest or 0 for fit in fits if fit.vary == BATCH), default=0)
+    searched = [fit.largest or 0 for fit in fits if fit.vary == BATCH]
+    largest = max(searched) if searched else _guessed(fits, question.batch or 1)
     if question.batch is None or not 0 < largest < question.batch:
         return
     if not question.trains:
@@ -82,6 +86,13 @@ def _of_smaller_size(fits: Fits, question: Question) -> Iterator[Question]:
     size = next(n for n in range(largest, 0, -1) if question.batch % n == 0)
     number = question.accumulate * question.batch // size
     yield replace(question, batch=size, accumulate=number)
+
+
+def _guessed(fits: Fits, batch: int) -> int:
+    """A batch that may fit where none was searched: what is not held for weights grows with it."""
+    held = sum(fits.shown.peak.by_category.get(name, 0) for name in _OF_WEIGHTS)
+    shares = [(fit.usable_bytes - held) / max(fit.peak_reserved_bytes - held, 1) for fit in fits]
+    return int(_GUESSED * batch * max(shares))
 
 
 def _served(fits: Fits, serve: Serve) -> Iterator[Serve]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -146,6 +147,17 @@ def test_the_answers_were_run_whole(found: Search) -> None:
     faster = [r for r in found.rows if r.taken and r.taken.step_seconds < row.taken.step_seconds]
     assert not any(r.fits for r in faster if r.candidate.num_gpus == 2)
     assert found.cheapest is not None
+
+
+def test_the_layout_on_the_fewest_gpus_is_not_called_the_fastest_there(found: Search) -> None:
+    """On fewer GPUs only layouts of least memory are tried, whose GPUs may work longer in all."""
+    assert "\nfewest" not in str(replace(found, cheapest=found.fastest))
+    assert found.fastest is not None
+    on_one = replace(found, num_gpus=4, cheapest=replace(found.fastest))
+    line = next(line for line in str(on_one).splitlines() if line.startswith("fewest "))
+    assert line.endswith("; of least memory there, the fastest: --search --gpus 2")
+    as_many = replace(found, cheapest=replace(found.fastest))
+    assert "least memory there" not in str(as_many)
 
 
 def test_operators_whose_flops_are_not_known_are_named(

@@ -89,8 +89,11 @@ def test_wrong_options() -> None:
     found = estimate(nn.Linear(3, 4), torch.ones(2, 3))
     with pytest.raises(DeviceError, match="gpu='a100' may mean a100-40gb or a100-80gb"):
         fit(found, "a100")
-    with pytest.raises(InputsError, match="vary='tokens'"):
+    remedy = "give vary='batch', vary='seq' or vary=None"
+    with pytest.raises(InputsError, match=f"vary='tokens' is not known: {remedy}"):
         fit(found, "t4-16gb", vary="tokens")
+    with pytest.raises(InputsError, match=f"vary='users' is for serve=: {remedy}"):
+        fit(found, "t4-16gb", vary="users")
     with pytest.raises(InputsError, match="no input has a seq"):
         fit(found, "t4-16gb", vary="seq")
     model, inputs = model_and_inputs("llama")

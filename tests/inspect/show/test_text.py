@@ -6,7 +6,9 @@ import torch
 from expecttest import assert_expected_inline as expect
 from torch import nn
 
-from torchfake.inspect import summary
+from torchfake import fake_mode
+from torchfake.inspect import estimate, summary
+from torchfake.inspect.records.units import bytes_text
 
 
 def small() -> nn.Module:
@@ -36,3 +38,20 @@ device      cpu
 input       0 float32[2, 4] on cpu
 operations  896 FLOPs forward, 1.66 kFLOPs backward""",
     )
+
+
+def test_reserved_memory_is_compared_with_the_peak() -> None:
+    """Not with what is allocated when most is reserved: an optimizer's step may reserve the last
+    bytes, in blocks of its own size, while the many blocks of activations are cached.
+    """
+    with fake_mode():
+        layers = [nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(6)]
+        found = estimate(
+            nn.Sequential(*layers), torch.empty(20_000, 256), gpu="t4-16gb", optimizer="adamw"
+        )
+    assert found.peak_reserved_bytes is not None
+    assert found.fragmentation_bytes is not None
+    more = found.peak_reserved_bytes - found.peak_bytes
+    assert found.fragmentation_bytes > 5 * more > 0
+    line = next(line for line in str(found).splitlines() if line.startswith("reserved"))
+    assert line.endswith(f"by the caching allocator, {bytes_text(more)} more than the peak")

@@ -36,7 +36,7 @@ def _answers(found: Search) -> list[tuple[str, str]]:
         layout = _layout(found.fastest, found.usable_bytes)
         lines.append(("fastest", f"{layout}{_step(found)}"))
     if found.cheapest is not None and found.cheapest is not found.fastest:
-        lines.append(("cheapest", _layout(found.cheapest, found.usable_bytes)))
+        lines.append(("fewest", f"{_layout(found.cheapest, found.usable_bytes)}{_faster(found)}"))
     if (shown := found.fastest or found.cheapest) is not None:
         lines += uncounted_lines(shown.plan.uncounted) + untimed_lines(shown.plan.untimed)
     unknown = sum(row.taken is None for row in found.rows)
@@ -76,6 +76,18 @@ def _layout(found: TargetPlan, usable: int) -> str:
     memory = f"{bytes_text(reserved)} reserved of {bytes_text(usable)}{is_tight}"
     gpus = "1 GPU" if layout.num_ranks == 1 else f"{layout.num_ranks} GPUs"
     return f"{', '.join([gpus, *how])}{speed}; {memory}"
+
+
+def _faster(found: Search) -> str:
+    """How to find the fastest layout on the fewest GPUs, where only that of least memory is known.
+
+    On fewer GPUs only micro-batches of 1 that keep no activations are tried.
+    """
+    assert found.cheapest is not None
+    number = found.cheapest.plan.layout.num_ranks
+    if number == found.num_gpus:
+        return ""
+    return f"; of least memory there, the fastest: --search --gpus {number}"
 
 
 def _nearest(found: Search) -> str:

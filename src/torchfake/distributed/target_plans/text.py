@@ -88,7 +88,9 @@ def rate_text(found: TargetPlan) -> str:
     seconds = found.plan.step_seconds_at_least
     samples = found.batch.size / seconds if seconds else 0.0
     if found.seq is None:
-        return f"{samples:,.3g} samples/s on all GPUs"
+        rounded = float(f"{samples:.3g}")
+        shown = f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
+        return f"{shown} samples/s on all GPUs"
     return f"{samples * found.seq / found.plan.layout.num_ranks:,.0f} tokens/s on each GPU"
 
 

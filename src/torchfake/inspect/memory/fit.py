@@ -195,7 +195,8 @@ def _served(model: Any, serve: Any, gpu: CudaProfile, options: Mapping[str, Any]
 
 def _check_name(vary: str | None) -> None:
     if vary not in (None, BATCH, SEQ):
-        raise InputsError(f"vary={vary!r} is not 'batch', 'seq' or None")
+        why = "is for serve=" if vary in SERVED else "is not known"
+        raise InputsError(f"vary={vary!r} {why}: give vary='batch', vary='seq' or vary=None")
 
 
 def _check_vary(estimate: Estimate, vary: str | None) -> None:

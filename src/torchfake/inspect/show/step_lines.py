@@ -6,11 +6,17 @@ part of the step is named a lower bound.
 
 from __future__ import annotations
 
+from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import untimed_lines
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.records.units import seconds_text
+from torchfake.inspect.records.units import seconds_text, short_name
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 from torchfake.inspect.timing.hardware import hardware_of
+from torchfake.inspect.timing.schedule import Schedule
+from torchfake.inspect.timing.slow_products import slow_products
+
+_WORTH = 0.25
+"""The share of a step from which on the line about a faster dtype is shown."""
 
 
 def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
@@ -23,7 +29,22 @@ def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
     if schedule is None:
         return []
     seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
-    return [("step time", f"{seconds} on {estimate.gpu.name}"), *untimed_lines(schedule.untimed)]
+    lines = [("step time", f"{seconds} on {estimate.gpu.name}"), *untimed_lines(schedule.untimed)]
+    return lines + _faster_lines(schedule, estimate.gpu)
+
+
+def _faster_lines(schedule: Schedule, gpu: CudaProfile) -> list[tuple[str, str]]:
+    """How much of the time another dtype saves, if that is a good part of it."""
+    found = slow_products(schedule.commands, gpu)
+    if found is None:
+        return []
+    least = max(schedule.host_seconds, schedule.seconds - found.seconds + found.fast_seconds)
+    if schedule.seconds - least < _WORTH * schedule.seconds:
+        return []
+    slow = " and ".join(map(short_name, found.slow))
+    took, takes = seconds_text(found.seconds), seconds_text(found.fast_seconds)
+    what = f"{took} of it for matrix products in {slow}, without tensor cores"
+    return [("  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}")]
 
 
 def loss_text(loss: str) -> str:

@@ -270,12 +270,18 @@ def _step_text(estimate: Estimate, where: str) -> str:
 
 
 def _reserved_text(estimate: Estimate, fit: Fit | None) -> str:
-    """The reserved memory: as much as the verdict says, which may be less on a GPU that is full."""
-    reserved, unused = estimate.peak_reserved_bytes or 0, estimate.fragmentation_bytes or 0
+    """The reserved memory: as much as the verdict says, which may be less on a GPU that is full.
+
+    What the peak is less is shown, not ``fragmentation_bytes``: the allocator may reach the most
+    reserved memory at a moment at which hardly any is allocated.
+    """
+    reserved = estimate.peak_reserved_bytes or 0
     if fit is not None and fit.peak_reserved_bytes != reserved:
         within = f"{compared_bytes(fit.peak_reserved_bytes)} by the caching allocator"
         return f"{within}, {bytes_text(reserved)} where there is room"
-    return f"{compared_bytes(reserved)} by the caching allocator, {bytes_text(unused)} of it unused"
+    text = f"{compared_bytes(reserved)} by the caching allocator"
+    more = reserved - estimate.peak_bytes
+    return f"{text}, {bytes_text(more)} more than the peak" if more > 0 else text
 
 
 def _peak_text(estimate: Estimate) -> str:

@@ -73,7 +73,10 @@ def dtype_named(name: str) -> torch.dtype:
     """
     dtype = any_dtype_named(name)
     if not dtype.is_floating_point:
-        raise TargetError(f"a model cannot be built as {name}: give a floating point dtype")
+        raise TargetError(
+            f"a model cannot be built as {name}: give a floating point dtype; "
+            "on the command line --weights int4, int8 or nf4 quantizes the weights"
+        )
     return dtype
 
 

@@ -7,13 +7,14 @@ figures of the GPU; nothing is measured here, and every figure names its source.
 
 Its files, in reading order:
 
-    hardware     peak FLOP/s and bandwidths of GPUs and their links, from datasheets
-    work         the FLOPs and the bytes of one call of an operator
-    efficiency   the share of a datasheet's figures that kernels reach; seconds of one call
-    collectives  seconds of one collective
-    commands     the commands that the program puts on streams, in order
-    meetings     a message between two ranks begins when both ranks have reached it
-    machine      simulates a GPU that runs commands, one after the other on each stream
-    schedule     the beginning and the end of each command
-    trace        a schedule as a trace for Perfetto
+    hardware       peak FLOP/s and bandwidths of GPUs and their links, from datasheets
+    work           the FLOPs and the bytes of one call of an operator
+    efficiency     the share of a datasheet's figures that kernels reach; seconds of one call
+    collectives    seconds of one collective
+    commands       the commands that the program puts on streams, in order
+    meetings       a message between two ranks begins when both ranks have reached it
+    machine        simulates a GPU that runs commands, one after the other on each stream
+    schedule       the beginning and the end of each command
+    slow_products  matrix products without tensor cores, and their time with autocast
+    trace          a schedule as a trace for Perfetto
 """

@@ -1,0 +1,60 @@
+"""The time that matrix products take because their dtype is not one of the GPU's tensor cores.
+
+Input: the commands of a step, as they ran on a GPU. Output: a :class:`SlowProducts`, or None.
+Invariant: only the operators that ran are counted; nothing is run again.
+
+PyTorch computes matrix products of float32 without TF32 by default, and GPUs older than Ampere have
+no tensor cores for bfloat16. Convolutions are not counted: from Ampere on, those of float32 use
+TF32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.arithmetic.kinds import MATMUL
+from torchfake.inspect.timing.commands import Command
+from torchfake.inspect.timing.efficiency import seconds_of, shares_of
+from torchfake.inspect.timing.hardware import hardware_of
+
+_CAST = (torch.float32, torch.bfloat16)
+"""The dtypes that autocast casts to another, and that may have no tensor cores."""
+
+
+class SlowProducts(NamedTuple):
+    """Matrix products without tensor cores, and a dtype in which tensor cores compute them."""
+
+    slow: tuple[torch.dtype, ...]  # float32, or on older GPUs also bfloat16
+    fast: torch.dtype  # bfloat16, or on older GPUs float16
+    seconds: float  # of the kernels in slow dtypes
+    fast_seconds: float  # of the same kernels in `fast`, as autocast runs them
+
+
+def slow_products(commands: Iterable[Command], gpu: CudaProfile) -> SlowProducts | None:
+    """The matrix products of a step without tensor cores; None if there are none, or no figures of
+    the GPU.
+
+    Args:
+        commands: the commands of the step.
+        gpu: the GPU on which they run.
+    """
+    hardware = hardware_of(gpu)
+    if hardware is None:
+        return None
+    fast = max((torch.bfloat16, torch.float16), key=hardware.flops.__getitem__)
+    slow = {t for t in _CAST if hardware.flops[t] < hardware.flops[fast]}
+    works = [command.work for command in commands if command.work is not None]
+    works = [work for work in works if work.kind == MATMUL and work.dtype in slow]
+    if not works:
+        return None
+    shares = shares_of(gpu)
+    before, after = (
+        sum(seconds_of(work, gpu, hardware, shares) for work in each)
+        for each in (works, [work._replace(dtype=fast) for work in works])
+    )
+    found = {work.dtype for work in works}
+    return SlowProducts(tuple(t for t in _CAST if t in found), fast, before, after)

@@ -168,6 +168,12 @@ class Estimate(ReservedMemory, Record):
         return self.peak.num_bytes
 
     @property
+    def reserved_beyond_peak_bytes(self) -> int | None:
+        """`peak_reserved_bytes` less `peak_bytes`, which may be at another moment."""
+        reserved = self.peak_reserved_bytes
+        return None if reserved is None else reserved - self.peak_bytes
+
+    @property
     def first_step_peak_bytes(self) -> int:
         """Peak memory of the first step, at the end of which the optimizer creates its state."""
         lives = self.first_lives or self.lives
@@ -271,6 +277,7 @@ class Estimate(ReservedMemory, Record):
             **({"is_gpu_assumed": True} if self.is_gpu_assumed else {}),
             "peak_bytes": self.peak_bytes,
             "first_step_peak_bytes": self.first_step_peak_bytes,
+            "reserved_beyond_peak_bytes": self.reserved_beyond_peak_bytes,
             "peak": self.peak.to_dict(),
             "by_module": self.by_module,
             "round_to": self.round_to,

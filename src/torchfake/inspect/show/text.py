@@ -280,7 +280,7 @@ def _reserved_text(estimate: Estimate, fit: Fit | None) -> str:
         within = f"{compared_bytes(fit.peak_reserved_bytes)} by the caching allocator"
         return f"{within}, {bytes_text(reserved)} where there is room"
     text = f"{compared_bytes(reserved)} by the caching allocator"
-    more = reserved - estimate.peak_bytes
+    more = estimate.reserved_beyond_peak_bytes or 0
     return f"{text}, {bytes_text(more)} more than the peak" if more > 0 else text
 
 

@@ -43,3 +43,36 @@ def test_a_composite_that_conjugates_inside(mode):
         assert inverse.tolist() == expected.tolist()
         assert inverse.real.sum().item() == expected.real.sum().item()
         assert [row[0].item() for row in inverse] == [row[0].item() for row in expected]
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize(
+    "function",
+    [torch.nn.functional.mish, torch.prod, lambda x: x.prod(1).sum(), torch.linalg.cond,
+     torch.linalg.svdvals, lambda x: torch.linalg.eigvalsh(x @ x.T)],
+    ids=["mish", "prod", "prod of rows", "cond", "svdvals", "eigvalsh"],
+)  # fmt: skip
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_values_and_gradients_that_c_computes_otherwise_for_subclasses(
+    mode, function, needs_gradient
+):
+    def run():
+        x = (torch.arange(1.0, 10.0).sqrt().reshape(3, 3) / 7).requires_grad_(needs_gradient)
+        result = function(x)
+        grads = torch.autograd.grad(result.sum(), x) if needs_gradient else ()
+        return [each.detach().tolist() for each in (result, *grads)]
+
+    expected = run()
+    with mode():
+        assert run() == expected
+
+
+def test_the_operator_of_a_gradient_called_directly():
+    def run():
+        return torch.ops.aten.mish_backward(torch.ones(2, 3), torch.full((2, 3), 0.5)).tolist()
+
+    expected = run()
+    with fake_mode():
+        assert run() == expected
+        with torch.no_grad():
+            assert run() == expected

@@ -203,6 +203,7 @@ _RULES: dict[str, _StrideRule] = {
     "aten.hardswish.default": _of_iterator,
     "aten.hardswish_backward.default": _of_iterator,
     "aten.hardtanh_backward.default": _of_iterator,
+    "aten.mish_backward.default": _of_iterator,
     "aten.repeat.default": _contiguous,
 }
 """The rules of single operators on all devices. All results of one have the same."""

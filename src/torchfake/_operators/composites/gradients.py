@@ -22,7 +22,7 @@ from torchfake._core.metadata import (
 )
 from torchfake._operators.constant_propagation import argument_value, is_known
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._torch import autograd
+from torchfake._torch import autograd, dispatcher
 
 Strides = tuple[int, ...]
 
@@ -173,10 +173,12 @@ def _laid(
 def mish_backward(redispatch: Callable[..., Any], grad: Tensor, tensor: Tensor) -> Any:
     """``mish_backward`` is a composite, and a single kernel on the CPU, with other last bits."""
     has_fakes = isinstance(grad, FakeTensor) or isinstance(tensor, FakeTensor)
-    if not has_fakes or tensor.device.type != "cpu" or torch.is_grad_enabled():
+    is_differentiated = autograd.needs_gradient(grad) or autograd.needs_gradient(tensor)
+    if not has_fakes or tensor.device.type != "cpu" or is_differentiated:
         return redispatch(grad, tensor)
     op = torch.ops.aten.mish_backward.default
-    return FakeTensor.__torch_dispatch__(op, (), (grad, tensor))
+    with dispatcher.in_fake_slot(None):  # as torch dispatches to Python
+        return FakeTensor.__torch_dispatch__(op, (), (grad, tensor))
 
 
 def _is_plain(tensor: Any) -> bool:

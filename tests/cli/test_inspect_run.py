@@ -86,7 +86,10 @@ def test_html(run: Run, tmp_path: Path) -> None:
             "--decode is inference: leave out --optimizer and --train",
         ),
         (("fit", *SMALL, "--gpu", "h1000"), "did you mean h100-80gb?"),
-        (("fit", *SMALL, "--vary", "depth"), "--vary depth is not 'batch', 'seq' or none"),
+        (
+            ("fit", *SMALL, "--vary", "depth"),
+            "--vary depth is not known: give --vary batch, --vary seq or --vary none",
+        ),
         (("fit", *SMALL, "--profiles", "none.toml"), "none.toml could not be read"),
         (
             ("inspect", "transformers:GPT2LMHeadModel", "-c", "n_layer=1", "--seq", "1025"),

@@ -25,7 +25,7 @@ _VALUE = r"""(?:(["'])(?P<quoted>[^"']*)["']|\((?P<several>[^)]*)\)|(?P<bare>[^\
 _ARGUMENT = re.compile(rf"""(?<![-\w.'"])(?P<name>{"|".join(_OPTIONS)})={_VALUE}""")
 _PART = re.compile(rf"""\b({_PARTS})=["']([^"']*)["']""")
 
-_WORDS = {"mode='training'": "--train", ", loss= and mode=": " and --train", "or None": "or none"}
+_WORDS = {"mode='training'": "--train", ", loss= and mode=": " and --train"}
 
 _SAID = "on the command line"
 """In the text of an error, the beginning of the options that it names itself."""

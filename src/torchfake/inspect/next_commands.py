@@ -25,8 +25,8 @@ from torchfake.inspect.serve import PAGED, Serve
 PREFILL = 2048
 """Tokens of a pass over long prompts, as in the help of ``--serve``."""
 
-_OF_WEIGHTS = ("parameters", "gradients", "optimizer state")
-"""What smaller weights and adapters make smaller."""
+OF_WEIGHTS = ("parameters", "gradients", "optimizer state")
+"""What smaller weights and adapters make smaller; no smaller batch and no checkpointing does."""
 
 _GUESSED = 0.9
 """The share of a guessed batch that is tried, because the caching allocator rounds up."""
@@ -90,7 +90,7 @@ def _of_smaller_size(fits: Fits, question: Question) -> Iterator[Question]:
 
 def _guessed(fits: Fits, batch: int) -> int:
     """A batch that may fit where none was searched: what is not held for weights grows with it."""
-    held = sum(fits.shown.peak.by_category.get(name, 0) for name in _OF_WEIGHTS)
+    held = sum(fits.shown.peak.by_category.get(name, 0) for name in OF_WEIGHTS)
     shares = [(fit.usable_bytes - held) / max(fit.peak_reserved_bytes - held, 1) for fit in fits]
     return int(_GUESSED * batch * max(shares))
 
@@ -115,7 +115,7 @@ def _smaller(fits: Fits, dtype: str | None, question: Question) -> Iterator[list
     module = fits.estimate.subject.module
     if question.weights is not None:
         return
-    of_weights = sum(fits.shown.peak.by_category.get(name, 0) for name in _OF_WEIGHTS)
+    of_weights = sum(fits.shown.peak.by_category.get(name, 0) for name in OF_WEIGHTS)
     if question.trains:
         rest = fits.shown.peak_bytes - of_weights
         if rest > max(fit.usable_bytes for fit in fits):

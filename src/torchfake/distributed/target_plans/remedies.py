@@ -12,11 +12,9 @@ from typing import Any
 
 from torchfake._progress import progress
 from torchfake.errors import InputsError
+from torchfake.inspect.next_commands import OF_WEIGHTS
 
 Options = dict[str, Any]
-
-_ON_GPU = ("parameters", "gradients", "optimizer state")
-"""What no smaller batch and no checkpointing makes smaller."""
 
 
 def with_remedy(found: Any, plan_with: Callable[..., Any]) -> Any:
@@ -45,7 +43,7 @@ def _candidates(found: Any) -> Iterator[Options]:
     of_states, of_activations = _of_states(found), _of_activations(found)
     held = found.plan.highest.most_bytes
     fit = found.plan.fit
-    has_room = fit is not None and sum(held[name] for name in _ON_GPU) < fit.usable_bytes
+    has_room = fit is not None and sum(held[name] for name in OF_WEIGHTS) < fit.usable_bytes
     if has_room:
         yield from _each(of_activations)
     yield from _each({name: value for name, value in of_states.items() if name != "offload"})

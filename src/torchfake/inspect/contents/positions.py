@@ -39,7 +39,7 @@ def positions_of(module: Any) -> Positions | None:
         number = getattr(config, key, None)
         if isinstance(number, int) and number > 0:
             name = getattr(config, "attribute_map", {}).get(key, key)
-            return Positions(min(number, *table_sizes(module), number), name)
+            return Positions(min((number, *table_sizes(module))), name)
     return None
 
 

@@ -94,11 +94,30 @@ def test_pools(name):
 
 
 @pytest.mark.parametrize("shifts", [1, (), (1, 2), (1,)])
-@pytest.mark.parametrize("dims", [(), 0, (0, 1), (1,)])
+@pytest.mark.parametrize("dims", [(), 0, (0, 1), (1,), (9,), (-7, 0)])
 def test_rolls(shifts, dims):
-    for shape in ((0,), (0, 3), (2, 0)):
-        if dims and len(shape) == 1 and dims != 0:
-            continue  # a dim out of range, which eager does not look at
+    for shape in ((0,), (0, 3), (2, 0), (2, 3), ()):
         expected = outcome(lambda x, *_: x.roll(shifts, dims), shape, [0], 0)
         with fake_mode():
             assert outcome(lambda x, *_: x.roll(shifts, dims), shape, [0], 0) == expected, shape
+
+
+SEVERAL = {
+    "convolution": lambda: functional.conv2d(torch.ones(1, 3, 4, 4), torch.ones(2, 3, 0, 1)),
+    "no batch": lambda: functional.conv2d(torch.ones(0, 3, 4, 4), torch.ones(2, 3, 1, 1)),
+    "index_reduce": lambda: torch.ones(1).index_reduce(0, torch.tensor([0]), torch.ones(0), "amax"),
+    "nll_loss": lambda: functional.nll_loss(
+        torch.ones(2, 3, 2, 2), torch.ones(2, 0, 2, dtype=torch.int64)
+    ),
+    "put": lambda: torch.ones(()).put(torch.ones(0, dtype=torch.int64), torch.ones(1)),
+    "masked_scatter": lambda: torch.ones(5).masked_scatter(torch.ones(5) > 0, torch.ones(0)),
+    "lstsq": lambda: torch.linalg.lstsq(torch.ones(3, 3, 3), torch.ones(3, 0, 0)).solution,
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_any_tensor_may_have_none(name):
+    expected = outcome(lambda *_: SEVERAL[name](), (), [0], 0)
+    with fake_mode():
+        assert outcome(lambda *_: SEVERAL[name](), (), [0], 0) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,18 @@ A, B = torch.eye(4), torch.ones(4, 3)
 LU, PIVOTS = torch.linalg.lu_factor(A)
 LD, LD_PIVOTS = torch.linalg.ldl_factor(A)
 
+
+def batch_norm(input: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, **out: Any) -> Any:
+    return torch.ops.aten._native_batch_norm_legit(
+        input, None, None, mean, var, True, 0.1, 1e-5, **named_out(**out)
+    )
+
+
+def named_out(out: Any = None) -> dict[str, Any]:
+    """``out=`` of an operator without a binding in Python."""
+    return {} if out is None else dict(zip(("out", "save_mean", "save_invstd"), out, strict=True))
+
+
 CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int]] = {
     "eig": (torch.linalg.eig, (A,), 2),
     "eigh": (torch.linalg.eigh, (A,), 2),
@@ -24,11 +37,17 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int]] = {
     "lu_factor": (torch.linalg.lu_factor, (A,), 2),
     "lu_solve": (torch.linalg.lu_solve, (LU, PIVOTS, B), 1),
     "qr": (torch.linalg.qr, (A,), 2),
+    "geqrf": (torch.geqrf, (A,), 2),
+    "mode": (torch.mode, (B,), 2),
+    "histogram": (partial(torch.histogram, bins=5), (B,), 2),
+    "histogram of edges": (torch.histogram, (B, torch.arange(5.0)), 2),
+    "batch norm": (batch_norm, (B, torch.zeros(3), torch.ones(3)), 3),
     "solve": (torch.linalg.solve, (A, B), 1),
     "solve, a vector": (torch.linalg.solve, (A, torch.ones(4)), 1),
 }
 OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "empty": lambda result: result.new_empty(0),
+    "of another size": lambda result: result.new_empty((3, *result.shape)),
     "of other strides": lambda result: result.new_empty((*result.shape, 2))[..., 0],
     "of another dtype": lambda result: torch.empty(result.shape, dtype=torch.float64),
 }
@@ -37,6 +56,7 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("recorded_before", [False, True])
 @pytest.mark.parametrize("kind", OUTPUTS)
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_equals_eager(
     name: str, kind: str, recorded_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

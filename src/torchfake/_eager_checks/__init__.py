@@ -13,7 +13,8 @@ Its files, in reading order:
     strings      whether eager accepts strings among the arguments
     indices      the ranges of indices
     conditions   what else is checked of values: lengths, counts, probabilities, divisors
-    no_elements  indices into tensors without elements, rolls and pools of them
+    no_elements  calls with tensors without elements: indices, rolls, pools
+    products     sizes of tensors to which products are added
     values       whether known values are accepted, recorded ones too
     overlaps     writes to memory that repeats, or that other arguments read
     checked_run  an operator, run without the cache after these checks

@@ -24,6 +24,7 @@ from torchfake._eager_checks.small_calls import (
     cuts_for,
     error_of,
     num_elements_on_meta,
+    refuses_outputs,
 )
 from torchfake._operators.operator_call import (
     Args,
@@ -135,8 +136,11 @@ def _names_dtypes(message: str) -> bool:
 
 def _is_about_dtypes(call: Call, cut: Cut) -> bool:
     """Whether the kernel accepts the call with a usual dtype in place of one of the dtypes, in all
-    arguments or in one of them, which then may have the dtype of another one, too.
+    arguments or in one of them, which then may have the dtype of another one, too; or the call
+    without its ``out=``.
     """
+    if refuses_outputs(call, cut):
+        return True
     dtypes = {t.dtype for t in call.tensors}
     dtypes |= {v for v in (*call.args, *call.kwargs.values()) if isinstance(v, torch.dtype)}
     pairs = [(d, usual) for d in dtypes for usual in _USUAL_DTYPES if d is not usual]

@@ -1,15 +1,15 @@
-"""Indices into a tensor without elements, rolls of it, and pools of it: each kernel refuses them in
-its own way, or accepts them.
+"""Calls with a tensor without elements: each kernel refuses them in its own way, or accepts them.
 
-Input: a call of such an operator. Output: the :class:`Condition` that eager accepts it. Invariant:
-eager itself is asked, of tensors that have no memory; indices of unknown value are taken to be 0,
-which is refused if every index is.
+Input: a call of an operator that indexes, rolls, pools, or joins several tensors. Output: the
+:class:`Condition` that eager accepts it. Invariant: eager itself is asked, of tensors that have
+little memory or none; indices of unknown value are taken to be 0, which is refused if every index
+is.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -29,9 +29,26 @@ _ASKED = frozenset(
      "aten::grid_sampler_3d"}  # fmt: skip
 
 
+_ASKED_OF_ANY = frozenset(
+    f"aten::{name}"
+    for name in ("convolution", "index_reduce", "index_reduce_", "linalg_lstsq", "masked_scatter",
+                 "masked_scatter_", "nll_loss_forward", "nll_loss2d_forward", "put", "put_")
+)  # fmt: skip
+"""Operators of which any tensor decides, not just the first."""
+
+_MAX_ELEMENTS = 1 << 14
+
+
 def has_no_elements(func: Any, args: Args) -> bool:
-    """Whether a call indexes, rolls or pools a tensor on the CPU that has no elements."""
-    if traits_of(func).packet not in _ASKED or not args:
+    """Whether eager is asked for a call, since a tensor on the CPU has no elements."""
+    packet = traits_of(func).packet
+    if packet in _ASKED_OF_ANY:
+        tensors = tensors_in(args, {})
+        has_none = any(not t.numel() for t in tensors)
+        is_small = sum(t.numel() for t in tensors) <= _MAX_ELEMENTS
+        if has_none and is_small and all(t.device.type == "cpu" for t in tensors):
+            return True
+    if packet not in _ASKED or not args:
         return False
     tensor = args[0]
     return isinstance(tensor, torch.Tensor) and not tensor.numel() and tensor.device.type == "cpu"
@@ -44,17 +61,21 @@ def conditions_on_none(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condit
     def refusal(*values: torch.Tensor) -> Exception | None:
         by_id = {id(t): value for t, value in zip(known, values, strict=True)}
         named = dict(zip(kwargs, _stand_ins(kwargs.values(), by_id), strict=True))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the call itself warns
-                func(*_stand_ins(args, by_id), **named)
-        except RecursionError:  # of the program
-            raise
-        except Exception as error:
-            return error.with_traceback(None)
-        return None
+        return _error_of(lambda: func(*_stand_ins(args, by_id), **named))
 
     yield Condition(tuple(known), refusal)
+
+
+def _error_of(call: Callable[[], Any]) -> Exception | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the call itself warns
+            call()
+    except RecursionError:  # of the program
+        raise
+    except Exception as error:
+        return error.with_traceback(None)
+    return None
 
 
 def _is_index(tensor: torch.Tensor) -> bool:
@@ -73,6 +94,6 @@ def _stand_in(arg: Any, values: dict[int, torch.Tensor]) -> Any:
         return arg
     if id(arg) in values:
         return values[id(arg)]
-    if not arg.numel():
-        return torch.empty(arg.shape, dtype=arg.dtype, device="cpu")
+    if arg.numel() <= _MAX_ELEMENTS:  # which the operator may write
+        return torch.zeros(arg.shape, dtype=arg.dtype, device="cpu")
     return torch.zeros((), dtype=arg.dtype, device="cpu").expand(arg.shape)

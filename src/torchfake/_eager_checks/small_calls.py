@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._operators.constant_propagation import argument_value, is_known
-from torchfake._operators.meta_kernels.parts import kernel_for
+from torchfake._operators.meta_kernels.parts import functional_of, kernel_for
 from torchfake._operators.operator_call import Call, named_arguments, tensors_in
 from torchfake._torch import dispatcher
 
@@ -64,6 +64,22 @@ def error_of(call: Call, cut: Cut) -> Exception | None:
     except Exception as error:
         return error.with_traceback(None)
     return None
+
+
+def refuses_outputs(call: Call, cut: Cut) -> bool:
+    """Whether the kernel accepts the call without its ``out=``."""
+    functional = functional_of(call.func)
+    if functional is None:
+        return False
+    args, kwargs = _stand_ins(call, cut, "cpu")
+    outputs = _names_of_outputs(call)
+    try:
+        run_small(functional, args, {n: arg for n, arg in kwargs.items() if n not in outputs})
+    except RecursionError:  # of the program
+        raise
+    except Exception:
+        return False
+    return True
 
 
 def run_small(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

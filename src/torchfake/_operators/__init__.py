@@ -18,6 +18,7 @@ Its files, in reading order:
     storage_handlers      the handlers of set_ and of pinned memory
     collectives           operators of torch.distributed: their metadata, and the bytes they send
     constant_propagation  computes the values of results from known values of arguments
+    data_dependent        operators whose result, or its shape, depends on known values
     argument_values       which values a check may read before a call runs, recorded ones too
     lazy_values           defers the computation of a known value until the value is read
     random_values         draws: which values are kept, and the generator that each draw advances

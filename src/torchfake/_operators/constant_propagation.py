@@ -1,8 +1,7 @@
 """Constant propagation: the values of results, computed where the values of all inputs are known.
 
-Input: a :class:`Call` that has its result, or a call whose result depends on values. Output:
-storages whose value is set or forgotten. Invariant: a written storage has the value that eager
-would give it, or no value.
+Input: a :class:`Call` that has its result. Output: storages whose value is set or forgotten.
+Invariant: a written storage has the value that eager would give it, or no value.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from typing import Any
 
 import torch
 
-from torchfake._core import devices, memory, modes, source_location
+from torchfake._core import devices, memory, modes
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import ConstantFill, SharedBytes
 from torchfake._operators import lazy_draws, lazy_values, random_values
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._random.generator_memory import call_drawing_nothing
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
+from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import backends, dispatcher
 from torchfake._torch.cpp_metadata import is_structured
-from torchfake._unknown_values import answerers, assumptions
+from torchfake._unknown_values import assumptions
 from torchfake.errors import UnsupportedOpError
 
 
@@ -47,7 +46,7 @@ def is_known(tensor: torch.Tensor) -> bool:
     return known_values.keeps_value(tensor.numel() * tensor.element_size(), tensor.dtype)
 
 
-def _run_on_values(call: Call) -> Any:
+def run_on_values(call: Call) -> Any:
     """Run the operator on the values of its arguments, on the CPU."""
     if _is_overwritten_unread(call):
         return _run_on_new_memory(call)
@@ -63,7 +62,7 @@ def _is_overwritten_unread(call: Call) -> bool:
     if not isinstance(first, FakeTensor) or not isinstance(first._fake_storage.value, SharedBytes):
         return False
     others = [t._fake_storage for t in call.tensors[1:] if isinstance(t, FakeTensor)]
-    return _covers_storage(first) and first._fake_storage not in others
+    return covers_storage(first) and first._fake_storage not in others
 
 
 def _run_on_new_memory(call: Call) -> Any:
@@ -92,51 +91,6 @@ def _run_kernel(call: Call) -> Any:
     return call_drawing_nothing(func, args, kwargs, UnsupportedOpError)
 
 
-def run_on_known_values(call: Call) -> Any:
-    """Run an operator whose result, or the shape of the result, depends on values."""
-    outs = mutated_tensors(call)
-    for tensor in call.tensors:
-        if not is_known(tensor) and not any(tensor is out for out in outs):
-            if isinstance(tensor, FakeTensor):
-                if (truth := _answered_truth(call, tensor)) is not None:
-                    return truth
-                raise known_values.unknown_value_error(tensor, call.traits.name)
-            raise UnsupportedOpError(f"{call.traits.name} reads a large real tensor in a fake mode")
-    if not outs:
-        return _wrap_values(call, _run_on_values(call))
-    return _write_out(call, call.kwargs["out"])
-
-
-def _answered_truth(call: Call, unknown: FakeTensor) -> bool | None:
-    """The answer of a comparison such as ``torch.equal``; None if no answerer has one."""
-    returns = call.func._schema.returns
-    if len(returns) != 1 or str(returns[0].type) != "bool":
-        return None
-    return answerers.truth_of(unknown, call.traits.name)
-
-
-def _write_out(call: Call, out: FakeTensor) -> FakeTensor:
-    """Run the operator with ``out=``: `out` gets the shape and the value of the result."""
-    result = torch.empty(0, dtype=out.dtype, device="cpu")
-    args = [argument_value(arg) for arg in call.args]
-    call.func(
-        *args, **{n: argument_value(a) for n, a in call.kwargs.items() if n != "out"}, out=result
-    )
-    copy = fake_copy(result, device=out.device, known=True)
-    rebind(out, copy._fake_meta, copy._fake_storage)
-    return out
-
-
-def _wrap_values(call: Call, result: Any) -> Any:
-    if isinstance(result, torch.Tensor):
-        fake = fake_copy(result, device=call.device, known=True)
-        fake._fake_storage.set_origin(call.func, source_location.caller_location(2))
-        return fake
-    if isinstance(result, (list, tuple)):
-        return type(result)(_wrap_values(call, item) for item in result)
-    return result
-
-
 def propagate_values(call: Call, result: Any) -> None:
     """Compute the values of new results and written arguments, or forget overwritten values."""
     fakes = [t for t in mutated_tensors(call) if isinstance(t, FakeTensor)]
@@ -155,7 +109,7 @@ def propagate_values(call: Call, result: Any) -> None:
         return
     if call.traits.is_random and lazy_draws.draw_lazily(call, result):
         return
-    if _can_compute_values(call, written, new) and not any(map(_has_grown, written)):
+    if _can_compute_values(call, written, new) and not any(map(has_grown, written)):
         if _compute_values(call, result, new):
             return
     if call.traits.is_random:
@@ -211,7 +165,7 @@ def _start_uninitialized(new: list[FakeTensor]) -> None:
             storage.value = ConstantFill(number, dtype, storage.num_bytes)
 
 
-def _has_grown(fake: FakeTensor) -> bool:
+def has_grown(fake: FakeTensor) -> bool:
     """Whether the operator has enlarged a storage of known value: the new memory is unwritten."""
     storage = fake._fake_storage
     return storage.value is not None and storage.num_bytes > storage.num_known_bytes()
@@ -238,7 +192,7 @@ def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTen
         return False
     if traits.is_random and not random_values.keeps_drawn_values(call.func, [*written, *new]):
         return False
-    if traits.overwrites_first and _covers_storage(call.args[0]):
+    if traits.overwrites_first and covers_storage(call.args[0]):
         others = call.tensors[1:]
         if not is_known(call.args[0]) and all(is_known(t) for t in others):
             storage = call.args[0]._fake_storage
@@ -251,7 +205,7 @@ def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTen
     return all(is_known(t) for t in call.tensors) or assumptions.decides_scale(call)
 
 
-def _covers_storage(fake: FakeTensor) -> bool:
+def covers_storage(fake: FakeTensor) -> bool:
     num_bytes = fake._fake_storage.num_bytes
     covered = fake.numel() * fake.element_size()
     return known_values.keeps_value(num_bytes, fake.dtype) and covered == num_bytes
@@ -265,7 +219,7 @@ def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
         _set_lazy_value(call.func, call.args, call.kwargs, result)
         return True
     try:
-        values = _run_on_values(call)
+        values = run_on_values(call)
     except (NotImplementedError, RuntimeError) as error:
         if call.device.type == "cpu" or isinstance(error, RecursionError):
             raise
@@ -279,7 +233,7 @@ def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:
         if value is None or not any(fake is f for f in new):  # None: unwanted attention weights
             continue
         if value.shape == fake.shape:  # on CUDA, batch norm saves statistics in eval, too
-            _set_value(fake, value)
+            set_value(fake, value)
         else:
             assert call.device.type != "cpu", call.func
     return True
@@ -314,7 +268,7 @@ def _can_be_lazy(call: Call, result: Any, new: list[FakeTensor]) -> bool:
 def _set_lazy_value(func: Any, args: Args, kwargs: Kwargs, fake: FakeTensor) -> None:
     """Let the value of `fake` be computed when it is first read."""
     storage = fake._fake_storage
-    if traits_of(func).overwrites_first and _covers_storage(fake):  # its old value is not read
+    if traits_of(func).overwrites_first and covers_storage(fake):  # its old value is not read
         storage.value = ConstantFill(0, torch.uint8, storage.num_bytes)
     record, num_bytes = fake._fake_meta, storage.num_bytes
     storage.value = lazy_values.lazy_value(func, args, kwargs, record, num_bytes)
@@ -330,14 +284,14 @@ def write_lazily(func: Any, args: Args) -> bool:
         return False
     if not all(is_known(arg) for arg in args[1:] if isinstance(arg, torch.Tensor)):
         return False
-    if not (traits_of(func).overwrites_first and _covers_storage(written)):
-        if not storage.is_known or _has_grown(written):
+    if not (traits_of(func).overwrites_first and covers_storage(written)):
+        if not storage.is_known or has_grown(written):
             return False
     _set_lazy_value(func, args, {}, written)
     return True
 
 
-def _set_value(fake: FakeTensor, value: torch.Tensor) -> None:
+def set_value(fake: FakeTensor, value: torch.Tensor) -> None:
     storage = fake._fake_storage
     if fake._fake_meta.zero:
         storage.value = ConstantFill(0, fake.dtype, storage.num_bytes)

@@ -26,11 +26,8 @@ from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, sto
 from torchfake._operators import random_values
 from torchfake._operators.argument_checks import check_arguments
 from torchfake._operators.composites.sums import as_engine_adds
-from torchfake._operators.constant_propagation import (
-    is_known,
-    propagate_values,
-    run_on_known_values,
-)
+from torchfake._operators.constant_propagation import is_known, propagate_values
+from torchfake._operators.data_dependent import run_on_known_values
 from torchfake._operators.meta_kernels.counted import COUNTED
 from torchfake._operators.meta_kernels.first_use import replacement_for
 from torchfake._operators.meta_kernels.parts import kernel_for

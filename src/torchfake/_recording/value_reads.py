@@ -26,6 +26,7 @@ from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Op, Read
 from torchfake._operators.argument_checks import check_index_devices
+from torchfake._operators.data_dependent import take_size
 from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import (
     Args,
@@ -88,6 +89,8 @@ def run_on_values(
         real_args = [_value_of(arg, copies) for arg in args]
         real_kwargs = {name: _value_of(arg, copies) for name, arg in kwargs.items()}
         result = func(*real_args, **real_kwargs)
+    for fake in deferred_fakes(mutated):
+        take_size(fake, copies[id(fake)])
     if op is not None and not writes_real:
         return add_to_graph(op, traits, _fake_copies(result, device), arguments, args, kwargs)
     for fake in deferred_fakes(mutated):  # deferred tensors in a list with real ones

@@ -40,6 +40,16 @@ def begins_kernel_of_cpu(func: Any) -> bool:
 
 
 @cache
+def has_meta_kernel(func: Any) -> bool:
+    """Whether torch can run an operator on meta tensors: by a kernel, or as C++ composes it."""
+    if func is torch.ops.aten.mode.values:  # it is composed, and asks for the device
+        return False
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    keys = ("Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    return any(has_kernel(func.name(), key) for key in keys)
+
+
+@cache
 def has_structured_overload(func: Any) -> bool:
     """Whether an overload of the operator is structured: all of them check their sizes first."""
     packet = func.overloadpacket

@@ -149,18 +149,26 @@ def copysign(a: Tensor, b: Tensor) -> Tensor:
 @register_meta_kernel(aten.roll.default, devices=("cpu",))
 def roll(input: Tensor, shifts: list[int], dims: list[int] = ()) -> Tensor:  # type: ignore[assignment]
     """aten/src/ATen/native/TensorTransformations.cpp: two parts of each dim change places."""
-    result: Tensor = aten.roll.default(input, shifts, dims)  # checks the arguments
-    if not dims:
+    if len(shifts) == len(dims) == 1:
+        return _roll_one(input, shifts[0], dims[0])
+    if not shifts:
+        raise RuntimeError("`shifts` required")
+    if not dims and len(shifts) == 1:
         return input.new_empty(input.shape)
-    if not input.numel():
-        return input.clone()
-    result = input
+    if len(shifts) != len(dims):
+        lengths = f"shifts: {len(shifts)}, dims:{len(dims)}"
+        raise RuntimeError(f"shifts and dimensions must align. {lengths}")
     for shift, dim in zip(shifts, dims, strict=True):
-        length = result.shape[dim]
-        start = -shift % length
-        parts = result.narrow(dim, start, length - start), result.narrow(dim, 0, start)
-        result = torch.cat(parts, dim)
-    return result
+        input = _roll_one(input, shift, dim)
+    return input
+
+
+def _roll_one(input: Tensor, shift: int, dim: int) -> Tensor:
+    if not input.numel():
+        return input.clone()  # whatever the dim is
+    length = input.size(dim)
+    start = -shift % length
+    return torch.cat((input.narrow(dim, start, length - start), input.narrow(dim, 0, start)), dim)
 
 
 @register_meta_kernel(aten.index_select.default, devices=("cpu",))

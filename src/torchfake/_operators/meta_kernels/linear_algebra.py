@@ -34,6 +34,15 @@ def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
     return _column_major(a, a.shape), tau
 
 
+@register_meta_kernel(aten.addmv.default, devices=("cpu",))
+def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """aten/src/ATen/native/Blas.cpp: of a matrix without elements, the result is that of a product
+    of numbers, and has the size of `self`, unless `beta` is 0.
+    """
+    result: Tensor = aten.addmv.default(self, mat, vec, beta=beta, alpha=alpha)
+    return result if mat.numel() or beta == 0 else self.new_empty(self.shape)
+
+
 @register_meta_kernel(aten.linalg_lstsq.default)
 def lstsq(
     a: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
@@ -136,7 +145,8 @@ def weight_int4pack_mm(
 def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
     """aten/src/ATen/native/BatchLinearAlgebra.cpp: a resized ``out=`` tensor has the strides of a
     new result, any other keeps its own; torch's meta kernels make both contiguous (2.12 to 2.15).
-    Structured kernels refuse an ``out=`` tensor of another dtype than the result's.
+    Structured kernels refuse an ``out=`` tensor of another dtype than the result's; what is copied
+    to an ``out=`` tensor that has had elements makes it contiguous.
     """
     names = [argument.name for argument in overload._schema.arguments if argument.is_out]
     functional = getattr(aten, overload._schema.name.removeprefix("aten::")).default
@@ -154,7 +164,9 @@ def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
                     f"Expected out tensor to have dtype {new.dtype}, but got {tensor.dtype} instead"
                 ),
             )
+            is_copied_to = overload in _COPIED and tensor.numel()
             source = tensor if tensor.shape == new.shape else new
+            source = new.new_empty(new.shape) if is_copied_to and source is new else source
             wanted.append((tensor, tuple(source.shape), source.stride()))
         result = overload(*args, **kwargs)
         for tensor, shape, stride in wanted:
@@ -167,6 +179,7 @@ def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
 _STRUCTURED = frozenset(
     {aten._linalg_solve_ex.result, aten.linalg_ldl_factor_ex.out, aten.linalg_lu_factor_ex.out}
 )
+_COPIED = frozenset({aten.linalg_eig.out, aten.linalg_householder_product.out})
 for _overload in (
     *_STRUCTURED, aten._linalg_eigh.eigenvalues, aten.linalg_eig.out,
     aten.linalg_householder_product.out, aten.linalg_ldl_solve.out, aten.linalg_lu_solve.out,

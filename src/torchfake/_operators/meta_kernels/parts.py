@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 
+from torchfake._core.metadata import contiguous_stride
 from torchfake._operators import result_strides
 from torchfake._operators.meta_kernels.first_use import own_kernel_for, replacement_for
 from torchfake._torch import cpp_metadata, dispatcher
 
+aten = torch.ops.aten
 Kernel = Callable[..., Any]
 
 
@@ -44,11 +46,13 @@ def kernel_for(func: Any, device_type: str) -> Kernel:
 
 def _of_cpp(func: Any, device_type: str) -> Kernel | None:
     """What C++ says of the metadata of a result; None if it says nothing."""
+    functional = functional_of(func)
+    if functional is not None and not cpp_metadata.has_meta_kernel(func):
+        return partial(_into_outputs, func, kernel_for(functional, device_type))
     if cpp_metadata.is_structured(func):
         return partial(_begin, func, device_type)
     if cpp_metadata.is_composed_below_autograd(func) and not _is_factory_or_view(func):
         return partial(_compose, func, device_type)
-    functional = _functional_of(func)
     if functional is None:
         return None
     if cpp_metadata.is_structured(functional):
@@ -63,7 +67,7 @@ def _is_factory_or_view(func: Any) -> bool:
     return is_view or any(a.name == "device" for a in arguments)
 
 
-def _functional_of(func: Any) -> Any:
+def functional_of(func: Any) -> Any:
     """The overload that makes what `func` writes into its ``out=``, if it does."""
     schema = func._schema
     if not any(argument.is_out for argument in schema.arguments):
@@ -73,7 +77,7 @@ def _functional_of(func: Any) -> Any:
     for name in packet.overloads():
         other = getattr(packet, name)
         if [(a.name, str(a.type)) for a in other._schema.arguments] == inputs:
-            return None if other._schema.is_mutable else other
+            return other  # which may write what is no ``out=``: statistics of batch norm
     return None
 
 
@@ -98,19 +102,35 @@ def _compose(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
         return whole(*args, **kwargs)
 
 
-def _into_outputs(func: Any, make: Kernel, *args: Any, **kwargs: Any) -> Any:
-    """What ``out=`` resizes has the strides of a new result, and all else keeps its own."""
+def _made_for_outputs(func: Any, make: Kernel, args: Any, kwargs: Any) -> dict[str, Any]:
+    """New results by the names of the ``out=`` that they are for."""
     names = [argument.name for argument in func._schema.arguments if argument.is_out]
     rest = {name: value for name, value in kwargs.items() if name not in names}
     made = make(*args, **rest)
+    return dict(zip(names, made if isinstance(made, tuple) else (made,), strict=True))
+
+
+def _into_outputs(func: Any, make: Kernel, *args: Any, **kwargs: Any) -> Any:
+    """What ``out=`` resizes has the strides of a new result, and all else keeps its own. Without a
+    meta kernel this is all there is to do, and what has had elements becomes contiguous.
+    """
+    has_kernel = cpp_metadata.has_meta_kernel(func)
     wanted = []
-    for name, new in zip(names, made if isinstance(made, tuple) else (made,), strict=True):
-        out = kwargs[name]
-        wanted.append((out, new if out.shape != new.shape else out, out.stride()))
-    result = func(*args, **kwargs)
-    for out, source, stride in wanted:
-        out.as_strided_(source.shape, stride if source is out else source.stride())
-    return result
+    for name, new in _made_for_outputs(func, make, args, kwargs).items():
+        out, stride = kwargs[name], new.stride()
+        if out.shape == new.shape:
+            stride = out.stride()
+        elif out.numel() and not has_kernel:
+            stride = contiguous_stride(new.shape)
+        wanted.append((out, new.shape, stride))
+    if has_kernel:
+        func(*args, **kwargs)
+    for out, shape, stride in wanted:
+        if not has_kernel:
+            aten._resize_output_.default(out, shape, out.device)
+        out.as_strided_(shape, stride)
+    outputs = tuple(out for out, _, _ in wanted)
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
 def _has_number_as_tensor(func: Any, args: Any) -> bool:

@@ -152,3 +152,10 @@ def test_values_of_constants_are_printed_in_a_mode() -> None:
     expected = str(traced.graph)
     with fake_mode():
         assert str(traced.graph) == expected
+
+
+def test_a_dict_is_made_at_one_place() -> None:
+    """The check of a trace compares the lines at which constants were made."""
+    with fake_mode():
+        trace = torch.jit.trace(lambda x: {"a": x}, (torch.ones(3),), strict=False)
+        assert trace(torch.ones(3))["a"].tolist() == [1.0, 1.0, 1.0]

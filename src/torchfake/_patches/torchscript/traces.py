@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -67,12 +68,13 @@ def _gets_numbers_alone(func: Any, args: Any) -> bool:
 
 
 def _in_trace_dispatch(call: Callable[[], Any]) -> Any:
+    """Call it from one line: C++ notes where a constant was made, and a check of a trace compares
+    graphs as text.
+    """
     mode: Any = dispatcher.current_fake_mode()
-    if modes.current() is None or not isinstance(mode, FakeDispatch):
-        return call()
-    if isinstance(mode, _TraceDispatch):
-        return call()
-    with dispatcher.in_fake_slot(_TraceDispatch(mode)):
+    is_fake_mode = isinstance(mode, FakeDispatch) and not isinstance(mode, _TraceDispatch)
+    is_new = modes.current() is not None and is_fake_mode
+    with dispatcher.in_fake_slot(_TraceDispatch(mode)) if is_new else nullcontext():
         return call()
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from tests.quantized_tensor import Quantized
 from torchfake import fake_mode, profiles
+from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.timing.commands import LAUNCH, CommandRecorder, Place
 from torchfake.inspect.timing.efficiency import seconds_of, shares_of
 from torchfake.inspect.timing.hardware import HARDWARE
@@ -52,12 +53,13 @@ def test_products(works: Any) -> None:
     x, w = on_gpu(64, 1024), on_gpu(4096, 1024)
     (found,) = works(lambda: F.linear(x, w))
     num_bytes = 2 * (64 * 1024 + 4096 * 1024 + 64 * 4096)
+    product = Product(1, 64, 4096, 1024)
     assert found == Work(
-        "matrix products", 2 * 64 * 1024 * 4096, num_bytes, torch.bfloat16, products=(1, 64, 4096)
+        "matrix products", int(product.flops), num_bytes, torch.bfloat16, products=(product,)
     )
     batch = on_gpu(8, 64, 32)
     (found,) = works(lambda: batch @ on_gpu(8, 32, 16))
-    assert found.products == (8, 64, 16)
+    assert found.products == (Product(8, 64, 16, 32),)
     assert found.flops == 2 * 8 * 64 * 32 * 16
 
 
@@ -74,7 +76,7 @@ def test_products_with_vectors_take_the_time_of_their_bytes(works: Any) -> None:
     gpu, hardware = profiles()["h100-80gb"], HARDWARE["h100-80gb"]
     assert hardware is not None
     (found,) = works(lambda: on_gpu(4096, 4096) @ on_gpu(4096))
-    assert (found.kind, found.flops, found.products) == ("matrix products", 2 * 4096**2, None)
+    assert (found.kind, found.flops, found.products) == ("matrix products", 2 * 4096**2, ())
     seconds = seconds_of(found, gpu, hardware, shares_of(gpu))
     assert seconds == seconds_of(found._replace(flops=0), gpu, hardware, shares_of(gpu))
 

@@ -9,6 +9,7 @@ Its files, in reading order:
 
     hardware       peak FLOP/s and bandwidths of GPUs and their links, from datasheets
     work           the FLOPs and the bytes of one call of an operator
+    tiles          how long a matrix product takes, tile by tile
     efficiency     the share of a datasheet's figures that kernels reach; seconds of one call
     collectives    seconds of one collective
     commands       the commands that the program puts on streams, in order

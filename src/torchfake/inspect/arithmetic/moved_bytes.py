@@ -66,6 +66,14 @@ class Memory(NamedTuple):
         return len({(each.size, each.stride, each.dtype) for each in tensors}) <= 1
 
     @property
+    def keeps_strides(self) -> bool:
+        """Whether what is read has the strides of the result, if it has its sizes: a copy to another
+        layout reads or writes single elements.
+        """
+        result = self.written[0]
+        return all(each.stride == result.stride for each in self.read if each.size == result.size)
+
+    @property
     def num_bytes_of_rows(self) -> int:
         """The same; of a table that rows are taken from, only these rows are read."""
         if self.packet not in _TAKES_ROWS:

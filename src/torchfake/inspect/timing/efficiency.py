@@ -52,8 +52,8 @@ class Shares(NamedTuple):
     products: float  # of aligned matrices
     unaligned: float  # of `products`, where rows are no whole vectors
     batched: float  # of `products`, in batches of small matrices, and in groups of channels
-    memory: float  # copies, and elementwise operations on tensors that lie alike
-    strided: float  # elementwise operations that broadcast, or mix dtypes or layouts
+    memory: float  # copies, and elementwise operations, that read and write whole vectors
+    strided: float  # those that broadcast, change a layout, or mix dtypes
     reductions: float
     lookups: float
     depthwise: tuple[float, float]  # of bytes/s: (forward, backward)
@@ -98,7 +98,7 @@ _PASSED_ON = (ELEMENTWISE, REDUCTION, COPY)
 
 
 def _share_of_memory(work: Work, shares: Shares) -> float:
-    if work.kind == ELEMENTWISE and not work.is_uniform:
+    if work.kind in (ELEMENTWISE, COPY) and not work.is_uniform:
         return shares.strided
     if work.kind == DEPTHWISE:
         return shares.depthwise[work.is_backward]

@@ -15,6 +15,7 @@ from torchfake.inspect.arithmetic.call import Call
 from torchfake.inspect.arithmetic.formulas import flops_of, kind_of_product, products_of
 from torchfake.inspect.arithmetic.kinds import (
     CONVOLUTION,
+    COPY,
     DEPTHWISE,
     ELEMENTWISE,
     MATMUL,
@@ -45,7 +46,7 @@ class Work(NamedTuple):
     repeated_flops: int = 0  # the part of `flops` that recomputes the forward pass
     executed: float = 1.0  # the share of `flops` that is executed: half for causal attention
     products: tuple[Product, ...] = ()  # of matrices; none if the result is none
-    is_uniform: bool = True  # whether all tensors have the same sizes, strides and dtype
+    is_uniform: bool = True  # whether kernels read and write whole vectors
     is_tf32: bool = False  # whether float32 is rounded to TF32, for tensor cores
     is_backward: bool = False
 
@@ -65,7 +66,8 @@ def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
         work = Work(kind, 0, memory.num_bytes_of_rows, memory.written[0].dtype)
         if is_given_statistics(func, args, kwargs):
             return work._replace(kind=ELEMENTWISE)
-        return work._replace(is_uniform=memory.is_uniform)
+        is_uniform = memory.keeps_strides if kind == COPY else memory.is_uniform
+        return work._replace(is_uniform=is_uniform)
     kind = kind_of_product(func)
     work = Work(kind, flops.total, memory.num_bytes, memory.read[0].dtype, flops.recomputed)
     if kind in (MATMUL, RECURRENT, CONVOLUTION):

@@ -133,3 +133,27 @@ def test_views_and_empty_memory_launch_nothing(works: Any) -> None:
     x = on_gpu(8, 8)
     assert works(lambda: (x.t(), x.view(-1), x[0], x.detach(), torch.empty_like(x))) == []
     assert works(lambda: torch.ones(3) + 1) == []  # on the CPU
+
+
+def test_batch_norms_read_twice_in_training_only(works: Any) -> None:
+    x, row = on_gpu(8, 64, 32, 32, dtype=torch.float16), on_gpu(64, dtype=torch.float32)
+    for training, kind, times in ((True, "reductions", 3), (False, "elementwise", 2)):
+        (found,) = works(lambda t=training: F.batch_norm(x, row, row, row, row, t))
+        assert found.kind == kind
+        assert times * x.nbytes <= found.num_bytes < times * x.nbytes + 4096
+
+
+def test_whole_vectors(works: Any) -> None:
+    x = on_gpu(64, 64, 32, 32)
+    cases: list[tuple[Callable[[], Any], bool]] = [
+        (lambda: x + x, True),
+        (lambda: x * 2, True),
+        (lambda: x + on_gpu(64, 1, 1), False),
+        (lambda: x + on_gpu(64, 64, 32, 32, dtype=torch.float32), False),
+        (lambda: x.float(), True),
+        (lambda: x.transpose(1, 2).contiguous(), False),
+        (lambda: torch.cat([x, x]), True),
+    ]
+    for run, is_uniform in cases:
+        (found,) = works(run)
+        assert found.is_uniform is is_uniform

@@ -67,8 +67,8 @@ class Memory(NamedTuple):
 
     @property
     def keeps_strides(self) -> bool:
-        """Whether what is read has the strides of the result, if it has its sizes: a copy to another
-        layout reads or writes single elements.
+        """Whether what is read has the strides of the result, if it has its sizes. A copy to
+        another layout reads or writes single elements.
         """
         result = self.written[0]
         return all(each.stride == result.stride for each in self.read if each.size == result.size)

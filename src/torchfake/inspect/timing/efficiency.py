@@ -131,11 +131,14 @@ def _peak(work: Work, gpu: CudaProfile, hardware: Hardware) -> float:
     """The peak of products of a dtype. That of TF32 is half of float16's, from Ampere on; that of
     int8, which is not in the table, is given as float16's, which tensor cores reach at least.
     """
-    if work.is_tf32 and gpu.major >= _FIRST_WITH_TF32:
+    if runs_in_tf32(work, gpu):
         return hardware.flops[torch.float16] / 2
     dtype = torch.float16 if work.dtype is torch.int8 else work.dtype
     return hardware.flops.get(dtype, hardware.vector_flops)
 
 
-_FIRST_WITH_TF32 = 8
-"""The major version of the compute capability of Ampere."""
+def runs_in_tf32(work: Work, gpu: CudaProfile) -> bool:
+    """Whether tensor cores compute a product of float32: the program allows it, and the GPU is of
+    Ampere's generation or later.
+    """
+    return work.is_tf32 and gpu.major >= 8

@@ -16,6 +16,7 @@ Its files, in reading order:
     meetings       a message between two ranks begins when both ranks have reached it
     machine        simulates a GPU that runs commands, one after the other on each stream
     schedule       the beginning and the end of each command
+    compared       with which measurements times were compared, and how far they were off
     slow_products  matrix products without tensor cores, and their time with autocast
     trace          a schedule as a trace for Perfetto
 """

@@ -371,6 +371,14 @@ def published(session: nox.Session) -> None:
 
 
 @nox.session
+def published_vision(session: nox.Session) -> None:
+    """Times of steps against timm's tables: the second table of docs/time.md."""
+    install(session, "torch")
+    session.install("-r", "tests/ecosystem/vision/requirements.txt")
+    session.run("python", "-m", "tests.published.vision", *session.posargs)
+
+
+@nox.session
 def release(session: nox.Session) -> None:
     """Build wheel and sdist, check what is in them, and try each in an empty environment: the first
     command of README.md, and a small program of each part.

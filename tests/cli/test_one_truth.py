@@ -21,6 +21,7 @@ from torchfake.inspect.records.units import (
     flops_text,
     seconds_text,
 )
+from torchfake.inspect.timing.compared import COMPARISONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
@@ -54,7 +55,7 @@ NUMBER = re.compile(
     rf"(?<![\w.,-])\d+(?:,\d{{3}})*(?:\.\d+)?(?:[KMBT]\b| (?:{UNITS})(?!\w))?(?![\w]|[.,]\d)"
 )
 FIXED = (
-    "on held-out published runs: median 5 %, nine in ten within 10 % (docs/time.md)",
+    *(each.text for each in COMPARISONS),
     '"n x" rows total n identical blocks; the rows beneath show one of them.',
 )
 """Sentences with numbers that describe no run."""

@@ -55,3 +55,13 @@ def test_nothing_is_said_where_it_would_save_little() -> None:
         small = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
         assert not faster(estimate(small, torch.empty(8, 64), gpu="t4-16gb", optimizer="sgd"))
     assert not faster(trained("mi300x-192gb"))  # whose figures are not known
+
+
+def test_products_in_tf32_are_not_slow() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert not faster(trained("h100-80gb"))
+        assert faster(trained("v100-32gb"))
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from tests.quantized_tensor import Quantized
 from torchfake import fake_mode, profiles
+from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.timing.commands import LAUNCH, CommandRecorder, Place
 from torchfake.inspect.timing.efficiency import seconds_of, shares_of
 from torchfake.inspect.timing.hardware import HARDWARE
@@ -52,12 +53,13 @@ def test_products(works: Any) -> None:
     x, w = on_gpu(64, 1024), on_gpu(4096, 1024)
     (found,) = works(lambda: F.linear(x, w))
     num_bytes = 2 * (64 * 1024 + 4096 * 1024 + 64 * 4096)
+    product = Product(1, 64, 4096, 1024)
     assert found == Work(
-        "matrix products", 2 * 64 * 1024 * 4096, num_bytes, torch.bfloat16, products=(1, 64, 4096)
+        "matrix products", int(product.flops), num_bytes, torch.bfloat16, products=(product,)
     )
     batch = on_gpu(8, 64, 32)
     (found,) = works(lambda: batch @ on_gpu(8, 32, 16))
-    assert found.products == (8, 64, 16)
+    assert found.products == (Product(8, 64, 16, 32),)
     assert found.flops == 2 * 8 * 64 * 32 * 16
 
 
@@ -74,7 +76,7 @@ def test_products_with_vectors_take_the_time_of_their_bytes(works: Any) -> None:
     gpu, hardware = profiles()["h100-80gb"], HARDWARE["h100-80gb"]
     assert hardware is not None
     (found,) = works(lambda: on_gpu(4096, 4096) @ on_gpu(4096))
-    assert (found.kind, found.flops, found.products) == ("matrix products", 2 * 4096**2, None)
+    assert (found.kind, found.flops, found.products) == ("matrix products", 2 * 4096**2, ())
     seconds = seconds_of(found, gpu, hardware, shares_of(gpu))
     assert seconds == seconds_of(found._replace(flops=0), gpu, hardware, shares_of(gpu))
 
@@ -131,3 +133,27 @@ def test_views_and_empty_memory_launch_nothing(works: Any) -> None:
     x = on_gpu(8, 8)
     assert works(lambda: (x.t(), x.view(-1), x[0], x.detach(), torch.empty_like(x))) == []
     assert works(lambda: torch.ones(3) + 1) == []  # on the CPU
+
+
+def test_batch_norms_read_twice_in_training_only(works: Any) -> None:
+    x, row = on_gpu(8, 64, 32, 32, dtype=torch.float16), on_gpu(64, dtype=torch.float32)
+    for training, kind, times in ((True, "reductions", 3), (False, "elementwise", 2)):
+        (found,) = works(lambda t=training: F.batch_norm(x, row, row, row, row, t))
+        assert found.kind == kind
+        assert times * x.nbytes <= found.num_bytes < times * x.nbytes + 4096
+
+
+def test_whole_vectors(works: Any) -> None:
+    x = on_gpu(64, 64, 32, 32)
+    cases: list[tuple[Callable[[], Any], bool]] = [
+        (lambda: x + x, True),
+        (lambda: x * 2, True),
+        (lambda: x + on_gpu(64, 1, 1), False),
+        (lambda: x + on_gpu(64, 64, 32, 32, dtype=torch.float32), False),
+        (lambda: x.float(), True),
+        (lambda: x.transpose(1, 2).contiguous(), False),
+        (lambda: torch.cat([x, x]), True),
+    ]
+    for run, is_uniform in cases:
+        (found,) = works(run)
+        assert found.is_uniform is is_uniform

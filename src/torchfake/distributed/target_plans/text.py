@@ -14,6 +14,7 @@ from torchfake.distributed.text import plan_lines, plan_tables, step_text, verdi
 from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.units import bytes_text
 from torchfake.inspect.show.lines import plain_lines
+from torchfake.inspect.timing.compared import error_text
 
 _PRECISIONS = {
     "mixed": "parameters float32, computation bfloat16, reduction float32",
@@ -37,9 +38,6 @@ _OF_SOME = {
 
 _SAID_ABOVE = ("step time", "  model FLOPs")
 """Lines of a plan's text that the answer replaces."""
-
-ERROR = "on held-out published runs: median 5 %, nine in ten within 10 % (docs/time.md)"
-"""The error of time estimates; a test compares it with the table in docs/time.md."""
 
 
 @plain_text.register
@@ -78,9 +76,16 @@ def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
         return []
     is_bound = found.plan.is_lower_bound
     lines = [("step time", step_text(time, is_lower_bound=is_bound))]
-    lines += [] if is_bound else [("  error", ERROR)]
+    lines += [] if is_bound else [("  error", _error(found))]
     mfu = "" if found.mfu is None else f", MFU {100 * found.mfu:.0f} %"
     return [*lines, ("throughput", "at most " * is_bound + rate_text(found) + mfu)]
+
+
+def _error(found: TargetPlan) -> str:
+    """The error of times of models of this kind on this GPU."""
+    is_training = found.plan.mode == "training"
+    kind = {"is_of_tokens": found.seq is not None, "is_training": is_training}
+    return error_text(found.plan.gpu, **kind)
 
 
 def rate_text(found: TargetPlan) -> str:

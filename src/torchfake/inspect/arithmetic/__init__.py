@@ -12,6 +12,7 @@ Its files, in reading order:
     products      formulas of matrix products
     attention     formulas of attention
     layers        formulas of convolutions, recurrent layers and encoder layers
+    matrices      the matrix products that a call computes, by their sizes
     formulas      the FLOPs of any call: torch's formulas and ours
     uncounted     the operators whose FLOPs are not known, with their calls and bytes
 """

@@ -8,12 +8,11 @@ torch's only where torch's is known to be wrong (:data:`_CORRECTED`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from torchfake.inspect.arithmetic import attention, layers, products
+from torchfake.inspect.arithmetic import attention, layers, matrices, products
 from torchfake.inspect.arithmetic.call import Call, functional_packet
 from torchfake.inspect.arithmetic.kinds import (
     ATTENTION,
@@ -72,16 +71,9 @@ _ADDED: dict[str, Count] = {
 }
 """Formulas for operators that torch has none for; torch may have one in another version."""
 
-_FIRST_PRODUCTS: dict[str, Callable[[Call], tuple[int, int, int]]] = {
-    **dict.fromkeys(layers.RECURRENT, layers.recurrent_product),
-    **{f"{name}_backward": layers.recurrent_product for name in layers.RECURRENT},
-    "aten::_native_multi_head_attention": layers.layer_product,
-    "aten::_transformer_encoder_layer_fwd": layers.layer_product,
-}
-"""What is known of the products of operators that are whole layers."""
-
 _KINDS = {
-    **dict.fromkeys(_FIRST_PRODUCTS, RECURRENT),
+    **dict.fromkeys(layers.RECURRENT, RECURRENT),
+    **{f"{name}_backward": RECURRENT for name in layers.RECURRENT},
     "aten::_native_multi_head_attention": MATMUL,
     "aten::_transformer_encoder_layer_fwd": MATMUL,
     "aten::_trilinear": MATMUL,
@@ -127,16 +119,14 @@ def reads_values(func: Any) -> bool:
     return _CORRECTED.get(_name_of(functional_packet(func))) is _UNPACKED
 
 
-def product_of(func: Any, args: Any, kwargs: Any, result: Any) -> tuple[int, int, int] | None:
-    """Number, rows and columns of the product that a call computes, or of one of its products; None
-    if the result is no matrix.
-    """
+def products_of(
+    func: Any, args: Any, kwargs: Any, result: Any, flops: int
+) -> tuple[matrices.Product, ...]:
+    """The products that a call with `flops` FLOPs computes; none if the result is no matrix."""
     call = Call(func, args, kwargs, result)
-    of_layer = _FIRST_PRODUCTS.get(_name_of(functional_packet(func)))
-    if of_layer is not None:
-        return of_layer(call)
-    shape = call.output.shape
-    return None if len(shape) < 2 else (math.prod(shape[:-2]), *shape[-2:])
+    if kind_of_product(func) == CONVOLUTION:
+        return matrices.convolution_products(call, flops)
+    return matrices.products_of(_name_of(functional_packet(func)), call, flops)
 
 
 def kind_of_product(func: Any) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from torchfake.observe import traits_of
 
-MATMUL, CONVOLUTION = "matrix products", "convolutions"
+MATMUL, CONVOLUTION, DEPTHWISE = "matrix products", "convolutions", "depthwise convolutions"
 RECURRENT, CUSTOM = "recurrent layers", "operators with a formula of their own"
 ELEMENTWISE, REDUCTION, COPY, LOOKUP = "elementwise", "reductions", "copies", "lookups"
 UNCOUNTED = "operators whose FLOPs are not known"

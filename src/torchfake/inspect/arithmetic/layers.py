@@ -61,6 +61,13 @@ def _of_positions(call: Call, output: Shape) -> int:
     return 2 * batch * math.prod(positions) * math.prod(weight)
 
 
+def is_depthwise_convolution(call: Call) -> bool:
+    """Whether each group has a single channel of the input: no matrix product is computed then."""
+    groups = call["groups"] if call.has("groups") else 1
+    is_by_name = "depthwise" in call.func._schema.name
+    return is_by_name or (groups > 1 and call.shape("weight")[1] == 1)
+
+
 RECURRENT = ("aten::_cudnn_rnn", "aten::miopen_rnn", "aten::mkldnn_rnn_layer")
 
 

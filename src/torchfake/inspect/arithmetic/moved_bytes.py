@@ -1,15 +1,18 @@
 """The bytes that one call of an operator reads and writes.
 
 Input: an operator, its arguments and its result, which are fakes. Output: bytes. Invariant: bytes
-are those that a kernel moves if each element is read once and written once.
+are those that a kernel moves if each element is written once and read once, or twice where it first
+computes statistics over more elements than a processor holds.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from torchfake.inspect.arithmetic.call import Call
 from torchfake.observe import FakeTensor, Metadata, metadata_of, storage_of, traits_of
 
 _TAKES_ROWS = frozenset(
@@ -19,17 +22,56 @@ _WITHOUT_KERNELS = ("profiler", "c10d", "_c10d_functional")
 _VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh")
 
 
+_READS_TWICE = re.compile(r"batch_norm|group_norm|instance_norm")
+"""Operators that compute statistics of channels, then read their inputs again."""
+
+
+def _reads_twice(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a kernel computes statistics first. Batch norms in eval mode are given them."""
+    return bool(_READS_TWICE.search(traits_of(func).packet)) and not is_given_statistics(
+        func, args, kwargs
+    )
+
+
+def is_given_statistics(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call is that of a batch norm in eval mode, which only scales and shifts."""
+    packet = traits_of(func).packet
+    if "batch_norm" not in packet or not hasattr(func, "_schema"):
+        return False
+    call = Call(func, args, kwargs, None)
+    names = [name for name in ("training", "train") if call.has(name)]
+    return not call[names[0]] if names else "no_training" in packet or "elemt" in packet
+
+
 class Memory(NamedTuple):
     """The metadata of the tensors that a call reads and writes."""
 
     packet: str  # of the operator: "aten::add"
     read: list[Metadata]
     written: list[Metadata]
+    times_read: int = 1
 
     @property
     def num_bytes(self) -> int:
         """Bytes read and written."""
-        return sum(map(bytes_touched, self.written)) + sum(map(bytes_touched, self.read))
+        read = self.times_read * sum(map(bytes_touched, self.read))
+        return sum(map(bytes_touched, self.written)) + read
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all tensors have the same sizes, strides and dtype, single numbers aside: kernels
+        then read and write whole vectors.
+        """
+        tensors = [each for each in (*self.read, *self.written) if math.prod(each.size) > 1]
+        return len({(each.size, each.stride, each.dtype) for each in tensors}) <= 1
+
+    @property
+    def keeps_strides(self) -> bool:
+        """Whether what is read has the strides of the result, if it has its sizes. A copy to
+        another layout reads or writes single elements.
+        """
+        result = self.written[0]
+        return all(each.stride == result.stride for each in self.read if each.size == result.size)
 
     @property
     def num_bytes_of_rows(self) -> int:
@@ -78,7 +120,7 @@ def memory_of(func: Any, args: Any, kwargs: Any, result: Any) -> Memory:
         if not takes_metadata:
             read += map(metadata_of, fakes)
     written += [metadata_of(t) for t in _fakes(result) if id(storage_of(t)) not in mutated]
-    return Memory(traits.packet, read, written)
+    return Memory(traits.packet, read, written, 1 + _reads_twice(func, args, kwargs))
 
 
 def _fakes(value: Any) -> Iterator[FakeTensor]:

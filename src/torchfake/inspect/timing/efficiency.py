@@ -3,13 +3,12 @@
 Input: the work of a call, a GPU. Output: seconds. Invariant: a roofline (Williams, Waterman and
 Patterson 2009): a call takes as long as its FLOPs or its bytes do, whichever is longer.
 
-The shares are those of large sizes. Small matrix products leave processors without a tile, which
-is counted tile by tile.
+The shares are those of large sizes. What small matrix products do not reach of them is counted tile
+by tile (``timing/tiles``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -19,10 +18,15 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.kinds import (
     ATTENTION,
     BACKWARD,
+    COPY,
+    DEPTHWISE,
+    ELEMENTWISE,
     LOOKUP,
     REDUCTION,
 )
+from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.timing.hardware import Hardware
+from torchfake.inspect.timing.tiles import share_of_peak
 from torchfake.inspect.timing.work import Work
 
 KERNEL_SECONDS = 2e-6
@@ -31,72 +35,110 @@ KERNEL_SECONDS = 2e-6
 LAUNCH_SECONDS = 6e-6
 """The time that Python, autograd and the driver take to launch one operator."""
 
-_TILE = 128
-"""Rows and columns of the result that one block of a matrix product computes."""
+_NARROWEST_GROUP = 32
+"""Columns of matrices in batches that are computed each for itself; of narrower ones, such as those
+of convolutions of few channels in each group, kernels compute several at the same time."""
+
+_FASTER_CACHE = 3.0
+"""The bandwidth of the L2 cache, as a multiple of that of memory, at least."""
+
+_IN_CACHE = 0.5
+"""The share of the cache that the tensors of one operator may fill to be there still."""
 
 
 class Shares(NamedTuple):
     """Shares of the peak that are reached with large sizes: of FLOP/s, or of bytes/s."""
 
-    products: float
-    memory: float  # elementwise operations and copies
+    products: float  # of aligned matrices
+    unaligned: float  # of `products`, where rows are no whole vectors
+    batched: float  # of `products`, in batches of small matrices, and in groups of channels
+    memory: float  # copies, and elementwise operations, that read and write whole vectors
+    strided: float  # those that broadcast, change a layout, or mix dtypes
     reductions: float
     lookups: float
+    depthwise: tuple[float, float]  # of bytes/s: (forward, backward)
     attention: Mapping[str, tuple[float, float]]  # by kernel: (forward, backward)
 
 
 _BEFORE_HOPPER = {"flash": (0.58, 0.48), "cudnn": (0.58, 0.48), "efficient": (0.35, 0.22)}
 _HOPPER = {"flash": (0.35, 0.28), "cudnn": (0.50, 0.40), "efficient": (0.20, 0.12)}
+_OF_CONSUMERS = {"flash": (0.60, 0.50), "cudnn": (0.60, 0.50), "efficient": (0.18, 0.12)}
 
-_BY_GENERATION = {
-    7: Shares(0.65, 0.75, 0.55, 0.45, {**_BEFORE_HOPPER, "flash": (0.30, 0.22)}),
-    8: Shares(0.70, 0.75, 0.55, 0.45, _BEFORE_HOPPER),
-    9: Shares(0.60, 0.75, 0.55, 0.45, _HOPPER),
-    10: Shares(0.60, 0.75, 0.55, 0.45, _HOPPER),
-    12: Shares(0.60, 0.75, 0.55, 0.45, _HOPPER),
+_DATA_CENTRE = (0.6, 0.6, 0.75, 0.60, 0.55, 0.45, (0.65, 0.2))
+_CONSUMER = (0.6, 0.5, 0.90, 0.55, 0.80, 0.45, (0.65, 0.2))
+
+_BY_CAPABILITY = {
+    (7, 0): Shares(0.65, *_DATA_CENTRE, {**_BEFORE_HOPPER, "flash": (0.30, 0.22)}),
+    (8, 0): Shares(0.70, *_DATA_CENTRE, _BEFORE_HOPPER),
+    (8, 6): Shares(1.00, *_CONSUMER, _OF_CONSUMERS),
+    (9, 0): Shares(0.60, *_DATA_CENTRE, _HOPPER),
+    (12, 0): Shares(1.00, *_CONSUMER, _OF_CONSUMERS),
 }
-"""The shares by the major version of the compute capability."""
+"""The shares by the compute capability from which on they hold."""
 
 
 def shares_of(gpu: CudaProfile) -> Shares:
     """The shares of a GPU's generation; for an unknown generation, those of the newest."""
-    return _BY_GENERATION.get(gpu.major, _BY_GENERATION[12])
+    known = [each for each in _BY_CAPABILITY if each <= (gpu.major, gpu.minor)]
+    return _BY_CAPABILITY[max(known, default=(7, 0))]
 
 
 def seconds_of(work: Work, gpu: CudaProfile, hardware: Hardware, shares: Shares) -> float:
     """How long the kernels of one call run."""
-    bandwidth = hardware.memory_bytes * _share_of_memory(work.kind, shares)
-    seconds = work.num_bytes / bandwidth
+    seconds = work.num_bytes / (hardware.memory_bytes * _share_of_memory(work, shares))
+    if work.kind in _PASSED_ON and work.num_bytes < _IN_CACHE * hardware.cache_bytes:
+        seconds /= _FASTER_CACHE
     if work.flops:
-        reached = _peak(work.dtype, hardware) * _share_of_flops(work, gpu, shares)
-        seconds = max(seconds, work.flops * work.executed / reached)
+        seconds = max(seconds, _seconds_of_flops(work, gpu, hardware, shares))
     return KERNEL_SECONDS + seconds
 
 
-def _share_of_memory(kind: str, shares: Shares) -> float:
-    return {REDUCTION: shares.reductions, LOOKUP: shares.lookups}.get(kind, shares.memory)
+_PASSED_ON = (ELEMENTWISE, REDUCTION, COPY)
+"""Kinds of operators that mostly read what the operator before has just written."""
 
 
-def _peak(dtype: torch.dtype, hardware: Hardware) -> float:
-    """The peak of products of a dtype; of int8, whose peak is not in the table, that of float16,
-    which tensor cores reach with int8 at least.
+def _share_of_memory(work: Work, shares: Shares) -> float:
+    if work.kind in (ELEMENTWISE, COPY) and not work.is_uniform:
+        return shares.strided
+    if work.kind == DEPTHWISE:
+        return shares.depthwise[work.is_backward]
+    return {REDUCTION: shares.reductions, LOOKUP: shares.lookups}.get(work.kind, shares.memory)
+
+
+def _seconds_of_flops(work: Work, gpu: CudaProfile, hardware: Hardware, shares: Shares) -> float:
+    if work.kind == DEPTHWISE:
+        return work.flops / hardware.vector_flops
+    peak = _peak(work, gpu, hardware) * hardware.clock
+    for kernel, kind in ATTENTION.items():
+        if work.kind.startswith(kind):
+            share = shares.attention[kernel][work.kind.endswith(BACKWARD)]
+            return work.flops * work.executed / (peak * share)
+    if not work.products:
+        return work.flops * work.executed / (peak * shares.products)
+    return sum(_seconds_of_product(each, peak, gpu, shares) for each in work.products)
+
+
+def _seconds_of_product(product: Product, peak: float, gpu: CudaProfile, shares: Shares) -> float:
+    share = shares.products * share_of_peak(product, gpu.multi_processor_count)
+    if not product.is_aligned:
+        share *= shares.unaligned
+    elif product.number > 1 and product.columns >= _NARROWEST_GROUP:
+        share *= shares.batched
+    return product.flops / (peak * share)
+
+
+def _peak(work: Work, gpu: CudaProfile, hardware: Hardware) -> float:
+    """The peak of products of a dtype. That of TF32 is half of float16's, from Ampere on; that of
+    int8, which is not in the table, is given as float16's, which tensor cores reach at least.
     """
-    dtype = torch.float16 if dtype is torch.int8 else dtype
+    if runs_in_tf32(work, gpu):
+        return hardware.flops[torch.float16] / 2
+    dtype = torch.float16 if work.dtype is torch.int8 else work.dtype
     return hardware.flops.get(dtype, hardware.vector_flops)
 
 
-def _share_of_flops(work: Work, gpu: CudaProfile, shares: Shares) -> float:
-    for kernel, kind in ATTENTION.items():
-        if work.kind.startswith(kind):
-            return shares.attention[kernel][work.kind.endswith(BACKWARD)]
-    return shares.products * (1.0 if work.products is None else _filled(work.products, gpu))
-
-
-def _filled(products: tuple[int, int, int], gpu: CudaProfile) -> float:
-    """The share of the processors' time that computes elements of the result: tiles at its edges
-    are partly empty, and the last wave of tiles leaves processors idle.
+def runs_in_tf32(work: Work, gpu: CudaProfile) -> bool:
+    """Whether tensor cores compute a product of float32: the program allows it, and the GPU is of
+    Ampere's generation or later.
     """
-    batch, rows, columns = products
-    tiles = batch * math.ceil(rows / _TILE) * math.ceil(columns / _TILE)
-    waves = math.ceil(tiles / gpu.multi_processor_count)
-    return batch * rows * columns / (waves * gpu.multi_processor_count * _TILE * _TILE)
+    return work.is_tf32 and gpu.major >= 8

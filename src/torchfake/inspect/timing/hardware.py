@@ -22,20 +22,23 @@ class Hardware(NamedTuple):
     memory_bytes: float  # bytes/s
     link_bytes: float  # bytes/s to other GPUs of the node, in one direction
     source: str
+    cache_bytes: int  # of the L2 cache
+    clock: float = 1.0  # under load, as a multiple of the clock at which the peaks are stated
 
 
 def _hardware(
-    half: float, vector: float, memory: float, link: float, source: str,
-    *, bfloat16: bool = True, fp8: float | None = None,
+    half: float, vector: float, memory: float, link: float, cache: float, source: str,
+    *, bfloat16: bool = True, fp8: float | None = None, clock: float = 1.0,
 ) -> Hardware:  # fmt: skip
-    """Peaks from the figures of a datasheet, in TFLOP/s and GB/s."""
+    """Peaks from the figures of a datasheet, in TFLOP/s and GB/s; the L2 cache in MiB."""
     flops = {torch.float16: half, torch.float32: vector, torch.bfloat16: half}
     if not bfloat16:
         flops[torch.bfloat16] = vector
     if fp8 is not None:
         flops |= {torch.float8_e4m3fn: fp8, torch.float8_e5m2: fp8}
     teras = {dtype: tera * 1e12 for dtype, tera in flops.items()}
-    return Hardware(teras, vector * 1e12, memory * 1e9, link * 1e9, source)
+    num_bytes = int(cache * (1 << 20))
+    return Hardware(teras, vector * 1e12, memory * 1e9, link * 1e9, source, num_bytes, clock)
 
 
 _WITHOUT_NVLINK = 25  # PCIe 4.0 x16: 32 GB/s, of which about 25 are payload
@@ -132,35 +135,35 @@ _GB200 = (
 )
 
 HARDWARE: dict[str, Hardware | None] = {
-    "rtx3080-10gb": _hardware(59.5, 29.8, 760, _WITHOUT_NVLINK, _GA102),
-    "rtx2080ti-11gb": _hardware(53.8, 13.4, 616, 12, _TURING, bfloat16=False),
-    "rtx4070ti-12gb": _hardware(80.2, 40.1, 504, _WITHOUT_NVLINK, _ADA, fp8=160.4),
-    "t4-16gb": _hardware(65, 8.1, 300, 12, _T4, bfloat16=False),
-    "rtx5080-16gb": _hardware(112.6, 56.3, 960, _PCIE_5, _BLACKWELL, fp8=225.1),
-    "rtx4080-16gb": _hardware(97.5, 48.7, 716.8, _WITHOUT_NVLINK, _ADA, fp8=194.9),
-    "v100-16gb": _hardware(125, 15.7, 900, 150, _V100, bfloat16=False),
-    "a10-24gb": _hardware(125, 31.2, 600, _WITHOUT_NVLINK, _A10),
-    "l4-24gb": _hardware(121, 30.3, 300, _WITHOUT_NVLINK, _ADA, fp8=242.5),
-    "a10g-24gb": _hardware(70, 35, 600, _WITHOUT_NVLINK, _A10G),
-    "rtx4090-24gb": _hardware(165.2, 82.6, 1008, _WITHOUT_NVLINK, _ADA, fp8=330.3),
-    "rtx3090-24gb": _hardware(71, 35.6, 936, _WITHOUT_NVLINK, _GA102),
-    "rtx5090-32gb": _hardware(209.5, 104.8, 1792, _PCIE_5, _BLACKWELL, fp8=419),
-    "v100-32gb": _hardware(125, 15.7, 900, 150, _V100, bfloat16=False),
-    "a100-40gb": _hardware(312, 19.5, 1555, 300, _A100),
-    "l40s-48gb": _hardware(362, 91.6, 864, _WITHOUT_NVLINK, _L40, fp8=733),
-    "l40-48gb": _hardware(181, 90.5, 864, _WITHOUT_NVLINK, _L40, fp8=362),
-    "rtx6000ada-48gb": _hardware(364.2, 91.1, 960, _WITHOUT_NVLINK, _RTX_6000, fp8=728.5),
-    "a6000-48gb": _hardware(154.8, 38.7, 768, 56, _A6000),
-    "h100pcie-80gb": _hardware(756, 51, 2000, _PCIE_5, _H100, fp8=1513),
-    "h100-80gb": _hardware(989.4, 66.9, 3352, 450, _H100, fp8=1978.9),
-    "a100-80gb": _hardware(312, 19.5, 2039, 300, _A100),
-    "h100nvl-94gb": _hardware(835.5, 60, 3900, 300, _H100, fp8=1671),
-    "gh200-96gb": _hardware(989.4, 66.9, 4000, 450, "NVIDIA GH200 datasheet", fp8=1978.9),
-    "h20-96gb": _hardware(148, 44, 4000, 450, _H20, fp8=296),
-    "h200-141gb": _hardware(989.4, 66.9, 4800, 450, _H200, fp8=1978.9),
-    "b200-180gb": _hardware(2250, 75, 7700, 900, _B200, fp8=4500),
-    "gb200-186gb": _hardware(2500, 80, 8000, 900, _GB200, fp8=5000),
-    "b300-288gb": _hardware(2250, 75, 7700, 900, _B300, fp8=4500),
+    "rtx3080-10gb": _hardware(59.5, 29.8, 760, _WITHOUT_NVLINK, 5, _GA102),
+    "rtx2080ti-11gb": _hardware(53.8, 13.4, 616, 12, 5.5, _TURING, bfloat16=False),
+    "rtx4070ti-12gb": _hardware(80.2, 40.1, 504, _WITHOUT_NVLINK, 48, _ADA, fp8=160.4),
+    "t4-16gb": _hardware(65, 8.1, 300, 12, 4, _T4, bfloat16=False),
+    "rtx5080-16gb": _hardware(112.6, 56.3, 960, _PCIE_5, 64, _BLACKWELL, fp8=225.1),
+    "rtx4080-16gb": _hardware(97.5, 48.7, 716.8, _WITHOUT_NVLINK, 64, _ADA, fp8=194.9),
+    "v100-16gb": _hardware(125, 15.7, 900, 150, 6, _V100, bfloat16=False),
+    "a10-24gb": _hardware(125, 31.2, 600, _WITHOUT_NVLINK, 6, _A10),
+    "l4-24gb": _hardware(121, 30.3, 300, _WITHOUT_NVLINK, 48, _ADA, fp8=242.5),
+    "a10g-24gb": _hardware(70, 35, 600, _WITHOUT_NVLINK, 6, _A10G),
+    "rtx4090-24gb": _hardware(165.2, 82.6, 1008, _WITHOUT_NVLINK, 72, _ADA, fp8=330.3, clock=1.09),
+    "rtx3090-24gb": _hardware(71, 35.6, 936, _WITHOUT_NVLINK, 6, _GA102, clock=1.10),
+    "rtx5090-32gb": _hardware(209.5, 104.8, 1792, _PCIE_5, 96, _BLACKWELL, fp8=419),
+    "v100-32gb": _hardware(125, 15.7, 900, 150, 6, _V100, bfloat16=False),
+    "a100-40gb": _hardware(312, 19.5, 1555, 300, 40, _A100),
+    "l40s-48gb": _hardware(362, 91.6, 864, _WITHOUT_NVLINK, 96, _L40, fp8=733),
+    "l40-48gb": _hardware(181, 90.5, 864, _WITHOUT_NVLINK, 96, _L40, fp8=362),
+    "rtx6000ada-48gb": _hardware(364.2, 91.1, 960, _WITHOUT_NVLINK, 96, _RTX_6000, fp8=728.5),
+    "a6000-48gb": _hardware(154.8, 38.7, 768, 56, 6, _A6000),
+    "h100pcie-80gb": _hardware(756, 51, 2000, _PCIE_5, 50, _H100, fp8=1513),
+    "h100-80gb": _hardware(989.4, 66.9, 3352, 450, 50, _H100, fp8=1978.9),
+    "a100-80gb": _hardware(312, 19.5, 2039, 300, 40, _A100),
+    "h100nvl-94gb": _hardware(835.5, 60, 3900, 300, 50, _H100, fp8=1671),
+    "gh200-96gb": _hardware(989.4, 66.9, 4000, 450, 50, "NVIDIA GH200 datasheet", fp8=1978.9),
+    "h20-96gb": _hardware(148, 44, 4000, 450, 60, _H20, fp8=296),
+    "h200-141gb": _hardware(989.4, 66.9, 4800, 450, 50, _H200, fp8=1978.9),
+    "b200-180gb": _hardware(2250, 75, 7700, 900, 126, _B200, fp8=4500),
+    "gb200-186gb": _hardware(2500, 80, 8000, 900, 126, _GB200, fp8=5000),
+    "b300-288gb": _hardware(2250, 75, 7700, 900, 126, _B300, fp8=4500),
     # For AMD's GPUs the share of the peaks that kernels reach is not known: they are not timed.
     "mi250x-64gb": None,
     "mi300x-192gb": None,

@@ -18,7 +18,7 @@ import torch
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.kinds import MATMUL
 from torchfake.inspect.timing.commands import Command
-from torchfake.inspect.timing.efficiency import seconds_of, shares_of
+from torchfake.inspect.timing.efficiency import runs_in_tf32, seconds_of, shares_of
 from torchfake.inspect.timing.hardware import hardware_of
 
 _CAST = (torch.float32, torch.bfloat16)
@@ -49,6 +49,7 @@ def slow_products(commands: Iterable[Command], gpu: CudaProfile) -> SlowProducts
     slow = {t for t in _CAST if hardware.flops[t] < hardware.flops[fast]}
     works = [command.work for command in commands if command.work is not None]
     works = [work for work in works if work.kind == MATMUL and work.dtype in slow]
+    works = [work for work in works if not runs_in_tf32(work, gpu)]
     if not works:
         return None
     shares = shares_of(gpu)

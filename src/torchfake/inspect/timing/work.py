@@ -11,9 +11,26 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake.inspect.arithmetic.formulas import flops_of, kind_of_product, product_of
-from torchfake.inspect.arithmetic.kinds import MATMUL, RECURRENT, UNCOUNTED, kind_of
-from torchfake.inspect.arithmetic.moved_bytes import bytes_touched, memory_of
+from torchfake.inspect.arithmetic.call import Call
+from torchfake.inspect.arithmetic.formulas import flops_of, kind_of_product, products_of
+from torchfake.inspect.arithmetic.kinds import (
+    CONVOLUTION,
+    COPY,
+    DEPTHWISE,
+    ELEMENTWISE,
+    MATMUL,
+    RECURRENT,
+    UNCOUNTED,
+    kind_of,
+)
+from torchfake.inspect.arithmetic.layers import is_depthwise_convolution
+from torchfake.inspect.arithmetic.matrices import Product
+from torchfake.inspect.arithmetic.moved_bytes import (
+    bytes_touched,
+    is_given_statistics,
+    memory_of,
+)
+from torchfake.observe import traits_of
 
 ON_CPU = "on the CPU"
 """The kind of what is computed on the CPU, or copied from or to its memory."""
@@ -28,8 +45,10 @@ class Work(NamedTuple):
     dtype: torch.dtype
     repeated_flops: int = 0  # the part of `flops` that recomputes the forward pass
     executed: float = 1.0  # the share of `flops` that is executed: half for causal attention
-    products: tuple[int, int, int] | None = None
-    """Of a batch of results of matrix products: number, rows and columns."""
+    products: tuple[Product, ...] = ()  # of matrices; none if the result is none
+    is_uniform: bool = True  # whether kernels read and write whole vectors
+    is_tf32: bool = False  # whether float32 is rounded to TF32, for tensor cores
+    is_backward: bool = False
 
 
 def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
@@ -44,12 +63,39 @@ def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
     flops = flops_of(func, args, kwargs, result)
     if flops is None:
         kind = kind_of(func) or UNCOUNTED
-        return Work(kind, 0, memory.num_bytes_of_rows, memory.written[0].dtype)
+        work = Work(kind, 0, memory.num_bytes_of_rows, memory.written[0].dtype)
+        if is_given_statistics(func, args, kwargs):
+            return work._replace(kind=ELEMENTWISE)
+        is_uniform = memory.keeps_strides if kind == COPY else memory.is_uniform
+        return work._replace(is_uniform=is_uniform)
     kind = kind_of_product(func)
     work = Work(kind, flops.total, memory.num_bytes, memory.read[0].dtype, flops.recomputed)
-    if kind in (MATMUL, RECURRENT):
-        return work._replace(products=product_of(func, args, kwargs, result))
+    if kind in (MATMUL, RECURRENT, CONVOLUTION):
+        return _of_products(work, func, args, kwargs, result)
     return work._replace(executed=0.5 if _is_causal(func, args, kwargs) else 1.0)
+
+
+def _of_products(work: Work, func: Any, args: Any, kwargs: Any, result: Any) -> Work:
+    """The work of an operator that multiplies matrices."""
+    products = products_of(func, args, kwargs, result, work.flops)
+    is_convolution = work.kind == CONVOLUTION
+    is_depthwise = is_convolution and is_depthwise_convolution(Call(func, args, kwargs, result))
+    is_single = work.dtype is torch.float32
+    return work._replace(
+        kind=DEPTHWISE if is_depthwise else work.kind,
+        products=() if is_depthwise else products,
+        is_tf32=is_single and rounds_to_tf32(is_convolution=work.kind != MATMUL),
+        is_backward="backward" in traits_of(func).packet,
+    )
+
+
+def rounds_to_tf32(*, is_convolution: bool) -> bool:
+    """Whether torch lets tensor cores multiply float32, as the program has set it: by default in
+    cuDNN's convolutions and recurrent layers, not in matrix products.
+    """
+    if is_convolution:
+        return bool(torch.backends.cudnn.allow_tf32)
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def cpu_bytes_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:

@@ -1,0 +1,71 @@
+"""Rates that a GPU has for some kinds of work and not for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from torchfake import profiles
+from torchfake.inspect.arithmetic.matrices import Product
+from torchfake.inspect.timing.efficiency import KERNEL_SECONDS, seconds_of, shares_of
+from torchfake.inspect.timing.hardware import HARDWARE
+from torchfake.inspect.timing.work import Work, rounds_to_tf32
+
+LARGE = (Product(1, 8192, 8192, 8192),)
+CONVOLUTION = Work("convolutions", 2 * 8192**3, 10, torch.float32, products=LARGE, is_tf32=True)
+
+
+def seconds(work: Work, gpu: str = "a100-80gb") -> float:
+    profile, hardware = profiles()[gpu], HARDWARE[gpu]
+    assert hardware is not None
+    return seconds_of(work, profile, hardware, shares_of(profile)) - KERNEL_SECONDS
+
+
+@pytest.fixture
+def precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_float32_has_the_rate_of_tf32_where_it_is_allowed(precision: None) -> None:
+    """Of cuDNN's convolutions it is by default: SDXL in fp32 took five times as long as published."""
+    assert rounds_to_tf32(is_convolution=True)
+    assert not rounds_to_tf32(is_convolution=False)
+    torch.set_float32_matmul_precision("high")
+    assert rounds_to_tf32(is_convolution=False)
+    exact = CONVOLUTION._replace(is_tf32=False)
+    assert seconds(exact) / seconds(CONVOLUTION) == pytest.approx(312 / 2 / 19.5)
+    assert seconds(CONVOLUTION, "v100-16gb") == seconds(exact, "v100-16gb")
+
+
+def test_rows_that_are_no_whole_vectors_and_small_batches_are_slower() -> None:
+    whole = CONVOLUTION._replace(dtype=torch.float16, is_tf32=False)
+    odd = whole._replace(products=(LARGE[0]._replace(is_aligned=False),))
+    batch = whole._replace(products=(LARGE[0]._replace(number=2),))
+    shares = shares_of(profiles()["a100-80gb"])
+    assert seconds(odd) == pytest.approx(seconds(whole) / shares.unaligned)
+    assert seconds(batch) == pytest.approx(2 * seconds(whole) / shares.batched, rel=0.01)
+
+
+def test_tensors_that_fit_into_the_cache_move_faster() -> None:
+    """Half of the 72 MiB of an RTX 4090 is filled by 30 MiB, not of the 40 MiB of an A100."""
+    small = Work("elementwise", 0, 30 << 20, torch.float16)
+    large = small._replace(num_bytes=300 << 20)
+    assert 10 * seconds(small, "rtx4090-24gb") < 0.4 * seconds(large, "rtx4090-24gb")
+    assert 10 * seconds(small) == pytest.approx(seconds(large))
+    weights = small._replace(kind="matrix products")  # are not what the operator before has written
+    assert 10 * seconds(weights, "rtx4090-24gb") == pytest.approx(seconds(large, "rtx4090-24gb"))
+
+
+def test_elements_that_are_read_one_by_one_are_slower() -> None:
+    for kind in ("elementwise", "copies"):
+        whole = Work(kind, 0, 1 << 30, torch.float16)
+        assert seconds(whole._replace(is_uniform=False)) > 1.2 * seconds(whole)
+
+
+def test_the_gradient_of_a_depthwise_convolution_is_slow() -> None:
+    forward = Work("depthwise convolutions", 10**9, 1 << 30, torch.float16)
+    assert seconds(forward._replace(is_backward=True)) > 3 * seconds(forward)

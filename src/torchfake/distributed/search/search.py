@@ -13,6 +13,7 @@ from typing import Any
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake._progress import progress
 from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS
 from torchfake.distributed.parallelize.data_parallel import STAGES
@@ -91,6 +92,7 @@ class Search(Record):
         }
 
 
+@refuses_unknown_arguments
 def search_layouts(
     text: str,
     *,

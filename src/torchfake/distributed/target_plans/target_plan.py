@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.step_time import StepTime
@@ -147,6 +148,7 @@ class TargetPlan(Record):
         }
 
 
+@refuses_unknown_arguments
 def plan_target(
     text: str,
     *,
@@ -180,7 +182,8 @@ def plan_target(
     Args:
         text: a TARGET, see :func:`torchfake.inspect.resolve`.
         gpus: the number of GPUs, by default the size of `mesh`.
-        mesh: the sizes of the axes, as for :class:`Strategy`; by default all GPUs are along ``dp``.
+        mesh: the sizes of the axes, such as ``"dp=4,tp=2"``, as for :class:`Strategy`; by default
+            all GPUs are along ``dp``.
         gpu: the GPU type.
         seq: the sequence length in tokens; by default as in :func:`torchfake.example_inputs`.
         batch: the global batch size of a step.

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from torchfake._files.disk import write_whole
+from torchfake._names.unknown_arguments import Signature
 from torchfake.errors import InputsError
 from torchfake.inspect.dataflow.model_graph import DataflowGraph, graph_of
 from torchfake.inspect.inspection import Inspection
@@ -46,6 +47,7 @@ def report(*found: Any, **options: Any) -> Path:
         raise InputsError(
             'the last argument is the path of the file: report(model, inputs, "out.html")'
         )
+    Signature.of(estimate).check("report", options)
     *given, path = found
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -60,7 +62,8 @@ def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
     if isinstance(given[0], nn.Module):
         return _of_module(given, options)
     if options:
-        raise InputsError(f"{', '.join(options)} are options for a module, not for results")
+        given_names = ", ".join(f"{name}=" for name in options)
+        raise InputsError(f"{given_names}: options are for a module, not for results")
     for record in given:
         is_known = isinstance(record, (Summary, Estimate, Fits, Inspection, DataflowGraph))
         if not is_known and not isinstance(getattr(record, "estimate", None), Estimate):

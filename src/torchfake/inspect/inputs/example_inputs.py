@@ -13,8 +13,10 @@ import torch
 from torchfake._core.arguments import check_flag, is_whole_number
 from torchfake._core.pickle_names import publish
 from torchfake._files.transformers_checkpoints import is_transformers_model
+from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode
+from torchfake.inspect.copies.workload import kind_of
 from torchfake.inspect.inputs.forward_arguments import make_arguments
 from torchfake.inspect.inputs.hints import example_call
 from torchfake.inspect.inputs.labels import labels_for
@@ -84,6 +86,7 @@ class ExampleInputs(dict[str, Any]):
 publish(ExampleInputs, "torchfake.inspect.inputs")
 
 
+@refuses_unknown_arguments
 def example_inputs(
     model: torch.nn.Module,
     *,
@@ -139,13 +142,9 @@ def example_inputs(
     check_flag(labels, "labels")
     if seq is not None:
         _check_size("seq", seq)
+    if not isinstance(model, torch.nn.Module):
+        raise InputsError(f"inputs are generated for a model, not for {kind_of(model)}")
     base = base_model(model)
-    if isinstance(model, (str, type)):
-        given = f"the class {model.__name__}" if isinstance(model, type) else repr(model)
-        raise InputsError(
-            f"inputs are generated for a model, not for {given:.100}: build it first, in "
-            "fake_mode() if it is large"
-        )
     if base is None:
         raise InputsError(
             "inputs can be generated for models of transformers, timm, torchvision and diffusers, "

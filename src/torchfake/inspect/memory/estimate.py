@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
+from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake._progress import count, progress
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import Workload, check_module, workload_of
@@ -51,6 +52,7 @@ from torchfake.inspect.timing.commands import CommandRecorder, recorder_for
 from torchfake.observe import Answerer, AnswerFunction, RunningModules
 
 
+@refuses_unknown_arguments
 def estimate(
     module: Any,
     *inputs: Any,
@@ -105,8 +107,8 @@ def estimate(
         keep_gradients: set gradients to zero between steps, like ``zero_grad(set_to_none=False)``,
             instead of freeing them.
         training: transformers' ``TrainingArguments``: run the step of its Trainer, with their batch
-            size, accumulation, checkpointing, precision, clipping and optimizer. Settings that are
-            ignored are listed in ``left_out``.
+            size, accumulation, gradient checkpointing, precision, clipping and optimizer. Settings
+            that are ignored are listed in ``left_out``.
         peft: a PEFT config, such as ``LoraConfig``: run the module with these adapters.
         weights: quantize the weights first: ``"nf4"`` or ``"bnb-int8"`` (bitsandbytes), ``"int4"``,
             ``"int8"`` or ``"fp8"`` (torchao). The library's layers are run. With `peft`, QLoRA.

@@ -87,6 +87,7 @@ class Signature(NamedTuple):
     home: str  # the package below torchfake that has the function
     names: tuple[str, ...]  # of those that are passed by name
     several: str  # of the one that takes all others without a name, or ""
+    passes_on: bool  # whether it passes arguments of other names to another function
     num_positional: int  # the number of arguments that may be passed without a name
     documentation: str
 
@@ -98,7 +99,9 @@ class Signature(NamedTuple):
         num = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in each)
         name = f"{function.__name__}()"
         home = ".".join(function.__module__.split(".")[:2])
-        return cls(name, home, by_name, several, num, documentation or function.__doc__ or "")
+        passes_on = any(p.kind == p.VAR_KEYWORD for p in each)
+        text = inspect.cleandoc(documentation or function.__doc__ or "")
+        return cls(name, home, by_name, several, passes_on, num, text)
 
     def check(self, function: str, given: Iterable[str]) -> None:
         """Refuse arguments that are passed by a name that the function does not have.
@@ -107,7 +110,7 @@ class Signature(NamedTuple):
             TypeError: naming the first of them, and what may be meant.
         """
         for name in given:
-            if name not in self.names:
+            if name not in self.names and not self.passes_on:
                 raise TypeError(f"{function}() has no argument {name!r}{self._hint(name)}")
 
     def _hint(self, unknown: str) -> str:
@@ -125,7 +128,7 @@ class Signature(NamedTuple):
 
     def _described(self, unknown: str) -> str:
         """The argument whose description has the words of an unknown one."""
-        described = dict(_ARGUMENT.findall(inspect.cleandoc(self.documentation)))
+        described = dict(_ARGUMENT.findall(self.documentation))
         texts = {name: " ".join(described.get(name, "").split()) for name in self.names}
         if not (found := described_by(unknown, texts)):
             return ""

@@ -172,7 +172,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
     of_both = [Signature.of(each) for each in (fit, estimate_of)]
     names = tuple(name for each in of_both for name in each.names if name != "module")
     documentation = "\n".join(each.documentation for each in of_both)
-    of_both[0]._replace(names=names, documentation=documentation).check("fit", options)
+    whole = Signature.of(fit)._replace(names=names, documentation=documentation, passes_on=False)
+    whole.check("fit", options)
 
 
 def _named(gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:

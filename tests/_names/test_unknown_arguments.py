@@ -33,7 +33,10 @@ LAYER = torch.nn.Linear(3, 4)
         (lambda: fake_mode(cuda=True), "fake_mode() has no argument 'cuda'; see fake_cuda=: ``Fal"),
         (lambda: fake_mode("h100"), "fake_mode() takes no arguments without a name; by name it t"),
         (lambda: meta_init(LAYER), "meta_init() takes no arguments without a name; by name it ta"),
-        (lambda: fit(LAYER, "t4", margin=1), "fit() has no argument 'margin'; see reserved_bytes=: memor"),
+        (
+            lambda: fit(LAYER, "t4", margin=1),
+            "'margin'; see reserved_bytes=: memory of the GPU",
+        ),
         (
             lambda: fit(LAYER, "t4", batch_size=4),
             "fit() has no argument 'batch_size'; see batch=: ",

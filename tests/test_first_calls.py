@@ -111,7 +111,6 @@ TAUGHT: dict[str, tuple[Callable[[], Any], str]] = {
     "check, needs inputs": (lambda: check(NET), "give its inputs after the module"),
     "example_inputs, name": (lambda: example_inputs("gpt2"), "build it, or on the"),
     "example_inputs, config": (lambda: example_inputs(CONFIG), "from_config(config)"),
-    "estimate, batch_size": (lambda: estimate(LLAMA, batch_size=2), "see batch="),
 }
 
 

@@ -17,12 +17,10 @@ from torchfake._core import arguments
 from torchfake._files import save
 from torchfake._files.state_dict import is_sharded, tensors_to_save
 from torchfake._materialize.progress import progress_bar
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake._torch.distributed import dtensors
 from torchfake.errors import CheckpointError, NotDeferredError
 
 
-@refuses_unknown_arguments
 def save_materialized(
     module: torch.nn.Module,
     directory: str | os.PathLike[str],

@@ -20,7 +20,6 @@ from torchfake._materialize import pipeline
 from torchfake._materialize.checks import check_before_ddp
 from torchfake._materialize.collect import Check, Selection, collect
 from torchfake._materialize.dematerialize import dematerialize
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake._patches import while_fakes_live
 from torchfake._sharding.local_tensors import is_or_holds_deferred
 from torchfake._torch import dispatcher
@@ -98,7 +97,6 @@ def is_deferred(obj: torch.Tensor | torch.nn.Module) -> bool:
     raise NotDeferredError(f"is_deferred takes a tensor or a module, not {type(obj).__name__}")
 
 
-@refuses_unknown_arguments
 def materialize_tensor(
     tensor: _Tensor,
     *,
@@ -142,7 +140,6 @@ def materialize_tensor(
     return tensor
 
 
-@refuses_unknown_arguments
 def materialize_module(
     module: _Module,
     buffers_only: bool = False,
@@ -256,7 +253,6 @@ def _real_device(device: torch.device | str | int | None) -> torch.device | None
         return arguments.real_device(device, "device")
 
 
-@refuses_unknown_arguments
 def dematerialize_module(module: _Module, check_fn: Check | None = None) -> _Module:
     """Free the memory of a materialized module: it becomes deferred again, in place.
 

@@ -20,10 +20,6 @@ from torchfake._core import arguments, devices, gpu_profiles, modes
 from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
 from torchfake._core.metadata import DEFERRED, PLAIN
 from torchfake._core.modes import FakeAccelerator, ModeState
-from torchfake._names.unknown_arguments import (
-    class_refuses_unknown_arguments,
-    refuses_unknown_arguments,
-)
 from torchfake._operators.interpreter import meta_counterpart
 from torchfake._patches import entry
 from torchfake._patches import imports as _imports  # noqa: F401  adds its patches
@@ -51,7 +47,6 @@ _Mode = TypeVar("_Mode", bound="fake_mode")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@class_refuses_unknown_arguments
 class fake_mode:
     """Context manager and decorator in which every new tensor is fake: metadata without data.
 
@@ -303,7 +298,6 @@ def _kind_of(obj: Any) -> str:
     return f"a {type(obj).__name__}"
 
 
-@refuses_unknown_arguments
 def fake_like(real: _T, *, device: torch.device | str | int | None = None) -> _T:
     """Return a fake copy of a real tensor or module, with unknown values.
 

@@ -6,6 +6,7 @@ dispatches no operator on a fake, and only ``modes`` has thread-local state.
 
 Its files, in reading order:
 
+    gpu_names        finds the GPU profile that a name refers to
     gpu_profiles     the CUDA devices that a mode can report
     modes            thread-local state: the modes that are on
     devices          a fake's device, and the carrier device of its wrapper in C++

@@ -16,8 +16,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
+from torchfake._core.gpu_names import did_you_mean_gpu, keys_named
 from torchfake._core.pickle_names import publish
-from torchfake._names.gpu_names import did_you_mean_gpu, keys_named
 from torchfake.errors import DeviceError, listed
 
 CUDA, ROCM = "cuda", "rocm"

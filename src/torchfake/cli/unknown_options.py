@@ -11,7 +11,7 @@ import difflib
 import re
 from typing import Any
 
-from torchfake._names.descriptions import described_by
+from torchfake.cli.descriptions import described_by
 
 _CLOSE = 0.7
 """How alike two options are written that may be taken for each other."""

@@ -17,7 +17,6 @@ from torch import nn
 from torchfake._core import gpu_profiles
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.distributed.joint_schedules import timed_together
 from torchfake.distributed.layout import Layout, layout_of
 from torchfake.distributed.plan_record import Plan as Plan
@@ -33,7 +32,6 @@ from torchfake.inspect.timing.collectives import Links
 from torchfake.observe import Answerer, AnswerFunction
 
 
-@refuses_unknown_arguments
 def plan(
     module_fn: Callable[[], nn.Module],
     *,

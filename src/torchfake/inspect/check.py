@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from torchfake._core import arguments
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake._torch import autograd
 from torchfake.errors import CheckError, TorchFakeError
 from torchfake.inspect.contents.positions import too_long
@@ -66,7 +65,6 @@ class Checked(Record):
         }
 
 
-@refuses_unknown_arguments
 def check(
     module: nn.Module,
     *inputs: Any,

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from torchfake._core.arguments import is_whole_number
-from torchfake._names.unknown_arguments import class_refuses_unknown_arguments
 from torchfake.errors import InputsError, TargetError, did_you_mean
 from torchfake.inspect.targets.options import dtype_named
 from torchfake.observe import AnswerFunction, Question
@@ -30,7 +29,6 @@ FP8 = ("fp8", "float8_e4m3fn", "float8_e5m2")
 """Names of 8-bit floating point dtypes of a cache."""
 
 
-@class_refuses_unknown_arguments
 @dataclass(frozen=True)
 class Serve:
     """A serving workload: sequences that are in the cache at the same time.

@@ -16,7 +16,6 @@ from torch import nn
 
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.errors import InputsError
 from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict
 from torchfake.inspect.contents.experts import Active, active_and_inactive, active_to_dict
@@ -122,7 +121,6 @@ def _counts(by_name: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
     return {name: {"num_values": n, "bytes": size} for name, (n, size) in by_name.items()}
 
 
-@refuses_unknown_arguments
 def summary(
     module: nn.Module,
     *inputs: Any,

@@ -13,7 +13,6 @@ from typing import Any
 
 from torchfake._core import gpu_profiles
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake._names.unknown_arguments import Signature, refuses_unknown_arguments
 from torchfake._progress import progress
 from torchfake.distributed.parallelize.checkpoints import CHECKPOINTS
 from torchfake.distributed.parallelize.data_parallel import STAGES
@@ -92,7 +91,6 @@ class Search(Record):
         }
 
 
-@refuses_unknown_arguments
 def search_layouts(
     text: str,
     *,
@@ -130,7 +128,6 @@ def search_layouts(
         TargetError: if the target is invalid, or cannot be built.
         InputsError: if no layout divides the GPUs and the batch evenly, or an option is invalid.
     """
-    Signature.of(plan_target).check("search_layouts", options)
     profile, zero = gpu_profiles.profile(gpu), options.pop("zero", None)
     if zero is None:
         zero = STAGES.get(options.get("engine", "fsdp2"), (3,))[0]

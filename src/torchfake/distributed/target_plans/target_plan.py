@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.step_time import StepTime
@@ -148,7 +147,6 @@ class TargetPlan(Record):
         }
 
 
-@refuses_unknown_arguments
 def plan_target(
     text: str,
     *,

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from torchfake._core import arguments
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.errors import TargetError
 from torchfake.inspect.contents.changes import Change, Line, num_distinct, sections, totals
 from torchfake.inspect.contents.renames import RenamedPrefix, find_renamed_prefix
@@ -93,7 +92,6 @@ class Diff(Record):
         return str(self)
 
 
-@refuses_unknown_arguments
 def diff(
     a: Source,
     b: Source,

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchfake._core.gpu_profiles import CUDA, CudaProfile, named_profiles
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES, verdict_of
 from torchfake.inspect.contents.schemes import Scheme, scheme_named
 from torchfake.inspect.records.record import Record
@@ -68,7 +67,6 @@ class Weights(Record):
         return {**self.__dict__, "num_parameters": total, "fits": fits}
 
 
-@refuses_unknown_arguments
 def weights(module: nn.Module, scheme: str, *gpus: str | CudaProfile) -> Weights:
     """Return the size of the weights of `module` quantized by `scheme`, and the GPUs they fit on.
 

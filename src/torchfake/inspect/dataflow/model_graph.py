@@ -17,7 +17,6 @@ from torch import nn
 
 from torchfake._core.arguments import check_flag, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import check_module, workload_of
 from torchfake.inspect.dataflow.folding import Folded, Folder, Link, Place
@@ -116,7 +115,6 @@ def _dicts(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
     return [spec.to_dict() for spec in specs]
 
 
-@refuses_unknown_arguments
 def graph_of(
     module: nn.Module,
     *inputs: Any,

@@ -14,7 +14,6 @@ from typing import Any
 from torch import nn
 
 from torchfake._files.disk import write_whole
-from torchfake._names.unknown_arguments import Signature
 from torchfake.errors import InputsError
 from torchfake.inspect.dataflow.model_graph import DataflowGraph, graph_of
 from torchfake.inspect.inspection import Inspection
@@ -47,7 +46,6 @@ def report(*found: Any, **options: Any) -> Path:
         raise InputsError(
             'the last argument is the path of the file: report(model, inputs, "out.html")'
         )
-    Signature.of(estimate).check("report", options)
     *given, path = found
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -13,7 +13,6 @@ import torch
 from torchfake._core.arguments import check_flag, is_whole_number
 from torchfake._core.pickle_names import publish
 from torchfake._files.transformers_checkpoints import is_transformers_model
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode
 from torchfake.inspect.copies.workload import kind_of
@@ -86,7 +85,6 @@ class ExampleInputs(dict[str, Any]):
 publish(ExampleInputs, "torchfake.inspect.inputs")
 
 
-@refuses_unknown_arguments
 def example_inputs(
     model: torch.nn.Module,
     *,

@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
-from torchfake._names.unknown_arguments import refuses_unknown_arguments
 from torchfake._progress import count, progress
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import Workload, check_module, workload_of
@@ -52,7 +51,6 @@ from torchfake.inspect.timing.commands import CommandRecorder, recorder_for
 from torchfake.observe import Answerer, AnswerFunction, RunningModules
 
 
-@refuses_unknown_arguments
 def estimate(
     module: Any,
     *inputs: Any,

@@ -16,7 +16,6 @@ from torch import nn
 
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_profiles
-from torchfake._names.unknown_arguments import Signature
 from torchfake._progress import progress
 from torchfake.errors import InputsError
 from torchfake.inspect.contents.positions import positions_of
@@ -164,16 +163,11 @@ def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> 
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that neither :func:`fit` nor :func:`estimate` has."""
+    """Refuse options that belong elsewhere in the call."""
     if not {"gpu", "gpus"}.isdisjoint(options):  # the former is an option of estimate alone
         raise TypeError("fit takes GPUs after its first argument: fit(model, 'h100-80gb')")
     if "inputs" in options:
         raise TypeError(_INPUTS)
-    of_both = [Signature.of(each) for each in (fit, estimate_of)]
-    names = tuple(name for each in of_both for name in each.names if name != "module")
-    documentation = "\n".join(each.documentation for each in of_both)
-    whole = Signature.of(fit)._replace(names=names, documentation=documentation, passes_on=False)
-    whole.check("fit", options)
 
 
 def _named(gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:

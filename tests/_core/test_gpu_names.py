@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchfake import estimate, fake_mode, fit, profiles
+from torchfake._core.gpu_names import did_you_mean_gpu, keys_named
 from torchfake._core.gpu_profiles import named_profiles, profile
-from torchfake._names.gpu_names import did_you_mean_gpu, keys_named
 from torchfake.errors import DeviceError
 
 NAMES = {key: gpu.name for key, gpu in profiles().items()}

@@ -93,7 +93,7 @@ TAUGHT: dict[str, tuple[Callable[[], Any], str]] = {
     "estimate, not made up": (lambda: estimate(NET, batch=2), "make them yourself"),
     "check, shape": (lambda: check(NET, (2, 64)), "must be Tensor, not tuple"),
     "fit, gpu": (lambda: fit(estimate(LLAMA, INPUTS), gpu="h100-80gb"), "fit(model, 'h100-80gb')"),
-    "fit, inputs": (lambda: fit(LLAMA, INPUTS), "fit(estimate(llama"),
+    "fit, inputs": (lambda: fit(LLAMA, INPUTS), "fit(estimate(model, inputs)"),
     "fit, options": (lambda: fit(estimate(LLAMA, INPUTS), batch=2), "with a model"),
     "mask": (lambda: in_fake_mode(lambda: large()[large() > 0]), "masked_fill"),
     "nonzero": (lambda: in_fake_mode(lambda: large().nonzero()), "torch.where"),
@@ -109,7 +109,8 @@ TAUGHT: dict[str, tuple[Callable[[], Any], str]] = {
     "a tensor": (lambda: materialize_module(large()), "materialize_tensor"),
     "estimate, needs inputs": (lambda: estimate(NET), "give its inputs after the module"),
     "check, needs inputs": (lambda: check(NET), "give its inputs after the module"),
-    "example_inputs, name": (lambda: example_inputs("gpt2"), "build it first"),
+    "example_inputs, name": (lambda: example_inputs("gpt2"), "build it, or on the"),
+    "example_inputs, config": (lambda: example_inputs(CONFIG), "from_config(config)"),
 }
 
 

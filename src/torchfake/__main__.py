@@ -19,7 +19,7 @@ from torchfake.cli.stdout import (
     answer_on_stdout,
     write_error,
 )
-from torchfake.cli.wording import name_commands_with_option
+from torchfake.cli.unknown_options import name_what_is_meant
 from torchfake.errors import MissingExtraError
 
 
@@ -73,7 +73,7 @@ def _exit_code_of(app: Any) -> int:
             return 2
         shown = io.StringIO()
         shown_error: Any = error
-        name_commands_with_option(shown_error)
+        name_what_is_meant(shown_error)
         with contextlib.redirect_stderr(shown):
             shown_error.show()
         write_error(shown.getvalue())

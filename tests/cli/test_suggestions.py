@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from torchfake.cli import suggestions
 from torchfake.inspect.serve import Serve, parse_serve
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("folder")]
@@ -80,3 +81,29 @@ def test_long_prompts_are_read_in_pieces(run):
 )
 def test_the_text_of_a_workload_is_read_back(serve):
     assert parse_serve(serve.text) == serve
+
+
+def test_what_the_search_has_run_is_not_run_again(run, monkeypatch):
+    tried = []
+    monkeypatch.setattr(suggestions, "_tried", lambda words, _: (tried.append(words) or 1, ""))
+    code, out, _ = run("fit", *LLAMA, "--gpu", "t4", "--serve", "30000,users=64")
+    assert code == 1
+    found = [words[words.index("--serve") + 1] for words in suggested(out)]
+    assert [text.partition(",")[2] for text in found] == ["users=7", "users=64"]
+    assert tried
+    assert not {*found} & {words[words.index("--serve") + 1] for words in tried}
+
+
+def test_a_command_without_gpus_is_tried_on_the_largest(run):
+    seen = []
+    code, _ = suggestions._tried(["fit", "models_here:Net"], lambda words: seen.append(words))
+    assert code == 0
+    assert seen[0][-4:] == ["--vary", "none", "--gpu", "b300-288gb"]
+
+
+def test_smaller_weights_run_a_step_as_the_question_does(run):
+    options = ("--gpu", "a10-24gb", "--dtype", "bf16", "-c", "num_hidden_layers=200")
+    code, out, _ = run("fit", *LLAMA, *options)
+    assert code == 1
+    quantized = next(words for words in suggested(out) if "--weights" in words)
+    assert quantized[quantized.index("--batch") + 1] == "1"

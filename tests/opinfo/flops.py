@@ -67,15 +67,15 @@ UNCOUNTED = frozenset(
 
 REFUSED = frozenset(
     """
-    allclose argwhere as_strided.partial_views cov equal item jiterator_2inputs_2outputs
+    allclose argwhere as_strided.partial_views equal item jiterator_2inputs_2outputs
     jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref
-    jiterator_unary linalg.lu_solve lu_solve nn.GaussianNLLLoss nn.LinearCrossEntropyLoss
-    nn.TransformerEncoder nn.functional.gaussian_nll_loss nonzero repeat_interleave sparse.mm.reduce
-    sparse.sampled_addmm tensor_split to_sparse unique unique_consecutive
+    jiterator_unary nn.GaussianNLLLoss nn.LinearCrossEntropyLoss nn.TransformerEncoder
+    nn.functional.gaussian_nll_loss nonzero sparse.mm.reduce sparse.sampled_addmm tensor_split
+    to_sparse unique unique_consecutive
     """.split()  # noqa: SIM905
 )
-"""Operators of which some samples need values, which are not known, or pivots, which are not zeros
-as the integers here are, or sparse tensors, or a GPU, or are made of modules on the CPU."""
+"""Operators of which some samples need values that are not known, or sparse tensors, or a GPU, or
+are made of modules on the CPU."""
 
 
 class Counts(Observer):
@@ -103,6 +103,17 @@ class Counts(Observer):
             self.uncounted.add(str(func._overloadpacket))
 
 
+def _on_cuda(value: Any) -> Any:
+    """A fake on CUDA; of lengths, pivots, indices and masks with their values, which are read."""
+    made = forward.on_cuda(value)
+    if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex():
+        return made
+    span = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True)) + 1
+    flat = value.as_strided((span if value.numel() else 0,), (1,))  # elements may share memory
+    values = torch.empty_like(flat, device="cuda").copy_(flat)
+    return values.as_strided(value.shape, value.stride()) if value.numel() else made
+
+
 def _on_meta(value: Any) -> Any:
     if not isinstance(value, FakeTensor):
         return torch.device("meta") if isinstance(value, torch.device) else value
@@ -120,7 +131,7 @@ class Run(NamedTuple):
 
 def run(case: forward.Case) -> Run:
     with fake_mode(fake_cuda=GPU):
-        moved = tree_map(forward.on_cuda, case.args)
+        moved = tree_map(_on_cuda, case.args)
         leaves = [t for t in tree_leaves(moved) if isinstance(t, torch.Tensor) and t.requires_grad]
         counter = FlopCounterMode(display=False)
         with observing(Counts()) as counts, counter, forward.Operators() as seen:

@@ -11,6 +11,8 @@ Files, in reading order:
     options     the options that several commands take
     values      parsers of the text of options
     wording     errors of Python functions in the words of the command line
+    descriptions  finds what a name may mean by the words of descriptions
+    unknown_options  what an option that does not exist may mean
     output      a record on stdout, an error on one line
     suggestions commands to try where nothing fits
     commands    inspect, fit, diff and init; the application of typer

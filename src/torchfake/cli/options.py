@@ -42,7 +42,9 @@ Config = Annotated[
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="Floating-point dtype of the model, such as bf16. [default: the model's]"),
+    typer.Option(
+        help="Floating-point dtype of the model, such as bf16 or fp16. [default: the model's]"
+    ),
 ]
 Batch = Annotated[
     int | None,
@@ -113,9 +115,9 @@ WeightsName = Annotated[
     typer.Option(
         "--weights",
         metavar="SCHEME",
-        help="Quantize the weights: nf4 or bnb-int8 (bitsandbytes), int4, int8 or fp8 (torchao); "
-        "a step runs the library's layers. Without a step, and for gptq and awq, the size of the "
-        "weights is shown.",
+        help="Quantize the weights to 4 or 8 bits: nf4 or bnb-int8 (bitsandbytes), int4, int8 or "
+        "fp8 (torchao); a step runs the library's layers. Without a step, and for gptq and awq, "
+        "the size of the weights is shown.",
     ),
 ]
 Lora = Annotated[

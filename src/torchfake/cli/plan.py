@@ -48,8 +48,8 @@ Mesh = Annotated[
     typer.Option(
         metavar="NAME=SIZE,...",
         help="Mesh axes, outermost first: dp shards parameters (FSDP2), replicate keeps copies "
-        "(DDP; HSDP with dp), tp splits tensors, cp sequences, ep experts, pp layers. Remaining "
-        "GPUs go to dp. [default: dp for all]",
+        "(DDP; HSDP with dp), tp splits tensors (tensor parallelism), cp sequences (context), ep "
+        "experts, pp layers (pipeline). Remaining GPUs go to dp. [default: dp for all]",
     ),
 ]
 GlobalBatch = Annotated[

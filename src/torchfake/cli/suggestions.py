@@ -1,7 +1,8 @@
 """Commands that change the verdict "no": each is run before it is suggested.
 
 Input: fits that are all negative, and the commands that may help. Output: those that exit with 0.
-Invariant: a command that is suggested fits, or says which library it needs that is not here.
+Invariant: a command that is suggested fits, or says which library it needs that is not here; what
+the search of the fits has run is not run again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from torchfake._core.gpu_profiles import usual_profiles
 from torchfake._progress import progress
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ def with_suggestions(fits: Fits | None, run: Any) -> Fits | None:
         return replace(fits, next_commands=())
     end = time.monotonic() + _MOST_SECONDS
     with progress("Trying"):
-        found = [text for command in fits.next_commands for text in _helping(command, run, end)]
-    return replace(fits, next_commands=tuple(found))
+        tried = fits.next_commands[fits.num_run :]
+        found = [text for command in tried for text in _helping(command, run, end)]
+    return replace(fits, next_commands=(*fits.next_commands[: fits.num_run], *found))
 
 
 def _helping(command: str, run: Any, end: float) -> Iterator[str]:
@@ -86,6 +89,8 @@ def _of_weights_alone(words: Sequence[str]) -> list[str]:
 def _tried(words: Sequence[str], run: Any) -> tuple[int, str]:
     """The exit code of a command, and what it writes to stderr."""
     once = ["--vary", "none"] if words[0] == "fit" else []  # the last one counts
+    if words[0] == "fit" and "--gpu" not in words:  # if it fits on any, then on the largest
+        once += ["--gpu", [*usual_profiles()][-1]]
     errors = io.StringIO()
     _under_way.append(words[0])
     try:

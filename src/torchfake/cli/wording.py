@@ -1,15 +1,13 @@
 """Errors in the words of the command line.
 
-Input: the text of an error, which names arguments of Python functions; typer's error about an
-option that a command lacks. Output: the text with the options of the command line in their place;
-the error with the commands that have the option. Invariant: only arguments that are options too
-change; text that names options already is left alone.
+Input: the text of an error, which names arguments of Python functions. Output: the text with the
+options of the command line in their place. Invariant: only arguments that are options too change;
+text that names options already is left alone.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 _OPTIONS = (
     "accumulate", "allocator", "answer", "autocast", "batch", "checkpoint", "decode", "dtype",
@@ -49,24 +47,3 @@ def _option(found: re.Match[str]) -> str:
     value = found["quoted"] or found["several"] or found["bare"] or ""
     value = "none" if value == "None" else value
     return option if value in ("", "True") else f"{option} {value.replace(', ', ',')}"
-
-
-def name_commands_with_option(error: Any) -> None:
-    """Let typer's error about an option that a command lacks name the commands that have it.
-
-    Typer's own suggestions, of options that are written alike, stay where no command has it.
-    """
-    option: Any = getattr(error, "option_name", None)
-    context: Any = getattr(error, "ctx", None)
-    is_unknown = option is not None and hasattr(error, "possibilities")
-    if not is_unknown or getattr(context, "parent", None) is None:
-        return
-    having = [
-        f"torchfake {name}"
-        for name, command in context.parent.command.commands.items()
-        if any(option in parameter.opts for parameter in command.params)
-    ]
-    if having:
-        have = "has" if len(having) == 1 else "have"
-        error.message += f" of torchfake {context.command.name}; {' and '.join(having)} {have} it"
-        error.possibilities = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.ranks.rank_plan import RankPlan
@@ -18,6 +19,7 @@ from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
 from torchfake.inspect.show.lines import padded, plain_lines
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
+from torchfake.inspect.timing.hardware import why_untimed
 
 _CATEGORIES = {
     "parameters": "parameters",
@@ -114,12 +116,18 @@ def _categories(found: RankPlan) -> Iterator[tuple[str, str]]:
 
 def _time(plan: Plan) -> list[tuple[str, str]]:
     if plan.time is None:
-        return []
+        return untimed_gpu_lines(plan.gpu)
     lines = [("step time", step_text(plan.time, is_lower_bound=plan.is_lower_bound))]
     if plan.mfu is not None:
         flops = f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
         lines.append(("  model FLOPs", flops))
     return lines + uncounted_lines(plan.uncounted) + untimed_lines(plan.untimed)
+
+
+def untimed_gpu_lines(gpu: CudaProfile | None) -> list[tuple[str, str]]:
+    """The line that says why the time on a GPU is not estimated, if it is not."""
+    why = why_untimed(gpu)
+    return [("step time", why)] if why else []
 
 
 def step_text(time: StepTime, *, is_lower_bound: bool = False) -> str:

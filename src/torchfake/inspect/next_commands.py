@@ -43,10 +43,12 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
     """
     if fits.fits:
         return fits
+    searched = [*_of_searched_size(fits, question)]
     named = ",".join(fit.gpu for fit in fits)
     gpus = ["--gpu", named, *question.profiles_options] if question.gpus else []
     fitted = [
-        ["torchfake", "fit", *target, *words, *gpus] for words in _changed(fits, dtype, question)
+        ["torchfake", "fit", *target, *words, *gpus]
+        for words in _changed(fits, dtype, question, searched)
     ]
     if question.trains:
         one_gpu, several = (*_planned(fits, target, question), "", "")[:2]
@@ -54,31 +56,57 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
         return replace(fits, next_commands=tuple(filter(None, found)))
     if question.gpus:  # which GPU is large enough?
         fitted.append(["torchfake", "fit", *target, *words_of(question, dtype)])
-    return replace(fits, next_commands=tuple(map(shlex.join, fitted)))
+    found = tuple(map(shlex.join, fitted))
+    return replace(fits, next_commands=found, num_run=len(searched))
 
 
-def _changed(fits: Fits, dtype: str | None, question: Question) -> Iterator[list[str]]:
+def _changed(
+    fits: Fits, dtype: str | None, question: Question, searched: Sequence[Question]
+) -> Iterator[list[str]]:
     """The options of the step with a smaller size, then with less memory for weights."""
-    for changed in _of_smaller_size(fits, question):
+    for changed in (*searched, *_of_smaller_size(fits, question, searched)):
         yield words_of(changed, dtype)
-    smaller = [*_smaller(fits, dtype, question)]
-    yield from smaller
+    yield from _smaller(fits, dtype, question)
     serve = question.serve
     if serve is not None and serve.cache == PAGED and serve.cache_dtype is None:
         together = replace(serve, cache_dtype="fp8", prefill=serve.prefill or PREFILL)
         yield from _smaller(fits, dtype, replace(question, serve=together))
 
 
-def _of_smaller_size(fits: Fits, question: Question) -> Iterator[Question]:
-    """The question with the largest batch, the most users or the longest context that fits; of
-    training, with as many micro-batches more as keep the global batch.
+def _of_searched_size(fits: Fits, question: Question) -> Iterator[Question]:
+    """The question with the largest batch, the most users or the longest context that fits, which
+    the search has run.
+    """
+    serve = question.serve
+    if serve is not None:
+        users = max((fit.users or 0 for fit in fits), default=0)
+        if 0 < users < serve.users:
+            yield replace(question, serve=replace(serve, users=users))
+        context = max((fit.context or 0 for fit in fits), default=0)
+        if 2 <= context < serve.context:
+            prompt = None if serve.prompt is None else min(serve.prompt, context - 1)
+            yield replace(question, serve=replace(serve, context=context, prompt=prompt))
+    elif not question.trains and 0 < (largest := _searched(fits)) < (question.batch or 1):
+        yield replace(question, batch=largest)
+
+
+def _searched(fits: Fits) -> int:
+    """The largest batch that fits, as the search has found it, or 0."""
+    return max((fit.largest or 0 for fit in fits if fit.vary == BATCH), default=0)
+
+
+def _of_smaller_size(
+    fits: Fits, question: Question, searched: Sequence[Question]
+) -> Iterator[Question]:
+    """The question with sizes that may fit: prompts read in pieces, another cache; a batch that is
+    guessed; in training the largest batch, with as many micro-batches as keep the global batch.
     """
     if question.serve is not None:
-        yield from (replace(question, serve=serve) for serve in _served(fits, question.serve))
+        yield from (replace(question, serve=serve) for serve in _served(question.serve))
         return
-    searched = [fit.largest or 0 for fit in fits if fit.vary == BATCH]
-    largest = max(searched) if searched else _guessed(fits, question.batch or 1)
-    if question.batch is None or not 0 < largest < question.batch:
+    was_searched = any(fit.vary == BATCH for fit in fits)
+    largest = _searched(fits) if was_searched else _guessed(fits, question.batch or 1)
+    if searched or question.batch is None or not 0 < largest < question.batch:
         return
     if not question.trains:
         yield replace(question, batch=largest)
@@ -95,15 +123,8 @@ def _guessed(fits: Fits, batch: int) -> int:
     return int(_GUESSED * batch * max(shares))
 
 
-def _served(fits: Fits, serve: Serve) -> Iterator[Serve]:
-    """Smaller workloads: fewer users, a shorter context, prompts read in pieces, another cache."""
-    users = max((fit.users or 0 for fit in fits), default=0)
-    if 0 < users < serve.users:
-        yield replace(serve, users=users)
-    context = max((fit.context or 0 for fit in fits), default=0)
-    if 2 <= context < serve.context:
-        prompt = None if serve.prompt is None else min(serve.prompt, context - 1)
-        yield replace(serve, context=context, prompt=prompt)
+def _served(serve: Serve) -> Iterator[Serve]:
+    """The same workload with prompts that are read in pieces, and with another cache."""
     if serve.prefill is None and serve.prompt_length > PREFILL:
         yield replace(serve, prefill=PREFILL)
     if serve.cache == PAGED and serve.cache_dtype is None:
@@ -126,7 +147,15 @@ def _smaller(fits: Fits, dtype: str | None, question: Question) -> Iterator[list
     elif dtype is None and any(p.dtype == torch.float32 for p in module.parameters()):
         yield words_of(question, "bf16")
     else:
-        yield words_of(replace(question, weights="int4"), dtype)
+        # a step is run, as in the question: without a size only the weights would be compared
+        yield words_of(replace(question, weights="int4", **_a_size(question)), dtype)
+
+
+def _a_size(question: Question) -> dict[str, Any]:
+    """The batch of a question that has no size: with it, a command runs a step."""
+    asks = (question.batch, question.seq, question.serve, question.decode)
+    is_asked = any(each is not None for each in asks) or question.inputs
+    return {} if is_asked else {"batch": 1}
 
 
 def _adapts(module: nn.Module) -> bool:

@@ -35,7 +35,7 @@ class Serve:
 
     Args:
         context: the number of tokens in a sequence, prompt and answer together.
-        users: the number of sequences that are served at the same time.
+        users: the number of sequences that are served at the same time, the batch.
         cache: ``"paged"``: blocks, as in engines such as vLLM; prompts are processed one after the
             other. ``"dynamic"``, ``"static"``, ``"quantized"``, ``"offloaded"`` or
             ``"offloaded_static"``: the cache that transformers' ``generate`` creates for this

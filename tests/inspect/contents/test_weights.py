@@ -9,9 +9,10 @@ from torch import nn
 from tests.inspect.small_models import model_and_inputs
 from torchfake import estimate, fake_mode, fit
 from torchfake.errors import DeviceError, InputsError
-from torchfake.inspect import Question, inspect_target, weights
+from torchfake.inspect import Question, inspect_target, summary, weights
 from torchfake.inspect.contents.schemes import scheme_of_config
 from torchfake.inspect.contents.weights import weights_by
+from torchfake.inspect.show.headline import headline
 
 # By hand, of a weight of 512 x 384 in bfloat16, and of one of 96 x 200.
 BYTES = {
@@ -150,3 +151,27 @@ def test_weights_that_no_kernel_multiplies() -> None:
             InputsError, match=r"weights cast to torch.float8_e4m3fn.*weights\(model"
         ):
             run()
+
+
+class Mixture(nn.Module):
+    """A layer, and experts that are one tensor, which no scheme quantizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Linear(1 << 14, 1 << 14, bias=False)
+        self.experts = nn.Parameter(torch.empty(12, 1 << 14, 1 << 14))
+
+
+def test_the_first_line_says_if_less_than_half_is_quantized() -> None:
+    with fake_mode():
+        model = Mixture()
+    found = weights(model, "fp8", "h100")
+    assert str(found).startswith(
+        "fits       yes for the weights alone, 268M of 3.49B params in fp8, on h100-80gb; no step"
+    )
+    few = weights(nn.Sequential(*[model] * 1), "nf4", "rtx3080")
+    line = str(few).splitlines()[0]
+    assert line.endswith(
+        "no, on rtx3080-10gb: not even the weights alone, 268M of 3.49B params in nf4"
+    )
+    assert " fp8, 268M of 3.49B params in fp8 | smallest of " in headline(summary(model), found)

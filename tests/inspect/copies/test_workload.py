@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from torch import nn
 
 from tests.inspect.small_models import model_and_inputs
 from torchfake.errors import DeviceError
-from torchfake.inspect import estimate
+from torchfake.inspect import estimate, fit
 from torchfake.inspect.copies.workload import Workload
 
 
@@ -153,3 +154,19 @@ def test_empty_dicts_are_copied_like_all_others() -> None:
     made[0].register_forward_hook(lambda *_: None)
     assert not net[0]._forward_hooks
     assert not made[1]._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("models/llama.json", "torchfake inspect models/llama.json"),
+        ("GPT2Model", "torchfake inspect transformers:GPT2Model"),
+        ("timm:resnet50", "torchfake inspect timm:resnet50"),
+        (torch.nn.Linear, "the class Linear: create an instance, in fake_mode() if it is large"),
+        (3, "not a int"),
+    ],
+)
+def test_what_is_no_module_is_named_with_a_remedy(given: Any, said: str) -> None:
+    for call in (estimate, fit):
+        with pytest.raises(TypeError, match=re.escape(said)):
+            call(given)

@@ -85,7 +85,7 @@ def test_wrong_options(tmp_path: Path) -> None:
         report(nn.Linear(3, 4), torch.ones(2, 3))
     with pytest.raises(InputsError, match="a int cannot be reported"):
         report(3, tmp_path / "a.html")
-    with pytest.raises(InputsError, match="optimizer are options for a module"):
+    with pytest.raises(InputsError, match="optimizer=: options are for a module"):
         report(summary(nn.Linear(3, 4)), tmp_path / "a.html", optimizer="sgd")
     with pytest.raises(OSError, match="No such file"):
         report(summary(nn.Linear(3, 4)), tmp_path / "none" / "a.html")

@@ -153,7 +153,7 @@ def test_sizes_are_whole_numbers(sizes: dict[str, Any]) -> None:
 def test_what_is_not_of_transformers() -> None:
     with pytest.raises(InputsError, match="not for a Linear: make them yourself"):
         example_inputs(torch.nn.Linear(3, 4))
-    with pytest.raises(InputsError, match="not for the class Linear: build it first"):
+    with pytest.raises(InputsError, match="not for the class Linear: create an inst"):
         example_inputs(torch.nn.Linear)
 
 

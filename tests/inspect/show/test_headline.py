@@ -52,4 +52,7 @@ def test_a_gpu_takes_what_is_not_reserved(name: str) -> None:
 
 def test_more_than_one_gpu_holds() -> None:
     largest = max(gpu.total_memory for gpu in usual_profiles().values())
-    assert gpus_for(largest).endswith(" x h100-80gb")
+    usable = usual_profiles()["h100-80gb"].total_memory - RESERVED_BYTES
+    assert gpus_for(largest) == "at least 4 x h100-80gb"
+    assert gpus_for(17 * usable) == "at least 17 x h100-80gb"  # not the next power of two
+    assert gpus_for(17 * usable + 1) == "at least 18 x h100-80gb"

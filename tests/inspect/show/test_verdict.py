@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import torch
 from torch import nn
 
 from tests.inspect.small_models import model_and_inputs
-from torchfake import estimate, fit, plan
+from torchfake import Serve, estimate, fit, plan
 from torchfake.errors import InputsError
 from torchfake.inspect import set_units
+from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.records.units import bytes_text, compared_bytes, display
+from torchfake.inspect.show.serving_text import served_text
 
 
 def first_line(found: Any) -> str:
@@ -99,3 +102,24 @@ def test_units_are_set() -> None:
     with pytest.raises(InputsError, match="units='MB' are not GB, GiB or both"):
         set_units("MB")
     assert display.units is None
+
+
+def test_serving_says_none_where_no_user_fits() -> None:
+    serve = Serve(4096, 4)
+    fit_of = partial(Fit, "t4-16gb", 1, 1, 1, "users", None, None, "memory", 1, serve=serve)
+    assert served_text(fit_of(users=0, context=0)) == "none"
+    assert served_text(fit_of(users=0, context=512)) == "4 users x 512"
+    assert served_text(fit_of(users=3, context=512)) == "3 users x 4,096, 4 users x 512"
+    assert served_text(fit_of()) == ""
+
+
+def test_a_gpu_without_figures_has_no_time() -> None:
+    why = "step time not estimated: the FLOP/s and bandwidths of AMD Instinct MI300X are not known"
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3), gpu="mi300x")
+    assert why in " ".join(str(found).split())
+    planned = plan(
+        lambda: nn.Linear(8, 8), mesh_shape=2, inputs=torch.ones(2, 8), parallelize=None,
+        gpu="mi300x", optimizer="sgd",
+    )  # fmt: skip
+    assert why in " ".join(str(planned).split())
+    assert why.partition(" not ")[2] in found._repr_html_()

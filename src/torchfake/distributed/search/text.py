@@ -10,6 +10,7 @@ from torchfake.distributed.search.search import Search
 from torchfake.distributed.search.trials import Row
 from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.target_plans.text import SHORT_PRECISIONS, rate_text
+from torchfake.distributed.text import untimed_gpu_lines
 from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
 from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.units import bytes_text, seconds_text
@@ -34,7 +35,9 @@ def _answers(found: Search) -> list[tuple[str, str]]:
         )
     else:
         layout = _layout(found.fastest, found.usable_bytes)
-        lines.append(("fastest", f"{layout}{_step(found)}"))
+        is_timed = found.fastest.plan.time is not None
+        lines.append(("fastest" if is_timed else "fits", f"{layout}{_step(found)}"))
+        lines += untimed_gpu_lines(found.gpu)
     if found.cheapest is not None and found.cheapest is not found.fastest:
         lines.append(("fewest", f"{_layout(found.cheapest, found.usable_bytes)}{_faster(found)}"))
     if (shown := found.fastest or found.cheapest) is not None:

@@ -180,7 +180,8 @@ def plan_target(
     Args:
         text: a TARGET, see :func:`torchfake.inspect.resolve`.
         gpus: the number of GPUs, by default the size of `mesh`.
-        mesh: the sizes of the axes, as for :class:`Strategy`; by default all GPUs are along ``dp``.
+        mesh: the sizes of the axes, such as ``"dp=4,tp=2"``, as for :class:`Strategy`; by default
+            all GPUs are along ``dp``.
         gpu: the GPU type.
         seq: the sequence length in tokens; by default as in :func:`torchfake.example_inputs`.
         batch: the global batch size of a step.

@@ -10,7 +10,13 @@ from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
 from torchfake.distributed.target_plans.batch import Batch
 from torchfake.distributed.target_plans.target_plan import TargetPlan
-from torchfake.distributed.text import plan_lines, plan_tables, step_text, verdict_on_plan
+from torchfake.distributed.text import (
+    plan_lines,
+    plan_tables,
+    step_text,
+    untimed_gpu_lines,
+    verdict_on_plan,
+)
 from torchfake.inspect.records.record import plain_text
 from torchfake.inspect.records.units import bytes_text
 from torchfake.inspect.show.lines import plain_lines
@@ -73,7 +79,7 @@ def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
     """The time of a step, also as tokens per second, and the error of such estimates."""
     time = found.time
     if time is None:
-        return []
+        return untimed_gpu_lines(found.plan.gpu)
     is_bound = found.plan.is_lower_bound
     lines = [("step time", step_text(time, is_lower_bound=is_bound))]
     lines += [] if is_bound else [("  error", _error(found))]

@@ -225,15 +225,15 @@ def check_module(value: object) -> None:
         TypeError: if `value` is not a module; the message says how to get one from it.
     """
     if not isinstance(value, nn.Module):
-        raise TypeError(f"a torch.nn.Module is needed, not {_kind(value)}")
+        raise TypeError(f"a torch.nn.Module is needed, not {kind_of(value)}")
 
 
-def _kind(value: Any) -> str:
-    """The kind of `value`, for an error message."""
+def kind_of(value: Any) -> str:
+    """The kind of `value`, which is no module, for an error message that says how to get one."""
     if isinstance(value, type):
         return f"the class {value.__name__}: create an instance, in fake_mode() if it is large"
     if isinstance(value, str):
-        target = value if ":" in value else f"transformers:{value}"
+        target = f"transformers:{value}" if value.isidentifier() else value
         return f"the name {value!r}: build it, or on the command line torchfake inspect {target}"
     if hasattr(value, "model_type"):  # a config of transformers
         return (

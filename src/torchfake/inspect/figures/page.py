@@ -23,6 +23,7 @@ from torchfake.inspect.records.units import bytes_text, compared_bytes, count_te
 from torchfake.inspect.show import text
 from torchfake.inspect.show.headline import headline
 from torchfake.inspect.summary import Summary
+from torchfake.inspect.timing.hardware import why_untimed
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -133,6 +134,8 @@ def _cards_of_step(part: Any) -> Iterator[tuple[str, str]]:
         yield "step time", seconds_text(step.step_seconds)
     elif step.schedule is not None:
         yield "step time, at least", seconds_text(step.schedule.seconds)
+    elif why := why_untimed(step.gpu):
+        yield "step time", why
 
 
 def _fit_of(part: Any) -> Fit | None:

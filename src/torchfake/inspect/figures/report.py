@@ -60,7 +60,8 @@ def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
     if isinstance(given[0], nn.Module):
         return _of_module(given, options)
     if options:
-        raise InputsError(f"{', '.join(options)} are options for a module, not for results")
+        given_names = ", ".join(f"{name}=" for name in options)
+        raise InputsError(f"{given_names}: options are for a module, not for results")
     for record in given:
         is_known = isinstance(record, (Summary, Estimate, Fits, Inspection, DataflowGraph))
         if not is_known and not isinstance(getattr(record, "estimate", None), Estimate):

@@ -15,6 +15,7 @@ from torchfake._core.pickle_names import publish
 from torchfake._files.transformers_checkpoints import is_transformers_model
 from torchfake.errors import InputsError
 from torchfake.fake import fake_mode
+from torchfake.inspect.copies.workload import kind_of
 from torchfake.inspect.inputs.forward_arguments import make_arguments
 from torchfake.inspect.inputs.hints import example_call
 from torchfake.inspect.inputs.labels import labels_for
@@ -139,13 +140,9 @@ def example_inputs(
     check_flag(labels, "labels")
     if seq is not None:
         _check_size("seq", seq)
+    if not isinstance(model, torch.nn.Module):
+        raise InputsError(f"inputs are generated for a model, not for {kind_of(model)}")
     base = base_model(model)
-    if isinstance(model, (str, type)):
-        given = f"the class {model.__name__}" if isinstance(model, type) else repr(model)
-        raise InputsError(
-            f"inputs are generated for a model, not for {given:.100}: build it first, in "
-            "fake_mode() if it is large"
-        )
     if base is None:
         raise InputsError(
             "inputs can be generated for models of transformers, timm, torchvision and diffusers, "

@@ -105,8 +105,8 @@ def estimate(
         keep_gradients: set gradients to zero between steps, like ``zero_grad(set_to_none=False)``,
             instead of freeing them.
         training: transformers' ``TrainingArguments``: run the step of its Trainer, with their batch
-            size, accumulation, checkpointing, precision, clipping and optimizer. Settings that are
-            ignored are listed in ``left_out``.
+            size, accumulation, gradient checkpointing, precision, clipping and optimizer. Settings
+            that are ignored are listed in ``left_out``.
         peft: a PEFT config, such as ``LoraConfig``: run the module with these adapters.
         weights: quantize the weights first: ``"nf4"`` or ``"bnb-int8"`` (bitsandbytes), ``"int4"``,
             ``"int8"`` or ``"fp8"`` (torchao). The library's layers are run. With `peft`, QLoRA.

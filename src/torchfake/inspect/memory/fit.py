@@ -19,6 +19,7 @@ from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_prof
 from torchfake._progress import progress
 from torchfake.errors import InputsError
 from torchfake.inspect.contents.positions import positions_of
+from torchfake.inspect.copies.workload import kind_of
 from torchfake.inspect.inputs.example_inputs import has_inputs
 from torchfake.inspect.inputs.hints import example_shape
 from torchfake.inspect.inputs.resizing import BATCH, SEQ
@@ -37,6 +38,8 @@ from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.serve import Serve
 
 _USUAL_OF_SEVERAL = "h100-80gb"
+
+_INPUTS = "inputs are for estimate: fit(estimate(model, inputs), *gpus)"
 
 SERVED = ("users", "context")
 """The sizes that may vary when a model is served."""
@@ -81,9 +84,8 @@ def fit(
     >>> found.fits, found.largest > 100_000
     (True, True)
     """
-    if "gpu" in options:  # an option of estimate, not of fit
-        raise TypeError("fit takes GPUs after its first argument: fit(model, 'h100-80gb')")
-    named = _named(estimate, gpus)
+    _check_options(options)
+    named = _named(gpus)
     if serve is not None:
         estimate = _served(estimate, serve, next(iter(named.values())), options)
     elif isinstance(estimate, nn.Module):
@@ -91,7 +93,7 @@ def fit(
         estimate = estimate_of(estimate, **{"batch": _default_batch(options), **options})
     elif options:
         given = ", ".join(f"{name}=" for name in options)
-        raise TypeError(f"fit takes {given} with a model, not with a {type(estimate).__name__}")
+        raise TypeError(f"fit takes {given} with a model, not with {kind_of(estimate)}")
     if reserved_bytes is not None and not is_whole_number(reserved_bytes, 0):
         raise InputsError(f"reserved_bytes={reserved_bytes!r} is not a number of bytes")
     if not isinstance(estimate, Estimate):
@@ -160,13 +162,20 @@ def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> 
     return peaks.shown(named[chosen.gpu], None if peaks.vary is None else chosen.size)
 
 
-def _named(subject: Any, gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that belong elsewhere in the call."""
+    if not {"gpu", "gpus"}.isdisjoint(options):  # the former is an option of estimate alone
+        raise TypeError("fit takes GPUs after its first argument: fit(model, 'h100-80gb')")
+    if "inputs" in options:
+        raise TypeError(_INPUTS)
+
+
+def _named(gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:
     """The profiles by name; a list among `gpus` counts as its items."""
     each = [gpu for item in gpus for gpu in (item if isinstance(item, list) else [item])]
     inputs = [gpu for gpu in each if isinstance(gpu, (torch.Tensor, Mapping, tuple))]
     if any(not isinstance(gpu, CudaProfile) for gpu in inputs):
-        name = type(subject).__name__
-        raise TypeError(f"inputs are for estimate: fit(estimate({name.lower()}, inputs), *gpus)")
+        raise TypeError(_INPUTS)
     return named_profiles(each) or usual_profiles()
 
 
@@ -175,8 +184,8 @@ def _check_inputs(model: nn.Module, options: Mapping[str, Any]) -> None:
         name = type(model).__name__
         raise TypeError(
             f"fit takes the result of estimate, not a {name}, for which inputs cannot be "
-            "generated: "
-            f"fit(estimate({name.lower()}, inputs), *gpus), or input_size={example_shape(model)[1]}"
+            "generated: fit(estimate(model, inputs), *gpus), or "
+            f"input_size={example_shape(model)[1]}"
         )
 
 

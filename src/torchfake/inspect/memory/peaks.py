@@ -16,7 +16,7 @@ import torch
 
 from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
 from torchfake.errors import TorchFakeError, UnknownValueError
-from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.copies.workload import Workload, kind_of
 from torchfake.inspect.inputs.resizing import resized, size_of
 from torchfake.inspect.memory.estimate import measure
 from torchfake.inspect.memory.estimate_record import Estimate
@@ -169,10 +169,7 @@ def peaks_of(
             value of the plan.
         gpus: the GPUs that a run may stand for.
     """
-    raise TypeError(
-        f"fit takes the result of estimate, not a {type(found).__name__} (a plan, or with serve= a "
-        "model)"
-    )
+    raise TypeError(f"fit takes a model, or the result of estimate or plan, not {kind_of(found)}")
 
 
 def _bytes_of_module(estimate: Estimate) -> int:

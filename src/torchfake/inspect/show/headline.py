@@ -6,6 +6,7 @@ determine the GPU, which the line says; ``fit`` and ``plan`` include the memory 
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from torchfake.inspect.contents.schemes import SCHEMES
 from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.memory.fit import RESERVED_BYTES
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, main_dtype
+from torchfake.inspect.show.verdict import in_part
 from torchfake.inspect.summary import Summary
 
 LEAST_BYTES = 100 * 10**6
@@ -33,7 +35,8 @@ def headline(summary: Summary, quantized: Weights | None = None) -> str:
     parts = [f"{count_text(size.num_parameters)} params{_active(summary)}"]
     parts.append(f"{compared_bytes(size.parameter_bytes)}{_dtype(summary)}")
     if quantized is not None:
-        parts.append(f"{compared_bytes(quantized.num_bytes)} {quantized.scheme}")
+        size_text = f"{compared_bytes(quantized.num_bytes)} {quantized.scheme}"
+        parts.append(f"{size_text}{in_part(quantized)}")
     if size.parameter_bytes >= LEAST_BYTES:
         held = held_bytes(summary) if quantized is None else quantized.num_bytes
         of = "the weights" if quantized is None else f"the {quantized.scheme} weights"
@@ -101,7 +104,8 @@ def gpus_for(num_bytes: int, least_capability: tuple[int, int] = (0, 0)) -> str:
             continue
         if num_bytes <= gpu.total_memory - RESERVED_BYTES:
             return name
-    return f"{num_gpus(num_bytes, profiles()[SEVERAL_OF])} x {SEVERAL_OF}"
+    usable = profiles()[SEVERAL_OF].total_memory - RESERVED_BYTES
+    return f"at least {math.ceil(num_bytes / usable)} x {SEVERAL_OF}"
 
 
 def num_gpus(num_bytes: int, gpu: CudaProfile) -> int:

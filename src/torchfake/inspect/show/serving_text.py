@@ -36,14 +36,14 @@ def _times(count: int, noun: str) -> str:
 
 
 def served_text(fit: Fit) -> str:
-    """The most users that fit, and the longest context that fits."""
-    if fit.serve is None:
+    """The most users that fit, and the longest context that fits, or ``none``."""
+    if fit.serve is None or (fit.users is None and fit.context is None):
         return ""
     found = []
-    if fit.users is not None:
+    if fit.users:
         why = _WHY.get(fit.limited_by or "", "")
         found.append(f"{_times(fit.users, 'user')}{why} x {fit.serve.context:,}")
-    if fit.context is not None:
+    if fit.context:
         why = _WHY.get(fit.context_limited_by or "", "")
         found.append(f"{_times(fit.serve.users, 'user')} x {fit.context:,}{why}")
-    return ", ".join(found)
+    return ", ".join(found) or "none"

@@ -11,7 +11,7 @@ from torchfake.inspect.arithmetic.uncounted import untimed_lines
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.records.units import seconds_text, short_name
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
-from torchfake.inspect.timing.hardware import hardware_of
+from torchfake.inspect.timing.hardware import why_untimed
 from torchfake.inspect.timing.schedule import Schedule
 from torchfake.inspect.timing.slow_products import slow_products
 
@@ -21,8 +21,10 @@ _WORTH = 0.25
 
 def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
     """The time of a step on a GPU whose figures are known; that of serving is not estimated."""
-    if estimate.gpu is None or hardware_of(estimate.gpu) is None:
+    if estimate.gpu is None:
         return []
+    if why := why_untimed(estimate.gpu):
+        return [("step time", why)]
     if estimate.step.serve is not None or estimate.step.decode is not None:
         return [("step time", f"not estimated for {estimate.mode}, only for steps and passes")]
     schedule = estimate.schedule

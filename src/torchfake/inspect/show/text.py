@@ -115,7 +115,7 @@ def _(found: Weights, *, depth: int | None = None) -> str:
     refused = [each.gpu for each in found.fits if each.is_refused]
     why = f"{', '.join(refused)}: the library's kernels do not run there"
     not_on = [("not on", why)] if refused else []
-    answer = ("fits", weights_verdict(found.fits))
+    answer = ("fits", weights_verdict(found))
     lines = plain_lines([answer, *not_on, *quantized_lines(found)])
     note = "The model was not run: activations, caches and optimizer states are not included."
     return f"{lines}\n\n{table}\n\n{note}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from torchfake._core.gpu_profiles import usual_profiles
-from torchfake.inspect.contents.weights import WeightsFit
+from torchfake.inspect.contents.weights import Weights, WeightsFit
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit
-from torchfake.inspect.records.units import compared_bytes
+from torchfake.inspect.records.units import compared_bytes, count_text
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 
 
@@ -62,17 +62,26 @@ def verdict_on_several(
     return f"{answer}, on {len(names)} of {gpus}: {', '.join(names)}; {counted}"
 
 
-def weights_verdict(fits: Sequence[WeightsFit]) -> str:
+def weights_verdict(found: Weights) -> str:
     """The verdict on weights alone: ``yes for the weights alone, on 1 of 2 GPUs: ...``."""
+    fits, of = found.fits, in_part(found)
     names = _names(fits)
     gpus = _several_gpus([fit.gpu for fit in fits])
     if not names:
         where = fits[0].gpu if len(fits) == 1 else f"none of {gpus}"
-        return f"no, on {where}: not even the weights alone"
+        return f"no, on {where}: not even the weights alone{of}"
     answer = "yes" if any(fit.verdict == "yes" for fit in fits) else "tight"
     of_several = f"{len(names)} of {gpus}: {', '.join(names)}"
     where = fits[0].gpu if len(fits) == 1 else of_several
-    return f"{answer} for the weights alone, on {where}; no step was run"
+    return f"{answer} for the weights alone{of}, on {where}; no step was run"
+
+
+def in_part(found: Weights) -> str:
+    """``, 15B of 671B params in fp8`` if less than half of the parameters are quantized, or ""."""
+    total = found.num_quantized + found.num_kept
+    if not 0 < 2 * found.num_quantized < total:
+        return ""
+    return f", {count_text(found.num_quantized)} of {count_text(total)} params in {found.scheme}"
 
 
 def _several_gpus(names: Sequence[str]) -> str:

@@ -180,6 +180,13 @@ def hardware_of(gpu: CudaProfile) -> Hardware | None:
     return None
 
 
+def why_untimed(gpu: CudaProfile | None) -> str:
+    """Why the time of a step on a GPU is not estimated; "" if it is, or without a GPU."""
+    if gpu is None or hardware_of(gpu) is not None:
+        return ""
+    return f"not estimated: the FLOP/s and bandwidths of {gpu.name} are not known here"
+
+
 def utilization(flops: int, seconds: float, gpu: CudaProfile | None) -> float | None:
     """FLOPs per second as a share of the GPU's peak in bfloat16; None if the peak is not known."""
     hardware = None if gpu is None else hardware_of(gpu)

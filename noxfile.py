@@ -371,10 +371,11 @@ def published(session: nox.Session) -> None:
 
 
 @nox.session
-def published_vision(session: nox.Session) -> None:
-    """Times of steps against timm's tables: the second table of docs/time.md."""
+def published_steps(session: nox.Session) -> None:
+    """Times of steps against the tables of timm and PEFT: the second table of docs/time.md."""
     install(session, "torch")
-    session.install("-r", "tests/ecosystem/vision/requirements.txt")
+    session.install("peft", "-r", "tests/ecosystem/vision/requirements.txt")
+    session.run("python", "-m", "tests.published.adapters")
     session.run("python", "-m", "tests.published.vision", *session.posargs)
 
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from tests.published.run import error_bar
 from torchfake import estimate, fake_mode
 
-FOLDER = Path(__file__).parent / "timm"
+FOLDER = Path(__file__).parent / "timm_tables"
 
 
 class Table(NamedTuple):

@@ -29,6 +29,13 @@ def test_the_error_of_models_of_images_is_the_largest_of_the_page(is_training: b
     assert said.most == math.ceil(max(most for _, _, most in own))
 
 
+def test_the_error_of_adapters_is_that_of_the_page() -> None:
+    (row,) = re.findall(r"^\| adapters.*held out \| 9 \|.*", PAGE, re.MULTILINE)
+    half, most = (float(cell) for cell in re.findall(r"([\d.]+) %", row))
+    (said,) = (each for each in COMPARISONS if "l40s-48gb" in each.gpus)
+    assert (said.half, said.most) == (math.ceil(half), math.ceil(most))
+
+
 def test_what_was_compared_with_nothing_says_so() -> None:
     known = error_text(profiles()["h100-80gb"], is_of_tokens=True, is_training=True)
     assert known.startswith("on held-out published runs of language models: median")

@@ -25,7 +25,7 @@ from torchfake.inspect.arithmetic.kinds import (
     REDUCTION,
 )
 from torchfake.inspect.arithmetic.matrices import Product
-from torchfake.inspect.timing.hardware import Hardware
+from torchfake.inspect.timing.hardware import Hardware, hardware_of
 from torchfake.inspect.timing.tiles import share_of_peak
 from torchfake.inspect.timing.work import Work
 
@@ -62,25 +62,35 @@ class Shares(NamedTuple):
 
 _BEFORE_HOPPER = {"flash": (0.58, 0.48), "cudnn": (0.58, 0.48), "efficient": (0.35, 0.22)}
 _HOPPER = {"flash": (0.35, 0.28), "cudnn": (0.50, 0.40), "efficient": (0.20, 0.12)}
-_OF_CONSUMERS = {"flash": (0.60, 0.50), "cudnn": (0.60, 0.50), "efficient": (0.18, 0.12)}
 
 _DATA_CENTRE = (0.6, 0.6, 0.75, 0.60, 0.55, 0.45, (0.65, 0.2))
-_CONSUMER = (0.6, 0.5, 0.90, 0.55, 0.80, 0.45, (0.65, 0.2))
+_WITH_GDDR = (0.6, 0.5, 0.90, 0.55, 0.80, 0.45, (0.65, 0.2))
 
 _BY_CAPABILITY = {
     (7, 0): Shares(0.65, *_DATA_CENTRE, {**_BEFORE_HOPPER, "flash": (0.30, 0.22)}),
     (8, 0): Shares(0.70, *_DATA_CENTRE, _BEFORE_HOPPER),
-    (8, 6): Shares(1.00, *_CONSUMER, _OF_CONSUMERS),
+    (8, 6): Shares(0.60, *_WITH_GDDR, {**_BEFORE_HOPPER, "efficient": (0.18, 0.12)}),
     (9, 0): Shares(0.60, *_DATA_CENTRE, _HOPPER),
-    (12, 0): Shares(1.00, *_CONSUMER, _OF_CONSUMERS),
+    (12, 0): Shares(0.60, *_WITH_GDDR, {**_BEFORE_HOPPER, "efficient": (0.18, 0.12)}),
 }
 """The shares by the compute capability from which on they hold."""
 
+_HALVED = 3
+"""Tensor cores with fewer times the FLOP/s of the other cores work at half of their rate."""
+
 
 def shares_of(gpu: CudaProfile) -> Shares:
-    """The shares of a GPU's generation; for an unknown generation, those of the newest."""
+    """The shares of a GPU's generation; for an unknown generation, those of the newest.
+
+    Tensor cores of GeForce cards add up float32 at half their rate: then nothing else is a limit,
+    and large products reach all of it.
+    """
     known = [each for each in _BY_CAPABILITY if each <= (gpu.major, gpu.minor)]
-    return _BY_CAPABILITY[max(known, default=(7, 0))]
+    shares = _BY_CAPABILITY[max(known, default=(7, 0))]
+    hardware = hardware_of(gpu)
+    if hardware is None or hardware.flops[torch.float16] >= _HALVED * hardware.vector_flops:
+        return shares
+    return shares._replace(products=1.0)
 
 
 def seconds_of(work: Work, gpu: CudaProfile, hardware: Hardware, shares: Shares) -> float:

@@ -1,7 +1,7 @@
 """Times of fine-tuning that PEFT has published, and what an estimate says of the same step.
 
 The rows are those of huggingface/peft, method_comparison/MetaMathQA/results/*.json (Apache 2.0), of
-2026: Llama 3.2 3B in bfloat16 with AdamW on an L40S, 5,000 steps of 4 samples. Published is the time
+2026: Llama 3.2 3B in bfloat16 with AdamW on an L40S, 5,000 steps of 4 samples. Published: the time
 of training without evaluation, divided by the steps. Samples have 228 tokens on average, to which
 all of a step are set here: the source pads each batch to its longest.
 

@@ -139,10 +139,11 @@ def _import_from(home: str) -> _typing.Any:
     return module
 
 
-def _import_core() -> None:
-    """Import all modules but :data:`_LATER`, without garbage collection: a collection, over all
-    objects of torch too, would take half as long as the import, and find no garbage. The objects
-    then move to the oldest generation, or the next allocation would start a collection.
+def _import_core(*packages: str) -> None:
+    """Import all modules but :data:`_LATER`, then the `packages`, without garbage collection: a
+    collection, over all objects of torch too, would take half as long as the import, and find no
+    garbage. The objects then move to the oldest generation, or the next allocation would start a
+    collection.
     """
     was_enabled = _gc.isenabled()
     _gc.disable()
@@ -150,6 +151,8 @@ def _import_core() -> None:
         for home in _NAMES:
             if home not in _LATER:
                 _import_from(home)
+        for package in packages:
+            _importlib.import_module(f"torchfake.{package}")
     finally:
         if was_enabled:
             if not _gc.get_freeze_count():  # unfreeze() would also thaw the program's own objects

@@ -25,6 +25,8 @@ HITS: dict[str, Program] = {
     "empty_strided": lambda: torch.empty_strided((2, 3), (1, 2)),
     "view": lambda: unknown(4, 4).view(16),
     "views": lambda: unknown(6, 4).split(2),
+    "view by strides": lambda: unknown(20).as_strided((3, 3), (2, 1), 1),
+    "sum of other strides": lambda: unknown(7).as_strided((1, 4), (7, 1)) + unknown(1, 4),
     "several": lambda: unknown(5, 4).max(dim=1),
     "list": lambda: torch.cat([unknown(2, 3), unknown(4, 3)]),
     "in place": lambda: unknown(3).add_(unknown(3)),

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.inspect.memory.sizes_run import runs_of
 from tests.inspect.serving.served_models import served_model
 from torchfake import Serve, estimate, fit, profiles
 from torchfake.errors import InputsError, TargetError
+from torchfake.inspect.question import Question, answer_or_advise
 from torchfake.inspect.serve import parse_serve
 
 SMALL = profiles()["t4-16gb"]._replace(total_memory=32 << 20)
@@ -85,3 +87,18 @@ def test_refusals() -> None:
         fit(estimate(model, serve=Serve(8)), serve=Serve(8))
     with pytest.raises(InputsError, match="'users', 'context' or None"):
         fit(model, "t4-16gb", serve=Serve(8), vary="seq")
+
+
+@pytest.mark.parametrize("vary", [None, "users", "context"])
+def test_the_estimate_of_a_question_is_the_run_on_its_first_gpu(
+    vary: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, serve = served_model("llama"), Serve(64, 2)
+    ran = runs_of(monkeypatch)
+    expected = fit(estimate(model, serve=serve), "t4-16gb", "h100-80gb", vary=vary)
+    apart = [*ran]
+    ran.clear()
+    question = Question(serve=serve, gpus=("t4-16gb", "h100-80gb"), vary=vary)
+    found = answer_or_advise(model, question)["fits"]
+    assert found.to_dict() == expected.to_dict()
+    assert ran == apart[1:]

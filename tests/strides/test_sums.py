@@ -8,6 +8,7 @@ from tests.strides.arrangements import LAYOUTS
 from tests.strides.calls import Case
 from tests.strides.outcomes import difference
 from torchfake import fake_mode
+from torchfake._cache import cache
 from torchfake._torch.backends import CLAMP_COMPARES_IN_PLACE
 
 USES = {
@@ -91,3 +92,24 @@ def test_gradients_that_are_computed_in_place(name, size):
         x, y = (arrange(torch.rand(size) + 0.1).detach().requires_grad_() for _ in range(2))
         case = Case(name, 0, "", layout, lambda: IN_PLACE[name], ((x, y), {}))
         assert difference(case) is None, layout
+
+
+def test_the_same_sum_of_the_program_and_of_the_engine():
+    """The engine adds in place where the program's sum is new, whichever of the two came first."""
+
+    def of_engine():
+        x = torch.rand(2, 3, 1, 1, requires_grad=True)
+        seed = torch.rand(2, 3, 1, 1)
+        out = x + functional.pixel_shuffle(x.repeat(1, 1, 1, 1), 1)
+        return torch.autograd.grad(out, x, seed.as_strided(out.shape, (3, 1, 7, 9)))[0].stride()
+
+    def of_program():
+        first = torch.rand(2, 3, 1, 1).as_strided((2, 3, 1, 1), (3, 1, 7, 9))
+        return (first + torch.rand(2, 3, 1, 1)).stride()
+
+    expected = of_engine(), of_program()
+    for order in ((of_engine, of_program), (of_program, of_engine)):
+        cache.clear()
+        with fake_mode():
+            found = {each: each() for each in (*order, *order)}
+        assert (found[of_engine], found[of_program]) == expected

@@ -7,8 +7,9 @@ only added, and tables dropped whole, so that no thread reads half a recipe.
 
 Never cached are operators outside ``aten``, whose kernels may be Python code of the user; operators
 whose result depends on values; operators with an ``out=``, which may grow and must not overlap;
-sums that lie otherwise in a backward pass; calls with a real tensor, a generator or a symbolic size
-among the arguments, which have no key; and the operators in ``_EXCLUDED``, each for a reason.
+sums that autograd's engine makes, if it may lay them otherwise; calls with a real tensor, a
+generator or a symbolic size among the arguments, which have no key; and the operators in
+``_EXCLUDED``, each for a reason.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._operators.result_strides import (
     takes_threads_into_account,
 )
-from torchfake._torch import backends
+from torchfake._torch import backends, dispatcher
 from torchfake.errors import CacheError
 
 MAX_RECIPES = 50_000
@@ -42,8 +43,7 @@ MAX_RECIPES = 50_000
 _EXCLUDED = {
     "aten::_has_same_storage_numel": "it depends on the sizes of storages, which keys leave out",
     "aten::_new_zeros_with_same_feature_meta": "the same",
-    "aten::as_strided": "refuses what does not fit its storage, whose size is no part of keys",
-    "aten::as_strided_": "the same",
+    "aten::as_strided_": "refuses what does not fit its storage, whose size is no part of keys",
     "aten::as_strided_copy": "the same",
     "aten::as_strided_scatter": "copies the whole of a storage",
     "aten::_lazy_clone": "the same",
@@ -210,8 +210,10 @@ def run_and_cache(
 
 
 def _lies_by_more_than_key(func: Any, args: Args) -> bool:
-    """Whether strides of results depend on what keys do not tell."""
-    return sum_may_lie_otherwise(func, args) or takes_threads_into_account(func, args)
+    """Whether strides of the result depend on what neither keys nor guards tell."""
+    if sum_may_lie_otherwise(func, args):
+        return dispatcher.is_called_by_engine()
+    return takes_threads_into_account(func, args)
 
 
 def _indexes_with_mask(func: Any, before: list[ArgumentSnapshot]) -> bool:

@@ -7,8 +7,9 @@ outcomes of equal metadata.
 
 A key is a tuple with an element for each argument: the metadata record of a fake, a tuple for a
 list, any other argument itself, preceded by its type where the schema allows several types, since
-1, 1.0 and True are equal; 0.0 and -0.0, which are equal too, are texts there. The key of a call
-with a single fake is the record itself. A key ends with True if the value of the result may follow
+1, 1.0 and True are equal; 0.0 and -0.0, which are equal too, are texts there. The size of a storage
+follows where an operator may refuse because of it. The key of a call with a single fake is the
+record itself. A key ends with True if the value of the result may follow
 from known values. If the value cannot follow, since others are unknown, the key ends with a
 negative number if the known ones (an infinity, a zero divisor) may make the result infinite or NaN.
 Calls with a number or None in the place of a tensor have keys from ``_generic_key``.
@@ -88,6 +89,10 @@ _TEMPLATES |= dict.fromkeys(("int", "bool", "float", "str", "Device"), _ITSELF)
 _TEMPLATES |= {f"Optional[{t}]": _ITSELF for t in ("int", "bool", "float", "str", "Device")}
 
 
+_REFUSES_BY_STORAGE = frozenset({"aten::as_strided"})
+"""Operators that refuse what does not fit into the storage of their first argument, a tensor."""
+
+
 class Layout(NamedTuple):
     """The calls of one operator and signature, as source text of the functions generated for them.
 
@@ -134,6 +139,8 @@ def _layout(
     if (writes_first or assumptions.compares(traits.packet)) and templates[0] is _TENSOR:
         # With the metadata, this says where the arguments overlap. And numbers equal themselves.
         parts += "".join(f"{s} is sa0, " for _, _, s in tensors[1:])
+    if traits.packet in _REFUSES_BY_STORAGE:
+        parts += "sa0.num_bytes, "
     is_record = templates == [_TENSOR] and parts.count(",") == 1
     return Layout(
         variables,

@@ -28,6 +28,7 @@ from torchfake._core.metadata import Metadata, bytes_spanned
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import lazy_draws, random_values
+from torchfake._operators.composites.sums import sum_may_lie_otherwise
 from torchfake._operators.lazy_values import LazyValue
 from torchfake._operators.operator_call import Args, Call, Kwargs, mutated_tensors
 from torchfake._random.lazy_generators import Words
@@ -101,6 +102,7 @@ def learn_recipe(
         increments_versions=traits.is_foreach and bool(traits.mutated_names),
         guard_default_dtype=None if has_dtype else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
+        guard_engine=sum_may_lie_otherwise(func, args),
         is_recorded=_is_recorded(traits, before, new_bytes),
         words_to_skip=_words_to_skip(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),

@@ -5,12 +5,12 @@ a single new wrapper, also a :class:`FastRecipe`, the only form that the hot pat
 a recipe refers to an argument by its path in the call, and to a storage by an argument on it, never
 to a tensor of the call from which the recipe was learned.
 
-An outcome may depend on two settings that are not in its key, since few outcomes do: torch's
-default dtype, and the devices of the mode. A recipe that depends on one has a guard, which is
-checked before the recipe is used. Three more conditions are looked at where a recipe is applied:
-whether inference mode is on (``_dispatch``), whether the storage that is filled has the size that
-was learned (`apply_fill`), and whether all values are known from which a lazy one follows
-(`_lazy_value`).
+An outcome may depend on three facts that are not in its key, since few outcomes do: torch's default
+dtype, the devices of the mode, and whether autograd's engine adds up gradients. A recipe that
+depends on one has a guard, which is checked before the recipe is used. Three more conditions are
+looked at where a recipe is applied: whether inference mode is on (``_dispatch``), whether the
+storage that is filled has the size that was learned (`apply_fill`), and whether all values are
+known from which a lazy one follows (`_lazy_value`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from torchfake._operators import constant_propagation, lazy_draws, lazy_values, 
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._random.lazy_generators import Words
 from torchfake._tensor.fake_tensor import FakeTensor, wrapper_arguments
+from torchfake._torch import dispatcher
 
 
 class ArgumentPath(NamedTuple):
@@ -97,6 +98,7 @@ class Recipe:
     increments_versions: bool = False  # a foreach operator: its kernel counts writes for autograd
     guard_default_dtype: torch.dtype | None = None  # guard: torch's default dtype must be this
     guard_devices: Any = None  # guard: current_devices() must return this
+    guard_engine: bool = False  # guard: it is not autograd's engine that calls
     is_recorded: bool = False  # makes or writes deferred storages: see _recording/record
     words_to_skip: Words | None = None  # the words of the lazy generator that an unread draw skips
     has_plain_arguments: bool = True  # some fake is not deferred: its value may be overwritten
@@ -156,6 +158,8 @@ class Recipe:
     def _derive_fast_path(self) -> FastRecipe | None:
         """Return the fast recipe, or set `returned_argument`, if that describes the outcome."""
         if self.metadata_changes or self.increments_versions or self.guard_devices is not None:
+            return None
+        if self.guard_engine:
             return None
         outcome = self.outcome
         if isinstance(outcome, NewResult):
@@ -265,8 +269,10 @@ def current_devices() -> Any:
 
 
 def guards_hold(recipe: Recipe) -> bool:
-    """Whether the default dtype and the devices are those for which `recipe` was learned."""
+    """Whether the default dtype, the devices and the caller are those of which `recipe` tells."""
     dtype = recipe.guard_default_dtype
     if dtype is not None and dtype is not torch.get_default_dtype():
+        return False
+    if recipe.guard_engine and dispatcher.is_called_by_engine():
         return False
     return recipe.guard_devices is None or recipe.guard_devices == current_devices()

@@ -7,7 +7,6 @@ answer only.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -35,8 +34,7 @@ def import_answers(gpus: Sequence[str] | None = None) -> None:
         named_profiles(gpus or (), "--gpu")
     interrupts.end_at_once()
     try:
-        torchfake._import_core()
-        importlib.import_module("torchfake.inspect")
+        torchfake._import_core("inspect")
     finally:
         interrupts.raise_as_usual()
 

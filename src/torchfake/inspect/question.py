@@ -124,7 +124,7 @@ def _answer_served(module: nn.Module, question: Question, serve: Serve) -> dict[
             allocator=question.allocator,
         )
 
-    found = _on_any_gpu(run, question, gpus[0] if gpus else None)
+    found = _on_any_gpu(run, question)
     fits = None if gpus is None else fit(found, *gpus, vary=question.vary)
     return {"summary": summary(module), "estimate": found, "fits": fits}
 
@@ -191,19 +191,23 @@ def _estimate_on_any(
     module: nn.Module, inputs: tuple[Any, ...], question: Question, *, trains: bool
 ) -> Estimate:
     """The estimate of a step on all GPUs that run it alike, or on one: see :func:`_on_any_gpu`."""
-    gpus = question.gpus
-    alike = AlikeGpus(*named_profiles(gpus).values()) if gpus else None
     run = partial(_estimate, module, inputs, question, trains=trains)
-    return _on_any_gpu(run, question, alike)
+    return _on_any_gpu(run, question)
 
 
-def _on_any_gpu(run: Callable[[Any], Estimate], question: Question, gpu: Any) -> Estimate:
-    """The estimate that `run` returns for `gpu`; of quantized weights, which are for some GPUs
-    alone, for the first GPU of the question that they run on.
+def _on_any_gpu(run: Callable[[Any], Estimate], question: Question) -> Estimate:
+    """The estimate that `run` returns for the GPUs of the question that run the step alike; of
+    quantized weights, which are for some GPUs alone, for the first that they run on. On the CPU if
+    there is no question of GPUs, or none is named and the step does not run on the first.
     """
-    if question.weights is None or question.gpus is None:
-        return run(gpu)
-    *others, last = question.gpus or tuple(usual_profiles())
+    gpus = question.gpus
+    if gpus is None:
+        return run(None)
+    choices: tuple[Any, ...] = gpus or tuple(usual_profiles())
+    if question.weights is None:
+        named = named_profiles(gpus) or usual_profiles()
+        choices = AlikeGpus(*named.values()), *(() if gpus else (None,))
+    *others, last = choices
     for other in others:
         with contextlib.suppress(InputsError):
             return run(other)

@@ -232,7 +232,7 @@ def _fits_served(
         raise InputsError(f"vary={vary!r} is not 'users', 'context' or None: a model is served")
     if estimate.cache is not None:  # what each layer caches per token is the same at other sizes
         step = replace(estimate.step, pages=estimate.cache.pages)
-        estimate = replace(estimate, step=step)
+        estimate = replace(estimate, step=step, commands=())  # serving is not timed
     users = Peaks(estimate, "users", reserved_bytes, named.values())
     contexts = Peaks(estimate, "context", reserved_bytes, named.values())
 

@@ -53,8 +53,13 @@ class Peaks:
         return gpu.total_memory - self.reserved_bytes
 
     def current_size(self) -> int | None:
-        """The size of the estimate's inputs; None if nothing varies."""
-        return None if self.vary is None else size_of(self.estimate.subject, self.vary)
+        """The size of the estimate's inputs, or of what it serves; None if nothing varies."""
+        if self.vary is None:
+            return None
+        serve = self.estimate.step.serve
+        if serve is not None:
+            return serve.context if self.vary == "context" else serve.users
+        return size_of(self.estimate.subject, self.vary)
 
     def measured(self, gpu: CudaProfile) -> dict[int | None, Any]:
         """The results on this GPU, by size; None if the step does not run at that size."""

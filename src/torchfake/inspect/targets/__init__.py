@@ -13,6 +13,7 @@ In reading order:
     libraries             models of timm, torchvision and diffusers -> Target
     hub                   an id of the Hub -> its config, and the headers of its weights
     saved_tensors         the headers of a checkpoint -> a module of its tensors
+    imports               importing a library, without garbage collection
     json_files            JSON files, read with limits
     transformers_configs  configs of transformers with some keys overridden
     options               options given as text: overrides, dtypes, devices

@@ -18,6 +18,7 @@ from torch import nn
 from torchfake.errors import MissingExtraError, TargetError, did_you_mean
 from torchfake.inspect.records.messages import import_refused
 from torchfake.inspect.targets import transformers_models
+from torchfake.inspect.targets.imports import importing
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
 
@@ -56,7 +57,8 @@ def is_diffusers_directory(folder: Path) -> bool:
 
 def _import(library: str, text: str) -> Any:
     try:
-        return importlib.import_module(library)
+        with importing():
+            return importlib.import_module(library)
     except ImportError as error:
         if error.name == library:
             raise MissingExtraError(f"{text} needs {library}: pip install {library}") from error

@@ -16,6 +16,7 @@ import torch
 from torchfake._torch.contexts import Setting
 from torchfake.errors import MissingExtraError, TargetError, did_you_mean
 from torchfake.inspect.records.messages import import_refused
+from torchfake.inspect.targets.imports import importing
 from torchfake.inspect.targets.json_files import read_json
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_configs import config_from
@@ -59,7 +60,8 @@ def config_target(text: str, values: dict[str, Any]) -> Target:
     """The target for a ``config.json`` or its folder: the class that ``architectures`` names."""
     raw = read_json(Path(text))
     transformers = _transformers()
-    config_class = _config_class(transformers, text, raw)
+    with importing():
+        config_class = _config_class(transformers, text, raw)
     config = config_from(text, config_class, raw, values)
     architectures = config.architectures
     for name in architectures if isinstance(architectures, (list, tuple)) else ():
@@ -93,7 +95,8 @@ def target_of(text: str, name: str, config: Any, make: Callable[[], Any], *notes
 
 def _transformers() -> Any:
     try:
-        import transformers
+        with importing():
+            import transformers
     except ImportError as error:
         if error.name == "transformers":
             raise MissingExtraError(
@@ -114,7 +117,8 @@ def _offline() -> Setting:
 def _lookup(transformers: Any, name: str) -> Any:
     """The attribute of transformers with this name, whose module is imported; or None."""
     try:
-        return getattr(transformers, name, None)
+        with importing():
+            return getattr(transformers, name, None)
     except Exception as error:
         raise import_refused(name, error) from error
 

@@ -121,6 +121,9 @@ NONDETERMINISTIC = frozenset({"linalg.lstsq"})
 
 OTHER_BITS: dict[str, str] = {
     "cumprod": "of complex numbers: for subclasses C++ computes the gradient without a division",
+    **dict.fromkeys(
+        ("matmul", "__rmatmul__"), "a batch of one is multiplied as one matrix for subclasses"
+    ),
 }
 """Operators whose known values have other bits (``test_known_values.py``), and why."""
 
@@ -139,7 +142,6 @@ OUTPUTS: dict[str, str] = {
 """Operators that refuse or take other dtypes of ``out=`` than eager (``test_refused.py``)."""
 
 REFUSED: dict[str, str] = {
-    "as_strided_scatter": "views beyond the memory are accepted",
     "narrow_copy": "a dim out of range: IndexError, RuntimeError in eager",
 }
 """Operators that refuse other arguments than eager (``test_refused.py``), and why."""

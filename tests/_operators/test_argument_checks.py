@@ -18,6 +18,22 @@ REFUSED = {
     "conv of two dtypes": lambda: nn.Conv1d(2, 3, 1)(torch.randn(1, 2, 5).double()),
     "as_strided past the end": lambda: torch.arange(3).as_strided((100_000,), (1,)),
     "as_strided of unknown": lambda: torch.randn(3).as_strided((9,), (1,)),
+    "a copy of what is no memory": lambda: torch.as_strided_copy(torch.randn(99), (99,), (1,), 1),
+    "written past the end": lambda: torch.as_strided_scatter(
+        torch.randn(99), torch.randn(51), (51,), (2,)
+    ),
+    "written past a row that repeats": lambda: torch.as_strided_scatter(
+        torch.randn(99)[:1].expand(80), torch.randn(90), (90,), (1,)
+    ),
+    "written to rows that need grad": lambda: torch.as_strided_scatter(
+        torch.randn(9, 9).t().requires_grad_(), torch.randn(2), (2,), (1,)
+    ),
+    "one weight for all classes": lambda: nn.functional.nll_loss(
+        torch.randn(2, 3, 4, 5), torch.zeros(2, 4, 5, dtype=torch.long), torch.randn(1)
+    ),
+    "one weight, of lines": lambda: nn.functional.nll_loss(
+        torch.randn(2, 3, 4), torch.zeros(2, 4, dtype=torch.long), torch.randn(1)
+    ),
     "uniform_ downwards": lambda: torch.empty(4).uniform_(1, -1),
     "normal_ of negative spread": lambda: torch.empty(4).normal_(0, -1),
     "random_ downwards": lambda: torch.empty(4).random_(5, 2),

@@ -10,7 +10,6 @@ KINDS = {
 
 _SIZES = "torch's meta kernel does not look whether these sizes agree, and eager refuses them"
 _EMPTY = "eager refuses this empty argument, and torch's meta kernel does not"
-_ASSERT = "an assertion of C++ fails, of what it made of the memory of real tensors"
 
 ACCEPTED: dict[str, str] = {
     **dict.fromkeys(
@@ -30,7 +29,6 @@ ACCEPTED: dict[str, str] = {
          "nn.functional.embedding_bag"),
         KINDS["values"],
     ),
-    "as_strided_scatter": _ASSERT,
 }  # fmt: skip
 """Calls that eager refuses and fakes do not, by operator."""
 

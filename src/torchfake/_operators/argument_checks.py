@@ -57,6 +57,8 @@ def check_arguments(call: Call) -> None:
         _check_driver(call)
     if call.traits.packet in _TRANSFORMS:
         _check_batch(call)
+    if call.traits.packet == "aten::nll_loss2d_forward":
+        _check_weights(call)
 
 
 def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
@@ -110,6 +112,14 @@ def _check_batch(call: Call) -> None:
     if call.device.type == "cpu" and not tensor.numel():
         with dispatcher.as_eager():  # raises what eager raises
             call.func(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), *call.args[1:])
+
+
+def _check_weights(call: Call) -> None:
+    """Refuse weights that are not one for each class: the meta kernel broadcasts a single one."""
+    given = named_arguments(call.func, call.args, call.kwargs)
+    weight = given["weight"]
+    if weight is not None and given["self"].dim() == 4 and weight.numel() != given["self"].shape[1]:
+        raise RuntimeError("weight tensor should be defined either for all or no classes")
 
 
 def _alert_of_put(call: Call) -> None:

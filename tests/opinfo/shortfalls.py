@@ -134,10 +134,13 @@ OUTPUTS: dict[str, str] = {
     **dict.fromkeys(("geqrf", "histogram", "mode", "_native_batch_norm_legit"), _NO_META),
     **dict.fromkeys(("arange", "empty", "full", "ones", "randn", "zeros", "logspace"), _ON_META),
     **dict.fromkeys(("linspace.tensor_overload", "logspace.tensor_overload"), _ON_META),
-    **dict.fromkeys(("linspace", "normal.number_mean"), _ON_META),
+    **dict.fromkeys(("linspace", "normal.number_mean", "eye"), _ON_META),
     **dict.fromkeys(("abs", "logsumexp"), _WIDER),
     "searchsorted": "dtypes of tensors without elements are accepted",
     "index_add": "out= of another dtype is accepted: the operator is composed",
+    "index_copy": "out= of another dtype is accepted for a 0-dim tensor",
+    "linalg.slogdet": "out= of another dtype is accepted for a matrix without elements",
+    "nansum": "out= of booleans is refused for integers",
 }
 """Operators that refuse or take other dtypes of ``out=`` than eager (``test_refused.py``)."""
 

@@ -100,7 +100,8 @@ def _check_driver(call: Call) -> None:
     if call.device.type == "cpu":
         one = torch.ones(1, 1, dtype=call.tensors[0].dtype, device="cpu")
         with dispatcher.as_eager():  # raises what eager raises
-            call.func(*[one] * _WITH_DRIVER[call.traits.packet], driver=call.kwargs["driver"])
+            default = call.func.overloadpacket.default  # the call may have an out=
+            default(*[one] * _WITH_DRIVER[call.traits.packet], driver=call.kwargs["driver"])
 
 
 _TRANSFORMS = frozenset({"aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r"})

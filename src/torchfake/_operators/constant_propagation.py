@@ -104,7 +104,7 @@ def run_on_known_values(call: Call) -> Any:
             raise UnsupportedOpError(f"{call.traits.name} reads a large real tensor in a fake mode")
     if not outs:
         return _wrap_values(call, _run_on_values(call))
-    return _write_out(call, call.kwargs["out"])
+    return _write_outs(call)
 
 
 def _answered_truth(call: Call, unknown: FakeTensor) -> bool | None:
@@ -115,16 +115,20 @@ def _answered_truth(call: Call, unknown: FakeTensor) -> bool | None:
     return answerers.truth_of(unknown, call.traits.name)
 
 
-def _write_out(call: Call, out: FakeTensor) -> FakeTensor:
-    """Run the operator with ``out=``: `out` gets the shape and the value of the result."""
-    result = torch.empty(0, dtype=out.dtype, device="cpu")
+def _write_outs(call: Call) -> Any:
+    """Run the operator with ``out=``: each `out` gets the shape and the value of its result."""
+    outs = {a.name: call.kwargs[a.name] for a in call.func._schema.arguments if a.is_out}
+    results = {  # which lie as eager's do: it decides whether C++ writes to them, or copies
+        n: torch.empty_strided(o.shape, o.stride(), dtype=o.dtype, device="cpu")
+        for n, o in outs.items()
+    }
     args = [argument_value(arg) for arg in call.args]
-    call.func(
-        *args, **{n: argument_value(a) for n, a in call.kwargs.items() if n != "out"}, out=result
-    )
-    copy = fake_copy(result, device=out.device, known=True)
-    rebind(out, copy._fake_meta, copy._fake_storage)
-    return out
+    others = {n: argument_value(a) for n, a in call.kwargs.items() if n not in outs}
+    call.func(*args, **others, **results)
+    for name, out in outs.items():
+        copy = fake_copy(results[name], device=out.device, known=True)
+        rebind(out, copy._fake_meta, copy._fake_storage)
+    return tuple(outs.values()) if len(outs) > 1 else next(iter(outs.values()))
 
 
 def _wrap_values(call: Call, result: Any) -> Any:

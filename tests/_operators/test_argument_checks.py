@@ -52,6 +52,24 @@ REFUSED = {
     "a mask of floats": lambda: torch.randn(30, 40).masked_fill_(torch.ones(30, 40), 1.0),
     "rows by floats": lambda: torch.randn(30, 40).index_select(0, torch.ones(2)),
     "added at floats": lambda: torch.randn(3, 40).index_add(0, torch.ones(3), torch.ones(3, 40)),
+    "reduced at floats": lambda: torch.randn(30, 40).index_reduce_(
+        0, torch.ones(3), torch.randn(3, 40), "amax"
+    ),
+    "reduced rows of another length": lambda: torch.randn(30, 40).index_reduce(
+        0, torch.tensor([1, 2]), torch.randn(2, 39), "mean"
+    ),
+    "more rows reduced than indices": lambda: torch.randn(30, 40).index_reduce(
+        0, torch.tensor([1, 2]), torch.randn(3, 40), "prod"
+    ),
+    "reduced along no dim": lambda: torch.randn(30, 40).index_reduce(
+        2, torch.tensor([1, 2]), torch.randn(2, 40), "amin"
+    ),
+    "a vector reduced into rows": lambda: torch.randn(30, 40).index_reduce(
+        1, torch.tensor([1, 2]), torch.randn(2), "amin"
+    ),
+    "a number reduced into a vector": lambda: torch.randn(30).index_reduce(
+        0, torch.tensor([1]), torch.randn(()), "amin"
+    ),
     "indices of floats": lambda: torch.randn(30, 40)[torch.ones(2)],
     "indices of two shapes": lambda: torch.randn(30, 40)[
         torch.tensor([1, 2]), torch.tensor([0] * 3)

@@ -15,7 +15,6 @@ ACCEPTED: dict[str, str] = {
     **dict.fromkeys(
         ("addmv", "histogramdd", "index_fill", "nn.functional.ctc_loss", "torch._scaled_mm",
          "nn.functional.linear_cross_entropy.chunked",
-         "index_reduce.amax", "index_reduce.amin", "index_reduce.mean", "index_reduce.prod",
          "repeat_interleave", "torch._scaled_mm_v2", "nn.BCELoss",
          "nn.CTCLoss", "nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d"),
         _SIZES,

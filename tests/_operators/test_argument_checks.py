@@ -18,6 +18,22 @@ REFUSED = {
     "conv of two dtypes": lambda: nn.Conv1d(2, 3, 1)(torch.randn(1, 2, 5).double()),
     "as_strided past the end": lambda: torch.arange(3).as_strided((100_000,), (1,)),
     "as_strided of unknown": lambda: torch.randn(3).as_strided((9,), (1,)),
+    "a copy of what is no memory": lambda: torch.as_strided_copy(torch.randn(99), (99,), (1,), 1),
+    "written past the end": lambda: torch.as_strided_scatter(
+        torch.randn(99), torch.randn(51), (51,), (2,)
+    ),
+    "written past a row that repeats": lambda: torch.as_strided_scatter(
+        torch.randn(99)[:1].expand(80), torch.randn(90), (90,), (1,)
+    ),
+    "written to rows that need grad": lambda: torch.as_strided_scatter(
+        torch.randn(9, 9).t().requires_grad_(), torch.randn(2), (2,), (1,)
+    ),
+    "one weight for all classes": lambda: nn.functional.nll_loss(
+        torch.randn(2, 3, 4, 5), torch.zeros(2, 4, 5, dtype=torch.long), torch.randn(1)
+    ),
+    "one weight, of lines": lambda: nn.functional.nll_loss(
+        torch.randn(2, 3, 4), torch.zeros(2, 4, dtype=torch.long), torch.randn(1)
+    ),
     "uniform_ downwards": lambda: torch.empty(4).uniform_(1, -1),
     "normal_ of negative spread": lambda: torch.empty(4).normal_(0, -1),
     "random_ downwards": lambda: torch.empty(4).random_(5, 2),
@@ -36,6 +52,24 @@ REFUSED = {
     "a mask of floats": lambda: torch.randn(30, 40).masked_fill_(torch.ones(30, 40), 1.0),
     "rows by floats": lambda: torch.randn(30, 40).index_select(0, torch.ones(2)),
     "added at floats": lambda: torch.randn(3, 40).index_add(0, torch.ones(3), torch.ones(3, 40)),
+    "reduced at floats": lambda: torch.randn(30, 40).index_reduce_(
+        0, torch.ones(3), torch.randn(3, 40), "amax"
+    ),
+    "reduced rows of another length": lambda: torch.randn(30, 40).index_reduce(
+        0, torch.tensor([1, 2]), torch.randn(2, 39), "mean"
+    ),
+    "more rows reduced than indices": lambda: torch.randn(30, 40).index_reduce(
+        0, torch.tensor([1, 2]), torch.randn(3, 40), "prod"
+    ),
+    "reduced along no dim": lambda: torch.randn(30, 40).index_reduce(
+        2, torch.tensor([1, 2]), torch.randn(2, 40), "amin"
+    ),
+    "a vector reduced into rows": lambda: torch.randn(30, 40).index_reduce(
+        1, torch.tensor([1, 2]), torch.randn(2), "amin"
+    ),
+    "a number reduced into a vector": lambda: torch.randn(30).index_reduce(
+        0, torch.tensor([1]), torch.randn(()), "amin"
+    ),
     "indices of floats": lambda: torch.randn(30, 40)[torch.ones(2)],
     "indices of two shapes": lambda: torch.randn(30, 40)[
         torch.tensor([1, 2]), torch.tensor([0] * 3)

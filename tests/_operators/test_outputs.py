@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchfake import fake_like
+from torchfake import fake_like, fake_mode
 from torchfake._core import modes
 
 A, B = torch.eye(4), torch.ones(4, 3)
@@ -75,3 +75,21 @@ def test_equals_eager(
         return [(each.shape, each.stride(), each.dtype) for each in out]
 
     assert left(fake_like) == left(lambda tensor: tensor)
+
+
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
+def test_solutions_of_known_values_are_written(driver: str) -> None:
+    """``out=`` under several names, and a driver, which is checked first. The routine's last bits
+    vary from call to call.
+    """
+
+    def solve() -> list[Any]:
+        square = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        out = [torch.empty(0), torch.empty(0), torch.empty(0).long(), torch.empty(0)]
+        found = torch.linalg.lstsq(square, square, driver=driver, out=tuple(out))
+        assert all(each is given for each, given in zip(found, out, strict=True))
+        return [(each.dtype, each.stride(), each.numpy().round(3).tolist()) for each in out]
+
+    expected = solve()
+    with fake_mode():
+        assert solve() == expected

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchfake import fake_mode, is_fake
+from torchfake import deferred_mode, fake_mode, is_fake
 from torchfake.errors import UnknownValueError
 
 REAL = torch.tensor([3, 1, 2])
@@ -174,6 +174,29 @@ def test_numpy_results_are_copies() -> None:
         fake = torch.zeros(3)
         fake.numpy()[0] = 5
         assert fake.tolist() == [0.0, 0.0, 0.0]
+
+
+LAZY = {
+    "conjugate": lambda: torch.tensor([1 + 2j, 3j]).conj(),
+    "negative": lambda: torch.tensor([1 + 2j, 3j]).conj().imag,
+    "zero": lambda: torch._efficientzerotensor(2),
+}
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("read", [lambda t: t.numpy(), np.asarray, lambda t: t.tolist()])
+@pytest.mark.parametrize("name", LAZY)
+def test_lazy_views_are_arrays_as_in_eager(name, read, mode) -> None:
+    def outcome():
+        try:
+            return list(read(LAZY[name]()))
+        except RuntimeError as error:
+            return str(error)
+
+    expected = outcome()
+    with mode():
+        assert outcome() == expected
+        assert LAZY[name]().numpy(force=True).tolist() == LAZY[name]().clone().tolist()
 
 
 def test_only_tensors_on_the_cpu_are_arrays() -> None:

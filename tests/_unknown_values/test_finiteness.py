@@ -71,6 +71,9 @@ QUESTIONS: dict[str, Callable[[], Tensor]] = {
     "joined": lambda: torch.cat([x(), large(INF)]),
     "padding": lambda: F.pad(x(), (1, 1), value=-INF),
     "out": lambda: torch.mul(x(), INF, out=torch.empty(200, 200)),
+    "logarithm of imaginary parts": lambda: torch.view_as_real(large(1.0) + 0j).log(),
+    "by imaginary parts": lambda: x() / torch.view_as_real(large(1.0) + 0j)[..., 1],
+    "roots of a negative view": lambda: (large(1.0) * (1 + 1j)).conj().imag.sqrt(),
 }
 REAL = torch.tensor([1.0] * 199 + [NAN])
 
@@ -93,6 +96,7 @@ def weight_after_a_step() -> Tensor:
 ASSUMED: dict[str, Callable[[], Tensor]] = {
     "sum": lambda: torch.zeros(200, 200) + x(),
     "quotient": lambda: x() / x(),
+    "parts of a complex number": lambda: torch.view_as_real(large(1.0) * (2 + 1j)).sqrt(),
     "by ones": lambda: x() / torch.ones(200, 200),
     "attention that is masked": layer,
     "scores that are masked": lambda: torch.softmax(x().masked_fill(x() > 0, -INF), -1),

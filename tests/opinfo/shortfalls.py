@@ -121,6 +121,9 @@ NONDETERMINISTIC = frozenset({"linalg.lstsq"})
 
 OTHER_BITS: dict[str, str] = {
     "cumprod": "of complex numbers: for subclasses C++ computes the gradient without a division",
+    **dict.fromkeys(
+        ("matmul", "__rmatmul__"), "a batch of one is multiplied as one matrix for subclasses"
+    ),
 }
 """Operators whose known values have other bits (``test_known_values.py``), and why."""
 
@@ -131,15 +134,17 @@ OUTPUTS: dict[str, str] = {
     **dict.fromkeys(("geqrf", "histogram", "mode", "_native_batch_norm_legit"), _NO_META),
     **dict.fromkeys(("arange", "empty", "full", "ones", "randn", "zeros", "logspace"), _ON_META),
     **dict.fromkeys(("linspace.tensor_overload", "logspace.tensor_overload"), _ON_META),
-    **dict.fromkeys(("linspace", "normal.number_mean"), _ON_META),
+    **dict.fromkeys(("linspace", "normal.number_mean", "eye"), _ON_META),
     **dict.fromkeys(("abs", "logsumexp"), _WIDER),
     "searchsorted": "dtypes of tensors without elements are accepted",
     "index_add": "out= of another dtype is accepted: the operator is composed",
+    "index_copy": "out= of another dtype is accepted for a 0-dim tensor",
+    "linalg.slogdet": "out= of another dtype is accepted for a matrix without elements",
+    "nansum": "out= of booleans is refused for integers",
 }
 """Operators that refuse or take other dtypes of ``out=`` than eager (``test_refused.py``)."""
 
 REFUSED: dict[str, str] = {
-    "as_strided_scatter": "views beyond the memory are accepted",
     "narrow_copy": "a dim out of range: IndexError, RuntimeError in eager",
 }
 """Operators that refuse other arguments than eager (``test_refused.py``), and why."""

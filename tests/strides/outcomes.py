@@ -131,7 +131,7 @@ def difference(case: Case, fake: Outcome | None = None) -> tuple[str, str] | Non
 
 
 _IS_OF_VALUES = re.compile(
-    r"out of (DATA )?(bounds|range)|positive-definite|singular|sum to zero|all or no classes|"
+    r"out of (DATA )?(bounds|range)(?! for storage)|positive-definite|singular|sum to zero|"
     r"pivots given|ones in mask|Expected in range|must be between",
     re.IGNORECASE,
 )

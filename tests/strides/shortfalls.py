@@ -10,13 +10,11 @@ KINDS = {
 
 _SIZES = "torch's meta kernel does not look whether these sizes agree, and eager refuses them"
 _EMPTY = "eager refuses this empty argument, and torch's meta kernel does not"
-_ASSERT = "an assertion of C++ fails, of what it made of the memory of real tensors"
 
 ACCEPTED: dict[str, str] = {
     **dict.fromkeys(
         ("addmv", "histogramdd", "index_fill", "nn.functional.ctc_loss", "torch._scaled_mm",
          "nn.functional.linear_cross_entropy.chunked",
-         "index_reduce.amax", "index_reduce.amin", "index_reduce.mean", "index_reduce.prod",
          "repeat_interleave", "torch._scaled_mm_v2", "nn.BCELoss",
          "nn.CTCLoss", "nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d"),
         _SIZES,
@@ -30,7 +28,6 @@ ACCEPTED: dict[str, str] = {
          "nn.functional.embedding_bag"),
         KINDS["values"],
     ),
-    "as_strided_scatter": _ASSERT,
 }  # fmt: skip
 """Calls that eager refuses and fakes do not, by operator."""
 

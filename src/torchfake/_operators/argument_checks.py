@@ -57,6 +57,10 @@ def check_arguments(call: Call) -> None:
         _check_driver(call)
     if call.traits.packet in _TRANSFORMS:
         _check_batch(call)
+    if call.traits.packet == "aten::nll_loss2d_forward":
+        _check_weights(call)
+    if call.traits.packet in ("aten::index_reduce", "aten::index_reduce_"):
+        _check_reduced(call)
 
 
 def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
@@ -111,6 +115,14 @@ def _check_batch(call: Call) -> None:
     if call.device.type == "cpu" and not tensor.numel():
         with dispatcher.as_eager():  # raises what eager raises
             call.func(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), *call.args[1:])
+
+
+def _check_weights(call: Call) -> None:
+    """Refuse weights that are not one for each class: the meta kernel broadcasts a single one."""
+    given = named_arguments(call.func, call.args, call.kwargs)
+    weight = given["weight"]
+    if weight is not None and given["self"].dim() == 4 and weight.numel() != given["self"].shape[1]:
+        raise RuntimeError("weight tensor should be defined either for all or no classes")
 
 
 def _alert_of_put(call: Call) -> None:
@@ -181,6 +193,29 @@ def _one_element(arg: Any) -> Any:
     """A real tensor of one element for a tensor, of the same dtype and number of dimensions."""
     is_tensor = isinstance(arg, torch.Tensor)
     return torch.zeros([1] * arg.dim(), dtype=arg.dtype, device="cpu") if is_tensor else arg
+
+
+def _check_reduced(call: Call) -> None:
+    """aten/src/ATen/native/TensorAdvancedIndexing.cpp: torch's meta kernel checks nothing."""
+    target, dim, index, source = call.args[:4]
+    num_dims = max(target.dim(), 1)
+    dim += num_dims if dim < 0 else 0
+    is_plain = index.dtype in _INTEGERS and index.dim() <= 1 and target.dtype == source.dtype
+    if not is_plain or not 0 <= dim < min(num_dims, max(source.dim(), 1)):
+        with dispatcher.no_interception():  # raises what eager raises
+            call.func(*map(_one_element, call.args))
+    rows = source.size(dim) if source.dim() or index.numel() != 1 else 1  # as eager raises
+    if index.numel() != rows:
+        raise RuntimeError(
+            f"index_reduce_(): Number of indices ({index.numel()}) should be equal to "
+            f"source.size(dim): ({rows}), for dim: {dim}"
+        )
+    sizes, others = list(target.shape), list(source.shape)
+    if [*sizes[:dim], rows, *sizes[dim + 1 :]] != (others or [rows]) or len(sizes) != len(others):
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {sizes} source.shape = {others}"
+        )
 
 
 _WRITES_AT_INDICES = frozenset(

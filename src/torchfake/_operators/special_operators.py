@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices, modes, source_location
-from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
+from torchfake._core.metadata import contiguous_stride, intern
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
 from torchfake._operators import collectives, random_values
@@ -30,7 +30,7 @@ from torchfake._operators.constant_propagation import (
 )
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Call, Kwargs, common_device
-from torchfake._operators.storage_handlers import is_pinned, pin_memory, set_storage
+from torchfake._operators.storage_handlers import as_strided, is_pinned, pin_memory, set_storage
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake
 from torchfake._tensor.storages import FakeUntypedStorage
@@ -161,22 +161,12 @@ def empty(func: Any, args: Args, kwargs: Kwargs) -> Any:
 _MAX_BYTES = 1 << 62
 
 
-@register_handler(aten.as_strided.default, aten.as_strided_.default)
-def as_strided(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Views by size and stride: the meta kernel would grow the storage; eager refuses."""
-    fake, size, stride = args[:3]
-    if isinstance(fake, FakeTensor):
-        offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
-        start = fake._fake_meta.offset if offset is None else offset
-        itemsize, available = fake.dtype.itemsize, fake._fake_storage.num_bytes
-        needed = bytes_spanned(size, stride, start, itemsize)
-        if needed > available:
-            raise RuntimeError(
-                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start}, "
-                f"and itemsize {itemsize} requiring a storage size of {needed} are out of bounds "
-                f"for storage of size {available}"
-            )
-    return interpret(func, args, kwargs)
+register_handler(
+    aten.as_strided.default,
+    aten.as_strided_.default,
+    aten.as_strided_copy.default,
+    aten.as_strided_scatter.default,
+)(as_strided)
 
 
 @register_handler(aten._is_any_true.default)

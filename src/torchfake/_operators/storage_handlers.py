@@ -1,7 +1,9 @@
-"""The handlers of ``set_``, which makes a fake view another storage, and of pinned memory.
+"""The handlers of ``set_``, which makes a fake view another storage, of views by size and stride,
+and of pinned memory.
 
-Input: a fake, and a storage or tensor, fake or real. Output: the fake, on that storage, or a copy
-on a pinned one. Invariant: a real storage becomes a fake storage, and no memory is written.
+Input: a fake, and a storage or tensor, fake or real. Output: the fake, on that storage, a view of
+its own, or a copy on a pinned one. Invariant: a real storage becomes a fake storage, and no memory
+is written; no view by size and stride is larger than its storage.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torchfake._core.metadata import bytes_spanned, contiguous_stride, intern
 from torchfake._core.storage import PinnedMemory, Storage
 from torchfake._graph import deferred_storage, operations
 from torchfake._operators.interpreter import interpret
-from torchfake._operators.operator_call import Args, Kwargs
+from torchfake._operators.operator_call import Args, Kwargs, named_arguments
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, rebind
 from torchfake._tensor.storages import FakeUntypedStorage
@@ -109,3 +111,41 @@ def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
     copy = interpret(torch.ops.aten.clone.default, args[:1], {})
     copy._fake_storage.pinned = PinnedMemory()
     return copy
+
+
+def as_strided(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The handler of views by size and stride, and of their copies: a meta kernel would grow the
+    storage, or reads none; eager refuses what does not fit.
+    """
+    given = named_arguments(func, args, kwargs)
+    fake = given["self"]
+    if isinstance(fake, FakeTensor):
+        start, available = fake._fake_meta.offset, fake._fake_storage.num_bytes
+        if func is torch.ops.aten.as_strided_scatter.default:
+            start, available = _place_of_copy(fake)
+        offset = given.get("storage_offset")
+        start = start if offset is None else offset
+        _check_bounds(given["size"], given["stride"], start, fake.dtype.itemsize, available)
+    return interpret(func, args, kwargs)
+
+
+def _place_of_copy(fake: FakeTensor) -> tuple[int, int]:
+    """Where ``as_strided_scatter`` copies its argument to: the offset, and the size of the storage
+    (``clone_preserve_strides``, aten/src/ATen/native/TensorShape.cpp).
+    """
+    if fake.requires_grad and not fake.is_contiguous():
+        raise RuntimeError("as_strided_scatter is currently only supported for contiguous inputs")
+    repeats = any(n > 1 and not step for n, step in zip(fake.shape, fake.stride(), strict=True))
+    if repeats:
+        return 0, fake.numel() * fake.dtype.itemsize
+    return fake._fake_meta.offset, fake._fake_storage.num_bytes
+
+
+def _check_bounds(size: Any, stride: Any, start: int, itemsize: int, available: int) -> None:
+    needed = bytes_spanned(size, stride, start, itemsize)
+    if needed > available:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start}, "
+            f"and itemsize {itemsize} requiring a storage size of {needed} are out of bounds "
+            f"for storage of size {available}"
+        )

@@ -31,6 +31,7 @@ from torchfake._patches.sources import (
     draws,
     files,
     lazy_parameters,
+    lazy_views,
     subclasses,
 )
 from torchfake._torch import backends, dispatch_keys, dispatcher
@@ -162,6 +163,7 @@ PATCHES_FOR_ANY_MODE = [
     *draws.PATCHES,
     *files.PATCHES,
     *lazy_parameters.PATCHES,
+    *lazy_views.PATCHES,
     *subclasses.PATCHES,
     *libraries.PATCHES,
 ]

@@ -109,9 +109,24 @@ def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
         UnknownValueError: as :func:`read_value`.
     """
     if fake._fake_storage.deferred is None:
-        return read_value(fake, requested_by).clone()
+        return _copied(read_value(fake, requested_by))
     replay.make_real(fake._fake_storage.deferred)
     return read_value(fake, requested_by)
+
+
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    """A copy that is as lazy as the value: what exports memory refuses a conjugate view, and a zero
+    tensor, which has none.
+    """
+    if value._is_zerotensor():
+        return value
+    copy = value.clone()
+    if value.is_conj():
+        copy.conj_physical_()
+    if value.is_neg():
+        copy.neg_()
+    subclass.set_conj_and_neg(copy, value.is_conj(), value.is_neg())
+    return copy
 
 
 # Methods of a fake that give values to Python or to other libraries. They are functions, since a

@@ -136,7 +136,7 @@ def _has_zero(divisor: Any) -> bool:
         return False
     value = storage.value
     if isinstance(value, ConstantFill):
-        return type(value) in _FILLED and not value.number
+        return type(value) in _FILLED and not _elements_of(divisor).all()
     if _is_drawn_later(value):
         return False
     with dispatcher.no_interception():
@@ -177,16 +177,21 @@ def _computed(call: Any) -> Any:
     if not is_filled or call.traits.is_random or call.traits.is_foreach:
         return None
     with dispatcher.no_interception():
-        args = [_one_element(arg) for arg in call.args]
         named = {n: a for n, a in call.kwargs.items() if n not in ("device", "pin_memory", "out")}
-        kwargs = {name: _one_element(arg) for name, arg in named.items()}
         try:
+            args = [_elements_of(arg) for arg in call.args]
+            kwargs = {name: _elements_of(arg) for name, arg in named.items()}
             made = call.func(*args, **kwargs)
         except RecursionError:
             raise
         except (RuntimeError, NotImplementedError, TypeError):
             return None
-        return made.flatten()[0].item() if isinstance(made, torch.Tensor) else None
+        if not isinstance(made, torch.Tensor):
+            return None
+        first, *others = made.flatten().tolist()
+        if all(other == first for other in others):
+            return first
+        return None if made.isfinite().all() else math.nan
 
 
 def kinds_of_values(call: Any) -> set[type]:
@@ -194,10 +199,24 @@ def kinds_of_values(call: Any) -> set[type]:
     return {type(getattr(getattr(t, "_fake_storage", None), "value", None)) for t in call.tensors}
 
 
-def _one_element(arg: Any) -> Any:
+def _elements_of(arg: Any) -> Any:
+    """The elements of a fake whose storage is filled with one number: several if it is viewed in
+    another dtype, such as the real and imaginary parts of a complex number.
+    """
     if not hasattr(arg, "_fake_storage"):
         return arg
-    return torch.full((1,), arg._fake_storage.value.number, dtype=arg.dtype, device="cpu")
+    value = arg._fake_storage.value
+    if value.dtype == arg.dtype:
+        elements = torch.full((1,), value.number, dtype=value.dtype, device="cpu")
+    else:
+        filled = torch.full((_PERIOD,), value.number, dtype=value.dtype, device="cpu")
+        elements = filled.view(arg.dtype)
+    elements = elements.conj() if arg.is_conj() else elements
+    return -elements if arg.is_neg() else elements
+
+
+_PERIOD = 16
+"""Elements of one byte that make one of the largest dtype."""
 
 
 def _mark_of_call(call: Any, filled_with: Any, *, is_whole: bool) -> int:

@@ -13,4 +13,5 @@ Its files, in reading order:
     draws         seeds and states of the global generator
     subclasses    constructors of tensor subclasses
     lazy_parameters  parameters of lazy modules that were made outside of modes
+    lazy_views    conjugate and negative views of real tensors, read as lists and arrays
 """

@@ -33,10 +33,16 @@ from torchfake._core.storage import storage_of_kind
 from torchfake._eager_checks.checked_run import run as _run
 from torchfake._operators.composites import register as _composites  # noqa: F401  adds kernels
 from torchfake._operators.cuda.first_use import COMPOSED_ELSEWHERE
+from torchfake._operators.handlers.special_operators import (
+    LIFTS,
+    MARKS,
+    handler_of,
+    lift,
+    read_scalar,
+)
 from torchfake._operators.higher_order.kernels import run as run_higher_order
 from torchfake._operators.meta_kernels.first_use import has_replacement
 from torchfake._operators.operator_call import Args, Kwargs
-from torchfake._operators.special_operators import LIFTS, MARKS, handler_of, lift, read_scalar
 from torchfake._recording.arguments import has_deferred_arguments
 from torchfake._recording.eager import first_use as _first_use  # noqa: F401  registers its kernels
 from torchfake._recording.hits import NOT_RECORDED, record_hit

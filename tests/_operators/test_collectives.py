@@ -11,8 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from torchfake import errors, fake_like, fake_mode, is_fake
-from torchfake._operators import collectives
-from torchfake._operators.special_operators import handler_of
+from torchfake._operators.handlers import collectives
+from torchfake._operators.handlers.special_operators import handler_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 """Torch 2.13 has new names for some; 2.11 has the old ones."""

@@ -15,9 +15,9 @@ from torchfake._eager_checks.dtypes import check_dtypes
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._eager_checks.strings import check_strings
 from torchfake._eager_checks.values import check_values
+from torchfake._operators.handlers.special_operators import handler_of
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
-from torchfake._operators.special_operators import handler_of
 
 
 def run(func: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -26,6 +26,7 @@ from torchfake._eager_checks.small_calls import (
     num_elements_on_meta,
     refuses_outputs,
 )
+from torchfake._operators.handlers.special_operators import handler_of
 from torchfake._operators.operator_call import (
     Args,
     Call,
@@ -34,7 +35,6 @@ from torchfake._operators.operator_call import (
     output_device,
     tensors_in,
 )
-from torchfake._operators.special_operators import handler_of
 from torchfake._tensor.fake_tensor import FakeTensor
 
 

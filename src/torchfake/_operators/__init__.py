@@ -1,8 +1,9 @@
 """Runs operators on fakes: computes the metadata of the results, and their values where known.
 
 Nearly all operators follow one procedure, in ``interpreter``: run on meta tensors that alias as the
-fakes do, and read the results back. The other files are parts of that procedure, and handlers of
-operators that it does not fit. The package ``meta_kernels`` replaces missing or wrong kernels.
+fakes do, and read the results back. The other files are parts of that procedure. The package
+``handlers`` has the operators that it does not fit, and ``meta_kernels`` replaces missing or wrong
+kernels.
 
 Input: an operator and its arguments, from ``_dispatch``, when the cache has no recipe. Output: the
 operator's result, as fakes. Invariant: an operator on fakes writes no real tensor and moves no
@@ -14,9 +15,6 @@ Its files, in reading order:
     interpreter           the general procedure: run on meta tensors, wrap what comes back
     result_strides        gives results the strides of eager, where meta kernels give others
     argument_checks       refuses arguments that eager refuses and meta kernels accept
-    special_operators     handlers of the operators that the general procedure does not fit
-    storage_handlers      the handlers of set_ and of pinned memory
-    collectives           operators of torch.distributed: their metadata, and the bytes they send
     constant_propagation  computes the values of results from known values of arguments
     data_dependent        operators whose result, or its shape, depends on known values
     argument_values       which values a check may read before a call runs, recorded ones too

@@ -14,8 +14,8 @@ import torch
 from torchfake._core import devices
 from torchfake._core.metadata import PLAIN, SPARSE_LAYOUTS
 from torchfake._core.schemas import traits_of
+from torchfake._operators.handlers.special_operators import lift
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
-from torchfake._operators.special_operators import lift
 from torchfake._recording.arguments import RunOnFakes
 from torchfake._recording.record import record
 from torchfake._tensor import known_values

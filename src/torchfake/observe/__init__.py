@@ -28,9 +28,9 @@ from torchfake._core.source_location import RawLocation as RawLocation
 from torchfake._core.source_location import SourceLocation as SourceLocation
 from torchfake._core.source_location import is_library_code as is_library_code
 from torchfake._core.storage import Storage as Storage
-from torchfake._operators.collectives import RING_SHARES as RING_SHARES
-from torchfake._operators.collectives import Message as Message
-from torchfake._operators.collectives import message_of as message_of
+from torchfake._operators.handlers.collectives import RING_SHARES as RING_SHARES
+from torchfake._operators.handlers.collectives import Message as Message
+from torchfake._operators.handlers.collectives import message_of as message_of
 from torchfake._patches.patch import Patch as Patch
 from torchfake._patches.patch import Patched as Patched
 from torchfake._patches.wrapper_devices import patches_of_dtensors as patches_of_dtensors

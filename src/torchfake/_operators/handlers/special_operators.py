@@ -17,7 +17,7 @@ from torchfake._core import devices, modes, source_location
 from torchfake._core.metadata import contiguous_stride, intern
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import Storage
-from torchfake._operators import collectives, random_values
+from torchfake._operators import random_values
 from torchfake._operators.argument_checks import (
     check_index_devices,
     check_mask_fits,
@@ -28,9 +28,10 @@ from torchfake._operators.constant_propagation import (
     is_known,
     is_recorded,
 )
+from torchfake._operators.handlers import collectives
+from torchfake._operators.handlers.storages import as_strided, is_pinned, pin_memory, set_storage
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Call, Kwargs, common_device
-from torchfake._operators.storage_handlers import as_strided, is_pinned, pin_memory, set_storage
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake
 from torchfake._tensor.storages import FakeUntypedStorage

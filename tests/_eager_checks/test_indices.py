@@ -13,7 +13,7 @@ import torch
 from torch import nn, randn, tensor
 from torch.nn import functional as F
 
-from torchfake import deferred_mode, fake_like, fake_mode
+from torchfake import deferred_mode, fake_like, fake_mode, materialize_tensor
 
 INDEXED: dict[str, Callable[[], Any]] = {
     "index": lambda: randn(300)[tensor([700])],
@@ -145,3 +145,24 @@ def test_one_hot(sizes: tuple[int, ...], num_classes: int) -> None:
         found = encoded()
     assert (found.stride(), found.dtype) == (eager.stride(), eager.dtype)
     assert found.tolist() == eager.tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 4)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float32], ids=str)
+def test_a_mask_over_drawn_numbers(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Trials on tensors of ones read index 1, which a dim of size 1 does not have."""
+    for seed in range(8):
+        torch.manual_seed(seed)
+        expected = drawn_without_zeros(shape, dtype)
+        state = torch.get_rng_state()
+        torch.manual_seed(seed)
+        with deferred_mode():
+            tensor = drawn_without_zeros(shape, dtype)
+            assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(materialize_tensor(tensor), expected)
+
+
+def drawn_without_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    x = torch.randint(0, 2, shape).to(dtype)
+    x[x == 0] = 1
+    return x + torch.rand(()).to(dtype)

@@ -10,6 +10,7 @@ are remembered here, and the cache remembers their calls.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -156,7 +157,10 @@ def _is_about_dtypes(call: Call, cut: Cut) -> bool:
 
 def _accepts(error: Exception | None) -> bool:
     """Whether the kernel has accepted dtypes: it compares them before it looks at indices."""
-    return error is None or (isinstance(error, IndexError) and "out of range" in str(error))
+    return error is None or (isinstance(error, IndexError) and bool(_OUTSIDE.search(str(error))))
+
+
+_OUTSIDE = re.compile("out of (range|bounds)")
 
 
 _USUAL_DTYPES = (torch.float32, torch.complex64, torch.float64)

@@ -176,6 +176,8 @@ def _computed(call: Any) -> Any:
     is_filled = LargeFill in kinds and kinds <= _FILLED
     if not is_filled or call.traits.is_random or call.traits.is_foreach:
         return None
+    if not all(map(_has_elements_of_fill, call.tensors)):
+        return None
     with dispatcher.no_interception():
         args = [_one_element(arg) for arg in call.args]
         named = {n: a for n, a in call.kwargs.items() if n not in ("device", "pin_memory", "out")}
@@ -192,6 +194,14 @@ def _computed(call: Any) -> Any:
 def kinds_of_values(call: Any) -> set[type]:
     """The classes of the values of the tensors of a call: NoneType if one has no value."""
     return {type(getattr(getattr(t, "_fake_storage", None), "value", None)) for t in call.tensors}
+
+
+def _has_elements_of_fill(tensor: Any) -> bool:
+    """Whether the elements are those that the storage was filled with, not parts of them, such as
+    the imaginary parts of complex numbers.
+    """
+    fill = tensor._fake_storage.value
+    return not fill.number or fill.dtype == tensor.dtype
 
 
 def _one_element(arg: Any) -> Any:

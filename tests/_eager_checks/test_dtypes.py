@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests._cache.conftest import unknown
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 from torchfake._cache import cache
 from torchfake._eager_checks import dtypes
 
@@ -68,3 +69,24 @@ def test_numbers_that_a_dtype_cannot_hold(name: str, dtype: torch.dtype) -> None
         with fake_mode():
             fake = torch.ones(size, size, dtype=dtype)
             assert [refused(WRITES[name], fake.clone(), n) for n in NUMBERS] == expected
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("size", [(6,), (2, 3), (3, 2), (1, 2, 3)])
+@pytest.mark.filterwarnings("ignore")
+def test_masks_select_as_many_numbers_as_there_are(
+    size: tuple[int, ...], mode: Callable[[], Any]
+) -> None:
+    def program(dtype: torch.dtype, of_mask: torch.dtype) -> list[Any]:
+        written = torch.arange(6).view(size).to(dtype)
+        mask = (written.abs() != 4).to(of_mask)
+        written[mask] = torch.arange(5).to(dtype)
+        written[mask] *= 3
+        return [written.tolist(), written.index_put((mask,), -written[mask]).tolist()]
+
+    for dtypes_of_call in itertools.product(
+        (torch.int64, torch.float32, torch.complex64), (torch.bool, torch.uint8)
+    ):
+        expected = program(*dtypes_of_call)
+        with mode():
+            assert program(*dtypes_of_call) == expected

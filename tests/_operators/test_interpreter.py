@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from torchfake import deferred_mode, fake_mode
 from torchfake._cache import cache
@@ -76,3 +77,28 @@ def test_ranges_into_tensors_of_as_many_elements_keep_their_shape(
     expected = program()
     with mode():
         assert program() == expected
+
+
+RESIZED = {
+    "loss": lambda n: functional.binary_cross_entropy(torch.rand(n, 5), torch.rand(n, 5)),
+    "loss without elements": lambda n: functional.binary_cross_entropy(*torch.rand(2, 0, n)),
+    "loss, not reduced": lambda n: functional.binary_cross_entropy(
+        torch.rand(n, 5), torch.rand(n, 5), reduction="none"
+    ),
+    "fold": lambda n: functional.fold(torch.rand(n, 6, 16), (3, 10), (2, 3)),
+    "fold into larger images": lambda n: functional.fold(torch.rand(n, 4, 4), 10, 2, stride=6),
+    "unfold": lambda n: functional.unfold(torch.rand(n, 1, 10, 10), 2, stride=5),
+    "unfold into larger blocks": lambda n: functional.unfold(torch.rand(n, 3, 5, 6), 2),
+}
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", RESIZED)
+def test_results_keep_the_memory_that_eager_has_resized(name: str, mode: Callable[[], Any]) -> None:
+    for batch in (3, 2, 7, 64):  # the later ones follow from what is cached
+        expected = RESIZED[name](batch)
+        with mode():
+            made = RESIZED[name](batch)
+        assert made.shape == expected.shape
+        assert made.stride() == expected.stride()
+        assert made.untyped_storage().nbytes() == expected.untyped_storage().nbytes()

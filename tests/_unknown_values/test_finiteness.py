@@ -146,6 +146,14 @@ def test_an_outcome_that_was_recorded_first_is_marked_too() -> None:
                 bool(tensor.isfinite().all())
 
 
+@pytest.mark.parametrize("part", [torch.real, torch.imag, torch.view_as_real])
+def test_parts_of_complex_numbers_are_not_what_all_were_filled_with(
+    part: Callable[[Tensor], Tensor],
+) -> None:
+    with fake_mode():
+        assert ask_all(part(torch.full((200, 200), 2 + 1j)) * 2) == [True] * 3
+
+
 def test_known_values_that_are_written_later_count_as_they_are() -> None:
     with fake_mode():
         scale = torch.ones(3)

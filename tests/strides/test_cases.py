@@ -88,6 +88,8 @@ CALLS = {
                                 .requires_grad_()),
     "rms_norm, two gradients": (lambda x: functional.rms_norm(x, (5,)), both(2, 1, 1, 5)),
     "mish": (functional.mish, both(2, 1, 1, 5)),
+    "angle": (torch.angle, last(2, 3, 4, 5)),
+    "angle of complex numbers": (torch.angle, torch.rand(3, 4, dtype=torch.complex64).t()),
     "masked_select": (lambda x: x.masked_select(torch.tensor([[[[True]]]])), last(2, 3, 4, 5)),
     "out=": (lambda x, y: torch.mul(x.detach(), y.detach(), out=torch.empty(0)),
              last(2, 3, 4, 5), last(2, 3, 4, 5)),

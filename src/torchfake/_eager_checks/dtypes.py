@@ -149,6 +149,8 @@ def _is_about_dtypes(call: Call, cut: Cut) -> bool:
     arguments = named_arguments(call.func, call.args, call.kwargs)
     for name, argument in arguments.items() if len(call.tensors) > 1 else ():
         own = {t.dtype for t in tensors_in((argument,), {})}
+        if isinstance(argument, (list, tuple)):
+            own -= _OF_MASKS
         others = dict.fromkeys((*dtypes, *_USUAL_DTYPES, *_OF_RESULTS))
         pairs = [(d, other) for d in own for other in others if d is not other]
         cuts += [cut._replace(replaced=pair, only=name) for pair in pairs]
@@ -165,6 +167,9 @@ _OUTSIDE = re.compile("out of (range|bounds)")
 
 _USUAL_DTYPES = (torch.float32, torch.complex64, torch.float64)
 _OF_RESULTS = (torch.bool, torch.int64, torch.int32)
+_OF_MASKS = {torch.bool, torch.uint8}
+"""Among indices, masks: in another dtype they would be positions, of which there are as many as the
+mask has elements, whatever their values are."""
 
 
 def _dtypes_of(arg: Any) -> Any:

@@ -124,6 +124,12 @@ def _contiguous(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     return contiguous_stride(size)
 
 
+def _contiguous_of_complex(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
+    """The real part of a complex result is copied to a result that has no strides yet."""
+    rule = _contiguous if args[0].is_complex() else _of_iterator
+    return rule(func, args, kwargs, size)
+
+
 def _of_halves(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of an elementwise function of the two halves of a tensor."""
     return strides_of_result(size, [Operand(size, args[0].stride())])
@@ -194,6 +200,7 @@ def _overload(func: Any) -> str:
 
 
 _RULES: dict[str, _StrideRule] = {
+    "aten.angle.default": _contiguous_of_complex,
     "aten.glu.default": _of_halves,
     "aten._prelu_kernel.default": _preserved,
     "aten._prelu_kernel_backward.default": _prelu_gradient,

@@ -153,17 +153,20 @@ if not kernels.has_meta_kernel_of_whole_convolution():
 
 @register_meta_kernel(aten.col2im.default)
 def col2im(input: Tensor, output_size: list[int], kernel_size: list[int], *_window: Any) -> Tensor:
-    """aten/src/ATen/native/Col2Im.cpp. Torch's Python keeps the padding of an empty batch."""
+    """aten/src/ATen/native/Col2Im.cpp: the memory of the input's size, if that is larger. Torch's
+    Python keeps the padding of an empty batch.
+    """
     aten.col2im.default(input, output_size, kernel_size, *_window)  # checks the sizes
     *batch, rows, _ = input.shape
     channels = rows // (kernel_size[0] * kernel_size[1])
-    return input.new_empty((*batch, channels, *output_size))
+    return input.new_empty(input.shape).resize_((*batch, channels, *output_size))
 
 
 @register_meta_kernel(aten.im2col.default)
 def im2col(input: Tensor, kernel_size: list[int], *window: Any) -> Tensor:
-    """aten/src/ATen/native/Im2Col.cpp."""
-    return input.new_empty(aten.im2col.default(input, kernel_size, *window).shape)
+    """aten/src/ATen/native/Im2Col.cpp: the memory of the input's size, if that is larger."""
+    shape = aten.im2col.default(input, kernel_size, *window).shape
+    return input.new_empty(input.shape).resize_(shape)
 
 
 @register_meta_kernel(aten.pixel_shuffle.default, devices=("cpu",))

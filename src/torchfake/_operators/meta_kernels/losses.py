@@ -59,6 +59,15 @@ def huber_loss(input: Tensor, target: Tensor, reduction: int = 1, delta: float =
     return torch.empty_like(input) if reduction == 0 else input.new_empty(())
 
 
+@register_meta_kernel(aten.binary_cross_entropy.default)
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """aten/src/ATen/native/Loss.cpp: a reduced loss is the first number of the others' memory."""
+    loss = aten.binary_cross_entropy.default(input, target, weight, reduction)
+    return loss if reduction == 0 else torch.empty_like(input).resize_(loss.shape)
+
+
 @register_meta_kernel(aten.nll_loss2d_backward.default, devices=("cpu",))
 def nll_loss2d_backward(grad: Tensor, input: Tensor, *args: Any) -> Tensor:
     """aten/src/ATen/native/LossNLL2d.cpp: for the gradient of channels last there is no kernel."""

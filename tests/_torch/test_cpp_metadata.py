@@ -77,3 +77,10 @@ def test_the_kernel_of_a_convolution_depends_on_the_number_of_threads() -> None:
         assert takes(torch.ones(2, 4, 9, 9), torch.ones(4, 4, 1, 1), *sizes) is False
     finally:
         torch.set_num_threads(before)
+
+
+def test_operators_without_a_meta_kernel() -> None:
+    assert cpp_metadata.has_meta_kernel(aten.add.Tensor)
+    assert cpp_metadata.has_meta_kernel(aten.linear.default)  # composed
+    assert not cpp_metadata.has_meta_kernel(aten.mode.values)
+    assert not cpp_metadata.has_meta_kernel(aten.geqrf.a)

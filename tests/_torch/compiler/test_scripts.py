@@ -101,3 +101,15 @@ def test_settings_of_convolutions() -> None:
     graph = str(torch.jit.trace(torch.nn.Conv1d(2, 2, 1), torch.ones(1, 2, 4)).graph)
     assert "aten::_convolution" in graph
     assert len(scripts.settings_of_convolutions()) == 4
+
+
+def test_where_a_script_decides_by_a_device() -> None:
+    unit = torch.jit.CompilationUnit(
+        "def f(x):\n    return x if x.is_cuda else x + 1\n\ndef g(x):\n    return x + 1\n"
+    )
+    assert scripts.decides_by_device(unit.f, "cuda")
+    assert (
+        scripts.decides_by_device(unit.f, None) == scripts.decides_by_device(unit.g, "cuda") == ""
+    )
+    attention = torch.jit.script(torch.nn.MultiheadAttention(4, 2))  # asks for its fast path
+    assert not scripts.decides_by_device(attention.forward, "cuda")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils import _pytree as pytree
@@ -26,7 +27,7 @@ from torchfake._tensor.known_values import read_value
 from torchfake._torch import dispatcher
 from torchfake._torch.compiler import scripts
 from torchfake._torch.compiler.python_functions import Replacement
-from torchfake.errors import TorchFakeError
+from torchfake.errors import TorchFakeError, UnsupportedOpError
 
 _EMPTY = torch.ops.aten.empty.memory_format
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -134,15 +135,34 @@ def _calling_script(original: Any) -> Any:
         if state is None:
             if not _meets_fakes(script, args, kwargs):
                 return original(script, *args, **kwargs)
+            _refuse_decisions_by_device(script)
             with scripts.optimizing(False):
                 return original(script, *args, **kwargs)
         mode = dispatcher.current_fake_mode()
         if not isinstance(mode, FakeDispatch) or isinstance(mode, _ScriptDispatch):
             return original(script, *args, **kwargs)
+        _refuse_decisions_by_device(script, state.accelerator)
         dispatch = _ScriptDispatch(mode, state)
         return dispatch.call(functools.partial(original, script), args, kwargs)
 
     return __call__
+
+
+_decisions: WeakKeyDictionary[Any, dict[str | None, str]] = WeakKeyDictionary()
+
+
+def _refuse_decisions_by_device(script: Any, accelerator: Any = None) -> None:
+    """Refuse a script that compares the device of a tensor: it would take the wrong branch."""
+    device_type = None if accelerator is None else accelerator.device_type
+    known = _decisions.setdefault(script, {})
+    if device_type not in known:
+        known[device_type] = scripts.decides_by_device(script, device_type)
+    if known[device_type]:
+        raise UnsupportedOpError(
+            f"a script decides by the device of a tensor ({known[device_type]!r}), which in "
+            "TorchScript is not the device of a fake. Compare devices outside of the script, or "
+            "run its function as Python (PYTORCH_JIT=0)"
+        )
 
 
 def _meets_fakes(script: Any, args: Any, kwargs: Any) -> bool:

@@ -180,3 +180,56 @@ def _outputs_in(block: Any) -> Iterator[Any]:
         yield from node.outputs()
         for inner in node.blocks():
             yield from _outputs_in(inner)
+
+
+_DEEPEST = 64  # calls inside each other; a class or an interface stays a call
+
+_ASKING = {"prim::is_cpu": None, "prim::is_meta": None, "prim::is_cuda": "cuda"}
+"""Questions about the device of a tensor, and the only type for which C++ answers otherwise than a
+fake would; None if it does for every one."""
+
+_COMPARING = ("aten::eq", "aten::ne", "prim::type", "prim::index", "aten::str")
+
+_OWN_LAYERS = "torch/nn/"
+
+
+def decides_by_device(script: Any, device_type: str | None) -> str:
+    """Where a script, or what it calls, decides by the device of a tensor: a line of its source, or
+    "". In C++ that is the device on which fakes are carried. Torch's own layers choose a kernel by
+    it, not a result. torch 2.13 to 2.15.
+
+    Args:
+        script: one of `CLASSES`.
+        device_type: of the accelerator that fakes report, if any.
+    """
+    graph = _inlined(script.graph)
+    kinds = [kind for kind, only in _ASKING.items() if only in (None, device_type)]
+    nodes = [node for kind in kinds for node in graph.findAllNodes(kind)]
+    for node in graph.findAllNodes("prim::device"):
+        users = [use.user for use in node.output().uses()]
+        nodes += (user for user in users if user.kind() in _COMPARING)
+    places = [_source_of(node) for node in nodes]
+    return next((_line_in(place) for place in places if _OWN_LAYERS not in place), "")
+
+
+def _inlined(graph: Any) -> Any:
+    """A copy of a graph with those of what it calls. Each pass goes one call deeper, or more."""
+    graph = graph.copy()
+    for _ in range(_DEEPEST):
+        if not graph.findAllNodes("prim::CallFunction") + graph.findAllNodes("prim::CallMethod"):
+            break
+        torch._C._jit_pass_inline(graph)
+    return graph
+
+
+def _source_of(node: Any) -> str:
+    """The place in the source of a node, or of one that takes its result: not every one has any."""
+    while not node.sourceRange() and node.output().uses():
+        node = node.output().uses()[0].user
+    return node.sourceRange() or str(node.kind())
+
+
+def _line_in(place: str) -> str:
+    """The line that a place in the source underlines a part of."""
+    above, marked, _ = place.partition("~")
+    return above.rstrip().rpartition("\n")[2].strip() if marked else place

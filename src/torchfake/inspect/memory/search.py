@@ -183,8 +183,9 @@ class Search:
                 return
 
     def _measured(self) -> dict[int, int | None]:
+        """The peaks of sizes that may be the answer: a larger one may have been asked for."""
         sizes = [n for n in self.peaks.measured(self.gpu) if n is not None]
-        return {n: self._peak(n) for n in sizes}
+        return {n: self._peak(n) for n in sizes if n <= self.highest}
 
     def _peak(self, size: int) -> int | None:
         return self.peaks.peak(self.gpu, size, only_if_fits=True)

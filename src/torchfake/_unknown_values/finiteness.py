@@ -26,7 +26,7 @@ from torchfake._core.storage import (
     MaybeNotFinite,
     SharedBytes,
 )
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatcher, subclass
 
 FINITE, MASKED, MASK, NOT_FINITE = 0, 1, 2, 4
 """Marks, by what a tensor may contain: finite numbers alone; minus infinity in some elements, or in
@@ -188,8 +188,8 @@ def _computed(call: Any) -> Any:
             return None
         if not isinstance(made, torch.Tensor):
             return None
-        first, *others = made.flatten().tolist()
-        if all(other == first for other in others):
+        first, *others = subclass.builtin_methods.tolist(made.flatten())
+        if others == [first] * len(others):
             return first
         return None if made.isfinite().all() else math.nan
 

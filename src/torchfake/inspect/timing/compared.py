@@ -30,7 +30,7 @@ class Comparison(NamedTuple):
 COMPARISONS = (
     Comparison(True, True, frozenset({"a100-40gb", "a100-80gb", "h100-80gb"}), 4, 11),
     Comparison(True, True, frozenset({"l40s-48gb"}), 8, 20),
-    Comparison(False, False, frozenset({"rtx3090-24gb", "rtx4090-24gb"}), 9, 25),
+    Comparison(False, False, frozenset({"rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb"}), 15, 30),
     Comparison(False, True, frozenset({"rtx3090-24gb"}), 9, 40),
 )
 

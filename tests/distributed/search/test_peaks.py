@@ -134,7 +134,7 @@ def test_a_plan_that_cannot_be_fitted_says_what_to_do() -> None:
         fit(planned(), CARD, vary="seq")
     with pytest.raises(InputsError, match=r"no input has a batch.*inputs=lambda batch="):
         fit(planned(Alone, inputs=None), CARD)
-    with pytest.raises(TypeError, match="the result of estimate, not a int"):
+    with pytest.raises(TypeError, match="the result of estimate or plan, not a int"):
         fit(3, CARD)
 
 

@@ -238,6 +238,7 @@ def test_the_error_of_functions_that_cannot_be_traced() -> None:
         "except type(ours):\n"
         "    print('raised')\n"
     )
+    assert isinstance(higher_order.uncaptured_error("a reason"), RuntimeError)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stdout == "raised\n", ran.stderr
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tests.published.run import error_bar
+from tests.published.run import by_use, error_bar, line_of
 from torchfake import estimate, fake_mode
 
 BATCH, TOKENS = 4, 228
@@ -89,12 +89,10 @@ def report() -> Iterator[str]:
     """The lines of the rows, and what follows from them."""
     found = [(row, row.estimated() / row.milliseconds) for row in ROWS]
     for row, ratio in found:
-        use = " held out" if row.is_held_out else ""
-        times = f"{row.milliseconds} ms, estimate {ratio * row.milliseconds:.1f}, {ratio:.2f}"
-        yield f"{row.name}: {times}{use}"
+        yield line_of(row.name, row, ratio)
     yield ""
-    for name, is_held_out in (("chosen on", False), ("held out", True)):
-        ratios = [ratio for row, ratio in found if row.is_held_out is is_held_out]
+    for name, some in by_use(found):
+        ratios = [ratio for _, ratio in some]
         half, most = error_bar(ratios)
         near = sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
         yield (

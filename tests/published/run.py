@@ -6,6 +6,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from tests.published.rows import ROWS
 from tests.published.throughput import ROWS as THROUGHPUT
@@ -52,6 +53,21 @@ def use_of(row: Row) -> str:
     if row.is_compiled:
         return "ranking only"
     return "held out" if row.kept_back else ""
+
+
+def by_use(found: list[tuple[Any, float]]) -> Iterator[tuple[str, list[tuple[Any, float]]]]:
+    """The rows with their ratios that an efficiency was chosen on, and those that are held out."""
+    for name, is_held_out in (("chosen on", False), ("held out", True)):
+        some = [(row, ratio) for row, ratio in found if row.is_held_out is is_held_out]
+        if some:
+            yield name, some
+
+
+def line_of(name: str, row: Any, ratio: float) -> str:
+    """A row whose time is published in milliseconds, with what was estimated of it."""
+    use = " held out" if row.is_held_out else ""
+    times = f"{row.milliseconds} ms, estimate {ratio * row.milliseconds:.1f}, {ratio:.2f}"
+    return f"{name}: {times}{use}"
 
 
 def error_bar(ratios: list[float]) -> tuple[float, float]:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.published.run import error_bar
+from tests.published.run import by_use, error_bar, line_of
 from torchfake import estimate, fake_mode
 
 FOLDER = Path(__file__).parent / "timm_tables"
@@ -145,14 +145,10 @@ def report(table: Table) -> Iterator[str]:
         except RuntimeError as error:  # a name that timm has no more
             yield f"{row.model}: {error}"
     for row, ratio in found:
-        use = " held out" if row.is_held_out else ""
-        times = f"{row.milliseconds} ms, estimate {ratio * row.milliseconds:.1f}, {ratio:.2f}"
-        yield f"{row.model} {row.batch} x {row.size}: {times}{use}"
+        yield line_of(f"{row.model} {row.batch} x {row.size}", row, ratio)
     yield ""
-    for name, is_held_out in (("chosen on", False), ("held out", True)):
-        some = [(row, ratio) for row, ratio in found if row.is_held_out is is_held_out]
-        if some:
-            yield f"{table.path.stem}, {name}: {_summary(some)}"
+    for name, some in by_use(found):
+        yield f"{table.path.stem}, {name}: {_summary(some)}"
 
 
 def _summary(found: list[tuple[Row, float]]) -> str:

@@ -9,13 +9,14 @@ is.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from torchfake._core.schemas import traits_of
 from torchfake._eager_checks.conditions import Condition
+from torchfake._eager_checks.small_calls import error_raised
 from torchfake._operators.argument_values import is_readable
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
 
@@ -61,21 +62,11 @@ def conditions_on_none(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condit
     def refusal(*values: torch.Tensor) -> Exception | None:
         by_id = {id(t): value for t, value in zip(known, values, strict=True)}
         named = dict(zip(kwargs, _stand_ins(kwargs.values(), by_id), strict=True))
-        return _error_of(lambda: func(*_stand_ins(args, by_id), **named))
-
-    yield Condition(tuple(known), refusal)
-
-
-def _error_of(call: Callable[[], Any]) -> Exception | None:
-    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the call itself warns
-            call()
-    except RecursionError:  # of the program
-        raise
-    except Exception as error:
-        return error.with_traceback(None)
-    return None
+            return error_raised(lambda: func(*_stand_ins(args, by_id), **named))
+
+    yield Condition(tuple(known), refusal)
 
 
 def _is_index(tensor: torch.Tensor) -> bool:

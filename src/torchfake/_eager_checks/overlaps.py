@@ -31,6 +31,7 @@ from torchfake._eager_checks.small_calls import (
     INTEGERS,
     TAKES_PIVOTS,
     Cut,
+    error_raised,
     num_elements_on_meta,
     run_small,
 )
@@ -118,13 +119,7 @@ def _error_of(call: Call, cut: Cut) -> Exception | None:
     kwargs = {name: v for name, v in call.kwargs.items() if name not in ("pin_memory", "generator")}
     is_random = call.traits.is_random
     with backends.default_generator_kept() if is_random else nullcontext():
-        try:
-            run_small(call.func, small.of(call.args), small.of(kwargs))
-        except RecursionError:  # of the program
-            raise
-        except Exception as error:
-            return error.with_traceback(None)
-    return None
+        return error_raised(lambda: run_small(call.func, small.of(call.args), small.of(kwargs)))
 
 
 class _SmallTensors:

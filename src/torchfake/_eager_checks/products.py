@@ -14,6 +14,7 @@ import torch
 
 from torchfake._core.schemas import traits_of
 from torchfake._eager_checks.conditions import Condition
+from torchfake._eager_checks.small_calls import error_raised
 
 PRODUCTS = frozenset(
     f"aten::{name}" for name in ("addmm", "addmv", "addbmm", "baddbmm", "_addmm_activation")
@@ -54,10 +55,4 @@ def _refusal_of_vector(added: Any, matrix: Any, vector: Any) -> Exception | None
 
 
 def _refusal_of_size(own: torch.Size, size: tuple[int, ...]) -> Exception | None:
-    try:
-        torch.empty((), device="cpu").expand(own).expand(size)
-    except RecursionError:  # of the program
-        raise
-    except RuntimeError as error:
-        return error.with_traceback(None)
-    return None
+    return error_raised(lambda: torch.empty((), device="cpu").expand(own).expand(size))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -57,9 +58,16 @@ class Cut(NamedTuple):
 def error_of(call: Call, cut: Cut) -> Exception | None:
     """The error that the kernel raises on small tensors; None if it raises none."""
     args, kwargs = _stand_ins(call, cut, "cpu")
+    return error_raised(lambda: run_small(call.func, args, kwargs))
+
+
+def error_raised(trial: Callable[[], Any]) -> Exception | None:
+    """The error that a trial raises, without its frames; None if it raises none. A RecursionError
+    is one of the program, and is raised.
+    """
     try:
-        run_small(call.func, args, kwargs)
-    except RecursionError:  # of the program
+        trial()
+    except RecursionError:
         raise
     except Exception as error:
         return error.with_traceback(None)
@@ -73,13 +81,8 @@ def refuses_outputs(call: Call, cut: Cut) -> bool:
         return False
     args, kwargs = _stand_ins(call, cut, "cpu")
     outputs = _names_of_outputs(call)
-    try:
-        run_small(functional, args, {n: arg for n, arg in kwargs.items() if n not in outputs})
-    except RecursionError:  # of the program
-        raise
-    except Exception:
-        return False
-    return True
+    rest = {n: arg for n, arg in kwargs.items() if n not in outputs}
+    return error_raised(lambda: run_small(functional, args, rest)) is None
 
 
 def run_small(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchfake import fake_mode
+from torchfake.inspect.arithmetic.call import Call
 from torchfake.inspect.arithmetic.formulas import flops_of, kind_of_product, products_of
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.observe import Observer, observing
@@ -28,7 +29,7 @@ class Products(Observer):
         flops = flops_of(func, args, kwargs, result)
         if flops is not None and kind_of_product(func) in ("convolutions", "matrix products"):
             self.flops.append(flops.total)
-            self.found.append(products_of(func, args, kwargs, result, flops.total))
+            self.found.append(products_of(Call(func, args, kwargs, result), flops.total))
 
 
 def products(run: Callable[[], Any]) -> list[tuple[Product, ...]]:

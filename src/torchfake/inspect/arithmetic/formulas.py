@@ -62,7 +62,6 @@ _ADDED: dict[str, Count] = {
     **dict.fromkeys(layers.CONVOLUTIONS, layers.convolution_flops),
     "aten::convolution_backward_overrideable": layers.convolution_backward_flops,
     **dict.fromkeys(layers.RECURRENT, layers.recurrent_flops),
-    **{f"{name}_backward": layers.recurrent_flops for name in layers.RECURRENT},
     "aten::_native_multi_head_attention": layers.attention_layer_flops,
     "aten::_transformer_encoder_layer_fwd": layers.encoder_layer_flops,
     **dict.fromkeys(attention.HEADS_FIRST, attention.attention_flops),
@@ -73,7 +72,6 @@ _ADDED: dict[str, Count] = {
 
 _KINDS = {
     **dict.fromkeys(layers.RECURRENT, RECURRENT),
-    **{f"{name}_backward": RECURRENT for name in layers.RECURRENT},
     "aten::_native_multi_head_attention": MATMUL,
     "aten::_transformer_encoder_layer_fwd": MATMUL,
     "aten::_trilinear": MATMUL,
@@ -119,14 +117,11 @@ def reads_values(func: Any) -> bool:
     return _CORRECTED.get(_name_of(functional_packet(func))) is _UNPACKED
 
 
-def products_of(
-    func: Any, args: Any, kwargs: Any, result: Any, flops: int
-) -> tuple[matrices.Product, ...]:
+def products_of(call: Call, flops: int) -> tuple[matrices.Product, ...]:
     """The products that a call with `flops` FLOPs computes; none if the result is no matrix."""
-    call = Call(func, args, kwargs, result)
-    if kind_of_product(func) == CONVOLUTION:
+    if kind_of_product(call.func) == CONVOLUTION:
         return matrices.convolution_products(call, flops)
-    return matrices.products_of(_name_of(functional_packet(func)), call, flops)
+    return matrices.products_of(_name_of(functional_packet(call.func)), call, flops)
 
 
 def kind_of_product(func: Any) -> str:

@@ -68,7 +68,11 @@ def is_depthwise_convolution(call: Call) -> bool:
     return is_by_name or (groups > 1 and call.shape("weight")[1] == 1)
 
 
-RECURRENT = ("aten::_cudnn_rnn", "aten::miopen_rnn", "aten::mkldnn_rnn_layer")
+RECURRENT = tuple(
+    f"aten::{name}{way}"
+    for name in ("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn_layer")
+    for way in ("", "_backward")
+)
 
 
 def recurrent_flops(call: Call) -> int:

@@ -41,7 +41,6 @@ _ALIGNED_BYTES = 16
 
 _OF_LAYERS: dict[str, Callable[[Call], tuple[int, int, int]]] = {
     **dict.fromkeys(layers.RECURRENT, layers.recurrent_product),
-    **{f"{name}_backward": layers.recurrent_product for name in layers.RECURRENT},
     "aten::_native_multi_head_attention": layers.layer_product,
     "aten::_transformer_encoder_layer_fwd": layers.layer_product,
 }
@@ -60,15 +59,15 @@ def products_of(name: str, call: Call, flops: int) -> tuple[Product, ...]:
         return ()
     of_layer = _OF_LAYERS.get(name)
     if of_layer is not None:
-        steps_follow_each_other = name.removesuffix("_backward") in layers.RECURRENT
-        return (_product(*of_layer(call), flops, is_divisible=not steps_follow_each_other),)
+        steps_follow_each_other = name in layers.RECURRENT
+        product = _product(*of_layer(call), flops)
+        return (product._replace(is_divisible=not steps_follow_each_other),)
     shape = call.output.shape
     if len(shape) < 2:
         return ()
-    sizes = math.prod(shape[:-2]), shape[-2], shape[-1]
-    depth = flops / (2 * max(math.prod(sizes), 1))
-    is_aligned = _is_aligned(call.output.dtype, shape[-1], depth)
-    return (_product(*sizes, flops, is_aligned),)
+    product = _product(math.prod(shape[:-2]), shape[-2], shape[-1], flops)
+    is_aligned = _is_aligned(call.output.dtype, product.columns, product.depth)
+    return (product._replace(is_aligned=is_aligned),)
 
 
 def convolution_products(call: Call, flops: int) -> tuple[Product, ...]:
@@ -101,17 +100,9 @@ def _positions(images: Shape, weight: Shape) -> int:
     return batch * math.prod(images[-len(weight[2:]) :])
 
 
-def _product(
-    number: int,
-    rows: int,
-    columns: int,
-    flops: int,
-    is_aligned: bool = True,
-    *,
-    is_divisible: bool = True,
-) -> Product:
+def _product(number: int, rows: int, columns: int, flops: int, is_aligned: bool = True) -> Product:
     depth = flops / (2 * max(number * rows * columns, 1))
-    return Product(number, rows, columns, depth, is_aligned, is_divisible)
+    return Product(number, rows, columns, depth, is_aligned)
 
 
 def _is_aligned(dtype: torch.dtype, *lengths: float) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchfake._core.gpu_profiles import PROFILES, CudaProfile
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.timing.hardware import name_of
 
 
 class Comparison(NamedTuple):
@@ -43,10 +44,6 @@ def error_text(gpu: CudaProfile | None, *, is_of_tokens: bool, is_training: bool
     what = f"{'training' if is_training else 'inference'} of {kind}"
     for each in COMPARISONS:
         is_of_kind = (each.is_of_tokens, each.is_training) == (is_of_tokens, is_training)
-        if is_of_kind and gpu is not None and gpu.name in _names(each.gpus):
+        if is_of_kind and gpu is not None and name_of(gpu) in each.gpus:
             return f"on held-out published runs of {kind}: {each.text} ({PAGE})"
     return f"not known: {what} on this GPU was not compared with any measurement ({PAGE})"
-
-
-def _names(gpus: frozenset[str]) -> set[str]:
-    return {PROFILES[name].name for name in gpus}

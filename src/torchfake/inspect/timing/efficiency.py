@@ -63,15 +63,17 @@ class Shares(NamedTuple):
 _BEFORE_HOPPER = {"flash": (0.58, 0.48), "cudnn": (0.58, 0.48), "efficient": (0.35, 0.22)}
 _HOPPER = {"flash": (0.35, 0.28), "cudnn": (0.50, 0.40), "efficient": (0.20, 0.12)}
 
+_ADA = {**_BEFORE_HOPPER, "efficient": (0.18, 0.12)}
+
 _DATA_CENTRE = (0.6, 0.6, 0.75, 0.60, 0.55, 0.45, (0.65, 0.2))
-_WITH_GDDR = (0.6, 0.5, 0.90, 0.55, 0.80, 0.45, (0.65, 0.2))
+_WITH_GDDR = Shares(0.60, 0.6, 0.5, 0.90, 0.55, 0.80, 0.45, (0.65, 0.2), _ADA)
 
 _BY_CAPABILITY = {
     (7, 0): Shares(0.65, *_DATA_CENTRE, {**_BEFORE_HOPPER, "flash": (0.30, 0.22)}),
     (8, 0): Shares(0.70, *_DATA_CENTRE, _BEFORE_HOPPER),
-    (8, 6): Shares(0.60, *_WITH_GDDR, {**_BEFORE_HOPPER, "efficient": (0.18, 0.12)}),
+    (8, 6): _WITH_GDDR,
     (9, 0): Shares(0.60, *_DATA_CENTRE, _HOPPER),
-    (12, 0): Shares(0.60, *_WITH_GDDR, {**_BEFORE_HOPPER, "efficient": (0.18, 0.12)}),
+    (12, 0): _WITH_GDDR,
 }
 """The shares by the compute capability from which on they hold."""
 

@@ -172,12 +172,14 @@ HARDWARE: dict[str, Hardware | None] = {
 }
 
 
+def name_of(gpu: CudaProfile) -> str:
+    """The name of the profile of a GPU; "" for a GPU that the user describes."""
+    return next((name for name, profile in PROFILES.items() if profile.name == gpu.name), "")
+
+
 def hardware_of(gpu: CudaProfile) -> Hardware | None:
     """The figures of a GPU; None for AMD's GPUs, and for a GPU that the user describes."""
-    for name, profile in PROFILES.items():
-        if profile.name == gpu.name:
-            return HARDWARE.get(name)
-    return None
+    return HARDWARE.get(name_of(gpu))
 
 
 def why_untimed(gpu: CudaProfile | None) -> str:

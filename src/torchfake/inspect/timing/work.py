@@ -77,16 +77,15 @@ def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
 
 def _of_products(work: Work, func: Any, args: Any, kwargs: Any, result: Any) -> Work:
     """The work of an operator that multiplies matrices."""
-    products = products_of(func, args, kwargs, result, work.flops)
-    is_convolution = work.kind == CONVOLUTION
-    is_depthwise = is_convolution and is_depthwise_convolution(Call(func, args, kwargs, result))
     is_single = work.dtype is torch.float32
-    return work._replace(
-        kind=DEPTHWISE if is_depthwise else work.kind,
-        products=() if is_depthwise else products,
+    work = work._replace(
         is_tf32=is_single and rounds_to_tf32(is_convolution=work.kind != MATMUL),
         is_backward="backward" in traits_of(func).packet,
     )
+    call = Call(func, args, kwargs, result)
+    if work.kind == CONVOLUTION and is_depthwise_convolution(call):
+        return work._replace(kind=DEPTHWISE)
+    return work._replace(products=products_of(call, work.flops))
 
 
 def rounds_to_tf32(*, is_convolution: bool) -> bool:

@@ -49,6 +49,14 @@ ECOSYSTEM = {
 are tried on: torchvision, which some import, is built for CUDA."""
 
 
+LOOKS = (
+    "@jupyterlab/rendermime", "@jupyterlab/theme-light-extension",
+    "@jupyterlab/theme-dark-extension", "axe-core",
+    "@codingame/monaco-vscode-notebook-service-override",
+)  # fmt: skip
+"""Style sheets that surround outputs in notebooks, and a checker of accessibility."""
+
+
 def install(session: nox.Session, torch: str, extra: str = "test") -> None:
     """Install `torch` first, so that the package's own range is already satisfied.
 
@@ -289,6 +297,16 @@ def site(session: nox.Session) -> None:
     install(session, CHECKED_TORCH, "docs")
     session.run("python", "-m", "docs.site.build", "build/site", *session.posargs)
     session.run("python", "-m", "docs.site.browse", "build/site", "--shots", "build/shots")
+
+
+@nox.session
+def looks(session: nox.Session) -> None:
+    """What people see, in headless Chromium: nothing overflows, is cut or hard to read. Outputs of
+    notebooks stand in the style sheets of JupyterLab and VS Code, which npm has.
+    """
+    install(session, CHECKED_TORCH, "docs")
+    session.run("npm", "install", "--prefix", "build/looks", *LOOKS, external=True)
+    session.run("pytest", "tests/looks", *session.posargs)
 
 
 @nox.session

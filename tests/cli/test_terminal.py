@@ -18,7 +18,8 @@ import torch
 from tests.cli.conftest import check_output
 from torchfake import estimate, fake_mode
 from torchfake.cli.output import print_record
-from torchfake.inspect.records.record import Record
+from torchfake.inspect.records.record import Record, shown
+from torchfake.inspect.show.rows import Block, as_lines
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # transformers warns on import
@@ -82,19 +83,19 @@ def test_a_narrow_terminal(on_terminal):
         """\
 108 params | 432 B of mixed dtypes
 
-module                                     parameters  bytes
-Net                                               108  432 B
-+- (embedding) Embedding  weight [10, 4]           40  160 B
-+- (layers) 3 x Linear                             60  240 B
+module                    parameters  % of total  bytes
+Net                              108       100.0  432 B
++- (embedding) Embedding          40        37.0  160 B
+|     weight [10, 4]
++- (layers) 3 x Linear            60        55.6  240 B
 |     weight [4, 4], bias [4]
-+- (norm) BatchNorm1d                               8   32 B
-|     weight [4] frozen
-|     bias [4]
-|     running_mean [4] buffer
-|     running_var [4] buffer
++- (norm) BatchNorm1d              8         7.4   32 B
+|     weight [4] frozen, bias [4], running_mean [4] buffer,
+|     running_var [4] buffer,
 |     num_batches_tracked [] int64 buffer
 `- (head) Linear
       weight tied to embedding.weight
+left out at 60 columns: buffer bytes
 
 "n x" rows total n identical blocks; the rows beneath show
 one of them.
@@ -128,22 +129,38 @@ def test_a_real_process(folder):
     )
 
 
+def test_colours_are_as_the_environment_says(run, monkeypatch):
+    """``FORCE_COLOR`` colours a pipe, ``NO_COLOR`` leaves colours out."""
+    words = ("fit", *MODEL, "--gpu", "t4,h100", "--batch", "1", "--vary", "none")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    _, plain, _ = run(*words)
+    assert "\x1b" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    _, coloured, _ = run(*words)
+    assert "\x1b[1;32myes\x1b[0m" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    _, bold, _ = run(*words)
+    assert "\x1b[1myes\x1b[0m" in bold
+
+
 def test_lines_of_code_stay_whole(monkeypatch):
     code = "x = " + " + ".join(["a_long_name"] * 20) + "\n    y = 1"
 
     class Shown(Record):
-        shown_code = code
+        pass
 
-        def __str__(self):
-            return "a line of text, " * 8 + "\n\n" + code
-
+    shown.register(Shown)(
+        lambda found, *, depth=None: [as_lines([("", "said " * 30)]), Block(code=code)]
+    )
     terminal = Terminal()
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys, "stdout", terminal)
     print_record(Shown(), as_json=False)
-    shown = terminal.getvalue()
-    assert shown.endswith(f"\n\n{code}\n")
-    assert max(map(len, shown.partition("\n\n")[0].splitlines())) <= 40
+    said = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert said.endswith(f"\n\n{code}\n")
+    assert max(map(len, said.partition("\n\n")[0].splitlines())) <= 40
 
 
 def test_every_answer_is_as_wide_as_the_terminal(on_terminal):

@@ -7,7 +7,6 @@ answer only.
 from __future__ import annotations
 
 import contextlib
-import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -82,21 +81,17 @@ def print_record(
 
 def _print(found: Any, as_json: bool, depth: int | None) -> None:
     from torchfake.inspect.records.record import plain_text, renderables
-    from torchfake.inspect.records.units import shown_within
 
     if as_json:
         data = found.to_dict() if depth is None else found.to_dict(depth=depth)
         print(json_text(data))
-    elif sys.stdout.isatty():
-        from rich.console import Console
+        return
+    from rich.console import Console
 
-        console = Console(highlight=False)
-        if console.width < 1:  # COLUMNS=0, where there is no terminal to ask
-            console.width = 80
-        code = getattr(found, "shown_code", None)  # its lines stay whole, to be pasted
-        with shown_within(console.width):
-            for part in renderables(found, console, depth=depth):
-                is_wrapped = getattr(part, "no_wrap", None) is True
-                console.print(part, soft_wrap=is_wrapped or str(part) == code)
-    else:
+    console = Console(highlight=False)
+    if not console.is_terminal:  # FORCE_COLOR makes a pipe one
         print(plain_text(found, depth=depth))
+        return
+    width = console.width if console.width > 0 else 80  # COLUMNS=0, where there is none to ask
+    for line in renderables(found, width, depth=depth):
+        console.print(line, soft_wrap=True)

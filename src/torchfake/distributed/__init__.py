@@ -35,7 +35,7 @@ from torchfake.distributed.strategy import Strategy as Strategy
 from torchfake.distributed.target_plans.target_plan import TargetPlan as TargetPlan
 from torchfake.distributed.target_plans.target_plan import plan_target as plan_target
 from torchfake.inspect.memory.peaks import peaks_of
-from torchfake.inspect.records.record import plain_text, register_on_first_use
+from torchfake.inspect.records.record import register_on_first_use, shown
 from torchfake.inspect.timing.collectives import Links as Links
 
 __all__ = [
@@ -51,8 +51,8 @@ __all__ = [
     "search_layouts",
 ]
 
-register_on_first_use(plain_text, Plan, "torchfake.distributed.text")
-register_on_first_use(plain_text, Search, "torchfake.distributed.search.text")
-register_on_first_use(plain_text, TargetPlan, "torchfake.distributed.target_plans.text")
+register_on_first_use(shown, Plan, "torchfake.distributed.text")
+register_on_first_use(shown, Search, "torchfake.distributed.search.text")
+register_on_first_use(shown, TargetPlan, "torchfake.distributed.target_plans.text")
 register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.peaks")
 register_on_first_use(peaks_of, TargetPlan, "torchfake.distributed.search.peaks")

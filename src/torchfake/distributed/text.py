@@ -1,12 +1,13 @@
-"""A plan as text.
+"""A plan as rows: the verdict, what each rank holds and sends.
 
-Input: a Plan. Output: its text, in the style of ``inspect/show/text``. Invariant: a terminal and a
-notebook show the same text.
+Input: a Plan. Output: blocks of rows, see ``inspect/show/rows``; text. Invariant: ranks that look
+equal share a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
@@ -15,9 +16,9 @@ from torchfake.distributed.ranks.rank_plan import RankPlan
 from torchfake.distributed.ranks.rank_tracker import Traffic
 from torchfake.distributed.step_time import StepTime
 from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
-from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
-from torchfake.inspect.show.lines import padded, plain_lines
+from torchfake.inspect.show.rows import Block, Column, Line, Row, as_lines
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
 from torchfake.inspect.timing.hardware import why_untimed
 
@@ -31,26 +32,45 @@ _CATEGORIES = {
 }
 """The categories that have a column, each with the header of its column."""
 
-_RANKS_HEADER = ("ranks", *_CATEGORIES.values(), "others", "peak", "sent", "bubble")
-_TRAFFIC_HEADER = ("phase", "collective", "axis", "group size", "calls", "payload", "sent")
+_NEED = {"activations": 3, "parameters": 4, "gradients": 5, "optimizer": 6, "unsharded": 7}
+_RANKS_COLUMNS = (
+    Column("ranks"),
+    *(Column(name, bytes_text, need=_NEED.get(name, 8)) for name in _CATEGORIES.values()),
+    Column("others", bytes_text, need=9),
+    Column("peak", bytes_text),
+    Column("sent", bytes_text, need=1),
+    Column("bubble", str, need=2),
+)
+_TRAFFIC_COLUMNS = (
+    Column("phase"),
+    Column("collective"),
+    Column("axis", need=1),
+    Column("group size", str, need=4),
+    Column("calls", "{:,}".format, need=3),
+    Column("payload", bytes_text, need=2),
+    Column("sent", bytes_text),
+)
 
 _MAX_ROWS = 12
 """The most rows of ranks that are shown; ranks with the highest peaks are shown first."""
 
 
-@plain_text.register
-def _(found: Plan, *, depth: int | None = None) -> str:
-    lines = verdict_on_plan(found) + plan_lines(found)
-    return "\n\n".join([plain_lines(lines), *plan_tables(found)])
+@shown.register
+def _(found: Plan, *, depth: int | None = None) -> list[Block]:
+    return [plan_block(found, verdict_on_plan(found) + plan_lines(found)), *plan_tables(found)]
 
 
-def plan_tables(found: Plan) -> list[str]:
+def plan_block(found: Plan, lines: Iterable[Line]) -> Block:
+    """The lines about a plan, with a bar for each category of memory at the highest peak."""
+    peak = found.highest.peak
+    held = {name: n / max(peak.num_bytes, 1) for name, n in peak.by_category.items()}
+    return as_lines(lines, held)
+
+
+def plan_tables(found: Plan) -> list[Block]:
     """The tables of the memory and of the traffic of each rank."""
-    tables = ["\n".join(_ranks(found))]
-    if found.traffic:
-        table = [_TRAFFIC_HEADER, *map(_traffic_cells, found.traffic)]
-        tables.append("\n".join(padded(table, _TRAFFIC_HEADER[:3])))
-    return tables
+    traffic = [Row(row.phase, _traffic_values(row)) for row in found.traffic]
+    return [_ranks(found), *[Block(traffic, _TRAFFIC_COLUMNS)] * bool(traffic)]
 
 
 _MENTIONED_SHARE = 0.01
@@ -59,7 +79,7 @@ _MENTIONED_SHARE = 0.01
 
 def verdict_on_plan(
     plan: Plan, batch: str | None = None, precision: str | None = None
-) -> list[tuple[str, str]]:
+) -> list[Line]:
     """The line that says whether the model fits; none on a CPU.
 
     Args:
@@ -78,7 +98,7 @@ def verdict_on_plan(
     return [("fits", verdict_text(plan.fit, counted))]
 
 
-def plan_lines(plan: Plan) -> list[tuple[str, str]]:
+def plan_lines(plan: Plan) -> list[Line]:
     """The lines above the tables and after the verdict, as names and values."""
     layout, peak = plan.layout, plan.highest.peak
     does = plan.highest.estimate.counted.does
@@ -104,7 +124,7 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     return lines + [("" if i else "left out", line) for i, line in enumerate(left_out)]
 
 
-def _categories(found: RankPlan) -> Iterator[tuple[str, str]]:
+def _categories(found: RankPlan) -> Iterator[Line]:
     """The bytes of each category at the peak, and the highest at another moment."""
     at_peak = found.peak.by_category
     for name in {**at_peak, **found.most_bytes}:
@@ -114,7 +134,7 @@ def _categories(found: RankPlan) -> Iterator[tuple[str, str]]:
             yield f"  {name}", ", at another moment ".join(dict.fromkeys(texts))
 
 
-def _time(plan: Plan) -> list[tuple[str, str]]:
+def _time(plan: Plan) -> list[Line]:
     if plan.time is None:
         return untimed_gpu_lines(plan.gpu)
     lines = [("step time", step_text(plan.time, is_lower_bound=plan.is_lower_bound))]
@@ -124,7 +144,7 @@ def _time(plan: Plan) -> list[tuple[str, str]]:
     return lines + uncounted_lines(plan.uncounted) + untimed_lines(plan.untimed)
 
 
-def untimed_gpu_lines(gpu: CudaProfile | None) -> list[tuple[str, str]]:
+def untimed_gpu_lines(gpu: CudaProfile | None) -> list[Line]:
     """The line that says why the time on a GPU is not estimated, if it is not."""
     why = why_untimed(gpu)
     return [("step time", why)] if why else []
@@ -156,14 +176,20 @@ def _moment(plan: Plan) -> str:
     return text + "".join(f", {word}" for word in (peak.module, peak.op) if word)
 
 
-def _ranks(plan: Plan) -> list[str]:
-    by_cells: dict[tuple[str, ...], list[int]] = {}  # ranks that differ by less than is shown
+def _ranks(plan: Plan) -> Block:
+    alike: dict[tuple[str, ...], list[RankPlan]] = {}  # they differ by less than is shown
     for found in sorted(plan.by_ranks, key=lambda found: -found.peak_bytes):
-        by_cells.setdefault(_rank_cells(found), []).extend(found.ranks)
-    rows = [(_which(sorted(ranks), plan.layout), *cells) for cells, ranks in by_cells.items()]
-    lines = list(padded([_RANKS_HEADER, *rows[:_MAX_ROWS]], _RANKS_HEADER[:1]))
+        texts = zip(_RANKS_COLUMNS[1:], _rank_values(found), strict=True)
+        alike.setdefault(tuple(column.text_of(value) for column, value in texts), []).append(found)
+    rows = [_rank_row(several, plan.layout) for several in alike.values()]
     left = len(rows) - _MAX_ROWS
-    return [*lines, f"and {left} more kinds of rank, with lower peaks"] if left > 0 else lines
+    note = f"and {left} more kinds of rank, with lower peaks" if left > 0 else ""
+    return Block(rows[:_MAX_ROWS], _RANKS_COLUMNS, note=note)
+
+
+def _rank_row(several: Sequence[RankPlan], layout: Layout) -> Row:
+    ranks = sorted(rank for found in several for rank in found.ranks)
+    return Row(_which(ranks, layout), _rank_values(several[0]))
 
 
 def _bubble(found: RankPlan) -> str:
@@ -173,14 +199,13 @@ def _bubble(found: RankPlan) -> str:
     return f"{seconds_text(found.bubble_seconds)}, {100 * found.bubble_share:.0f} %"
 
 
-def _rank_cells(found: RankPlan) -> tuple[str, ...]:
-    """The row of some ranks, in the columns of _RANKS_HEADER after the first."""
+def _rank_values(found: RankPlan) -> tuple[Any, ...]:
+    """The row of some ranks, in the columns of _RANKS_COLUMNS after the first."""
     held = found.peak.by_category
     sizes = [held.get(name, 0) for name in _CATEGORIES]
     sizes.append(found.peak_bytes - sum(sizes))
-    sent = bytes_text(found.sent_bytes) if found.traffic else ""
-    cells = (bytes_text(size) if size else "" for size in sizes)
-    return *cells, bytes_text(found.peak_bytes), sent, _bubble(found)
+    sent = found.sent_bytes if found.traffic else None
+    return *(size or None for size in sizes), found.peak_bytes, sent, _bubble(found)
 
 
 def _which(ranks: Sequence[int], layout: Layout) -> str:
@@ -213,8 +238,7 @@ def _ranks_text(ranks: Sequence[int]) -> str:
     return ", ".join(texts if len(texts) <= 4 else [*texts[:3], f"... ({len(ranks)} ranks)"])
 
 
-def _traffic_cells(row: Traffic) -> tuple[str, ...]:
-    """A row of traffic, in the columns of _TRAFFIC_HEADER."""
-    size, calls = f"{row.group_size}", f"{row.num_calls:,}"
-    sent = bytes_text(row.num_bytes), bytes_text(row.sent_bytes)
-    return row.phase, row.collective, row.axis, size, calls, *sent
+def _traffic_values(row: Traffic) -> tuple[Any, ...]:
+    """A row of traffic, in the columns of _TRAFFIC_COLUMNS after the first."""
+    sent = row.num_bytes, row.sent_bytes
+    return row.collective, row.axis, row.group_size, row.num_calls, *sent

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.inspect.small_models import MODELS, model_and_inputs
 from torchfake.inspect import summary
-from torchfake.inspect.show.summary_table import rows
+from torchfake.inspect.show.summary_table import tree_blocks
 
 
 class _Tags(HTMLParser):
@@ -40,10 +40,11 @@ def test_html_is_the_same_tree(name: str) -> None:
     tags.feed(found._repr_html_())
     assert not tags.open
     shown = "".join(tags.text)
-    for row in rows(found):
-        assert row.label in shown
-        for cell in row.cells:
-            assert cell in shown
+    tree, *_ = tree_blocks(found)
+    for row in tree.rows:
+        assert row.name in shown
+        for column, value in zip(tree.columns[1:], row.values, strict=True):
+            assert column.text_of(value) in shown
 
 
 def test_html_escapes() -> None:

@@ -66,7 +66,7 @@ def test_it_draws_itself_in_a_browser(page: Path) -> None:
         timeout=120,
         check=True,
     ).stdout
-    assert shown.count("Expand all") == 1  # the script has run
+    assert shown.count(">Expand all</button>") == 1  # the script has run
     assert shown.count("<svg xmlns") == 4
     assert re.search(r"peak \d", shown)
 

@@ -18,7 +18,9 @@ from torchfake.inspect.records.record import (
     html_fragment,
     plain_text,
     register_on_first_use,
+    shown,
 )
+from torchfake.inspect.show.rows import Block, as_lines
 
 
 def test_what_draws_is_imported_by_the_first_record_shown() -> None:
@@ -43,23 +45,23 @@ assert not [name for name in others if name in sys.modules]
 
 @dataclass(frozen=True, repr=False)
 class Plain(Record):
-    """A record for which only a text is registered."""
+    """A record for which only rows are registered."""
 
     text: str
 
 
-@plain_text.register
-def _(found: Plain, *, depth: int | None = None) -> str:
-    return found.text
+@shown.register
+def _(found: Plain, *, depth: int | None = None) -> list[Block]:
+    return [as_lines([("said", found.text)])]
 
 
-def test_a_record_with_a_text_alone_is_that_everywhere() -> None:
+def test_a_record_with_rows_is_shown_everywhere() -> None:
     record = Plain("a < b")
-    assert repr(record) == str(record) == "a < b"
+    assert repr(record) == str(record) == "said  a < b"
     console = Console(width=20, file=StringIO())
     console.print(record)
-    assert console.file.getvalue() == "a < b\n"
-    assert "<pre>a &lt; b</pre>" in html_fragment(record)
+    assert console.file.getvalue() == "said  a < b\n"
+    assert "<td>a &lt; b</td>" in html_fragment(record)
     with pytest.raises(TypeError, match="there is no figure of a Plain"):
         record.plot()
 
@@ -77,7 +79,7 @@ def test_a_file_that_does_not_register_what_it_is_imported_for() -> None:
     class Other(Record):
         """A record whose loader names a file that registers nothing."""
 
-    register_on_first_use(plain_text, Other, "torchfake.inspect.records.units")
+    register_on_first_use(shown, Other, "torchfake.inspect.records.units")
     for _ in range(2):
         with pytest.raises(TypeError, match="there is no text for a Other"):
             str(Other())

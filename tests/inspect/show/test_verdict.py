@@ -35,7 +35,7 @@ def test_of_an_estimate() -> None:
         "batch 2 per GPU, global batch 4 (2 micro-batches), seq 16"
     )
     assert "GiB) to spare" in first_line(found)
-    assert f"<td>{first_line(found)[5:]}</td>" in found._repr_html_()
+    assert f">yes</span>{first_line(found)[8:]}</td>" in found._repr_html_()
     assert first_line(estimate(model, inputs)).startswith("step ")
     assumed = estimate(model, inputs, device="cuda")
     assert first_line(assumed) == (

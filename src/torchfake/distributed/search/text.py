@@ -1,33 +1,41 @@
-"""A search as text: the answers, the best layouts, the code.
+"""A search as rows: the answers, the best layouts, the code.
 
-Input: a Search. Output: its text. Invariant: its first line is the answer.
+Input: a Search. Output: blocks of rows. Invariant: its first line is the answer.
 """
 
 from __future__ import annotations
 
+from torchfake.distributed.search import trials
 from torchfake.distributed.search.extrapolation import MARGIN
 from torchfake.distributed.search.search import Search
-from torchfake.distributed.search.trials import Row
 from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.target_plans.text import SHORT_PRECISIONS, rate_text
 from torchfake.distributed.text import untimed_gpu_lines
 from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
-from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
-from torchfake.inspect.show.lines import padded, plain_lines
+from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines
 
 _SEARCHED = "; of axes dp, tp (its sequences too), replicate and ep, not pp and cp"
-_HEADER = ("mesh", "checkpoint", "micro-batch", "shards", "reserved", "step time", "fits")
+_COLUMNS = (
+    Column("mesh"),
+    Column("checkpoint"),
+    Column("micro-batch", str, need=1),
+    Column("shards", need=2, under="shards on "),
+    Column("reserved", str),
+    Column("step time", str),
+    Column("fits", emphasis=VERDICT),
+)
 
 
-@plain_text.register
-def _(found: Search, *, depth: int | None = None) -> str:
-    rows = [_HEADER, *map(_cells, found.pareto)]
-    parts = [plain_lines(_answers(found)), "\n".join(padded(rows, (*_HEADER[:2], _HEADER[3])))]
-    return "\n\n".join([*parts, found.shown_code] if found.shown_code else parts)
+@shown.register
+def _(found: Search, *, depth: int | None = None) -> list[Block]:
+    rows = [_row(row) for row in found.pareto]
+    code = [Block(code=found.shown_code)] if found.shown_code else []
+    return [as_lines(_answers(found)), Block(rows, _COLUMNS), *code]
 
 
-def _answers(found: Search) -> list[tuple[str, str]]:
+def _answers(found: Search) -> list[Line]:
     lines = []
     if found.fastest is None:
         lines.append(
@@ -99,21 +107,21 @@ def _nearest(found: Search) -> str:
     return least + ": more GPUs, shorter sequences, or another precision" if taken else ""
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _row(row: trials.Row) -> Row:
     candidate, taken = row.candidate, row.taken
     assert taken is not None
     seconds = "" if taken.step_seconds is None else seconds_text(taken.step_seconds)
     shards = "CPU" if candidate.offload else "GPU"
     about = "~" if taken.is_extrapolated else ""
-    return (
-        candidate.mesh_text,
+    values = (
         candidate.checkpoint,
-        f"{candidate.micro_batch}",
+        candidate.micro_batch,
         ", ".join([shards, *_options(candidate.zero, candidate.is_sequence_parallel)]),
         about + bytes_text(taken.reserved_bytes),
         about + seconds,
         row.verdict,
     )
+    return Row(candidate.mesh_text, values)
 
 
 def _options(zero: int | None, is_sequence_parallel: bool) -> list[str]:

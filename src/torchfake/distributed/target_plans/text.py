@@ -1,6 +1,6 @@
-"""A plan of a TARGET as text: the answer first, then its assumptions.
+"""A plan of a TARGET as rows: the answer first, then its assumptions.
 
-Input: a TargetPlan. Output: its text. Invariant: its first line says whether it fits.
+Input: a TargetPlan. Output: blocks of rows. Invariant: its first line says whether it fits.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
 from torchfake.distributed.target_plans.batch import Batch
 from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.text import (
+    plan_block,
     plan_lines,
     plan_tables,
     step_text,
     untimed_gpu_lines,
     verdict_on_plan,
 )
-from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text
-from torchfake.inspect.show.lines import plain_lines
+from torchfake.inspect.show.rows import Block, Line
 from torchfake.inspect.timing.compared import error_text
 
 _PRECISIONS = {
@@ -46,8 +47,8 @@ _SAID_ABOVE = ("step time", "  model FLOPs")
 """Lines of a plan's text that the answer replaces."""
 
 
-@plain_text.register
-def _(found: TargetPlan, *, depth: int | None = None) -> str:
+@shown.register
+def _(found: TargetPlan, *, depth: int | None = None) -> list[Block]:
     of_plan = plan_lines(found.plan)
     precision = SHORT_PRECISIONS.get(found.strategy.precision, found.strategy.precision)
     verdict = verdict_on_plan(found.plan, batch_text(found.batch), precision)
@@ -55,11 +56,11 @@ def _(found: TargetPlan, *, depth: int | None = None) -> str:
     lines += time_lines(found) + assumption_lines(found)
     lines += [line for line in of_plan if line[0] not in _SAID_ABOVE]
     lines = [(name, text.replace("._checkpoint_wrapped_module", "")) for name, text in lines]
-    parts = [plain_lines(lines), *plan_tables(found.plan)]
-    return "\n\n".join([*parts, found.shown_code] if found.shows_code else parts)
+    code = [Block(code=found.shown_code)] if found.shows_code else []
+    return [plan_block(found.plan, lines), *plan_tables(found.plan), *code]
 
 
-def answer_lines(found: TargetPlan, verdict: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def answer_lines(found: TargetPlan, verdict: list[Line]) -> list[Line]:
     """Whether the model fits, and if not, the options with which it does."""
     if not found.remedy:
         return verdict
@@ -75,7 +76,7 @@ def batch_text(batch: Batch) -> str:
     return f"batch {batch.micro:,} per data rank, global batch {batch.size:,}{made_of}"
 
 
-def time_lines(found: TargetPlan) -> list[tuple[str, str]]:
+def time_lines(found: TargetPlan) -> list[Line]:
     """The time of a step, also as tokens per second, and the error of such estimates."""
     time = found.time
     if time is None:
@@ -105,7 +106,7 @@ def rate_text(found: TargetPlan) -> str:
     return f"{samples * found.seq / found.plan.layout.num_ranks:,.0f} tokens/s on each GPU"
 
 
-def assumption_lines(found: TargetPlan) -> list[tuple[str, str]]:
+def assumption_lines(found: TargetPlan) -> list[Line]:
     """The assumptions behind the answer."""
     batch, strategy = found.batch, found.strategy
     tokens = "" if found.seq is None else f" of {found.seq:,} tokens"

@@ -1,24 +1,19 @@
 """Records as HTML for notebooks: a collapsible tree, tables, bars.
 
 Input: a record. Output: an HTML fragment that any page can contain, without scripts or links.
-Invariant: every text is escaped, and the texts are those of ``show/text``.
+Invariant: every text is escaped; rows are those of ``show``; the style sheet of a page around it,
+such as JupyterLab's, changes neither alignment nor indentation: ours is more specific.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape as _escape_markup
+from itertools import zip_longest
 
 from torchfake.errors import printable
-from torchfake.inspect.check import Checked
-from torchfake.inspect.inspection import Inspection
-from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fit, Fits
-from torchfake.inspect.records.record import Record, html_fragment
-from torchfake.inspect.show import summary_table, text
-from torchfake.inspect.show.headline import headline
-from torchfake.inspect.show.summary_table import LEFT_ALIGNED
-from torchfake.inspect.summary import Summary
+from torchfake.inspect.records.record import Record, html_fragment, shown
+from torchfake.inspect.show.rows import VERDICT, Block, Row, emphasized
 
 
 def escape(text: str) -> str:
@@ -54,90 +49,116 @@ STYLE = """<style>
 .tf div.row > :first-child::before {content: "\\2007  "}
 .tf .row:hover {background: rgba(128, 128, 128, .15)}
 .tf .num {text-align: right}
-.tf .dim {opacity: .65}
-.tf table {border-collapse: collapse; margin: .5em 0}
-.tf td, .tf th {padding: .1em 1em .1em 0; text-align: left; background: none}
-.tf td.num, .tf th.num {text-align: right}
-.tf .grid td, .tf .grid th {white-space: nowrap}
-.tf .bar {display: inline-block; height: .8em; min-width: 1px}
+.tf .dim {opacity: .75}
+.tf .yes, .tf .tight, .tf .no {font-weight: 600; --hue: #1a9f3f;
+  color: color-mix(in srgb, currentColor 40%, var(--hue))}
+.tf .tight {--hue: #c98a00}
+.tf .no {--hue: #e5383b}
+.tf.tf.tf table {border-collapse: collapse; border: 0; margin: .5em 0; width: auto;
+  table-layout: auto; font-size: inherit}
+.tf.tf.tf thead {border: 0}
+.tf.tf.tf tr {background: none; border: 0}
+.tf td, .tf th {background: none}
+.tf.tf.tf td, .tf.tf.tf th {padding: .1em 1em .1em 0; border: 0; text-align: left;
+  vertical-align: top; line-height: inherit; max-width: none}
+.tf.tf.tf th {font-weight: 600; white-space: nowrap}
+.tf.tf.tf td.num, .tf.tf.tf th.num {text-align: right}
+.tf.tf.tf .grid td {white-space: nowrap}
+.tf.tf.tf p {margin: .5em 0}
+.tf.tf.tf pre {overflow-x: auto; font-size: 12px}
+.tf .part, .tf .bar {display: inline-block}
+.tf .bar {height: .8em; min-width: 1px}
 </style>"""
 
 
 @html_fragment.register
 def _(found: Record) -> str:
-    return _framed(f"<pre>{escape(str(found))}</pre>")
+    return f'{STYLE}<div class="tf">{"".join(map(_block, shown(found)))}</div>'
 
 
-@html_fragment.register
-def _(found: Summary) -> str:
-    first = f"<p><b>{escape(headline(found))}</b></p>"
-    tree = _tree(summary_table.rows(found, depth=found.depth))
-    return _framed(first + tree + _lines(text.summary_lines(found)))
+def _block(block: Block) -> str:
+    parts = [f"<p><b>{_emphasized(block.heading, VERDICT)}</b></p>"] if block.heading else []
+    if block.columns:
+        is_tree = any(row.indent for row in block.rows)
+        parts += _tree(block) if is_tree else _table(block)
+    elif block.rows:
+        parts += _lines(block.rows)
+    parts += [f'<p class="dim">{escape(block.note)}</p>'] if block.note else []
+    parts += [f'<pre tabindex="0">{escape(block.code)}</pre>'] if block.code else []
+    return "".join(parts)
 
 
-@html_fragment.register
-def _(found: Estimate) -> str:
-    return _framed(_lines(text.verdict_lines(found)) + _memory(found))
+def _emphasized(text: str, emphasis: str) -> str:
+    return "".join(
+        f'<span class="{style}">{escape(part)}</span>' if style else escape(part)
+        for part, style in emphasized(text, emphasis)
+    )
 
 
-@html_fragment.register
-def _(found: Fits) -> str:
-    fitted = _table(text.fits_header(found), text.fits_rows(found), left=text.FITS_LEFT_ALIGNED)
-    note = f'<p class="dim">{escape(text.reserved_note(found))}</p>'
-    verdict = _lines(text.verdict_lines(found))
-    return _framed(verdict + _memory(found.shown, found.shown_fit) + fitted + note)
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Names and texts; a bar stands beside its number, and all begin at the same place."""
+    yield "<table>"
+    longest = max((len(row.values[-1]) for row in rows if row.bar), default=0)
+    for row in rows:
+        indent = f' style="padding-left:{2 * row.indent}ch"' if row.indent else ""
+        yield f'<tr><th scope="row"{indent}>{escape(row.name)}</th>'
+        yield from (f"<td>{escape(value)}</td>" for value in row.values[:-1])
+        text = _emphasized(row.values[-1], row.emphasis) if row.values else ""
+        if row.bar:
+            color, width = COLORS[row.bar.kind], f"{20 * row.bar.share:.2f}em"
+            text = f'<span class="part" style="width:{longest + 1}ch">{text}</span>'
+            text += f'<span class="bar" style="width:{width};background:{color}"></span>'
+        yield f"<td>{text}</td></tr>"
+    yield "</table>"
 
 
-@html_fragment.register
-def _(found: Checked) -> str:
-    return _framed(_lines(text.checked_lines(found)))
+def _table(block: Block) -> Iterator[str]:
+    columns = {i: block.columns[i] for i in block.filled()}
+    css = {i: "" if column.is_left else ' class="num"' for i, column in columns.items()}
+    heads = (f'<th scope="col"{css[i]}>{escape(column.name)}</th>' for i, column in columns.items())
+    yield f'<table class="grid"><thead><tr>{"".join(heads)}</tr></thead><tbody>'
+    for row in block.rows:
+        yield f'<tr><th scope="row">{escape(row.name)}</th>'
+        for i, column in list(columns.items())[1:]:
+            text = _emphasized(column.text_of(row.values[i - 1]), column.emphasis)
+            yield f"<td{css[i]}>{text}</td>"
+        yield "</tr>"
+    yield "</tbody></table>"
 
 
-@html_fragment.register
-def _(found: Inspection) -> str:
-    lines = text.totals(found.summary) + text.quantized_lines(found.weights) + text.costs(found)
-    first = f"<p><b>{escape(headline(found.summary, found.weights))}</b></p>"
-    tree = _tree(summary_table.rows(found.summary)) + _lines(lines)
-    return _framed(first + tree) + ("" if found.memory is None else html_fragment(found.memory))
-
-
-def _framed(body: str) -> str:
-    return f'{STYLE}<div class="tf">{body}</div>'
-
-
-def _tree(rows: Sequence[summary_table.Row]) -> str:
+def _tree(block: Block) -> Iterator[str]:
     """The rows of a tree as nested ``details`` elements, in columns."""
-    grid = _Grid(rows)
-    parts = [grid.line("div", "module", grid.header, 0, "head")]
+    grid = _Grid(block)
+    yield grid.line("div", block.columns[0].name, grid.header, 0, "head")
     open_levels: list[int] = []
-    for number, row in enumerate(rows):
-        level = len(row.is_last)
-        while open_levels and open_levels[-1] >= level:
-            parts.append("</details>")
+    for row, after in zip_longest(block.rows, block.rows[1:]):
+        while open_levels and open_levels[-1] >= row.indent:
+            yield "</details>"
             open_levels.pop()
-        cells = [row.cells[i] for i in grid.columns]
-        if number + 1 < len(rows) and len(rows[number + 1].is_last) > level:
-            parts.append(f"<details{' open' if level < OPEN_LEVELS else ''}>")
-            parts.append(grid.line("summary", row.label, cells, level))
-            open_levels.append(level)
+        if after is not None and after.indent > row.indent:
+            yield f"<details{' open' if row.indent < OPEN_LEVELS else ''}>"
+            yield grid.line("summary", row.name, grid.cells(row), row.indent)
+            open_levels.append(row.indent)
         else:
-            parts.append(grid.line("div", row.label, cells, level))
-    note = summary_table.footnote(list(rows))
-    end = f'<p class="dim">{escape(note)}</p>' if note else ""
-    return "".join(parts) + "</details>" * len(open_levels) + end
+            yield grid.line("div", row.name, grid.cells(row), row.indent)
+    yield "</details>" * len(open_levels)
 
 
 class _Grid:
     """The columns of a tree and their widths, in characters."""
 
-    def __init__(self, rows: Sequence[summary_table.Row]) -> None:
-        self.columns = summary_table.filled_columns(list(rows))
-        self.header = [summary_table.header()[i + 1] for i in self.columns]
-        self.widths = [
-            max(len(name), *(len(row.cells[i]) for row in rows))
-            for i, name in zip(self.columns, self.header, strict=True)
-        ]
-        self.label_width = max(2 * len(row.is_last) + len(row.label) for row in rows)
+    def __init__(self, block: Block) -> None:
+        self.indices = block.filled()[1:]
+        self.columns = [block.columns[i] for i in self.indices]
+        self.header = [column.name for column in self.columns]
+        table = zip(self.header, *map(self.cells, block.rows), strict=True)
+        self.widths = [max(map(len, cells)) for cells in table]
+        self.label_width = max(2 * row.indent + len(row.name) for row in block.rows)
+
+    def cells(self, row: Row) -> list[str]:
+        """The texts of a row after its name."""
+        values = (row.values[i - 1] for i in self.indices)
+        return [column.text_of(v) for column, v in zip(self.columns, values, strict=True)]
 
     def line(self, tag: str, label: str, cells: Sequence[str], level: int, css: str = "") -> str:
         """One row, indented by its level."""
@@ -145,48 +166,9 @@ class _Grid:
         width = f"width:{self.label_width - 2 * level + 4}ch"
         first = f'<span style="{width}"><{bold}>{escape(label)}</{bold}></span>'
         others = "".join(
-            f'<span class="{"" if name in LEFT_ALIGNED else "num"}" style="width:{width}ch">'
+            f'<span class="{"" if column.is_left else "num"}" style="width:{width}ch">'
             f"<{bold}>{escape(cell)}</{bold}></span>"
-            for name, width, cell in zip(self.header, self.widths, cells, strict=True)
+            for column, width, cell in zip(self.columns, self.widths, cells, strict=True)
         )
         style = f"margin-left:{2 * level}ch"
         return f'<{tag} class="row {css}" style="{style}">{first}{others}</{tag}>'
-
-
-def _lines(lines: Sequence[tuple[str, str]]) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(content)}</td></tr>" for name, content in lines
-    )
-    return f"<table>{rows}</table>"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str]) -> str:
-    header = [name for name in header if name]
-    css = ["" if name in left else ' class="num"' for name in header]
-    parts = [
-        "".join(f"<th{c}>{escape(name)}</th>" for name, c in zip(header, css, strict=True)),
-        *(
-            "".join(f"<td{c}>{escape(cell)}</td>" for cell, c in zip(row, css, strict=False))
-            for row in rows
-        ),
-    ]
-    return '<table class="grid">' + "".join(f"<tr>{part}</tr>" for part in parts) + "</table>"
-
-
-def _memory(estimate: Estimate, fit: Fit | None = None) -> str:
-    """The lines of an estimate as a table, with a bar for each category."""
-    by_category = estimate.peak.by_category
-    total = max(estimate.peak_bytes, 1)
-    rows = []
-    for name, content in text.estimate_lines(estimate, fit):
-        size = by_category.get(name.strip()) if name.startswith(" ") else None
-        bar = "" if size is None else _bar(size / total, COLORS[name.strip()])
-        rows.append(
-            f"<tr><th>{escape(name).replace(' ', '&nbsp;')}</th>"
-            f"<td>{escape(content)}</td><td>{bar}</td></tr>"
-        )
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _bar(share: float, color: str) -> str:
-    return f'<span class="bar" style="width:{20 * share:.2f}em;background:{color}"></span>'

@@ -1,9 +1,9 @@
 """The base class of all records of results, and the functions that display a record.
 
-Input: a record, which is a dataclass. Output: its text, rich renderables, HTML, a figure.
+Input: a record, which is a dataclass. Output: its rows, its text, rich renderables, HTML, a figure.
 Invariant: a record knows only its data. ``show``, ``figures`` and ``distributed/text`` register
-with the functions here how each kind of record is displayed; they are imported when a record is
-first displayed.
+with the functions here which rows are shown of each kind of record (``show/rows``), and how rows
+are drawn; they are imported when a record is first displayed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Record:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{has}")
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        yield from renderables(self, console)
+        yield from renderables(self, options.max_width)
 
     def _repr_html_(self) -> str:
         return html_fragment(self)
@@ -50,26 +50,32 @@ class Record:
 
 
 @singledispatch
-def plain_text(record: Any, *, depth: int | None = None) -> str:
-    """A record as ASCII text, columns padded to their contents.
+def shown(record: Any, *, depth: int | None = None) -> list[Any]:
+    """What is shown of a record, as blocks of rows.
 
     Args:
         record: a Summary, Estimate, Fits, Checked, Diff, Inspection or Plan.
         depth: the number of levels shown below the root of a tree; by default all.
 
     Raises:
-        TypeError: if there is no text for this kind of record.
+        TypeError: if nothing is shown of this kind of record.
     """
     raise TypeError(f"there is no text for a {type(record).__name__}")
 
 
 @singledispatch
-def renderables(record: Any, console: Any, *, depth: int | None = None) -> Iterator[Any]:
-    """The rich renderables of a record; by default its plain text.
+def plain_text(record: Any, *, depth: int | None = None) -> str:
+    """The rows of a record as text, columns padded to their contents; arguments as of `shown`."""
+    raise TypeError(f"there is no text for a {type(record).__name__}")
+
+
+@singledispatch
+def renderables(record: Any, width: int, *, depth: int | None = None) -> Iterator[Any]:
+    """The rows of a record as rich renderables, a line each.
 
     Args:
         record: any record.
-        console: the rich console, whose width the tables are fitted to.
+        width: the columns of the terminal.
         depth: the number of levels shown below the root of a tree; by default all.
     """
     raise TypeError(f"rich cannot print a {type(record).__name__}")
@@ -77,7 +83,7 @@ def renderables(record: Any, console: Any, *, depth: int | None = None) -> Itera
 
 @singledispatch
 def html_fragment(record: Any) -> str:
-    """A record as an HTML fragment for any page; by default its plain text."""
+    """The rows of a record as an HTML fragment for any page."""
     raise TypeError(f"there is no HTML for a {type(record).__name__}")
 
 

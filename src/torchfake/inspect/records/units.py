@@ -17,7 +17,6 @@ class Display:
     """How results are shown; one setting for all threads."""
 
     units: str | None = None  # "GB", "GiB" or "both"; None: GB, and both for GPU memory
-    width: int | None = None  # the columns of the terminal; None: lines are as long as they are
     macs = False  # whether operations are shown as multiply-accumulates, not as FLOPs
 
 
@@ -53,15 +52,6 @@ def shown_in(units: str | None) -> Setting:
     _check(units)
     wanted = units or display.units
     return Setting(lambda: display.units, set_units, wanted)
-
-
-def shown_within(width: int | None) -> Setting:
-    """Context in which text is wrapped to so many columns; None: not at all."""
-
-    def set_width(columns: int | None) -> None:
-        display.width = columns
-
-    return Setting(lambda: display.width, set_width, width)
 
 
 def _check(units: str | None) -> None:

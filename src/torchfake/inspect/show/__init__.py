@@ -1,20 +1,20 @@
-"""Records as text, and in a terminal.
+"""Records as rows, and rows as text and in a terminal.
 
-Input: a record. Output: text, or rich renderables. Invariant: text, terminal and HTML (see
-``figures``) share the same rows and lines; they are computed only when a record is shown, and rich
-is imported only then.
+Input: a record. Output: rows; text, or rich renderables. Invariant: a record is written once, as
+rows, from which text, terminal, notebooks and pages are drawn (the last two by ``figures``); rows
+are computed only when a record is shown, and rich is imported only then.
 
 In reading order:
 
     register       imports the files below, and those of ``figures``, when a record is first shown
-    lines          lines and tables, within the width of a terminal
+    rows           what rows are, and how a new record is written as rows
+    layout         rows as lines of text, within the width of a terminal
+    terminal       such lines with the colours of a terminal, by rich
     headline       the first line about a model
-    summary_table  the rows of a summary's tree, which text, terminal and HTML share
     verdict        whether a step fits, as one line
     step_lines     the loss and the time of a step
-    text           plain text, and the lines of totals that all kinds of output share
-    diff_text      the plain text of a diff
     serving_text   a serving workload, and how much of it fits, as text
-    graph_text     a graph as a table
-    terminal       tables and colours for rich, fitted to a width
+    summary_table  the tree of a summary as rows
+    graph_text     a graph as rows
+    text           all other records as rows
 """

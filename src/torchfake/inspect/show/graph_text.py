@@ -1,50 +1,47 @@
-"""A graph of modules as a table: one line for each node, with the sources of its inputs.
+"""A graph of modules as rows: one for each node, with the sources of its inputs.
 
-Input: a DataflowGraph. Output: text. Invariant: the table has every node and every edge.
+Input: a DataflowGraph. Output: rows, text. Invariant: the rows have every node and every edge.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph, GraphEdge, GraphNode
 from torchfake.inspect.records.messages import answer_lines
-from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.tensor_specs import TensorSpec
 from torchfake.inspect.records.units import bytes_text
-from torchfake.inspect.show.lines import padded
+from torchfake.inspect.show.rows import SHAPE, Block, Column, Row, as_lines
 
-HEADER = ("node", "class", "output", "bytes", "parameters", "from")
+_COLUMNS = (
+    Column("node"),
+    Column("class", need=3, emphasis=SHAPE),
+    Column("output", need=1),
+    Column("bytes", bytes_text, need=2),
+    Column("parameters", "{:,}".format, need=5),
+    Column("from", need=4, under="from "),
+)
 
 
-@plain_text.register
-def _(found: DataflowGraph, *, depth: int | None = None) -> str:
-    rows: list[tuple[str, ...]] = [HEADER]
-    _add_rows(found, None, 0, rows, Labels(found))
-    lines = list(padded(rows, ("node", "class", "output", "bytes", "from")))
-    return "\n".join(lines + [f"{name}  {text}" for name, text in answer_lines(found.answers)])
+@shown.register
+def _(found: DataflowGraph, *, depth: int | None = None) -> list[Block]:
+    table = Block([*_rows(found, None, 0, Labels(found))], _COLUMNS)
+    return [table, as_lines(answer_lines(found.answers))] if found.answers else [table]
 
 
-def _add_rows(
-    graph: DataflowGraph,
-    parent: int | None,
-    level: int,
-    rows: list[tuple[str, ...]],
-    labels: Labels,
-) -> None:
+def _rows(graph: DataflowGraph, parent: int | None, level: int, labels: Labels) -> Iterator[Row]:
     for node in graph.children.get(parent, []):
-        size = sum(spec.num_bytes for spec in node.outputs)
-        rows.append(
-            (
-                "  " * level + labels.of(node),
-                class_text(node),
-                outputs_text(node.outputs),
-                bytes_text(size) if node.outputs else "",
-                f"{node.num_parameters:,}" if node.kind == "module" else "",
-                labels.sources(node),
-            )
+        values = (
+            class_text(node),
+            outputs_text(node.outputs),
+            sum(spec.num_bytes for spec in node.outputs) if node.outputs else None,
+            node.num_parameters if node.kind == "module" else None,
+            labels.sources(node),
         )
-        _add_rows(graph, node.number, level + 1, rows, labels)
+        yield Row(labels.of(node), values, level)
+        yield from _rows(graph, node.number, level + 1, labels)
 
 
 class Labels:
@@ -78,9 +75,9 @@ class Labels:
             return f"{node.repeat} x"
         return node.name or node.class_name
 
-    def sources(self, node: GraphNode) -> str:
+    def sources(self, node: GraphNode) -> tuple[str, ...]:
         """The nodes that a node reads from, with shapes if they differ from the nodes' outputs."""
-        return ", ".join(
+        return tuple(
             self._names[edge.source] + self._shape(edge) + (" of the previous one" * edge.to_next)
             for edge in self._into.get(node.number, [])
         )

@@ -14,12 +14,14 @@ from torchfake.inspect.records.record import (
     plain_text,
     register_on_first_use,
     renderables,
+    shown,
 )
 
-register_on_first_use(plain_text, Record, "torchfake.inspect.show.text")
+register_on_first_use(shown, Record, "torchfake.inspect.show.text")
+register_on_first_use(plain_text, Record, "torchfake.inspect.show.layout")
 register_on_first_use(renderables, Record, "torchfake.inspect.show.terminal")
 register_on_first_use(html_fragment, Record, "torchfake.inspect.figures.html")
 register_on_first_use(figure, Record, "torchfake.inspect.figures.plotly_figures")
-register_on_first_use(plain_text, DataflowGraph, "torchfake.inspect.show.graph_text")
+register_on_first_use(shown, DataflowGraph, "torchfake.inspect.show.graph_text")
 register_on_first_use(html_fragment, DataflowGraph, "torchfake.inspect.figures.graph_svg")
 register_on_first_use(drawn_as, DataflowGraph, "torchfake.inspect.figures.graph_svg")

@@ -1,61 +1,44 @@
-"""A summary as the rows of a table, which text, terminal and notebook share.
+"""A summary as the rows of a tree, in columns.
 
-Input: a Summary. Output: rows of plain strings. Invariant: there is one row for each module or
-group of identical blocks, in order; names are escaped.
+Input: a Summary. Output: blocks of rows. Invariant: there is one row for each module or group of
+identical blocks, in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from torchfake.errors import printable
 from torchfake.inspect.contents.tree import ModuleNode, Size, TensorNode
 from torchfake.inspect.records.module_names import join_name
 from torchfake.inspect.records.tensor_specs import TensorSpec
 from torchfake.inspect.records.units import bytes_text, flops_text, operations_unit
+from torchfake.inspect.show.rows import SHAPE, Block, Column, Row
 from torchfake.inspect.summary import Summary
 
-_HEADER = (
-    *("module", "output", "parameters", "% of total", "active", "bytes", "buffer bytes"),
-    *("FLOPs forward", "FLOPs backward", "tensors"),
-)
+
+def tree_blocks(summary: Summary, *, depth: int | None = None) -> list[Block]:
+    """The tree of a summary, down to `depth` levels below the root, and how to read it."""
+    maker = _RowMaker(summary)
+    rows = [*maker.rows_of(summary.tree, 0, "", depth)]
+    note = Block(note='"n x" rows total n identical blocks; the rows beneath show one of them.')
+    return [Block(rows, _columns()), *[note] * maker.has_folded]
 
 
-def header() -> tuple[str, ...]:
-    """The names of the columns; those of operations contain the unit, FLOPs or MACs."""
-    return tuple(name.replace("FLOPs", operations_unit()) for name in _HEADER)
-
-
-LEFT_ALIGNED = ("module", "output", "tensors")
-"""The columns of text; other columns are numbers, aligned on the right."""
-
-
-class Row(NamedTuple):
-    """One row of the table: a module, or several identical blocks."""
-
-    is_last: tuple[bool, ...]  # for each level, whether its module is the last of its siblings
-    label: str  # "(layers) 24 x BlenderbotEncoderLayer"
-    output: str  # "[2, 16, 64]"
-    parameters: str
-    share: str  # of the model's parameters, in percent
-    active: str  # in a mixture of experts, the parameters used for one token
-    bytes: str
-    buffer_bytes: str
-    forward: str  # FLOPs or MACs
-    backward: str  # FLOPs or MACs
-    tensors: tuple[str, ...]  # "weight [8, 4]", "bias [8]"
-    is_folded: bool  # whether the row stands for several blocks
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The columns after the label, as `header` names them."""
-        return (*self[2:10], ", ".join(self.tensors))
-
-
-def rows(summary: Summary, *, depth: int | None = None) -> list[Row]:
-    """The rows of a summary, down to `depth` levels below the root."""
-    return list(_RowMaker(summary).rows_of(summary.tree, (), "", depth))
+def _columns() -> tuple[Column, ...]:
+    """The columns; those of operations contain the unit, FLOPs or MACs."""
+    unit = operations_unit()
+    return (
+        Column("module"),
+        Column("output", need=7, under="gives ", emphasis=SHAPE),
+        Column("parameters", "{:,}".format),
+        Column("% of total", str, need=2),
+        Column("active", "{:,}".format, need=3),
+        Column("bytes", bytes_text),
+        Column("buffer bytes", bytes_text, need=6),
+        Column(f"{unit} forward", _flops_text, need=4),
+        Column(f"{unit} backward", _flops_text, need=5),
+        Column("tensors", need=8, under="", emphasis=SHAPE),
+    )
 
 
 class _RowMaker:
@@ -66,50 +49,50 @@ class _RowMaker:
         self.dtype = next(iter(summary.by_dtype), "")
         self.device = next(iter(summary.by_device), "")
         self.trainable = summary.tree.size.num_trainable > 0
+        self.has_folded = False  # whether a row stands for several blocks
 
-    def rows_of(
-        self, node: ModuleNode, is_last: tuple[bool, ...], path: str, depth: int | None
-    ) -> Iterator[Row]:
-        label, block, folded = _class_text(node), node, node.repeat > 1
+    def rows_of(self, node: ModuleNode, level: int, path: str, depth: int | None) -> Iterator[Row]:
+        label, block = _class_text(node), node
         names = [join_name(path, name) for name in node.names]
         while block.folded_block is not None:
-            block, folded = block.folded_block, True
+            block = block.folded_block
             names = [join_name(name, inner) for name in names for inner in block.names]
+        self.has_folded |= node.repeat > 1 or block is not node
         if node.name:
             label = f"({node.name}) {label}"
-        parameters, size, buffer_size = _size_cells(node.total)
-        flops = self.summary.flops_of(names)
-        yield Row(
-            is_last,
-            printable(label),
-            self._output_text(names),
-            parameters,
-            self._share_cell(node.total),
-            self._active_cell(names, node.total),
-            size,
-            buffer_size,
-            _flops_cell(flops.forward),
-            _flops_cell(flops.backward),
-            self._tensor_texts(block),
-            is_folded=folded,
-        )
+        yield Row(label, self._values(node.total, names, block), level)
         if depth == 0:
             return
         child_depth = None if depth is None else depth - 1
-        for i, child in enumerate(block.children):
-            last = i + 1 == len(block.children)
-            yield from self.rows_of(child, (*is_last, last), names[0], child_depth)
+        for child in block.children:
+            yield from self.rows_of(child, level + 1, names[0], child_depth)
 
-    def _share_cell(self, size: Size) -> str:
+    def _values(self, size: Size, names: list[str], block: ModuleNode) -> tuple[object, ...]:
+        """The cells of a row after its name, in the order of `_columns`."""
+        flops = self.summary.flops_of(names)
+        return (
+            self._output_text(names),
+            size.num_parameters or None,
+            self._share(size),
+            self._num_active(names, size),
+            size.parameter_bytes if size.num_parameters else None,
+            size.buffer_bytes if size.num_buffer_values else None,
+            flops.forward or None,
+            flops.backward or None,
+            self._tensor_texts(block),
+        )
+
+    def _share(self, size: Size) -> str:
         if not size.num_parameters:
             return ""
         percent = 100 * size.num_parameters / self.summary.tree.size.num_parameters
         return f"{percent:.1f}" if percent >= 0.05 else "<0.1"
 
-    def _active_cell(self, names: list[str], size: Size) -> str:
+    def _num_active(self, names: list[str], size: Size) -> int | None:
+        """In a mixture of experts, the parameters that are used for one token."""
         if self.summary.active is None or not size.num_parameters:
-            return ""
-        return f"{self.summary.active_of(names, size.num_parameters):,}"
+            return None
+        return self.summary.active_of(names, size.num_parameters)
 
     def _output_text(self, names: list[str]) -> str:
         found = [self.summary.outputs[name] for name in names if name in self.summary.outputs]
@@ -120,8 +103,8 @@ class _RowMaker:
 
     def _tensor_texts(self, node: ModuleNode) -> tuple[str, ...]:
         if node.shared_with is not None:
-            return (printable(f"same module as {node.shared_with}"),)
-        return tuple(printable(self._tensor_text(tensor)) for tensor in node.tensors)
+            return (f"same module as {node.shared_with}",)
+        return tuple(map(self._tensor_text, node.tensors))
 
     def _tensor_text(self, tensor: TensorNode) -> str:
         if tensor.tied_to is not None:
@@ -139,8 +122,8 @@ class _RowMaker:
         return " ".join(parts)
 
 
-def _flops_cell(count: int) -> str:
-    return flops_text(count).removesuffix(operations_unit()).strip() if count else ""
+def _flops_text(count: int) -> str:
+    return flops_text(count).removesuffix(operations_unit()).strip()
 
 
 def output_text(output: object, *, dtype: str = "", limit: int = 2) -> str:
@@ -166,23 +149,3 @@ def _class_text(node: ModuleNode) -> str:
     times = f"{node.repeat} x " if node.repeat > 1 else ""
     block = node.folded_block
     return times + (node.class_name if block is None else _class_text(block))
-
-
-def _size_cells(size: Size) -> tuple[str, str, str]:
-    return (
-        f"{size.num_parameters:,}" if size.num_parameters else "",
-        bytes_text(size.parameter_bytes) if size.num_parameters else "",
-        bytes_text(size.buffer_bytes) if size.num_buffer_values else "",
-    )
-
-
-def footnote(rows: list[Row]) -> str:
-    """The note on how to read folded rows; "" if there are none."""
-    if any(row.is_folded for row in rows):
-        return '"n x" rows total n identical blocks; the rows beneath show one of them.'
-    return ""
-
-
-def filled_columns(rows: list[Row]) -> list[int]:
-    """The indices into Row.cells of the columns that are not empty."""
-    return [i for i in range(len(_HEADER) - 1) if any(row.cells[i] for row in rows)]

@@ -1,15 +1,11 @@
-"""Records as plain text, and the lines of totals that all kinds of output share.
+"""Records as rows: what is shown of each, and in which words.
 
-Input: any record. Output: text, and lines, each a name and a text. Invariant: plain text does not
-depend on a terminal, and is ASCII except for names that are not; unprintable characters are
-escaped.
+Input: any record. Output: blocks of rows, and lines, each a name and a text. Invariant: rows are
+ASCII except for names that are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torchfake.errors import printable
 from torchfake.inspect.arithmetic.uncounted import uncounted_lines
 from torchfake.inspect.check import Checked
 from torchfake.inspect.contents.diff import Diff
@@ -21,7 +17,7 @@ from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
 from torchfake.inspect.records.messages import answer_lines
-from torchfake.inspect.records.record import plain_text
+from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.tensor_specs import to_lines
 from torchfake.inspect.records.units import (
     bytes_text,
@@ -30,19 +26,18 @@ from torchfake.inspect.records.units import (
     flops_text,
     operations_unit,
 )
-from torchfake.inspect.show.diff_text import diff_text
 from torchfake.inspect.show.headline import headline, next_lines, training_lines
-from torchfake.inspect.show.lines import padded, plain_lines
+from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines
 from torchfake.inspect.show.serving_text import served_text, serving_lines
 from torchfake.inspect.show.step_lines import loss_text, time_lines
-from torchfake.inspect.show.summary_table import LEFT_ALIGNED, footnote, header, rows
+from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import counted_text, verdict_on_several, weights_verdict
 from torchfake.inspect.steps.adapters import adapters_text
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.summary import Summary
 
 
-def totals(summary: Summary) -> list[tuple[str, str]]:
+def totals(summary: Summary) -> list[Line]:
     """The lines under a summary's table, each a name and a text."""
     size = summary.tree.size
     lines = [("parameters", _parameters_text(size))]
@@ -71,12 +66,12 @@ def totals(summary: Summary) -> list[tuple[str, str]]:
     return lines
 
 
-def summary_lines(summary: Summary) -> list[tuple[str, str]]:
+def summary_lines(summary: Summary) -> list[Line]:
     """The lines under a summary's table, and the answers to unknown values."""
     return totals(summary) + training_lines(summary) + answer_lines(summary.answers)
 
 
-def costs(inspection: Inspection) -> list[tuple[str, str]]:
+def costs(inspection: Inspection) -> list[Line]:
     """The lines about building a target, each a name and a text."""
     summary, is_run = inspection.summary, inspection.memory is not None
     lines = [] if is_run or inspection.weights is not None else training_lines(summary)
@@ -88,7 +83,7 @@ def costs(inspection: Inspection) -> list[tuple[str, str]]:
     return lines
 
 
-def quantized_lines(found: Weights | None) -> list[tuple[str, str]]:
+def quantized_lines(found: Weights | None) -> list[Line]:
     """The lines about quantized weights, each a name and a text."""
     if found is None:
         return []
@@ -101,24 +96,32 @@ def quantized_lines(found: Weights | None) -> list[tuple[str, str]]:
     return [*lines, ("  covers", share)] if is_known else lines
 
 
-@plain_text.register
-def _(found: Weights, *, depth: int | None = None) -> str:
+@shown.register
+def _(found: Weights, *, depth: int | None = None) -> list[Block]:
+    about = quantized_lines(found)
     if not found.fits:
-        return plain_lines(quantized_lines(found))
-    header = ("GPU", "memory", "weights", "headroom", "fits")
-    rows = [
-        (each.gpu, *map(compared_bytes, (each.total_bytes, found.num_bytes, each.headroom_bytes)),
-         each.verdict)
-        for each in found.fits
-    ]  # fmt: skip
-    table = "\n".join(padded([header, *rows], ("GPU", "fits")))
+        return [as_lines(about)]
     refused = [each.gpu for each in found.fits if each.is_refused]
     why = f"{', '.join(refused)}: the library's kernels do not run there"
     not_on = [("not on", why)] if refused else []
-    answer = ("fits", weights_verdict(found))
-    lines = plain_lines([answer, *not_on, *quantized_lines(found)])
+    rows = [
+        Row(each.gpu, (each.total_bytes, found.num_bytes, each.headroom_bytes, each.verdict))
+        for each in found.fits
+    ]
+    columns = (
+        Column("GPU"), *(_size_column(name) for name in ("memory", "weights", "headroom")), _FITS
+    )  # fmt: skip
     note = "The model was not run: activations, caches and optimizer states are not included."
-    return f"{lines}\n\n{table}\n\n{note}"
+    answer = as_lines([("fits", weights_verdict(found)), *not_on, *about])
+    return [answer, Block(rows, columns), Block(note=note)]
+
+
+def _size_column(name: str, need: int = 0) -> Column:
+    """A column of bytes, in two units if there is room."""
+    return Column(name, compared_bytes, bytes_text, need)
+
+
+_FITS = Column("fits", emphasis=VERDICT)
 
 
 def _parameters_text(size: Size) -> str:
@@ -153,52 +156,60 @@ def _memory_text(found: Inspection) -> str:
     return f"{increase} to build, {bytes_text(found.peak_rss_bytes)} for the whole process"
 
 
-@plain_text.register
-def _(found: Summary, *, depth: int | None = None) -> str:
-    parts = printable(headline(found)), _plain_tree(found, depth)
-    return "\n\n".join([*parts, plain_lines(summary_lines(found))])
+@shown.register
+def _(found: Summary, *, depth: int | None = None) -> list[Block]:
+    tree = tree_blocks(found, depth=found.depth if depth is None else depth)
+    return [Block(heading=headline(found)), *tree, as_lines(summary_lines(found))]
 
 
-@plain_text.register
-def _(found: Inspection, *, depth: int | None = None) -> str:
-    lines = totals(found.summary) + quantized_lines(found.weights) + costs(found)
-    parts = [printable(headline(found.summary, found.weights)), _plain_tree(found.summary, depth)]
-    parts.append(plain_lines(lines))
-    return "\n\n".join(parts if found.memory is None else [*parts, plain_text(found.memory)])
+@shown.register
+def _(found: Inspection, *, depth: int | None = None) -> list[Block]:
+    summary = found.summary
+    tree = tree_blocks(summary, depth=summary.depth if depth is None else depth)
+    below = as_lines(totals(summary) + quantized_lines(found.weights) + costs(found))
+    memory = [] if found.memory is None else shown(found.memory)
+    return [Block(heading=headline(summary, found.weights)), *tree, below, *memory]
 
 
-@plain_text.register
-def _(found: Estimate, *, depth: int | None = None) -> str:
-    return plain_lines(verdict_lines(found) + estimate_lines(found))
+@shown.register
+def _(found: Estimate, *, depth: int | None = None) -> list[Block]:
+    return [_step_block(found, verdict_lines(found))]
 
 
-@plain_text.register
-def _(found: Fits, *, depth: int | None = None) -> str:
-    table = "\n".join(padded([fits_header(found), *fits_rows(found)], FITS_LEFT_ALIGNED))
-    lines = plain_lines(verdict_lines(found) + estimate_lines(found.shown, found.shown_fit))
-    return f"{lines}\n\n{table}\n\n{reserved_note(found)}"
+@shown.register
+def _(found: Fits, *, depth: int | None = None) -> list[Block]:
+    rows = [_fit_row(fit) for fit in sorted(found, key=lambda fit: fit.total_bytes)]
+    step = _step_block(found.shown, verdict_lines(found), found.shown_fit)
+    return [step, Block(rows, _fit_columns(found)), Block(note=reserved_note(found))]
 
 
-@plain_text.register
-def _(found: Checked, *, depth: int | None = None) -> str:
-    return plain_lines(checked_lines(found))
+def _step_block(found: Estimate, verdict: list[Line], fit: Fit | None = None) -> Block:
+    """The lines about a step, with a bar for each category of memory at the peak."""
+    peak = found.peak
+    shares = {name: n / max(peak.num_bytes, 1) for name, n in peak.by_category.items()}
+    return as_lines(verdict + estimate_lines(found, fit), shares)
 
 
-@plain_text.register
-def _(found: Diff, *, depth: int | None = None) -> str:
-    return diff_text(found)
+@shown.register
+def _(found: Checked, *, depth: int | None = None) -> list[Block]:
+    return [as_lines(checked_lines(found))]
 
 
-def _plain_tree(summary: Summary, depth: int | None) -> str:
-    shown = rows(summary, depth=summary.depth if depth is None else depth)
-    table = [("  " * len(row.is_last) + row.label, *row.cells) for row in shown]
-    lines = list(padded([header(), *table], LEFT_ALIGNED))
-    if note := footnote(shown):
-        lines += ["", note]
-    return "\n".join(lines)
+@shown.register
+def _(found: Diff, *, depth: int | None = None) -> list[Block]:
+    def ascii(text: str) -> str:
+        return text.encode("ascii", "backslashreplace").decode()
+
+    both = [Row(name, tuple(map(ascii, values))) for name, *values in found.totals()]
+    blocks = [Block(heading=found.headline), Block(both)]
+    for heading, count, differing in found.sections():
+        rows = [Row(ascii(line.name), (ascii(line.text),), 1) for line in differing]
+        blocks.append(Block(rows, heading=f"{heading} ({count:,})"))
+    notes = [Row("note", (ascii(note),)) for note in found.notes]
+    return [*blocks, Block(notes, heading=f"alike ({found.num_equal:,})")]
 
 
-def verdict_lines(found: Estimate | Fits) -> list[tuple[str, str]]:
+def verdict_lines(found: Estimate | Fits) -> list[Line]:
     """The lines that say whether a step fits, and what to run next; none without a GPU."""
     if isinstance(found, Fits):
         mesh = [] if found.mesh is None else [("mesh", found.mesh)]
@@ -215,7 +226,7 @@ def verdict_lines(found: Estimate | Fits) -> list[tuple[str, str]]:
     return [] if fit is None else [("fits", verdict_on_several([fit], found))]
 
 
-def estimate_lines(estimate: Estimate, fit: Fit | None = None) -> list[tuple[str, str]]:
+def estimate_lines(estimate: Estimate, fit: Fit | None = None) -> list[Line]:
     """The lines of an estimate, each a name and a text; `fit` is the verdict, if there is one."""
     peak = estimate.peak
     where = estimate.device if estimate.gpu is None else f"{estimate.device}, {estimate.gpu.name}"
@@ -247,7 +258,7 @@ def estimate_lines(estimate: Estimate, fit: Fit | None = None) -> list[tuple[str
     return lines + answer_lines(estimate.answers)
 
 
-def _changed_lines(step: Step) -> list[tuple[str, str]]:
+def _changed_lines(step: Step) -> list[Line]:
     """The lines about quantized weights and adapters."""
     lines = []
     if step.weights is not None:
@@ -295,33 +306,20 @@ def _peak_text(estimate: Estimate) -> str:
     return text + (f", {peak.op}" if peak.op else "")
 
 
-FITS_LEFT_ALIGNED = ("GPU", "fits", "serves at most")
-
-
-def fits_header(fits: Fits) -> tuple[str, ...]:
-    """The names of the columns of a table of fits."""
+def _fit_columns(fits: Fits) -> tuple[Column, ...]:
+    """The columns of a table of fits."""
     of_rank = "" if fits.mesh is None else " of a rank"
-    varies = "" if fits[0].vary is None else f"max {fits[0].vary}{of_rank}"
+    largest = Column("" if fits[0].vary is None else f"max {fits[0].vary}{of_rank}", str)
     if fits[0].serve is not None:
-        varies = "serves at most"
-    return ("GPU", "memory", "peak", "reserved", "headroom", "fits", varies)
+        largest = Column("serves at most", need=1, under="serves at most ")
+    needed = {"memory": 2, "peak": 5, "reserved": 3, "headroom": 4}
+    sizes = (_size_column(name, need) for name, need in needed.items())
+    return (Column("GPU"), *sizes, _FITS, largest)
 
 
-def fits_rows(fits: Fits, size: Callable[[int], str] = compared_bytes) -> list[tuple[str, ...]]:
-    """The rows of a table of fits, the smallest GPU first; `size` formats bytes."""
-    return [_fits_cells(fit, size) for fit in sorted(fits, key=lambda fit: fit.total_bytes)]
-
-
-def _fits_cells(fit: Fit, size: Callable[[int], str]) -> tuple[str, ...]:
-    return (
-        fit.gpu,
-        size(fit.total_bytes),
-        size(fit.peak_bytes),
-        size(fit.peak_reserved_bytes),
-        size(fit.headroom_bytes),
-        fit.verdict,
-        largest_text(fit),
-    )
+def _fit_row(fit: Fit) -> Row:
+    sizes = fit.total_bytes, fit.peak_bytes, fit.peak_reserved_bytes, fit.headroom_bytes
+    return Row(fit.gpu, (*sizes, fit.verdict, largest_text(fit)))
 
 
 def largest_text(fit: Fit) -> str:
@@ -342,7 +340,7 @@ def reserved_note(fits: Fits) -> str:
     return f"{sizes} of each GPU is reserved for the CUDA context and as a margin."
 
 
-def checked_lines(checked: Checked) -> list[tuple[str, str]]:
+def checked_lines(checked: Checked) -> list[Line]:
     """The lines of a check, each a name and a text."""
     inputs = [(f"input {name}".rstrip(), text) for name, text in to_lines(checked.inputs)]
     outputs = [(f"output {name}".rstrip(), text) for name, text in to_lines(checked.output)]

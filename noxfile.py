@@ -52,7 +52,7 @@ are tried on: torchvision, which some import, is built for CUDA."""
 LOOKS = (
     "@jupyterlab/rendermime", "@jupyterlab/theme-light-extension",
     "@jupyterlab/theme-dark-extension", "axe-core",
-    "@codingame/monaco-vscode-notebook-service-override",
+    "@codingame/monaco-vscode-api",  # VS Code's own files
 )  # fmt: skip
 """Style sheets that surround outputs in notebooks, and a checker of accessibility."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 from typing import Any
 
@@ -76,7 +77,7 @@ def _exit_code_of(app: Any) -> int:
         name_what_is_meant(shown_error)
         with contextlib.redirect_stderr(shown):
             shown_error.show()
-        write_error(shown.getvalue())
+        write_error(re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()))  # FORCE_COLOR colours help
         return int(shown_error.exit_code)
     if code == interrupts.INTERRUPTED:
         write_error("error: interrupted\n")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "torchfake"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-MAY_PRINT = {"cli/commands.py", "cli/output.py"}
+MAY_PRINT = {"cli/commands.py", "cli/init.py", "cli/output.py"}
 MAY_HOLD_STATE = {
     "_core/modes.py",
     "inspect/memory/small_heap.py",  # how often the process's one collector was told to ignore
@@ -34,6 +34,8 @@ MAY_IMPORT = {
     "_materialize/progress.py": {"tqdm"},
     "cli/commands.py": {"typer"},
     "cli/graph.py": {"typer"},
+    "cli/help.py": {"typer"},
+    "cli/init.py": {"typer"},
     "cli/options.py": {"typer"},
     "cli/output.py": {"rich", "typer"},
     "cli/plan.py": {"typer"},

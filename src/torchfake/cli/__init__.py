@@ -8,6 +8,7 @@ Files, in reading order:
 
     interrupts  Ctrl-C, also while torch is being imported
     stdout      the output, written at the end and in one place
+    help        the text of ``--help``: options in groups
     options     the options that several commands take
     values      parsers of the text of options
     wording     errors of Python functions in the words of the command line
@@ -15,7 +16,8 @@ Files, in reading order:
     unknown_options  what an option that does not exist may mean
     output      a record on stdout, an error on one line
     suggestions commands to try where nothing fits
-    commands    inspect, fit, diff and init; the application of typer
+    commands    inspect, fit and diff; the application of typer
+    init        the command init
     graph       the command graph
     plan        the command plan
 """

@@ -1,4 +1,4 @@
-"""The commands inspect, fit, diff and init, and the typer application with all six commands.
+"""The commands inspect, fit and diff, and the typer application with all six commands.
 
 Input: arguments of the command line. Output: text on stdout, one line on stderr for an error, and
 an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument, a model that
@@ -17,6 +17,8 @@ import typer
 
 import torchfake
 from torchfake.cli.graph import graph_command
+from torchfake.cli.help import GPU, MODEL, OUTPUT, Command, Group
+from torchfake.cli.init import init_command
 from torchfake.cli.options import (
     Accumulate,
     Allocator,
@@ -48,15 +50,16 @@ from torchfake.cli.options import (
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.plan import plan_command
-from torchfake.cli.stdout import chatter_on_stderr, json_text, progress_on_stderr
+from torchfake.cli.stdout import chatter_on_stderr, progress_on_stderr
 from torchfake.cli.suggestions import with_suggestions
 from torchfake.cli.values import parse_decode, parse_gpus, parse_names
-from torchfake.errors import InputsError, printable
+from torchfake.errors import InputsError
 
 if TYPE_CHECKING:  # commands import torch when they run: their help does not need it
     from torchfake.inspect.memory.estimate import Estimate
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # errors as plain lines, not in boxes
@@ -86,16 +89,22 @@ def torchfake_command(
         context.with_resource(progress_on_stderr(context.invoked_subcommand, shows_progress))
 
 
-@app.command("inspect")
+@app.command("inspect", cls=Command)
 def inspect_command(
     target: Target,
     config: Config = None,
     dtype: Dtype = None,
     device: Annotated[
-        str, typer.Option(help="Device of the model, such as cuda:1; no GPU is needed.")
+        str,
+        typer.Option(
+            help="Device of the model, such as cuda:1; no GPU is needed.", rich_help_panel=MODEL
+        ),
     ] = "cpu",
     depth: Annotated[
-        int | None, typer.Option(min=0, help="Number of tree levels to show. [default: all]")
+        int | None,
+        typer.Option(
+            min=0, help="Number of tree levels to show. [default: all]", rich_help_panel=OUTPUT
+        ),
     ] = None,
     batch: Batch = None,
     seq: Seq = None,
@@ -176,7 +185,7 @@ def inspect_command(
         raise typer.Exit(1)  # the checkpoint cannot be read
 
 
-@app.command("fit")
+@app.command("fit", cls=Command)
 def fit_command(
     target: Target,
     config: Config = None,
@@ -198,8 +207,11 @@ def fit_command(
     profiles_file: Profiles = None,
     answer: AnswerName = None,
     vary: Annotated[
-        str, typer.Option(help="Quantity to maximise: batch, seq, users, context or none.")
-    ] = ("batch"),
+        str,
+        typer.Option(
+            help="Quantity to maximise: batch, seq, users, context or none.", rich_help_panel=GPU
+        ),
+    ] = "batch",
     allocator: Allocator = None,
     snapshot: SnapshotFile = None,
     html: Html = None,
@@ -257,7 +269,7 @@ def fit_command(
         raise typer.Exit(1)
 
 
-@app.command("diff")
+@app.command("diff", cls=Command)
 def diff_command(
     a: Annotated[
         str,
@@ -299,52 +311,6 @@ def _write_snapshot(estimate: Estimate | None, path: Path | None) -> None:
     estimate.write_snapshot(path)
 
 
-@app.command("init")
-def init_command(
-    target: Target,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="DIR", help="Output directory; created if necessary."),
-    ],
-    seed: Annotated[int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Random seed.")] = 0,
-    config: Config = None,
-    dtype: Dtype = None,
-    max_shard_size: Annotated[
-        str, typer.Option(help="Maximum size of a file, such as 200MB.")
-    ] = "5GB",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Number of CPU threads. [default: torch's]")
-    ] = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
-) -> None:
-    """Initialise a model as eager PyTorch would, to safetensors files.
-
-    The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
-    The whole model is never in memory; from_pretrained reads the result. After an interruption, the
-    same command continues after the last complete file.
-    """
-    import_answers()
-    from torchfake.inspect.records.units import bytes_text
-    from torchfake.inspect.targets.initialize import init_target
-
-    with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
-        written = init_target(
-            target,
-            out,
-            overrides=config or (),
-            dtype=dtype,
-            seed=seed,
-            max_shard_size=max_shard_size,
-            threads=threads,
-        )
-    if as_json:
-        print(json_text(written.to_dict()))
-        return
-    for name in written.files:
-        print(printable(str(out / name)))
-    print(f"{bytes_text(written.num_bytes)} in {written.seconds:.1f} s")
-
-
-app.command("graph")(graph_command)
-app.command("plan")(plan_command)
+app.command("init", cls=Command)(init_command)
+app.command("graph", cls=Command)(graph_command)
+app.command("plan", cls=Command)(plan_command)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from torchfake.cli.help import OUTPUT
 from torchfake.cli.options import (
     AnswerName,
     AsJson,
@@ -29,22 +30,34 @@ from torchfake.cli.stdout import chatter_on_stderr
 Depth = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Module levels to expand. [default: as many as give at most 40 boxes]"
+        min=1,
+        help="Module levels to expand. [default: as many as give at most 40 boxes]",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Functions = Annotated[
     str,
     typer.Option(
         help="Functions to show between modules: joining (those that join several, such as the "
-        "addition of a residual), all or none."
+        "addition of a residual), all or none.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 NoFold = Annotated[
     bool,
-    typer.Option("--no-fold", help="Show identical layers separately instead of folding them."),
+    typer.Option(
+        "--no-fold",
+        help="Show identical layers separately instead of folding them.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write it as SVG.")]
-Dot = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write it for Graphviz.")]
+Svg = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write it as SVG.", rich_help_panel=OUTPUT)
+]
+Dot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write it for Graphviz.", rich_help_panel=OUTPUT),
+]
 
 
 def graph_command(

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from torchfake._core.gpu_profiles import profiles
+from torchfake.cli.help import GPU, INPUT, MODEL, OUTPUT, SERVING, TRAINING
 
 
 def complete_gpu(prefix: str) -> list[str]:
@@ -38,12 +39,14 @@ Config = Annotated[
         metavar="KEY=VALUE",
         help="Change a config entry, or pass an argument to the callable; repeatable. VALUE is "
         "JSON or a Python literal; dots address nested entries: text_config.hidden_size=64.",
+        rich_help_panel=MODEL,
     ),
 ]
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="Floating-point dtype of the model, such as bf16 or fp16. [default: the model's]"
+        help="Floating-point dtype of the model, such as bf16 or fp16. [default: the model's]",
+        rich_help_panel=MODEL,
     ),
 ]
 Batch = Annotated[
@@ -52,9 +55,13 @@ Batch = Annotated[
         min=1,
         help="Batch size on one GPU, of each micro-batch; runs the model. [default: 1, if it is "
         "run]",
+        rich_help_panel=INPUT,
     ),
 ]
-Seq = Annotated[int | None, typer.Option(min=1, help="Sequence length in tokens; runs the model.")]
+Seq = Annotated[
+    int | None,
+    typer.Option(min=1, help="Sequence length in tokens; runs the model.", rich_help_panel=INPUT),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -63,14 +70,21 @@ Inputs = Annotated[
         help="An argument of forward, for a module of your own; repeatable; runs the model: 8,64 "
         "(in the dtype of the parameters), int64[8,64], ids=int64[8,64], or lengths=int64[8]=64, "
         "with a value. Other values are unknown.",
+        rich_help_panel=INPUT,
     ),
 ]
-Train = Annotated[bool, typer.Option("--train", help="Run a training step rather than inference.")]
+Train = Annotated[
+    bool,
+    typer.Option(
+        "--train", help="Run a training step rather than inference.", rich_help_panel=TRAINING
+    ),
+]
 OptimizerName = Annotated[
     str | None,
     typer.Option(
         help="Optimizer of the training step, a name from torch.optim, or none. [default: adamw]",
         show_default=False,
+        rich_help_panel=TRAINING,
     ),
 ]
 Accumulate = Annotated[
@@ -78,20 +92,30 @@ Accumulate = Annotated[
     typer.Option(
         min=1,
         help="Micro-batches (gradient accumulation steps) of a training step, each of --batch.",
+        rich_help_panel=TRAINING,
     ),
 ]
 KeepGradients = Annotated[
     bool,
     typer.Option(
-        "--keep-gradients", help="Zero the gradients between steps instead of freeing them."
+        "--keep-gradients",
+        help="Zero the gradients between steps instead of freeing them.",
+        rich_help_panel=TRAINING,
     ),
 ]
 Autocast = Annotated[
-    str | None, typer.Option(help="Run under torch.autocast with this dtype, such as bf16.")
+    str | None,
+    typer.Option(
+        help="Run under torch.autocast with this dtype, such as bf16.", rich_help_panel=TRAINING
+    ),
 ]
 Decode = Annotated[
     str | None,
-    typer.Option(metavar="PROMPT,NEW", help="Generate NEW tokens after a prompt of PROMPT tokens."),
+    typer.Option(
+        metavar="PROMPT,NEW",
+        help="Generate NEW tokens after a prompt of PROMPT tokens.",
+        rich_help_panel=SERVING,
+    ),
 ]
 ServeText = Annotated[
     str | None,
@@ -100,6 +124,7 @@ ServeText = Annotated[
         metavar="CONTEXT[,KEY=VALUE...]",
         help="Serve sequences of CONTEXT tokens: users=16, cache=paged, dynamic, static or "
         "quantized, cache_dtype=fp8, block_size=16, prompt=4096, prefill=2048, backend=hqq.",
+        rich_help_panel=SERVING,
     ),
 ]
 Gpu = Annotated[
@@ -108,6 +133,7 @@ Gpu = Annotated[
         metavar="NAME[,NAME...]",
         help="GPUs to check, such as h100 or a100-80gb,rtx4090; repeatable.",
         autocompletion=complete_gpu,
+        rich_help_panel=GPU,
     ),
 ]
 WeightsName = Annotated[
@@ -118,6 +144,7 @@ WeightsName = Annotated[
         help="Quantize the weights to 4 or 8 bits: nf4 or bnb-int8 (bitsandbytes), int4, int8 or "
         "fp8 (torchao); a step runs the library's layers. Without a step, and for gptq and awq, "
         "the size of the weights is shown.",
+        rich_help_panel=MODEL,
     ),
 ]
 Lora = Annotated[
@@ -128,6 +155,7 @@ Lora = Annotated[
         metavar="RANK",
         help="Train LoRA adapters of this rank (PEFT) in place of the weights; with --weights nf4, "
         "QLoRA.",
+        rich_help_panel=TRAINING,
     ),
 ]
 LoraTarget = Annotated[
@@ -135,30 +163,53 @@ LoraTarget = Annotated[
     typer.Option(
         metavar="LAYER[,LAYER...]",
         help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers]",
+        rich_help_panel=TRAINING,
     ),
 ]
 Profiles = Annotated[
     Path | None,
-    typer.Option("--profiles", metavar="FILE", help="TOML file with GPU profiles of your own."),
+    typer.Option(
+        "--profiles",
+        metavar="FILE",
+        help="TOML file with GPU profiles of your own.",
+        rich_help_panel=GPU,
+    ),
 ]
 AnswerName = Annotated[
     str | None,
-    typer.Option("--answer", help="What to assume where the model reads unknown values: typical."),
+    typer.Option(
+        "--answer",
+        help="What to assume where the model reads unknown values: typical.",
+        rich_help_panel=INPUT,
+    ),
 ]
 Units = Annotated[
     str | None,
     typer.Option(
-        help="Units of bytes: GB, GiB or both. [default: GB; both where sizes are compared]"
+        help="Units of bytes: GB, GiB or both. [default: GB; both where sizes are compared]",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Macs = Annotated[
-    bool, typer.Option("--macs", help="Show multiply-accumulates (MACs) instead of FLOPs.")
+    bool,
+    typer.Option(
+        "--macs", help="Show multiply-accumulates (MACs) instead of FLOPs.", rich_help_panel=OUTPUT
+    ),
 ]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write an HTML report.", rich_help_panel=OUTPUT),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)
+]
 ShowTraceback = Annotated[
     bool,
-    typer.Option("--traceback", help="Print the traceback on failure; show warnings and logs."),
+    typer.Option(
+        "--traceback",
+        help="Print the traceback on failure; show warnings and logs.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Allocator = Annotated[
     str | None,
@@ -166,6 +217,7 @@ Allocator = Annotated[
         metavar="OPTIONS",
         help="Options of CUDA's caching allocator, as in PYTORCH_CUDA_ALLOC_CONF: "
         "expandable_segments:True.",
+        rich_help_panel=GPU,
     ),
 ]
 SnapshotFile = Annotated[
@@ -174,6 +226,7 @@ SnapshotFile = Annotated[
         "--snapshot",
         metavar="FILE",
         help="Also write a memory snapshot of the step, for pytorch.org/memory_viz.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 ShowsProgress = Annotated[

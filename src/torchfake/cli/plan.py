@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.cli.help import GPU, INPUT, LAYOUT, OUTPUT, TRAINING
 from torchfake.cli.options import (
     Allocator,
     AnswerName,
@@ -35,12 +36,17 @@ from torchfake.cli.values import parse_gpus, parse_names
 from torchfake.errors import InputsError
 
 Gpus = Annotated[
-    int | None, typer.Option(min=1, help="Number of GPUs. [default: the size of the mesh]")
+    int | None,
+    typer.Option(
+        min=1, help="Number of GPUs. [default: the size of the mesh]", rich_help_panel=GPU
+    ),
 ]
 EachGpu = Annotated[
     str | None,
     typer.Option(
-        help=f"Type of the GPUs. [default: {DEFAULT_PROFILE}]", autocompletion=complete_gpu
+        help=f"Type of the GPUs. [default: {DEFAULT_PROFILE}]",
+        autocompletion=complete_gpu,
+        rich_help_panel=GPU,
     ),
 ]
 Mesh = Annotated[
@@ -50,27 +56,39 @@ Mesh = Annotated[
         help="Mesh axes, outermost first: dp shards parameters (FSDP2), replicate keeps copies "
         "(DDP; HSDP with dp), tp splits tensors (tensor parallelism), cp sequences (context), ep "
         "experts, pp layers (pipeline). Remaining GPUs go to dp. [default: dp for all]",
+        rich_help_panel=LAYOUT,
     ),
 ]
 GlobalBatch = Annotated[
     int | None,
-    typer.Option(min=1, help="Global batch size of a step. [default: micro-batches of 1]"),
+    typer.Option(
+        min=1,
+        help="Global batch size of a step. [default: micro-batches of 1]",
+        rich_help_panel=INPUT,
+    ),
 ]
 MicroBatch = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Batch size of one forward pass on each data-parallel rank. [default: all]"
+        min=1,
+        help="Batch size of one forward pass on each data-parallel rank. [default: all]",
+        rich_help_panel=INPUT,
     ),
 ]
 Accumulate = Annotated[
     int | None,
-    typer.Option(min=1, help="Micro-batches (gradient accumulation steps) in a step. [default: 1]"),
+    typer.Option(
+        min=1,
+        help="Micro-batches (gradient accumulation steps) in a step. [default: 1]",
+        rich_help_panel=INPUT,
+    ),
 ]
 Checkpoint = Annotated[
     str,
     typer.Option(
         help="Activation checkpointing of the blocks: none, selective or full; the number of "
-        "blocks (12); or which ones (full:0-11,selective:12-15)."
+        "blocks (12); or which ones (full:0-11,selective:12-15).",
+        rich_help_panel=TRAINING,
     ),
 ]
 Precision = Annotated[
@@ -79,10 +97,14 @@ Precision = Annotated[
         help="mixed (float32 parameters, bfloat16 computation), bf16 or fp32. [default: mixed; "
         "bf16 with --weights]",
         show_default=False,
+        rich_help_panel=TRAINING,
     ),
 ]
 OptimizerName = Annotated[
-    str, typer.Option("--optimizer", help="Optimizer, a name from torch.optim, or none.")
+    str,
+    typer.Option(
+        "--optimizer", help="Optimizer, a name from torch.optim, or none.", rich_help_panel=TRAINING
+    ),
 ]
 Zero = Annotated[
     int | None,
@@ -90,17 +112,22 @@ Zero = Annotated[
         help="ZeRO stage: 3, or 2, which keeps gathered parameters until backward; with ddp: 0, or "
         "1, which splits the optimizer state. [default: 3; with ddp 0]",
         show_default=False,
+        rich_help_panel=LAYOUT,
     ),
 ]
 Engine = Annotated[
     str,
-    typer.Option(help="Data-parallel engine: fsdp2, fsdp1 or ddp."),
+    typer.Option(help="Data-parallel engine: fsdp2, fsdp1 or ddp.", rich_help_panel=LAYOUT),
 ]
-Offload = Annotated[bool, typer.Option("--offload", help="Keep the shards in CPU memory.")]
+Offload = Annotated[
+    bool, typer.Option("--offload", help="Keep the shards in CPU memory.", rich_help_panel=LAYOUT)
+]
 SequenceParallel = Annotated[
     bool,
     typer.Option(
-        "--sequence-parallel", help="Also split the sequence along tp, where tensors are not split."
+        "--sequence-parallel",
+        help="Also split the sequence along tp, where tensors are not split.",
+        rich_help_panel=LAYOUT,
     ),
 ]
 InputsFunction = Annotated[
@@ -109,9 +136,13 @@ InputsFunction = Annotated[
         metavar="FILE:FUNCTION",
         help="Function of batch and, if given, seq that returns the arguments of forward; its code "
         "runs. Not needed for transformers models.",
+        rich_help_panel=INPUT,
     ),
 ]
-ShowsCode = Annotated[bool, typer.Option("--code", help="Print the PyTorch code of the layout.")]
+ShowsCode = Annotated[
+    bool,
+    typer.Option("--code", help="Print the PyTorch code of the layout.", rich_help_panel=OUTPUT),
+]
 
 
 ScheduleName = Annotated[
@@ -121,6 +152,7 @@ ScheduleName = Annotated[
         help="Pipeline schedule (pp in the mesh): 1f1b, gpipe, interleaved, breadth-first, "
         "zero-bubble, zbv, dualpipev. [default: 1f1b]",
         show_default=False,
+        rich_help_panel=LAYOUT,
     ),
 ]
 Searches = Annotated[
@@ -129,6 +161,7 @@ Searches = Annotated[
         "--search",
         help="Try meshes, checkpointing and micro-batches for --gpus and --batch: the fastest "
         "layout that fits, and the fewest GPUs on which one does.",
+        rich_help_panel=LAYOUT,
     ),
 ]
 

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from torchfake.errors import printable
 from torchfake.inspect.records.record import Record, html_fragment, shown
-from torchfake.inspect.show.rows import VERDICT, Block, Row, emphasized
+from torchfake.inspect.show.rows import VERDICT, Bar, Block, Row, emphasized
 
 
 def escape(text: str) -> str:
@@ -98,18 +98,28 @@ def _emphasized(text: str, emphasis: str) -> str:
 def _lines(rows: Sequence[Row]) -> Iterator[str]:
     """Names and texts; a bar stands beside its number, and all begin at the same place."""
     yield "<table>"
-    longest = max((len(row.values[-1]) for row in rows if row.bar), default=0)
+    longest = max((len(_number(row)) for row in rows if row.bar), default=0)
     for row in rows:
         indent = f' style="padding-left:{2 * row.indent}ch"' if row.indent else ""
         yield f'<tr><th scope="row"{indent}>{escape(row.name)}</th>'
         yield from (f"<td>{escape(value)}</td>" for value in row.values[:-1])
         text = _emphasized(row.values[-1], row.emphasis) if row.values else ""
         if row.bar:
-            color, width = COLORS[row.bar.kind], f"{20 * row.bar.share:.2f}em"
-            text = f'<span class="part" style="width:{longest + 1}ch">{text}</span>'
-            text += f'<span class="bar" style="width:{width};background:{color}"></span>'
+            number = _number(row)
+            text = _bar(row.bar, number, longest) + escape(row.values[-1][len(number) :])
         yield f"<td>{text}</td></tr>"
     yield "</table>"
+
+
+def _number(row: Row) -> str:
+    """The number of a row with a bar, without what is said of another moment."""
+    return str(row.values[-1]).partition(",")[0]
+
+
+def _bar(bar: Bar, number: str, longest: int) -> str:
+    width, color = f"{20 * bar.share:.2f}em", COLORS[bar.kind]
+    text = f'<span class="part" style="width:{longest + 1}ch">{escape(number)}</span>'
+    return f'{text}<span class="bar" style="width:{width};background:{color}"></span>'
 
 
 def _table(block: Block) -> Iterator[str]:

@@ -1,0 +1,70 @@
+"""The command ``torchfake init``.
+
+Input: arguments of the command line. Output: safetensors files, their names on stdout. Invariant:
+the files are those of ``init_target``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchfake.cli.help import OUTPUT
+from torchfake.cli.options import AsJson, Config, Dtype, ShowTraceback, Target
+from torchfake.cli.output import errors_on_one_line, import_answers
+from torchfake.cli.stdout import chatter_on_stderr, json_text
+from torchfake.errors import printable
+
+
+def init_command(
+    target: Target,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Output directory; created if necessary.",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+    seed: Annotated[int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Random seed.")] = 0,
+    config: Config = None,
+    dtype: Dtype = None,
+    max_shard_size: Annotated[
+        str, typer.Option(help="Maximum size of a file, such as 200MB.", rich_help_panel=OUTPUT)
+    ] = "5GB",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of CPU threads. [default: torch's]")
+    ] = None,
+    as_json: AsJson = False,
+    show_traceback: ShowTraceback = False,
+) -> None:
+    """Initialise a model as eager PyTorch would, to safetensors files.
+
+    The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
+    The whole model is never in memory; from_pretrained reads the result. After an interruption, the
+    same command continues after the last complete file.
+    """
+    import_answers()
+    from torchfake.inspect.records.units import bytes_text
+    from torchfake.inspect.targets.initialize import init_target
+
+    with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
+        written = init_target(
+            target,
+            out,
+            overrides=config or (),
+            dtype=dtype,
+            seed=seed,
+            max_shard_size=max_shard_size,
+            threads=threads,
+        )
+    if as_json:
+        print(json_text(written.to_dict()))
+        return
+    for name in written.files:
+        print(printable(str(out / name)))
+    print(f"{bytes_text(written.num_bytes)} in {written.seconds:.1f} s")

@@ -1,0 +1,143 @@
+"""Outputs of notebooks, in the style sheets of JupyterLab and VS Code, light and dark.
+
+Colab's style sheets are in no registry. ``LOOKS_SHOTS`` names a folder for pictures of the pages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.inspect.compared_models import stack
+from tests.inspect.small_models import model_and_inputs
+from tests.looks.conftest import package
+from tests.looks.frames import PROGRAMS, THEMES, framed
+from torchfake import check, diff, estimate, fit, summary
+from torchfake.inspect import weights
+
+WIDTH = 1000
+
+
+@cache
+def record(name: str) -> Any:
+    model, inputs = model_and_inputs("llama")
+    make: dict[str, Callable[[], Any]] = {
+        "summary": lambda: summary(model, inputs),
+        "estimate": lambda: estimate(model, inputs, optimizer="adamw", gpu="h100-80gb"),
+        "fits": lambda: fit(record("estimate"), "h100-80gb", "t4-16gb", vary=None),
+        "checked": lambda: check(nn.Linear(3, 4), torch.ones(2, 3)),
+        "diff": lambda: diff(stack(), stack(16, 5, bias=False)),
+        "weights": lambda: weights(model, "nf4", "h100-80gb", "t4-16gb"),
+    }
+    return make[name]()
+
+
+RECORDS = ("summary", "estimate", "fits", "checked", "diff", "weights")
+
+
+@pytest.fixture(params=[f"{program} {theme}" for program in PROGRAMS for theme in THEMES])
+def seen(request: pytest.FixtureRequest, browser: Any) -> Any:
+    """A function that opens a page with the output of a record."""
+    program, theme = request.param.split()
+    page = browser.new_page(viewport={"width": WIDTH, "height": 700}, color_scheme=theme)
+
+    def seen(name: str) -> Any:
+        page.set_content(framed(record(name)._repr_html_(), program, theme))
+        if shots := os.environ.get("LOOKS_SHOTS"):
+            Path(shots).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=f"{shots}/{name}-{program}-{theme}.png", full_page=True)
+        return page
+
+    yield seen
+    page.close()
+
+
+BOXES = """(selector) => [...document.querySelectorAll(selector)].map((element) => {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  const text = range.getBoundingClientRect(), box = element.getBoundingClientRect();
+  return {text: element.textContent, left: text.left, right: text.right, box_left: box.left,
+    box_right: box.right, top: box.top, bottom: box.bottom};
+})"""
+"""Where elements are, and the texts in them."""
+
+
+def boxes(page: Any, selector: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = page.evaluate(BOXES, selector)
+    return found
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_texts_begin_at_the_left(seen: Any, name: str) -> None:
+    for found in boxes(seen(name), ".tf td:not(.num), .tf tbody th"):
+        indent = 40 if found["text"] else 0
+        assert found["left"] - found["box_left"] <= indent
+
+
+def test_numbers_end_at_the_right_of_their_column(seen: Any) -> None:
+    page = seen("fits")
+    for column in (2, 3, 4, 5):
+        cells = boxes(page, f".tf .grid tr > :nth-child({column})")
+        assert len(cells) == 3
+        assert max(c["right"] for c in cells) - min(c["right"] for c in cells) < 1
+
+
+def test_parts_are_indented(seen: Any) -> None:
+    names = {found["text"]: found["left"] for found in boxes(seen("estimate"), ".tf th")}
+    assert names["parameters"] - names["peak"] >= 8
+
+
+def test_a_bar_begins_beside_its_number(seen: Any) -> None:
+    page = seen("estimate")
+    numbers, bars = boxes(page, ".tf .part"), boxes(page, ".tf .bar")
+    assert len(numbers) == len(bars) >= 5
+    assert len({bar["box_left"] for bar in bars}) == 1
+    for number, bar in zip(numbers, bars, strict=True):
+        assert 0 < bar["box_left"] - number["right"] < 80
+        assert number["top"] <= bar["bottom"]
+        assert bar["top"] <= number["bottom"]
+
+
+def test_a_line_is_beside_its_name(seen: Any) -> None:
+    page = seen("estimate")
+    for name, text in zip(boxes(page, ".tf th"), boxes(page, ".tf td"), strict=True):
+        assert abs(name["top"] - text["top"]) < 1
+    widest = max(found["right"] for found in boxes(page, ".tf th"))
+    assert 0 < text["left"] - widest < 40
+
+
+def test_columns_of_a_tree_stand_under_their_header(seen: Any) -> None:
+    page = seen("summary")
+    header = page.locator(".tf .row").first.locator("> span").count()
+    for column in range(2, header + 1):
+        cells = boxes(page, f".tf .row > :nth-child({column})")
+        shown = [cell for cell in cells if cell["bottom"] > cell["top"]]
+        assert len({round(cell["box_left"]) for cell in shown}) == 1
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_nothing_makes_the_notebook_wider(seen: Any, name: str) -> None:
+    page = seen(name)
+    page.set_viewport_size({"width": 500, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 500
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_axe_finds_nothing_serious(seen: Any, name: str) -> None:
+    """Contrast, headers of tables, roles."""
+    page = seen(name)
+    page.evaluate((package("axe-core") / "axe.min.js").read_text())
+    found = page.evaluate("axe.run('.tf')")
+    serious = [
+        (each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert serious == []

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from tests.inspect.compared_models import stack
 from tests.inspect.small_models import model_and_inputs
 from tests.looks.conftest import package
 from tests.looks.frames import PROGRAMS, THEMES, framed
 from torchfake import check, diff, estimate, fit, summary
+from torchfake.distributed import plan
 from torchfake.inspect import weights
 
 WIDTH = 1000
@@ -34,12 +36,24 @@ def record(name: str) -> Any:
         "fits": lambda: fit(record("estimate"), "h100-80gb", "t4-16gb", vary=None),
         "checked": lambda: check(nn.Linear(3, 4), torch.ones(2, 3)),
         "diff": lambda: diff(stack(), stack(16, 5, bias=False)),
+        "plan": sharded,
         "weights": lambda: weights(model, "nf4", "h100-80gb", "t4-16gb"),
     }
     return make[name]()
 
 
-RECORDS = ("summary", "estimate", "fits", "checked", "diff", "weights")
+RECORDS = ("summary", "estimate", "fits", "checked", "diff", "plan", "weights")
+
+
+def sharded() -> Any:
+    return plan(
+        lambda: nn.Linear(64, 64),
+        mesh_shape=4,
+        mesh_dim_names=("dp",),
+        parallelize=lambda module, mesh: fully_shard(module, mesh=mesh),
+        inputs=lambda: torch.empty(1, 64),
+        gpu="h100-80gb",
+    )
 
 
 @pytest.fixture(params=[f"{program} {theme}" for program in PROGRAMS for theme in THEMES])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html
+import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from tests.inspect.small_models import MODELS, model_and_inputs
-from torchfake.inspect import summary
+from torchfake.inspect import check, diff, summary, weights
+from torchfake.inspect.records.record import Record, shown
+from torchfake.inspect.show.rows import Block, as_lines
 from torchfake.inspect.show.summary_table import tree_blocks
 
 
@@ -55,3 +59,50 @@ def test_html_escapes() -> None:
     shown = summary(Odd())._repr_html_()
     assert "<script>" not in shown
     assert html.escape(Odd.__name__) in shown
+
+
+def test_every_cell_of_a_table_has_headers() -> None:
+    module = nn.Linear(64, 64)
+    found = weights(module, "nf4", "h100-80gb")._repr_html_()
+    assert found.count('<th scope="col"') == 5
+    assert '<th scope="row">h100-80gb</th>' in found
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        diff(nn.Linear(2, 3), nn.Linear(2, 4)),
+        weights(nn.Linear(64, 64), "nf4", "h100-80gb"),
+        check(nn.Linear(2, 3), torch.ones(1, 2)),
+    ],
+    ids=lambda found: type(found).__name__,
+)
+def test_records_are_tables(found: Record) -> None:
+    shown = found._repr_html_()
+    assert "<table" in shown
+    assert "<pre" not in shown
+
+
+def test_code_is_escaped_and_can_be_reached_by_keys() -> None:
+    class Code(Record):
+        pass
+
+    shown.register(Code)(lambda found, *, depth=None: [Block(code="a < b")])
+    assert '<pre tabindex="0">a &lt; b</pre>' in Code()._repr_html_()
+
+
+def test_the_verdict_is_coloured() -> None:
+    found = weights(nn.Linear(64, 64), "nf4", "h100-80gb")._repr_html_()
+    assert '<td><span class="yes">yes</span></td>' in found
+    assert '<td><span class="yes">yes</span> for the weights alone' in found
+
+
+def test_what_was_held_at_another_moment_stands_behind_the_bar() -> None:
+    class Held(Record):
+        pass
+
+    line = "  buffers", "8 B, at another moment 9 B"
+    shown.register(Held)(lambda found, *, depth=None: [as_lines([line], {"buffers": 1.0})])
+    assert re.search(
+        r">8 B</span><span class=\"bar\"[^>]*></span>, at another", Held()._repr_html_()
+    )

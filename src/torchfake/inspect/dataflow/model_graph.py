@@ -158,10 +158,10 @@ def graph_of(
 
     >>> graph_of(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.ones(2, 3))
     node    class   output         bytes  parameters  from
-    input           float32[2, 3]  24 B
-    0       Linear  float32[2, 4]  32 B           16  input
-    1       ReLU    float32[2, 4]  32 B            0  0
-    output          float32[2, 4]  32 B               1
+    input           float32[2, 3]   24 B
+    0       Linear  float32[2, 4]   32 B          16  input
+    1       ReLU    float32[2, 4]   32 B           0  0
+    output          float32[2, 4]   32 B              1
     """
     check_module(module)
     check_flag(fold, "fold")

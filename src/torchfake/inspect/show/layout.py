@@ -57,7 +57,8 @@ def _lines(block: Block, width: int | None) -> Iterator[Parts]:
     ]
     widths = [max(map(_width, cells)) for cells in zip_longest(*heads, fillvalue="")]
     for row, head in zip(block.rows, heads, strict=True):
-        left = "".join(f"{_padded(cell, size)}  " for cell, size in zip(head, widths, strict=False))
+        cells = zip(head, widths, strict=False)
+        left = "".join(cell + " " * (size - _width(cell) + 2) for cell, size in cells)
         text = printable(row.values[-1]) if row.values else ""
         first, *others = _wrapped(text, width, _width(left))
         yield [(left, "strong"), *emphasized(first, row.emphasis)]
@@ -79,37 +80,33 @@ class _Table:
 
     def lines(self) -> Iterator[Parts]:
         """The lines: a header, the rows, and what had to be left out."""
-        width = self.width
-        while width is not None and self._least_width() > width and self._narrow():
+        while self.width is not None and self._least_width() > self.width and self._narrow():
             pass
-        others, texts = self.shown[1:], {i: self._texts(i) for i in self.shown[1:]}
-        widths = {i: max(map(_width, texts[i])) for i in others}
-        room = None if width is None else width - sum(size + 2 for size in widths.values())
+        columns, texts = self.block.columns, {i: self._texts(i) for i in self.shown[1:]}
+        sizes = {i: max(map(_width, cells)) for i, cells in texts.items()}
+        room = None if self.width is None else self.width - sum(n + 2 for n in sizes.values())
         names = [self._name(number, room) for number in range(len(self.block.rows))]
-        sizes = [_width_of(first) for first, _ in names]
-        header = self.block.columns[0].name
-        own = max([len(header), *(size for size in sizes if room is None or size <= room)])
+        own = [_width_of(first) for first, _ in names]
+        size = max([len(columns[0].name), *(n for n in own if room is None or n <= room)])
 
-        def padded(i: int, cell: str) -> str:
-            is_left = self.block.columns[i].is_left
-            return "  " + _padded(cell, widths[i], is_left=is_left)
+        def beside(first: Parts, line: int) -> Parts:
+            parts = [*first, (" " * (size - _width_of(first)), "")]
+            for i, cells in texts.items():
+                gap = " " * (sizes[i] - _width(cells[line]))
+                before, after = ("  ", gap) if columns[i].is_left else ("  " + gap, "")
+                emphasis = columns[i].emphasis if line else "strong"
+                parts += [(before, ""), *emphasized(cells[line], emphasis), (after, "")]
+            return parts
 
-        head = "".join(padded(i, self.block.columns[i].name) for i in others)
-        yield [(header.ljust(own) + head, "strong")]
-        for number, (first, below) in enumerate(names):
-            if sizes[number] > own:
-                yield first
-                first = []
-            line = [*first, (" " * (own - _width_of(first)), "")]
-            for i in others:
-                cell = padded(i, texts[i][number + 1])
-                left = cell[: len(cell) - len(cell.lstrip())]
-                line += [(left, ""), *emphasized(cell.lstrip(), self.block.columns[i].emphasis)]
-            yield line
+        yield beside([(columns[0].name, "strong")], 0)
+        for line, (first, below) in enumerate(names, 1):
+            is_too_long = own[line - 1] > size
+            yield from [first] * is_too_long
+            yield beside([] if is_too_long else first, line)
             yield from below
         if self.left_out:
-            note = f"left out at {width} columns: {', '.join(self.left_out)}"
-            yield from ([(text, "dim")] for text in _wrapped(note, width))
+            note = f"left out at {self.width} columns: {', '.join(self.left_out)}"
+            yield from ([(text, "dim")] for text in _wrapped(note, self.width))
 
     def _texts(self, i: int) -> list[str]:
         """The cells of a column, its header first."""
@@ -198,11 +195,6 @@ def _wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
     room = max(width - indent - 2 * is_command, _LEAST)
     parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
     return [*(part + " \\" * is_command for part in parts[:-1]), *parts[-1:]]
-
-
-def _padded(cell: str, width: int, *, is_left: bool = True) -> str:
-    space = " " * (width - _width(cell))
-    return cell + space if is_left else space + cell
 
 
 def _width(text: str) -> int:

@@ -22,6 +22,9 @@ from torchfake.inspect.summary import Summary
 MAX_EVENTS = 1200
 """The most events shown along a timeline."""
 
+MAX_SLICES = 160
+"""The most stretches of a timeline that are described one by one."""
+
 MAX_BLOCKS = 2000
 """The most blocks of an icicle; upper levels come first."""
 
@@ -35,6 +38,7 @@ class Block(NamedTuple):
     parent: str  # the name of the parent; "" for the root
     label: str
     value: int  # drawn as the width
+    repeat: int = 1  # the number of modules that it stands for
 
 
 class Icicle(NamedTuple):
@@ -43,6 +47,14 @@ class Icicle(NamedTuple):
     title: str
     blocks: list[Block]
     text: Callable[[int], str]  # formats a value
+
+
+class Slice(NamedTuple):
+    """A stretch of a timeline, described at the event at which the most is held."""
+
+    first: int  # event
+    end: int  # event
+    text: str  # the bytes of each category, the phase and the module
 
 
 class Curve(NamedTuple):
@@ -56,6 +68,7 @@ class Curve(NamedTuple):
     peak_event: int
     peak_height: int  # bytes at the peak without workspaces, which the curve does not include
     peak_bytes: int  # bytes at the peak
+    slices: list[Slice]
 
     @property
     def peak_text(self) -> str:
@@ -84,23 +97,57 @@ def operations_icicle(summary: Summary) -> Icicle:
 
 
 def peak_icicle(estimate: Estimate) -> Icicle:
-    """An icicle of the bytes held at the peak by module."""
+    """An icicle of the bytes held at the peak by module; equal consecutive modules are one."""
     sizes: dict[str, int] = {"": 0}
     for name, own in estimate.by_module.items():
         for ancestor in name_and_ancestors(name):
             sizes[ancestor] = sizes.get(ancestor, 0) + sum(own.values())
-    names = sorted(sizes, key=lambda name: (name.count(".") + bool(name), name))[:MAX_BLOCKS]
-    root = estimate.class_name
-    blocks = [
-        Block(
-            name or root,
-            (name.rpartition(".")[0] or root) if name else "",
-            name or root,
-            sizes[name],
-        )
-        for name in names
-    ]
+    blocks = _peak_blocks(sizes, estimate.class_name)
     return Icicle("Bytes held at the peak, by module", blocks, units.bytes_text)
+
+
+def _peak_blocks(sizes: dict[str, int], root: str) -> list[Block]:
+    """The blocks of modules of these sizes by full name, level by level."""
+    children: dict[str, list[str]] = {}
+    for name in sorted(sizes, key=_in_order):
+        if name:
+            children.setdefault(name.rpartition(".")[0], []).append(name)
+
+    def shape(name: str) -> Any:
+        inside = [(child.rpartition(".")[2], shape(child)) for child in children.get(name, [])]
+        return sizes[name], inside
+
+    blocks = [Block(root, "", root, sizes[""])]
+    level = [("", root, 1)]
+    while level and len(blocks) < MAX_BLOCKS:
+        parents, level = level, []
+        for parent, block_name, count in parents:
+            for names in _equal_runs(children.get(parent, []), shape):
+                first, last = (name.rpartition(".")[2] for name in (names[0], names[-1]))
+                label = first if len(names) == 1 else f"{first}-{last}"
+                full, times = join_name(parent, label), count * len(names)
+                value = times * sizes[names[0]]
+                blocks.append(Block(full, block_name, label, value, len(names)))
+                level.append((names[0], full, times))
+    return blocks[:MAX_BLOCKS]
+
+
+def _equal_runs(names: list[str], shape: Callable[[str], Any]) -> Iterator[list[str]]:
+    """Names of modules, those of equal consecutive modules of a list together."""
+    run: list[str] = []
+    for name in names:
+        is_next = run and name.rpartition(".")[2].isdigit() and shape(name) == shape(run[-1])
+        if run and not is_next:
+            yield run
+            run = []
+        run.append(name)
+    if run:
+        yield run
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers in names by value."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
 
 
 def _blocks(tree: ModuleNode, value: Value) -> list[Block]:
@@ -118,7 +165,7 @@ def _blocks(tree: ModuleNode, value: Value) -> list[Block]:
             shown = join_name(shown_path, node.name)
             label = f"{node.repeat} x {node.class_name}" if node.repeat > 1 else node.class_name
             name = shown or tree.class_name
-            blocks.append(Block(name, parent, f"{node.name} {label}".strip(), size))
+            blocks.append(Block(name, parent, f"{node.name} {label}".strip(), size, node.repeat))
             next_level += [(child, name, names[0], shown, count) for child in node.children]
         level = next_level
     return blocks
@@ -137,7 +184,23 @@ def memory_curve(estimate: Estimate) -> Curve:
         peak.event,
         int(timeline.total[peak.event]) if len(timeline.total) else 0,
         estimate.peak_bytes,
+        list(_slices(estimate)),
     )
+
+
+def _slices(estimate: Estimate) -> Iterator[Slice]:
+    """Stretches of equal length, each described."""
+    timeline, lives = estimate.timeline, estimate.lives
+    total = timeline.total
+    edges = np.unique(np.linspace(0, len(total), MAX_SLICES + 1).astype(np.int64)).tolist()
+    for first, end in itertools.pairwise(edges):
+        event = first + int(total[first:end].argmax())
+        row = max(int(np.searchsorted(lives.allocated_at, event, side="right")) - 1, 0)
+        where = [PHASES[timeline.phase[event]], lives.module[row]]
+        held = zip(timeline.categories, timeline.num_bytes[event].tolist(), strict=True)
+        lines = [f"{name} {units.bytes_text(n)}" for name, n in held if n]
+        head = f"{', '.join(filter(None, where))}: {units.bytes_text(int(total[event]))}"
+        yield Slice(first, end, "\n".join([head, *lines]))
 
 
 def _shown_events(total: Array, peak: int) -> Array:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph, GraphEdge, GraphNode
 from torchfake.inspect.figures.layers import Box, Layout, Point, Wire, layout
+from torchfake.inspect.figures.svg import text_width
 from torchfake.inspect.records.units import bytes_text, count_text
 from torchfake.inspect.show.graph_text import Labels, class_text, notes, outputs_text
 
@@ -43,6 +44,7 @@ class Line(NamedTuple):
     points: list[Point]
     edges: list[GraphEdge]
     is_end: bool  # whether the line ends at a box, not at a frame
+    frame: int | None  # the number of the frame that it is in
 
 
 class Drawing(NamedTuple):
@@ -68,14 +70,6 @@ def drawing_of(graph: DataflowGraph) -> Drawing:
     """Lay out a graph."""
     inside = _Frames(graph).inside(None)
     return Drawing(inside.boxes, inside.lines, inside.width, inside.height)
-
-
-def text_width(text: str, size: float = 12.0) -> float:
-    """The approximate width of a text in a common sans serif font, in pixels."""
-    narrow = sum(c in "iljtfr.,:;[]()|' 1" for c in text)
-    wide = sum(c.isupper() or c in "mw@%+" for c in text)
-    units = 0.38 * narrow + 0.78 * wide + 0.62 * (len(text) - narrow - wide)
-    return units * size
 
 
 class _Frames:
@@ -141,7 +135,7 @@ class _Frames:
                 found.lines.extend(_moved(line, x, y) for line in inner[node.number].lines)
         for route, ((_, b, _s), edges) in zip(laid.routes, wires.items(), strict=True):
             is_end = isinstance(b, int) and b not in inner
-            found.lines.append(Line(route, edges, is_end))
+            found.lines.append(Line(route, edges, is_end, frame))
         found.ports.update({end: laid.corners[place[end]][0] for end in (*entries, *exits)})
         return self._framed(frame, found, laid, len(wires))
 

@@ -1,7 +1,9 @@
 """A graph of modules as SVG, for files, notebooks and pages.
 
 Input: a DataflowGraph. Output: an ``svg`` element, HTML. Invariant: text is escaped; no external
-script, font or style is needed; the figure is legible on light and dark backgrounds.
+script, font or style is needed; the figure is legible on light and dark backgrounds. The script of
+a page reads attributes of boxes (data-n, a number; data-p, that of the frame around it; data-name;
+data-open, of a frame) and of lines (data-p; data-e, the numbers of the ends of each edge).
 """
 
 from __future__ import annotations
@@ -71,17 +73,26 @@ def _frame(box: Placed, graph: DataflowGraph) -> str:
     css = "g" if level % 2 else "f"
     dashes = ' stroke-dasharray="5 3"' if box.node.kind == "repeat" else ""
     stack = "" if box.node.repeat == 1 else _behind(box, css)
-    return f"{stack}<g>{_rect(box, css, 6, dashes)}{_texts(box, 10)}{_tooltip(box.node)}</g>"
+    body = f"{stack}{_rect(box, css, 6, dashes)}{_texts(box, 10)}{_tooltip(box.node)}"
+    return f"<g{_data(box.node)}>{body}</g>"
 
 
 def _box(box: Placed) -> Iterator[str]:
     kind = box.node.kind
     css = {"function": "o", "input": "p", "output": "p"}.get(kind, "b")
+    yield f"<g{_data(box.node)}>"
     if box.node.repeat > 1:
         yield _behind(box, css)
-    yield f"<g>{_rect(box, css, 10 if css != 'b' else 4, '')}"
+    yield _rect(box, css, 10 if css != "b" else 4, "")
     yield _texts(box, None, is_small=kind == "function")
     yield f"{_tooltip(box.node)}</g>"
+
+
+def _data(node: GraphNode) -> str:
+    around = "" if node.parent is None else f' data-p="{node.parent}"'
+    opened = ' data-open=""' if node.is_open else ""
+    name = f' data-name="{escape(node.name)}"{opened}'
+    return f' data-n="{node.number}"{around}{name}'
 
 
 def _behind(box: Placed, css: str) -> str:
@@ -116,7 +127,9 @@ def _tooltip(node: GraphNode) -> str:
 def _line(line: Line) -> Iterator[str]:
     titles = dict.fromkeys(edge_text(edge) for edge in line.edges)
     path = _path(line.points)
-    yield f'<g><path d="{path}"/>'
+    ends = " ".join(dict.fromkeys(f"{edge.source}-{edge.target}" for edge in line.edges))
+    around = "" if line.frame is None else f' data-p="{line.frame}"'
+    yield f'<g{around} data-e="{ends}"><path d="{path}"/>'
     if line.is_end:
         x, y = line.points[-1]
         yield f'<path class="e" d="M{_n(x - 3.5)} {_n(y - 6)}h7l-3.5 6z"/>'

@@ -1,19 +1,20 @@
 """Records as one HTML page: the answer and key figures first, then figures and tables.
 
 Input: Summaries, Estimates, Fits, Inspections and plans. Output: the text of an HTML file.
-Invariant: the page is self-contained, and readable without its script, which filters and expands
-the tree; text is escaped.
+Invariant: the page is self-contained, and readable without its script, which filters the tree and
+folds the graph; text is escaped; what is said in the first lines is not said again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph
 from torchfake.inspect.figures import drawing
 from torchfake.inspect.figures.html import escape
-from torchfake.inspect.figures.page_style import SCRIPT, STYLE
+from torchfake.inspect.figures.plan_sections import code_section, plan_sections
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
@@ -33,7 +34,9 @@ _PAGE = """<!DOCTYPE html>
 <header><h1>{title}</h1>
 {verdict}
 <div class="cards">{cards}</div></header>
+<main>
 {sections}
+</main>
 <script>{script}</script></body></html>
 """
 
@@ -47,12 +50,16 @@ def html_page(records: list[Any]) -> str:
     )
     return _PAGE.format(
         title=escape(_title(records)),
-        style=STYLE,
+        style=_file("page.css"),
         verdict="".join(map(_paragraph, _verdicts(records))),
         cards="".join(_card(name, value) for name, value in _cards(records).items()),
         sections=sections,
-        script=SCRIPT,
+        script=_file("page.js"),
     )
+
+
+def _file(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def _parts(records: list[Any]) -> Iterator[Any]:
@@ -78,26 +85,44 @@ def _title(records: list[Any]) -> str:
 
 
 def _verdicts(records: list[Any]) -> Iterator[tuple[str, str]]:
-    """The first sentences of the page, each after its verdict: "yes", "tight", "no" or ""."""
+    """The first sentences of the page, each after its class: ``verdict yes``, or ""."""
     for part in _parts(records):
         if isinstance(part, Summary):
             yield "", headline(part)
-        elif isinstance(part, (Estimate, Fits)):
-            for _, sentence in text.verdict_lines(part)[:1]:
-                yield _verdict_of(part), f"Does it fit: {sentence}"
-        elif (found := getattr(part, "verdict", None)) is not None:  # a plan
-            first = plain_text(part).split("\n", 1)[0].split(None, 1)[-1]
-            yield found, f"Does it fit: {first}"
+            continue
+        line, fit = _verdict_line(part), _fit_of(part)
+        if not line or fit is None:
+            continue
+        fits: list[Fit] = list(part) if isinstance(part, Fits) else [fit]
+        best = next(v for v in ("yes", "tight", "no") if v in {fit.verdict for fit in fits})
+        yield f"verdict {best}", _verdict(fits)
+        counted = line.partition("; ")[2]
+        yield "", f"{counted[:1].upper()}{counted[1:]}."
 
 
-def _verdict_of(found: Estimate | Fits) -> str:
-    fits = found if isinstance(found, Fits) else verdict_on(found)
-    return "" if fits is None else fits.verdict
+def _verdict_line(part: Any) -> str:
+    """The line that says whether a step fits; "" if it is on no GPU."""
+    if isinstance(part, (Estimate, Fits)):
+        return next((words for _, words in text.verdict_lines(part)), "")
+    return plain_text(part).split("\n", 1)[0] if _fit_of(part) else ""
+
+
+def _verdict(fits: list[Fit]) -> str:
+    """The answer as a sentence."""
+    if len(fits) > 1:
+        names = [f"{f.gpu}{' (tight)' * (f.verdict == 'tight')}" for f in fits if f.fits]
+        listed = f": {', '.join(names)}" if names else ""
+        return f"Fits on {len(names) or 'none'} of {len(fits)} GPUs{listed}."
+    (fit,) = fits
+    words = {"yes": "Fits", "tight": "Fits, tightly,", "no": "Does not fit"}[fit.verdict]
+    reserved, usable = compared_bytes(fit.peak_reserved_bytes), compared_bytes(fit.usable_bytes)
+    spare = f"{compared_bytes(abs(fit.headroom_bytes))} {'to spare' if fit.fits else 'missing'}"
+    return f"{words} on {fit.gpu}: {reserved} reserved of {usable}, {spare}."
 
 
 def _paragraph(sentence: tuple[str, str]) -> str:
-    verdict, words = sentence
-    return f'<p class="verdict {verdict}">{escape(words)}</p>\n'
+    css, words = sentence
+    return f'<p class="{css}">{escape(words)}</p>\n' if css else f"<p>{escape(words)}</p>\n"
 
 
 def _cards(records: list[Any]) -> dict[str, str]:
@@ -123,7 +148,7 @@ def _cards_of_step(part: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(estimate, Estimate):
         return
     if step.gpu is not None:
-        yield "GPU", step.gpu.name
+        yield "GPU", step.gpu.name.removeprefix("NVIDIA ")
     yield "peak", compared_bytes(step.peak_bytes)
     if (fit := _fit_of(part)) is not None:
         yield "reserved", compared_bytes(fit.peak_reserved_bytes)
@@ -147,6 +172,9 @@ def _fit_of(part: Any) -> Fit | None:
 
 
 def _card(name: str, value: str) -> str:
+    """A number and its name; the same number in GiB is beside the name."""
+    value, _, gib = value.partition(" (")
+    name += f" ({gib}" * bool(gib)
     return f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>"
 
 
@@ -169,9 +197,11 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(record, Estimate):
         yield "Memory", html_fragment(record)
         yield from _memory_sections(record)
-    else:  # a plan: its text, and the memory of the ranks that hold the most
-        yield type(record).__name__, html_fragment(record)
-        yield from _memory_sections(record.estimate)
+    else:  # a plan, and the memory of the ranks that hold the most
+        yield from plan_sections(record)
+        yield "Plan", html_fragment(record)
+        yield from _memory_sections(getattr(record, "estimate", None) or record.highest.estimate)
+        yield from code_section(record)
 
 
 def _memory_sections(estimate: Estimate) -> Iterator[tuple[str, str]]:

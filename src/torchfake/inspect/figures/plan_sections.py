@@ -1,0 +1,166 @@
+"""The sections of a plan's page: the mesh, the memory of each rank, the step over time, the code.
+
+Input: a Plan, or a TargetPlan, whose package is above this one. Output: headings and HTML.
+Invariant: kinds of rank are drawn in the order of their first ranks; text is escaped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from torchfake.inspect.figures.html import COLORS, escape
+from torchfake.inspect.records.units import bytes_text, seconds_text
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE
+from torchfake.inspect.timing.schedule import Schedule
+
+MAX_RANKS, MAX_KINDS = 256, 12
+"""The most ranks that are drawn, and the most kinds of them."""
+
+_STEPS = 1200
+"""The parts of a step that are drawn in one colour each."""
+
+_PHASES = {"forward": "#5a93cc", "backward": "#2457a0", "optimizer": "#a463f2"}
+_AXES = ("#efb118", "#3ca951", "#ff8ab7", "#9c6b4e", "#ff725c")
+"""The colours of messages along each axis of the mesh."""
+
+
+def plan_sections(found: Any) -> Iterator[tuple[str, str]]:
+    """The sections of a plan, each a heading and HTML."""
+    plan = getattr(found, "plan", found)
+    yield "Ranks", _mesh(plan) + _memory(plan)
+    if any(schedule is not None for schedule in plan.schedules):
+        yield "Computation and communication over time", _timeline(plan)
+
+
+def code_section(found: Any) -> Iterator[tuple[str, str]]:
+    """The section with the code of a layout, if there is some."""
+    if code := getattr(found, "code", ""):
+        yield "Code of this layout", f'<pre tabindex="0"><code>{escape(code.rstrip())}</code></pre>'
+
+
+def _mesh(plan: Any) -> str:
+    """The ranks as a grid, a row for each node, each filled up to its peak."""
+    layout, limit = plan.layout, _limit(plan)
+    per_node = GPUS_PER_NODE if plan.links is None else plan.links.gpus_per_node
+    kinds = {rank: kind for kind in plan.by_ranks for rank in kind.ranks}
+    shown = range(min(layout.num_ranks, MAX_RANKS))
+    rows = []
+    for first in shown[::per_node]:
+        cells = "".join(
+            _cell(rank, layout.text_of(rank), kinds[rank].peak_bytes, limit)
+            for rank in shown[first : first + per_node]
+        )
+        rows.append(f'<tr><th scope="row">node {first // per_node}</th>{cells}</tr>')
+    left = layout.num_ranks - len(shown)
+    more = f'<p class="dim">and {left:,} more ranks in {left // per_node:,} nodes</p>' * (left > 0)
+    full = f"filled up to the peak, of {bytes_text(limit)} of memory"
+    return (
+        f"<p>{layout.num_ranks:,} ranks: {escape(layout.text)}; {full}</p>"
+        f'<div class="mesh" tabindex="0"><table>{"".join(rows)}</table></div>{more}'
+    )
+
+
+def _cell(rank: int, place: str, peak: int, limit: int) -> str:
+    share = 100 * min(peak / max(limit, 1), 1)
+    about = escape(f"rank {rank}: {place}; {bytes_text(peak)} at the peak")
+    lines = escape(place.replace(", ", "\n"))
+    return f'<td style="--share:{share:.0f}%" title="{about}"><b>{rank}</b>{lines}</td>'
+
+
+def _limit(plan: Any) -> int:
+    """The memory that a full rank would hold."""
+    return int(plan.peak_bytes if plan.fit is None else plan.fit.usable_bytes)
+
+
+def _memory(plan: Any) -> str:
+    """A bar for each kind of rank, of the categories that it holds at its peak."""
+    scale = max(_limit(plan), plan.peak_bytes, 1)
+    rows, used = [], dict[str, None]()
+    for kind in plan.by_ranks[:MAX_KINDS]:
+        held = {name: n for name, n in kind.peak.by_category.items() if n > scale / 500}
+        used |= dict.fromkeys(held)
+        parts = "".join(
+            f'<i style="width:{100 * n / scale:.2f}%;background:{COLORS[name]}" '
+            f'title="{escape(name)} {bytes_text(n)}"></i>'
+            for name, n in held.items()
+        )
+        rows.append((_ranks(kind.ranks), parts, bytes_text(kind.peak_bytes)))
+    return f"<h3>Memory at the peak of each rank</h3>{_bars(rows)}{_legend(used, COLORS)}"
+
+
+def _timeline(plan: Any) -> str:
+    """Two lanes for each kind of rank: when it computes, and when it sends or receives."""
+    pairs = zip(plan.by_ranks[:MAX_KINDS], plan.schedules, strict=False)
+    known = [(kind, schedule) for kind, schedule in pairs if schedule is not None]
+    seconds = max(schedule.seconds for _, schedule in known)
+    axes = {m.axis: None for _, s in known for c in s.commands if (m := c.message) is not None}
+    colors = dict(zip(axes, _AXES * len(axes), strict=False))
+    rows = []
+    for kind, schedule in known:
+        busy = schedule.computing_seconds / seconds
+        rows.append(
+            (_ranks(kind.ranks), _lane(schedule, seconds, {}), f"computes {100 * busy:.0f} %")
+        )
+        if colors:
+            exposed = schedule.exposed_seconds / seconds
+            rows.append(
+                ("messages", _lane(schedule, seconds, colors), f"exposed {100 * exposed:.0f} %")
+            )
+    run = (
+        "" if plan.num_run == plan.num_all else f", {plan.num_run} of {plan.num_all} micro-batches"
+    )
+    axis = f'<div class="axis"><span>0</span><span>{seconds_text(seconds)}{run}</span></div>'
+    named = _PHASES | {f"messages along {axis}": color for axis, color in colors.items()}
+    return _bars(rows, axis) + _legend(named, named)
+
+
+def _lane(schedule: Schedule, seconds: float, axes: dict[str, str]) -> str:
+    """What runs in each part of the step: kernels, or if `axes` are given, messages."""
+    lane = np.zeros(_STEPS, dtype=np.int64)
+    colors = list((axes or _PHASES).values())
+    names = list(axes or _PHASES)
+    for command, begin, end in zip(schedule.commands, schedule.begins, schedule.ends, strict=True):
+        of = command.message.axis if command.message is not None else command.place.phase
+        if (command.message is not None) == bool(axes) and of in names:
+            first = int(_STEPS * begin / seconds)
+            lane[first : max(int(_STEPS * end / seconds), first + 1)] = 1 + names.index(of)
+    edges = [0, *(np.flatnonzero(np.diff(lane)) + 1).tolist(), _STEPS]
+    paths: dict[int, str] = {}
+    for first, end in itertools.pairwise(edges):
+        number = int(lane[first])
+        paths[number] = paths.get(number, "") + f"M{first} 0h{end - first}v1H{first}z"
+    drawn = "".join(
+        f'<path d="{path}" fill="{colors[n - 1]}"><title>{escape(names[n - 1])}</title></path>'
+        for n, path in paths.items()
+        if n
+    )
+    return (
+        f'<svg viewBox="0 0 {_STEPS} 1" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
+    )
+
+
+def _bars(rows: Sequence[tuple[str, str, str]], last: str = "") -> str:
+    """Rows of a name, a bar and a number."""
+    lines = (
+        f'<span>{escape(name)}</span><div class="bars">{bar}</div><span>{escape(value)}</span>'
+        for name, bar, value in rows
+    )
+    return f'<div class="ranks">{"".join(lines)}{last}</div>'
+
+
+def _legend(names: Any, colors: dict[str, str]) -> str:
+    items = (f'<span><i style="background:{colors[n]}"></i>{escape(n)}</span>' for n in names)
+    return f'<div class="legend">{"".join(items)}</div>'
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Some ranks in order, as text."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"{len(ranks)} ranks, such as {ranks[0]}"

@@ -45,7 +45,8 @@ for (const tree of all(".tf")) {
   tree.before(tools);
 }
 
-for (const code of all("pre:has(code)")) {
+for (const code of all("pre")) {
+  code.tabIndex = 0;
   const copy = button("Copy", async () => {
     await navigator.clipboard.writeText(code.textContent);
     copy.textContent = "Copied";
@@ -235,7 +236,6 @@ class Graph {
     const isFolded = this.folded.has(node.number);
     node.texts[0].textContent = `${isFolded ? "\u25b8" : "\u25be"} ${node.title}`;
     node.g.setAttribute("aria-expanded", !isFolded);
-    node.g.setAttribute("aria-label", `${node.title} ${node.name}`);
   }
 
   bend(line, x, y) {

@@ -81,7 +81,7 @@ def _memory(plan: Any) -> str:
     scale = max(_limit(plan), plan.peak_bytes, 1)
     rows, used = [], dict[str, None]()
     for kind in plan.by_ranks[:MAX_KINDS]:
-        held = {name: n for name, n in kind.peak.by_category.items() if n > scale / 500}
+        held = {name: n for name, n in kind.peak.by_category.items() if n > kind.peak_bytes / 500}
         used |= dict.fromkeys(held)
         parts = "".join(
             f'<i style="width:{100 * n / scale:.2f}%;background:{COLORS[name]}" '

@@ -11,7 +11,10 @@ from tests.looks.conftest import package
 
 TOO_WIDE = """() => {
   const wide = document.documentElement.scrollWidth;
-  return wide > innerWidth ? [`${wide} pixels in a window of ${innerWidth}`] : [];
+  const found = wide > innerWidth ? [`${wide} pixels in a window of ${innerWidth}`] : [];
+  for (const lines of document.querySelectorAll(".tf > table:not(.grid), main > section > p"))
+    if (lines.getBoundingClientRect().right > innerWidth) found.push(lines.textContent.slice(0, 40));
+  return found;
 }"""
 
 CUT_TEXTS = """() => {
@@ -19,11 +22,9 @@ CUT_TEXTS = """() => {
   for (const text of document.querySelectorAll("svg text")) {
     if (!seen(text) || text.closest(".hidden")) continue;
     const own = text.getBoundingClientRect();
-    const block = text.parentElement.querySelector(":scope > rect");
-    const around = (block && !text.closest("svg").parentElement.closest(".legend") && block.nextSibling
-      && text.parentElement.matches("svg, [data-n]") && text.parentElement.querySelectorAll("rect").length
-      && text.parentElement.children.length < 8 && block.getBoundingClientRect().width > 30
-      ? block : text.ownerSVGElement.closest("section > svg, .graph > svg, svg")).getBoundingClientRect();
+    const block = text.parentElement.matches("svg svg, [data-n]")
+      && text.parentElement.querySelector(":scope > rect:not([y='4'])");
+    const around = (block || text.closest("section > svg, .graph > svg")).getBoundingClientRect();
     if (own.right > around.right + 1.5 || own.left < around.left - 1.5)
       found.push(`text "${text.textContent}" is cut`);
   }

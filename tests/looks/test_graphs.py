@@ -68,7 +68,8 @@ def test_boxes_stay_apart_and_in_their_frames(page: Any) -> None:
     for _ in range(2):
         found = page.evaluate("""() => {
           const seen = [...document.querySelectorAll("[data-n]:not(.hidden)")];
-          const box = (g) => [...g.querySelectorAll(":scope > rect")].at(-1).getBoundingClientRect();
+          const rects = (g) => [...g.querySelectorAll(":scope > rect")];
+          const box = (g) => rects(g).at(-1).getBoundingClientRect();
           const leaves = seen.filter((g) => g.dataset.open === undefined).map(box);
           const apart = leaves.every((a, i) => leaves.slice(i + 1).every((b) =>
             a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top));

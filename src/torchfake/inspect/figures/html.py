@@ -7,7 +7,7 @@ such as JupyterLab's, changes neither alignment nor indentation: ours is more sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape as _escape_markup
 from itertools import zip_longest
 
@@ -73,7 +73,12 @@ STYLE = """<style>
 
 @html_fragment.register
 def _(found: Record) -> str:
-    return f'{STYLE}<div class="tf">{"".join(map(_block, shown(found)))}</div>'
+    return blocks_html(shown(found))
+
+
+def blocks_html(blocks: Iterable[Block]) -> str:
+    """Blocks of rows as an HTML fragment."""
+    return f'{STYLE}<div class="tf">{"".join(map(_block, blocks))}</div>'
 
 
 def _block(block: Block) -> str:

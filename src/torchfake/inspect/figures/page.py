@@ -13,13 +13,13 @@ from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph
 from torchfake.inspect.figures import drawing
-from torchfake.inspect.figures.html import escape
+from torchfake.inspect.figures.html import blocks_html, escape
 from torchfake.inspect.figures.plan_sections import code_section, plan_sections
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
-from torchfake.inspect.records.record import html_fragment, plain_text
+from torchfake.inspect.records.record import html_fragment, plain_text, shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, seconds_text
 from torchfake.inspect.show import text
 from torchfake.inspect.show.headline import headline
@@ -190,18 +190,27 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
         yield "Parameters", icicle_svg(drawing.parameters_icicle(record))
         if record.flops and sum(record.flops_of([""])):
             yield "Operations", icicle_svg(drawing.operations_icicle(record))
-        yield "Modules", html_fragment(record)
+        yield "Modules", _rows(record)
     elif isinstance(record, Fits):
-        yield "Memory, and where it fits", html_fragment(record)
+        yield "Memory, and where it fits", _rows(record)
         yield from _memory_sections(record.shown)
     elif isinstance(record, Estimate):
-        yield "Memory", html_fragment(record)
+        yield "Memory", _rows(record)
         yield from _memory_sections(record)
     else:  # a plan, and the memory of the ranks that hold the most
         yield from plan_sections(record)
-        yield "Plan", html_fragment(record)
+        yield "Plan", _rows(record)
         yield from _memory_sections(getattr(record, "estimate", None) or record.highest.estimate)
         yield from code_section(record)
+
+
+def _rows(record: Any) -> str:
+    """The rows of a record without what the page says elsewhere: headline, verdict, code."""
+    blocks = (
+        block._replace(rows=[r for r in block.rows if r.name != "fits"], heading="", code="")
+        for block in shown(record)
+    )
+    return blocks_html(block for block in blocks if block.rows or block.note)
 
 
 def _memory_sections(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -53,8 +53,11 @@ LOOKS = (
     "@jupyterlab/rendermime", "@jupyterlab/theme-light-extension",
     "@jupyterlab/theme-dark-extension", "axe-core",
     "@codingame/monaco-vscode-api",  # VS Code's own files
+    "mermaid@11",
 )  # fmt: skip
-"""Style sheets that surround outputs in notebooks, and a checker of accessibility."""
+"""Style sheets that surround outputs in notebooks, a checker of accessibility, and what draws the
+diagrams of the site.
+"""
 
 
 def install(session: nox.Session, torch: str, extra: str = "test") -> None:
@@ -290,11 +293,12 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def site(session: nox.Session) -> None:
-    """The documentation as a site, in build/site: no warning, no broken link or anchor; then five
+    """The documentation as a site, in build/site: no warning, no broken link or anchor; then eight
     pages in headless Chromium, which CHROMIUM names or PATH has. ``-- --external`` also requests
     the pages of other sites that are linked to.
     """
     install(session, CHECKED_TORCH, "docs")
+    session.run("npm", "install", "--prefix", "build/looks", *LOOKS, external=True)
     session.run("python", "-m", "docs.site.build", "build/site", *session.posargs)
     session.run("python", "-m", "docs.site.browse", "build/site", "--shots", "build/shots")
 

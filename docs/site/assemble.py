@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from docs.site import reference
+from docs.site import charts, reference
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,7 +34,8 @@ SECTIONS = {
          "migrating", "ecosystem"),
     ),
     "notebooks": ("Notebooks", ("examples/*",)),
-    "names": ("Reference", ("api", "reference/torchfake", "reference/*", "limits")),
+    "names": ("Reference", ("reference/fakes", "reference/inspecting", "reference/deferred",
+                            "reference/command-line", "reference/*", "api", "limits")),
     "figures": ("Figures", ("performance",)),
     "project": ("Project", ("changelog", "contributing", "security", "design", "adding_an_op")),
 }  # fmt: skip
@@ -53,8 +54,7 @@ def assemble(folder: Path) -> None:
         if source.endswith(".ipynb"):
             path.write_text(_notebook(source, pages))
         else:
-            text = (ROOT / source).read_text().replace("```mermaid", "```text")  # GitHub draws it
-            path.write_text(relinked(text, source, pages))
+            path.write_text(relinked((ROOT / source).read_text(), source, pages))
     images = ROOT / "docs" / "images"
     if images.is_dir():
         shutil.copytree(images, folder / "images")
@@ -135,7 +135,10 @@ def _write_sections(folder: Path) -> None:
         left = [n for n in left if n not in sections[name]]
     sections["guides"] += left
     for name, pages in sections.items():
-        (folder / f"{name}.md").write_text(f"# {SECTIONS[name][0]}\n" + _contents(pages))
+        text = f"# {SECTIONS[name][0]}\n"
+        if name == "figures":
+            text = charts.figures(ROOT / "docs")
+        (folder / f"{name}.md").write_text(text + _contents(pages))
     index = folder / "index.md"
     index.write_text(index.read_text() + _contents(list(sections), ":hidden:"))
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 PAGES = (
-    "index.html", "concepts.html", "distributed/plan.html", "reference/torchfake.html",
-    "examples/will_it_fit.html",
+    "index.html", "concepts.html", "distributed/plan.html", "reference/fakes.html",
+    "reference/command-line.html", "figures.html", "design.html", "examples/will_it_fit.html",
 )  # fmt: skip
 WIDTHS, THEMES = (1280, 800, 400), ("light", "dark")
 

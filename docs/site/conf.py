@@ -1,6 +1,7 @@
 """Sphinx's settings for the site."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import torchfake
@@ -11,18 +12,30 @@ author = "the torchfake maintainers"
 copyright = "the torchfake maintainers, BSD-3-Clause"
 version = release = torchfake.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb"]
+extensions = [
+    *("sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "sphinx_copybutton"),
+    *("sphinxcontrib.mermaid", "sphinxext.opengraph"),
+]
 exclude_patterns = ["_build"]
 nb_execution_mode = "off"  # notebooks hold their outputs; tests/examples runs them
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
+myst_fence_as_directive = ["mermaid"]
+mermaid_fullscreen = False
+copybutton_prompt_text = "$ "
+ogp_site_url = "https://torchfake.github.io/torchfake/"
+ogp_social_cards = {"enable": False}
+ogp_enable_meta_description = True
 autodoc_typehints = "none"  # signatures have them; a second list would repeat them
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 add_module_names = False
 nitpicky = True
-suppress_warnings = ["ref.python"]  # attributes of several records share a name, such as dtype
+suppress_warnings = [
+    "ref.python",  # attributes of several records share a name, such as dtype
+    "ref.ref",  # docstrings that fakes have from torch name labels of its pages
+]
 nitpick_ignore_regex = [
     ("py:.*", r"(?!torchfake).*"),  # of Python, torch and others, whose pages are not at hand
 ]
@@ -30,7 +43,11 @@ nitpick_ignore_regex = [
 html_theme = "pydata_sphinx_theme"
 html_title = f"torchfake {version}"
 html_static_path = [str(assemble.FOLDER / "static")]
+if (mermaid := Path("build/looks/node_modules/mermaid/dist")).is_dir():  # else from its network
+    html_static_path.append(str(mermaid.resolve()))
+    mermaid_use_local = "mermaid.esm.min.mjs"
 html_css_files = ["site.css"]
+html_favicon = str(assemble.FOLDER / "static" / "favicon.svg")
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}
 html_theme_options = {

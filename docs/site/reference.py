@@ -13,7 +13,7 @@ import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,26 @@ MODULES = (
     "torchfake.errors",
 )  # fmt: skip
 """The public modules, in the order of the pages. A name is on the page of the first that has it."""
+
+GROUPS = {
+    "fakes": (
+        "Fakes",
+        ("fake_mode", "fake_like", "meta_like", "is_fake", "FakeTensor", "answering", "Question",
+         "Answer", "Answers", "profiles", "read_profiles", "CudaProfile"),
+    ),
+    "inspecting": (
+        "Inspecting and planning",
+        ("fit", "estimate", "summary", "check", "example_inputs", "plan", "diff", "graph_of",
+         "report", "Serve"),
+    ),
+    "deferred": (
+        "Deferred init",
+        ("deferred_init", "deferred_mode", "materialize_module", "materialize_tensor",
+         "is_deferred", "dematerialize_module", "save_materialized", "graph", "meta_init",
+         "materialize", "is_meta_init", "clear_meta_init_cache", "install_as_torchdistx"),
+    ),
+}  # fmt: skip
+"""The pages of ``torchfake``: the file of each, its title, its names, the first ones first."""
 
 
 def names_by_module() -> dict[str, list[str]]:
@@ -45,13 +65,19 @@ def _is_error(value: Any) -> bool:
 def write(folder: Path) -> None:
     """Write the pages into a new folder."""
     folder.mkdir()
-    for module, names in names_by_module().items():
-        (folder / f"{module}.rst").write_text("\n".join(_module_page(module, names)))
+    by_module = names_by_module()
+    left = set(by_module.pop("torchfake"))
+    for page, (title, names) in GROUPS.items():
+        (folder / f"{page}.rst").write_text("\n".join(_page(title, "torchfake", names)))
+        left -= set(names)
+    assert not left, f"in no group: {sorted(left)}"
+    for module, found in by_module.items():
+        (folder / f"{module}.rst").write_text("\n".join(_page(module, module, found)))
     (folder / "command-line.md").write_text("\n".join(_command_pages()))
 
 
-def _module_page(module: str, names: list[str]) -> Iterator[str]:
-    yield from (module, "=" * len(module), "", f".. currentmodule:: {module}", "")
+def _page(title: str, module: str, names: Sequence[str]) -> Iterator[str]:
+    yield from (title, "=" * len(title), "", f".. currentmodule:: {module}", "")
     found = importlib.import_module(module)
     for name in names:
         value = getattr(found, name)
@@ -91,17 +117,33 @@ def field_comments(kind: type) -> dict[str, str]:
 
 
 def _command_pages() -> Iterator[str]:
-    """The commands as their help describes them."""
-    from typer.testing import CliRunner
+    """The commands, with their options as tables, in the groups that the help has."""
+    import typer
 
     from torchfake.cli.commands import app
 
-    runner = CliRunner(env={"COLUMNS": "96", "TERMINAL_WIDTH": "96", "NO_COLOR": "1"})
+    yield from ("# Command line", "")
+    for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        usage = " ".join([name, *(p.name.upper() for p in arguments), "[OPTIONS]"])
+        help_text = inspect.cleandoc(command.help or "").replace("\f", "")
+        yield from (f"## torchfake {name}", "", help_text, "", f"`torchfake {usage}`", "")
+        groups: dict[str, list[Any]] = {"": arguments}
+        for param in command.params:
+            if param not in arguments and not getattr(param, "hidden", False):
+                groups.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(
+                    param
+                )
+        for title, params in groups.items():
+            if params:
+                yield from (f"**{title}**", "") if title else ()
+                yield from ("| | |", "|---|---|", *map(_option_row, params), "")
 
-    def shown(*arguments: str) -> str:
-        return runner.invoke(app, [*arguments, "--help"], prog_name="torchfake").output.strip()
 
-    commands = sorted(command.name for command in app.registered_commands if command.name)
-    yield from ("# Command line", "", "```text", shown(), "```", "")
-    for name in commands:
-        yield from (f"## torchfake {name}", "", "```text", shown(name), "```", "")
+def _option_row(param: Any) -> str:
+    names = ", ".join(f"`{n}`" for n in (*param.opts, *param.secondary_opts))
+    if param.param_type_name == "argument":
+        names = f"`{param.name.upper()}`"
+    value = f" `{param.metavar}`" if param.metavar and param.param_type_name != "argument" else ""
+    words = " ".join((param.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
+    return f"| {names}{value} | {words} |"

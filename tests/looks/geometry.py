@@ -13,7 +13,8 @@ TOO_WIDE = """() => {
   const wide = document.documentElement.scrollWidth;
   const found = wide > innerWidth ? [`${wide} pixels in a window of ${innerWidth}`] : [];
   for (const lines of document.querySelectorAll(".tf > table:not(.grid), main > section > p"))
-    if (lines.getBoundingClientRect().right > innerWidth) found.push(lines.textContent.slice(0, 40));
+    if (lines.getBoundingClientRect().right > innerWidth)
+      found.push(lines.textContent.slice(0, 40));
   return found;
 }"""
 

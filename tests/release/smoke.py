@@ -33,8 +33,9 @@ assert (folder / "py.typed").is_file()
 assert "site-packages" in folder.parts
 print(f"torchfake {version}, torch {torch.__version__}, Python {sys.version.split()[0]}")
 
-shown = command("inspect", "transformers:BlenderbotModel")  # the first command of README.md
-assert shown.startswith("2.70B params | 10.8 GB (10.0 GiB) fp32 | ")
+words = ["--train", "--dtype", "bf16", "--seq", "2048", "--gpu", "a100-40gb,a100-80gb"]
+shown = command("fit", "transformers:LlamaForCausalLM", *words)  # the first of README.md
+assert shown.startswith("fits               yes, on 1 of 2 GPUs: a100-80gb; ")
 print(shown.splitlines()[0])
 
 with fake_mode(fake_cuda="h100-80gb"):

@@ -1,0 +1,134 @@
+"""The figures of the page "Figures", drawn from the tables of the other pages.
+
+Input: the pages of docs/. Output: Markdown with SVG, without scripts, for light and dark pages.
+Invariant: every number is in a table; a table that is not found fails the build. Called by:
+``assemble``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+Rows = dict[str, dict[str, float]]
+"""The numbers of a chart, by row and series."""
+
+COLORS = ("#4269d0", "#efb118", "#ff725c", "#3ca951")
+LEFT, RIGHT, ROW, TOP = 210, 660, 26, 26
+
+
+def figures(docs: Path) -> str:
+    """The text of the page."""
+    return "\n".join(["# Figures", "", *_figures(docs), ""])
+
+
+def _figures(docs: Path) -> Iterator[str]:
+    fast, memory = (docs / "performance.md").read_text(), (docs / "memory.md").read_text()
+    peers = ("torchfake", "meta", "FakeTensorMode")
+    charts = (
+        ("Building a model", "seconds of CPU time", _table(fast, "Construction", peers)),
+        ("One operation", "microseconds", _table(fast, "Single operations", (*peers, "eager"))),
+        ("A forward and a backward pass", "seconds", _table(fast, "Forward and backward", peers)),
+        (
+            "Building, then materializing",
+            "seconds",
+            _table(fast, "Materialization", ("torchfake, s", "eager, s")),
+        ),
+    )
+    for title, unit, rows in charts:
+        yield from (f"## {title}", "", chart(title, rows, unit, is_log=True), "")
+    yield "How these were measured, and all other figures: [Performance](performance.md)."
+    for title, page, ratios in (
+        ("Memory, as estimated and as published", "memory.md", _ratios(memory, 4, 0)),
+        ("Throughput of training, as planned and as published", "time.md",
+         _ratios((docs / "time.md").read_text(), 3, 0)),
+    ):  # fmt: skip
+        drawn = chart(title, ratios, "estimate as a share of what was published", is_log=False)
+        yield from ("", f"## {title}", "", drawn, "", f"Each dot is a row of [a table]({page}).")
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip().replace("`", "") for cell in line.strip().strip("|").split("|")]
+
+
+def _table(text: str, heading: str, columns: tuple[str, ...]) -> Rows:
+    """The first table under a heading."""
+    section = text.split(f"\n## {heading}\n", 1)[1]
+    header, _, *lines = re.findall(r"^\|.*$", section, re.MULTILINE)
+    names = _cells(header)
+    body = section[section.index(header) :].split("\n\n", 1)[0].splitlines()[2:]
+    assert lines
+    rows = {}
+    for line in body:
+        cells = dict(zip(names, _cells(line), strict=False))
+        rows[_cells(line)[0]] = {c.partition(",")[0]: float(cells[c]) for c in columns}
+    return rows
+
+
+def _ratios(text: str, column: int, name: int) -> Rows:
+    """The ratios of the first table, by the beginning of the name."""
+    body = text[text.index("\n|") + 1 :].split("\n\n", 1)[0].splitlines()[2:]
+    rows: Rows = {}
+    for number, line in enumerate(body):
+        cells = _cells(line)
+        row = rows.setdefault(cells[name].partition(",")[0].partition(" (")[0], {})
+        row[str(number)] = float(cells[column])
+    return rows
+
+
+def chart(title: str, rows: Rows, unit: str, *, is_log: bool) -> str:
+    """Dots along an axis, a row for each name, a colour for each series."""
+    values = [value for row in rows.values() for value in row.values()]
+    series = list(dict.fromkeys(name for row in rows.values() for name in row)) if is_log else []
+    low, high = _ends(values, is_log)
+
+    def x(value: float) -> float:
+        place = math.log10(value / low) / math.log10(high / low) if is_log else 0.0
+        return LEFT + (RIGHT - LEFT) * (place if is_log else (value - low) / (high - low))
+
+    bottom = TOP + ROW * len(rows)
+    parts = [
+        f'<svg class="chart" role="img" viewBox="0 0 {RIGHT + 40} {bottom + 40}" '
+        f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>'
+    ]
+    for tick in _ticks(low, high, is_log):
+        parts.append(
+            f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 6}" y2="{bottom}"/>'
+            f'<text x="{x(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{tick:,.6g}</text>'
+        )
+    for number, (name, row) in enumerate(rows.items()):
+        y = TOP + ROW * (number + 0.5)
+        parts.append(f'<text x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{_short(name)}</text>')
+        for key, value in row.items():
+            color = COLORS[series.index(key)] if series else COLORS[0]
+            said = f"{name}: {key} {value:g}" if series else f"{name}: {value:g}"
+            parts.append(
+                f'<circle cx="{x(value):.1f}" cy="{y}" r="5" fill="{color}">'
+                f"<title>{escape(said)}</title></circle>"
+            )
+    for number, name in enumerate(series):
+        at = LEFT + 115 * number
+        parts.append(f'<circle cx="{at}" cy="9" r="5" fill="{COLORS[number]}"/>')
+        parts.append(f'<text x="{at + 10}" y="13">{escape(name)}</text>')
+    middle = (LEFT + RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{bottom + 34}" text-anchor="middle">{unit}</text></svg>')
+    return "".join(parts)
+
+
+def _short(name: str) -> str:
+    return escape(name if len(name) <= 34 else f"{name[:32]}…")
+
+
+def _ends(values: list[float], is_log: bool) -> tuple[float, float]:
+    if is_log:
+        return 10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))
+    return min(0.8, math.floor(10 * min(values)) / 10), max(1.2, math.ceil(10 * max(values)) / 10)
+
+
+def _ticks(low: float, high: float, is_log: bool) -> list[float]:
+    if is_log:
+        return [low * 10**i for i in range(round(math.log10(high / low)) + 1)]
+    return [round(low + 0.1 * i, 1) for i in range(round((high - low) / 0.1) + 1)]

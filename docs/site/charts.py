@@ -17,7 +17,7 @@ Rows = dict[str, dict[str, float]]
 """The numbers of a chart, by row and series."""
 
 COLORS = ("#4269d0", "#efb118", "#ff725c", "#3ca951")
-LEFT, RIGHT, ROW, TOP = 210, 660, 26, 26
+LEFT, RIGHT, ROW, TOP = 180, 450, 26, 26
 
 
 def figures(docs: Path) -> str:
@@ -91,7 +91,7 @@ def chart(title: str, rows: Rows, unit: str, *, is_log: bool) -> str:
 
     bottom = TOP + ROW * len(rows)
     parts = [
-        f'<svg class="chart" role="img" viewBox="0 0 {RIGHT + 40} {bottom + 40}" '
+        f'<svg class="chart" role="img" viewBox="0 0 {RIGHT + 30} {bottom + 40}" '
         f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>'
     ]
     for tick in _ticks(low, high, is_log):
@@ -110,7 +110,7 @@ def chart(title: str, rows: Rows, unit: str, *, is_log: bool) -> str:
                 f"<title>{escape(said)}</title></circle>"
             )
     for number, name in enumerate(series):
-        at = LEFT + 115 * number
+        at = 8 + 118 * number
         parts.append(f'<circle cx="{at}" cy="9" r="5" fill="{COLORS[number]}"/>')
         parts.append(f'<text x="{at + 10}" y="13">{escape(name)}</text>')
     middle = (LEFT + RIGHT) / 2
@@ -119,7 +119,7 @@ def chart(title: str, rows: Rows, unit: str, *, is_log: bool) -> str:
 
 
 def _short(name: str) -> str:
-    return escape(name if len(name) <= 34 else f"{name[:32]}…")
+    return escape(name if len(name) <= 26 else f"{name[:25]}…")
 
 
 def _ends(values: list[float], is_log: bool) -> tuple[float, float]:

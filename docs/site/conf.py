@@ -1,7 +1,6 @@
 """Sphinx's settings for the site."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import torchfake
@@ -17,11 +16,13 @@ extensions = [
     *("sphinxcontrib.mermaid", "sphinxext.opengraph"),
 ]
 exclude_patterns = ["_build"]
+smartquotes = False  # options begin with two hyphens
 nb_execution_mode = "off"  # notebooks hold their outputs; tests/examples runs them
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
 myst_fence_as_directive = ["mermaid"]
 mermaid_fullscreen = False
+mermaid_height = "auto"
 copybutton_prompt_text = "$ "
 ogp_site_url = "https://torchfake.github.io/torchfake/"
 ogp_social_cards = {"enable": False}
@@ -43,9 +44,10 @@ nitpick_ignore_regex = [
 html_theme = "pydata_sphinx_theme"
 html_title = f"torchfake {version}"
 html_static_path = [str(assemble.FOLDER / "static")]
-if (mermaid := Path("build/looks/node_modules/mermaid/dist")).is_dir():  # else from its network
-    html_static_path.append(str(mermaid.resolve()))
-    mermaid_use_local = "mermaid.esm.min.mjs"
+mermaid = assemble.ROOT / "build/looks/node_modules/mermaid/dist/mermaid.min.js"
+if mermaid.is_file():  # else pages load it from the network
+    html_static_path.append(str(mermaid))
+    mermaid_use_local = "mermaid.mjs"
 html_css_files = ["site.css"]
 html_favicon = str(assemble.FOLDER / "static" / "favicon.svg")
 html_show_sourcelink = False

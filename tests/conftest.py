@@ -58,14 +58,6 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         runtestprotocol(item, nextitem=nextitem, log=False)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of strides first. After a ``torch.cond`` that failed in eager, torch holds one
-    reference more to each tensor of a call, and sums of gradients are taken for held elsewhere:
-    docs/limits.md.
-    """
-    items.sort(key=lambda item: "tests/strides" not in item.nodeid)
-
-
 def pytest_collection_finish() -> None:
     _freeze()
 

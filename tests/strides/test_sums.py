@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch._dynamo.exc import UncapturedHigherOrderOpError
 from torch.nn import functional
 
 from tests.strides.arrangements import LAYOUTS
 from tests.strides.calls import Case
 from tests.strides.outcomes import difference
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 from torchfake._cache import cache
 from torchfake._torch.backends import CLAMP_COMPARES_IN_PLACE
 
@@ -48,7 +49,8 @@ def test_sums_of_two_uses(meet, size):
             assert difference(case) is None, (first, second, layout)
 
 
-def test_a_gradient_that_the_program_holds_is_not_added_to():
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_a_gradient_that_the_program_holds_is_not_added_to(mode):
     def strides(seed):
         x = torch.rand(2, 3, 1, 1, requires_grad=True)
         out = x + functional.pixel_shuffle(x.repeat(1, 1, 1, 1), 1)
@@ -58,9 +60,34 @@ def test_a_gradient_that_the_program_holds_is_not_added_to():
         return torch.ones(3, 2, 1, 1).transpose(0, 1).as_strided(out.shape, (1, 2, 7, 9))
 
     for seed in (held, torch.ones_like):
-        with fake_mode():
+        with mode():
             found = strides(seed)
         assert found == strides(seed)
+
+
+def of_two_products():
+    x = torch.ones(2, 1, 3, requires_grad=True)
+    product = torch.einsum("...i,...i->...", x, x)
+    (x.sum() + product.sum()).backward()
+    return x.grad.stride()
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_what_torchfake_holds_of_a_call_does_not_count(mode):
+    """Whether the call is recorded, and whether a rule has led to it: see `_cache/rules`."""
+    for _ in range(3):
+        with mode():
+            found = of_two_products()
+        assert found == of_two_products()
+
+
+def test_sums_after_a_cond_that_failed():
+    """After that, torch holds one more reference to each tensor of a call in a mode."""
+    with pytest.raises(UncapturedHigherOrderOpError):
+        torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x[0], (torch.ones(3),))
+    with fake_mode():
+        found = of_two_products()
+    assert found == of_two_products()
 
 
 def test_gradients_of_variance_and_mean_are_added_by_their_own_node():

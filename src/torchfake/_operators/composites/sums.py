@@ -10,6 +10,7 @@ makes a new sum (torch/csrc/autograd/input_buffer.cpp).
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from torchfake._core.metadata import Operand, is_dense, strides_of_result
 from torchfake._torch import dispatcher
 
 _ADD = torch.ops.aten.add.Tensor
+_LISTS = frozenset({tuple, list})
+_LISTS_AND_DICTS = _LISTS | {dict}
 
 
 def sum_may_lie_otherwise(func: Any, args: Any) -> bool:
@@ -38,7 +41,7 @@ def as_engine_adds(func: Any, args: Any, made: Any) -> Any:
     """The sum of fakes on meta tensors: `made`, or one that lies as the first gradient."""
     if not sum_may_lie_otherwise(func, args) or not dispatcher.is_called_by_engine():
         return made
-    if dispatcher.is_adding_itself() or _is_held_elsewhere(args[0]):
+    if dispatcher.is_adding_itself() or _is_held_elsewhere(args):
         return made
     return torch.empty_strided(made.shape, args[0].stride(), dtype=made.dtype, device="meta")
 
@@ -47,28 +50,45 @@ def _operand(tensor: torch.Tensor) -> Operand:
     return Operand(tuple(tensor.shape), tensor.stride())
 
 
-def _is_held_elsewhere(tensor: Any) -> bool:
-    """Whether anything but the call and the engine holds a fake or its storage.
+def _is_held_elsewhere(args: Any) -> bool:
+    """Whether anything but the call and the engine holds the first of `args` or its storage.
 
-    References are counted: those of a call are as many as those of a stand-in that is held so.
+    References are counted, less those of torchfake's own functions, which are as many as there are
+    found, whatever way has led here.
     """
-    storage = tensor._fake_storage
-    found = sys.getrefcount(tensor), sys.getrefcount(storage)
-    one = object()
-    _args, _tensors, _by_meta = (one,), [one], (None, one)  # what a call holds: see `Call`
-    of_tensor = sys.getrefcount(one) + 1  # C++'s
-    del _tensors
-    of_storage = sys.getrefcount(one)  # the fake's, and that of the table of storages
-    for value in _locals_of_own_frames():
-        of_tensor += value is tensor
-        of_storage += value is storage
+    found = sys.getrefcount(args[0]), sys.getrefcount(args[0]._fake_storage)
+    own = [id(each) for each in _held_by_own_frames(sys._getframe())]
+    alone = (object(),)
+    of_one = sys.getrefcount(alone[0])
+    of_tensor = of_one + own.count(id(args[0]))  # C++ holds it, as the tuple holds the object
+    of_storage = of_one + own.count(id(args[0]._fake_storage))  # and the fake its storage
     is_held = found[0] > of_tensor or found[1] > of_storage
-    return is_held or dispatcher.is_held_by_others(tensor)
+    return is_held or dispatcher.is_held_by_others(args[0])
 
 
-def _locals_of_own_frames() -> Iterator[Any]:
-    """The local variables of torchfake's functions that have led to this call."""
-    frame: Any = sys._getframe(2)  # above the one that counts
+def _held_by_own_frames(frame: Any) -> Iterator[Any]:
+    """What local variables of torchfake's functions that have led to `frame` refer to, and what the
+    containers among that hold: an object is given once for each reference to it.
+    """
+    seen: set[int] = set()
     while frame is not None and dispatcher.is_own_frame(frame):
-        yield from frame.f_locals.values()
+        for value in frame.f_locals.values():
+            yield value
+            yield from _held_by(value, seen)
         frame = frame.f_back
+
+
+def _held_by(value: Any, seen: set[int], kinds: frozenset[type] = _LISTS) -> Iterator[Any]:
+    """What a list holds, or an object of torchfake that keeps the arguments of one call, and what
+    such lists hold that are in it; nothing if `value` is in `seen`.
+    """
+    if "tensors" in getattr(type(value), "__slots__", ()):  # `Call`, for instance
+        kinds = _LISTS_AND_DICTS
+    elif type(value) not in kinds:
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    for each in gc.get_referents(value):
+        yield each
+        yield from _held_by(each, seen, kinds)

@@ -182,11 +182,12 @@ def _must_decompose(func: Any, traits: OpTraits, args: Args) -> bool:
     """Whether an operator has to be decomposed here, as C++ would have decomposed it.
 
     C++ decomposes composite operators before dispatching to Python, except in inference mode, for
-    inference tensors, and when another wrapper class handled the operation. Three kinds cannot be
+    inference tensors, and when another wrapper class handled the operation. Four kinds cannot be
     run whole then: ``to`` compares devices, which meta tensors do not have; some read values; some
-    return a view or a copy, and outside of inference mode only the view is an inference tensor.
+    return a view or a copy, and outside of inference mode only the view is an inference tensor; and
+    C++ refuses to write inference tensors there, which it checks for the parts.
     """
-    if traits.packet == "aten::to":
+    if traits.packet == "aten::to" or _writes_in_parts(func, traits):
         return True
     is_by_others = traits.packet in COMPOSITES_TO_DECOMPOSE
     if in_inference_mode() or not (is_by_others or traits.is_view):
@@ -196,10 +197,16 @@ def _must_decompose(func: Any, traits: OpTraits, args: Args) -> bool:
     return is_of_inference and (is_by_others or kernels.is_decomposed_in_cpp(func))
 
 
+def _writes_in_parts(func: Any, traits: OpTraits) -> bool:
+    """Whether a composite operator writes its first argument, as ``swapdims_`` does."""
+    return traits.mutated_positions == (0,) and kernels.is_decomposed_in_cpp(func)
+
+
 def decompose(owner: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Decompose an operator as C++ does, with the mode that intercepted it active again."""
     mode = owner if isinstance(owner, FakeDispatch) else None
-    with higher_order.mode_put_back(mode), dispatcher.view_bases_recorded(in_inference_mode()):
+    as_in_cpp = in_inference_mode() or _writes_in_parts(func, traits_of(func))
+    with higher_order.mode_put_back(mode), dispatcher.view_bases_recorded(as_in_cpp):
         return kernels.decompose(func, args, kwargs)
 
 

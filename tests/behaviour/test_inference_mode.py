@@ -133,3 +133,36 @@ def test_views_are_of_the_kind_of_their_base_and_copies_are_not(
     eager = described()
     with mode():
         assert [described() for _ in range(3)] == [eager] * 3
+
+
+WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "add_": lambda x: x.add_(1),
+    "swapdims_": lambda x: x.swapdims_(0, 1),
+    "fill_diagonal_": lambda x: x.fill_diagonal_(1.0),
+    "dropout_": lambda x: F.dropout(x, 0.5, True, True),
+    "dropout_ in eval": lambda x: F.dropout(x, 0.5, False, True),
+    "foreach": lambda x: torch._foreach_add_([x], 1.0),
+    "resize_as_": lambda x: x.resize_as_(torch.ones(2)),
+    "batch_norm": lambda x: F.batch_norm(torch.ones(2, 4), x[0], x[1], training=True),
+}
+
+
+def _written(write: Callable[[Tensor], Any], mode: Any) -> Any:
+    with mode:
+        with torch.inference_mode():
+            x = torch.ones(3, 4)
+            write(x.clone())  # the cache has it then
+            inside = describe(x)
+        try:
+            write(x)
+        except RuntimeError as error:
+            return inside, str(error)
+        return inside, describe(x)
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_outside_of_the_mode_are_refused_where_eager_refuses_them(
+    name: str, mode: Any
+) -> None:
+    assert _written(WRITES[name], mode()) == _written(WRITES[name], nullcontext())

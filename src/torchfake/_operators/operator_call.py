@@ -111,10 +111,19 @@ def mutated_tensors(call: Call) -> list[torch.Tensor]:
 def increment_versions(call: Call) -> None:
     """Increment the versions of the tensors that a foreach operator writes: autograd leaves this to
     the kernels of foreach operators.
+
+    Raises:
+        RuntimeError: outside of inference mode, if one is an inference tensor.
     """
     for tensor in mutated_tensors(call):
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
+        elif not torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed.You can "
+                "make a clone to get a normal tensor before doing inplace update.See "
+                "https://github.com/pytorch/rfcs/pull/17 for more details."
+            )
 
 
 def device_of(tensor: torch.Tensor) -> torch.device | None:

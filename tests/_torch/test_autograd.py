@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from torchfake._torch import autograd
 
@@ -215,6 +216,21 @@ def test_saved_by_running_node() -> None:
     hook.remove()
     assert saved[0] is leaf
     assert saved[1].grad_fn is product.grad_fn
+
+
+def test_a_checkpoint_hands_out_what_is_saved_once() -> None:
+    found = []
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        result = x.prod()
+        result.grad_fn.register_hook(
+            lambda *_: found.append(autograd.saved_by_running_node("self", "result"))
+        )
+        return result.sin()
+
+    leaf = torch.ones(2, requires_grad=True)
+    checkpoint(product, leaf, use_reentrant=False).backward()
+    assert found == [[]]
 
 
 def test_what_the_running_node_has_saved_while_it_computes() -> None:

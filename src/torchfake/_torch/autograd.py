@@ -330,18 +330,22 @@ def running_sequence_number() -> int | None:
 
 
 def saved_by_running_node(*names: str) -> list[torch.Tensor]:
-    """The tensors saved by the node that a backward pass runs; for use in a hook of that node."""
+    """The tensors saved by the node that a backward pass runs; for use in a hook of that node.
+    Empty under a checkpoint, which hands out each tensor once, to the node.
+    """
     node: Any = torch._C._current_autograd_node()
-    return [getattr(node, f"_saved_{name}") for name in names]
+    try:
+        return [getattr(node, f"_saved_{name}") for name in names]
+    except CheckpointError:
+        return []
 
 
 def saved_by_running_node_of(name: str, *names: str) -> list[torch.Tensor]:
     """The tensors saved by the running node while the node computes; empty if the node has another
-    name. Also empty under a checkpoint, which hands out each tensor once, to the node.
+    name, and under a checkpoint.
     """
     node: Any = torch._C._current_autograd_node()
-    if node is None or node.name() != name:
-        return []
+    return [] if node is None or node.name() != name else saved_by_running_node(*names)
     try:
         return saved_by_running_node(*names)
     except CheckpointError:

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from torchfake import deferred_mode, fake_mode, is_fake, materialize_tensor
 
@@ -62,6 +63,29 @@ def solve(dtype: Any, left: bool) -> Gradients:
     return result.detach(), *torch.autograd.grad(result, (matrix, right), torch.randn_like(result))
 
 
+def of_one_element(
+    function: Callable[[Tensor], Tensor], shape: tuple[int, ...], zeros: int
+) -> Gradients:
+    """Along a dim of length one the gradient of subclasses is the incoming one, here expanded."""
+    leaf = drawn(*shape, zeros=zeros)
+    function(leaf).sum().backward()
+    assert leaf.grad is not None
+    return (leaf.grad,)
+
+
+def under_checkpoint(function: Callable[[Tensor], Tensor], use_reentrant: bool) -> Gradients:
+    leaf = drawn(3, 1)
+    checkpoint(lambda x: function(2 * x).sin(), leaf, use_reentrant=use_reentrant).sum().backward()
+    assert leaf.grad is not None
+    return (leaf.grad,)
+
+
+ALONG_LAST: dict[str, Callable[[Tensor], Tensor]] = {
+    "prod": lambda x: x.prod(-1),
+    "prod, kept": lambda x: x.prod(-1, keepdim=True),
+    "cumprod": lambda x: x.cumprod(-1),
+}
+
 PROGRAMS: dict[str, Callable[[], Gradients]] = {
     **{
         f"{how.__name__}-{name}-{zeros}": lambda how=how, name=name, zeros=zeros: how(
@@ -70,6 +94,21 @@ PROGRAMS: dict[str, Callable[[], Gradients]] = {
         for how in (differentiated_twice, reverse_over_forward)
         for name in FUNCTIONS
         for zeros in NUM_ZEROS
+    },
+    **{
+        f"{name}-{shape}-{zeros}": lambda name=name, shape=shape, zeros=zeros: of_one_element(
+            ALONG_LAST[name], shape, zeros
+        )
+        for name in ALONG_LAST
+        for shape in ((2, 3, 1), (3, 2), (0, 1), (1,))
+        for zeros in (0, 1)
+    },
+    **{
+        f"checkpoint-{name}-{reentrant}": lambda name=name, reentrant=reentrant: under_checkpoint(
+            ALONG_LAST[name], reentrant
+        )
+        for name in ALONG_LAST
+        for reentrant in (True, False)
     },
     **{
         f"group_norm-{dims}-{trained}": lambda dims=dims, trained=trained: group_norm(
@@ -114,7 +153,10 @@ def test_bits_of_eager(name: str) -> None:
         torch.testing.assert_close(made, other, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", [n for n in PROGRAMS if n.startswith(("group_norm", "solve"))])
+_METADATA = ("group_norm", "solve", "checkpoint", "prod")
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n.startswith(_METADATA)])
 def test_metadata_of_fakes(name: str) -> None:
     with fake_mode():
         fakes = PROGRAMS[name]()

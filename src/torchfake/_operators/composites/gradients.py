@@ -72,9 +72,10 @@ def _quotient(
     """Eager's formula, which for subclasses is the product of the other elements: that product,
     `grad`, has other last bits. It stays if the values are not known, or one is zero.
     """
-    tensor, result = autograd.saved_by_running_node("self", "result")
-    if not is_known(tensor):
+    saved = autograd.saved_by_running_node("self", "result")
+    if not saved or not is_known(saved[0]):
         return grad
+    tensor, result = saved
     if num_zeros := int((argument_value(tensor) == 0).sum()):
         return torch.zeros_like(tensor) if of_all and num_zeros > 1 else grad
     if dim is not None:

@@ -37,7 +37,7 @@ def cumprod_backward(redispatch: Redispatch, *args: Any) -> Tensor:
         return _cumprod_gradient(redispatch, *args)
     recorded = _recorded_arguments(aten.cumprod_backward.default, args)
     result: Tensor = redispatch(*args)
-    if recorded is not None:
+    if recorded is not None and not _is_view_of(result, args[0]):
         _overwrite(result, _write_cumprod_backward, recorded, {})
     return result
 
@@ -117,10 +117,14 @@ def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
         if torch.is_grad_enabled():  # it may be differentiated again
             return _prod_gradient(gradients[0], incoming[0], *args[1:]), *gradients[1:]
         rest = _recorded_arguments(overload, (incoming[0],))
-        if recorded is not None and rest is not None:
-            call = overload, rest[0], recorded
-            _overwrite(gradients[0], _write_prod_backward, call, options)
-        return None
+        if recorded is None or rest is None:
+            return None
+        gradient = gradients[0]
+        is_view = _is_view_of(gradient, incoming[0])  # of one element each; eager has a product
+        if is_view:
+            gradient = _times_others(incoming[0], *args[1:])
+        _overwrite(gradient, _write_prod_backward, (overload, rest[0], recorded), options)
+        return (gradient, *gradients[1:]) if is_view else None
 
     if not has_unknown_value(autograd.without_levels(args[0])):
         args = (None, *args[1:])  # the node that holds the hook has saved the tensor
@@ -132,13 +136,23 @@ def _prod_gradient(
     of_subclasses: Tensor, grad: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor:
     """Eager's formula: a quotient if the values are known and not zero, else `of_subclasses`."""
-    tensor, result = autograd.saved_by_running_node("self", "result")
-    tensor = tensor.to(grad.dtype)
-    if not tensor.dim() or autograd.is_in_transform(tensor) or not _has_no_zeros(tensor):
+    saved = autograd.saved_by_running_node("self")
+    tensor = saved[0].to(grad.dtype) if saved else None
+    if tensor is None or not tensor.dim() or autograd.is_in_transform(tensor):
         return of_subclasses
+    return _times_others(grad, dim, keepdim) if _has_no_zeros(tensor) else of_subclasses
+
+
+def _times_others(grad: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    saved = autograd.saved_by_running_node("self", "result")
     if dim is not None and not keepdim:
-        grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
-    return grad * (result / tensor).conj()
+        grad, saved = grad.unsqueeze(dim), saved[:1] + [x.unsqueeze(dim) for x in saved[1:]]
+    return grad * (saved[1] / saved[0].to(grad.dtype)).conj() if saved else grad * 1
+
+
+def _is_view_of(gradient: Tensor, incoming: Tensor) -> bool:
+    own = getattr(gradient, "_fake_storage", None)
+    return own is not None and own is getattr(incoming, "_fake_storage", None)
 
 
 def _are_in_transform(args: Sequence[Any]) -> bool:

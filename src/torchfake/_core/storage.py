@@ -63,6 +63,8 @@ class ConstantFill(NamedTuple):
     def bytes(self) -> torch.UntypedStorage:
         length = self.num_bytes // self.dtype.itemsize
         values = torch.empty(length, dtype=self.dtype, device="cpu")
+        if type(self.number) is int and not self.number:
+            return values.zero_().untyped_storage()  # no kernel fills uint4 or bits8
         return values.fill_(self.number).untyped_storage()
 
 

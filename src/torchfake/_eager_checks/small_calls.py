@@ -237,8 +237,16 @@ def _small(tensor: torch.Tensor, cut: Cut, device: str) -> torch.Tensor:
         return torch.empty(size, dtype=dtype, device=device)
     value = cut.integer if tensor.dtype in INTEGERS else 1
     num_elements = math.prod(size)
-    memory = torch.full((num_elements + MAX_TRIAL_ELEMENTS,), value, dtype=dtype, device=device)
+    memory = _filled(num_elements + MAX_TRIAL_ELEMENTS, value, dtype, device)
     return memory[:num_elements].view(size)
+
+
+def _filled(num_elements: int, value: Any, dtype: torch.dtype, device: str) -> torch.Tensor:
+    try:
+        return torch.full((num_elements,), value, dtype=dtype, device=device)
+    except NotImplementedError:  # of less than a byte: uint4, bits8, float4_e2m1fn_x2
+        num_bytes = num_elements * dtype.itemsize
+        return torch.full((num_bytes,), 1, dtype=torch.uint8, device=device).view(dtype)
 
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -182,3 +182,11 @@ def test_check_convolution() -> None:
     kernels.check_convolution(x, weight, None, *sizes)
     with pytest.raises(RuntimeError, match="channels"):
         kernels.check_convolution(x, torch.empty(4, 2, 3, 3), None, *sizes)
+
+
+def test_a_checkpoint_does_not_see_what_is_tried() -> None:
+    kernels.attention_adds_batch_dim.cache_clear()
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda _: None):
+        kernels.attention_adds_batch_dim()
+    assert saved == []

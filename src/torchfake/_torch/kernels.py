@@ -270,7 +270,8 @@ def cublas_workspace_is_kept() -> bool:
 @cache
 def attention_adds_batch_dim() -> bool:
     """Whether torch adds a batch dim to attention with three dims: since torch 2.14."""
-    with _outside_of_all(), enable_grad():
+    own_hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    with _outside_of_all(), enable_grad(), own_hooks:  # a checkpoint counts what is saved
         tensor = torch.ones(1, 1, 1, requires_grad=True)
         result: Any = torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
         return bool(result.grad_fn.name().startswith("Squeeze"))

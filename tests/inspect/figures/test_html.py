@@ -104,5 +104,5 @@ def test_what_was_held_at_another_moment_stands_behind_the_bar() -> None:
     line = "  buffers", "8 B, at another moment 9 B"
     shown.register(Held)(lambda found, *, depth=None: [as_lines([line], {"buffers": 1.0})])
     assert re.search(
-        r">8 B</span><span class=\"bar\"[^>]*></span>, at another", Held()._repr_html_()
+        r">8 B</span><span class=\"bar\"[^>]*></span> at another", Held()._repr_html_()
     )

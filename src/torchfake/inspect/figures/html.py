@@ -111,7 +111,8 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
         text = _emphasized(row.values[-1], row.emphasis) if row.values else ""
         if row.bar:
             number = _number(row)
-            text = _bar(row.bar, number, longest) + escape(row.values[-1][len(number) :])
+            rest = row.values[-1][len(number) :].removeprefix(",")
+            text = _bar(row.bar, number, longest) + escape(rest)
         yield f"<td>{text}</td></tr>"
     yield "</table>"
 

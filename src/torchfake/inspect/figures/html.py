@@ -123,9 +123,9 @@ def _number(row: Row) -> str:
 
 
 def _bar(bar: Bar, number: str, longest: int) -> str:
-    width, color = f"{20 * bar.share:.2f}em", COLORS[bar.kind]
+    width = f"calc({bar.share:.3f} * min(20em, 34vw))"  # on a phone beside names and numbers
     text = f'<span class="part" style="width:{longest + 1}ch">{escape(number)}</span>'
-    return f'{text}<span class="bar" style="width:{width};background:{color}"></span>'
+    return f'{text}<span class="bar" style="width:{width};background:{COLORS[bar.kind]}"></span>'
 
 
 def _table(block: Block) -> Iterator[str]:

@@ -47,12 +47,14 @@ from torchfake.cli.options import (
     Train,
     Units,
     WeightsName,
+    parse_decode,
+    parse_gpus,
+    parse_names,
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.plan import plan_command
 from torchfake.cli.stdout import chatter_on_stderr, progress_on_stderr
 from torchfake.cli.suggestions import with_suggestions
-from torchfake.cli.values import parse_decode, parse_gpus, parse_names
 from torchfake.errors import InputsError
 
 if TYPE_CHECKING:  # commands import torch when they run: their help does not need it

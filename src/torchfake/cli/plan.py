@@ -29,10 +29,11 @@ from torchfake.cli.options import (
     Units,
     WeightsName,
     complete_gpu,
+    parse_gpus,
+    parse_names,
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.stdout import chatter_on_stderr
-from torchfake.cli.values import parse_gpus, parse_names
 from torchfake.errors import InputsError
 
 Gpus = Annotated[

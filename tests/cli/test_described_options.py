@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchfake.cli.descriptions import described_by
+from torchfake.cli.unknown_options import described_by
 
 OPTIONS = {
     "weights": "Quantize the weights to 4 or 8 bits",

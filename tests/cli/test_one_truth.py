@@ -172,11 +172,10 @@ def test_a_page_of_a_plan_agrees_with_its_json(run: Run, tmp_path: Path) -> None
     said, shown = json.loads(written), page.read_text()
     plan = said["plan"]
     highest = max(plan["by_ranks"], key=lambda found: found["peak_bytes"])
-    cards = dict(
-        reversed(card) for card in re.findall("<div><b>(.*?)</b><span>(.*?)</span>", shown)
-    )
+    found = re.findall(r"<div><b>(.*?)</b><span>([^(]*?)(?: \((.*?)\))?</span>", shown)
+    cards = {name: f"{value} ({gib})" if gib else value for value, name, gib in found}
     assert cards == {
-        "GPU": "NVIDIA H100 80GB HBM3",
+        "GPU": "H100 80GB HBM3",
         "peak": compared_bytes(plan["peak_bytes"]),
         "reserved": compared_bytes(plan["peak_reserved_bytes"]),
         "activations at the peak": bytes_text(highest["peak"]["by_category"]["activations"]),
@@ -232,4 +231,5 @@ def test_the_reserved_memory_on_a_full_gpu_is_that_of_the_verdict(run: Run, tmp_
         reserved = compared_bytes(on_small["peak_reserved_bytes"])
         assert f": {reserved} reserved of " in out.splitlines()[0]
         assert re.search(rf"(?m)^reserved +{re.escape(reserved)} by the caching allocator", out)
-        assert f"<b>{reserved}</b><span>reserved</span>" in page.read_text()
+        size, gib = reserved.split(" (")
+        assert f"<b>{size}</b><span>reserved ({gib}</span>" in page.read_text()

@@ -57,7 +57,12 @@ def test_json_and_html(run: Run, tmp_path: Path) -> None:
     assert found["step_seconds"] > 0
     assert "2 of 3 micro-batches" in found["notes"][0]
     assert "FSDP" not in found["code"].partition("def parallelize")[2]
-    assert "HSDP along replicate 2 x shard 2" in page.read_text()
+    shown = page.read_text()
+    assert "HSDP along replicate 2 x shard 2" in shown
+    headings = re.findall("<h2>(.*?)</h2>", shown)
+    assert headings[:3] == ["Ranks", "Computation and communication over time", "Plan"]
+    assert headings[-1] == "Code of this layout"
+    assert "<b>3</b>replicate 1\nshard 1</td>" in shown
 
 
 OWN = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from docs.site import assemble, reference
+from docs.site import assemble, charts, reference
 from tests.docs.doc_blocks import blocks
 from torchfake import errors
 
@@ -94,3 +94,18 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<h1 id="x"></h1><a href="#x"></a><a href="#y"></a>')
     found = [line for line in broken_links(tmp_path) if not line.startswith("the page of")]
     assert found == ["a.html links to #y, which is not there"]
+
+
+def test_each_figure_has_the_numbers_of_its_table() -> None:
+    page = charts.figures(assemble.ROOT / "docs")
+    assert page.count("<svg ") == 6
+    table = (assemble.ROOT / "docs" / "performance.md").read_text()
+    row = re.search(r"^\| gelu \| ([\d.]+) \|", table, re.MULTILINE)
+    assert row is not None
+    assert f"gelu: torchfake {float(row[1]):g}" in page
+
+
+def test_each_option_of_a_command_is_in_the_reference() -> None:
+    page = "\n".join(reference._command_pages())
+    assert page.index("## torchfake diff") < page.index("## torchfake plan")
+    assert re.search(r"^\| `--train`.* \|", page, re.MULTILINE)

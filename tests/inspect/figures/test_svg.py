@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -37,6 +38,38 @@ def test_an_icicle_has_each_module_as_wide_as_its_value() -> None:
     assert [share(block.get("width")) for block in blocks] == [1.0, 0.75, 0.25]
     assert [share(block.get("x")) for block in blocks] == [0.0, 0.0, 0.75]
     assert blocks[0].findtext(f"{SVG}text") == "Sequential 1.60 kB"
+
+
+def test_equal_layers_are_one_block_at_the_peak_as_wide_as_all() -> None:
+    sizes = {"": 100, "layers": 90, "layers.2": 30, "layers.10": 30, "layers.3": 30}
+    assert [tuple(b) for b in drawing._peak_blocks(sizes, "Net")] == [
+        ("Net", "", "Net", 100, 1),
+        ("layers", "Net", "layers", 90, 1),
+        ("layers.2-10", "layers", "2-10", 90, 3),
+    ]
+
+
+def test_what_no_block_has_is_the_rest() -> None:
+    blocks = drawing._peak_blocks({"": 100, "a": 60}, "Net")
+    root = ET.fromstring(icicle_svg(drawing.Icicle("", blocks, str)))
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert texts == ["Net 100", "a 60", "rest 40"]
+
+
+def test_a_label_without_room_is_left_out_not_cut() -> None:
+    name = "a_long_name_of_a_module"
+    blocks = drawing._peak_blocks({"": 100, name: 10, "b": 90}, "Net")
+    root = ET.fromstring(icicle_svg(drawing.Icicle("", blocks, str)))
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert texts == ["Net 100", "b 90"]
+
+
+def test_a_curve_is_described_stretch_by_stretch(step: Estimate) -> None:
+    curve = drawing.memory_curve(step)
+    assert 100 < len(curve.slices) <= drawing.MAX_SLICES
+    assert curve.slices[0].first == 0
+    assert all(a.end == b.first for a, b in itertools.pairwise(curve.slices))
+    assert any(s.text.startswith("backward, model.layers.") for s in curve.slices)
 
 
 def test_names_are_escaped() -> None:

@@ -200,7 +200,7 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
     else:  # a plan, and the memory of the ranks that hold the most
         yield from plan_sections(record)
         yield "Plan", _rows(record)
-        yield from _memory_sections(getattr(record, "estimate", None) or record.highest.estimate)
+        yield from _memory_sections(record.estimate)
         yield from code_section(record)
 
 

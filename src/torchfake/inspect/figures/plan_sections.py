@@ -1,6 +1,6 @@
 """The sections of a plan's page: the mesh, the memory of each rank, the step over time, the code.
 
-Input: a Plan, or a TargetPlan, whose package is above this one. Output: headings and HTML.
+Input: a TargetPlan, whose package is above this one. Output: headings and HTML.
 Invariant: kinds of rank are drawn in the order of their first ranks; text is escaped.
 """
 
@@ -30,16 +30,16 @@ _AXES = ("#efb118", "#3ca951", "#ff8ab7", "#9c6b4e", "#ff725c")
 
 def plan_sections(found: Any) -> Iterator[tuple[str, str]]:
     """The sections of a plan, each a heading and HTML."""
-    plan = getattr(found, "plan", found)
+    plan = found.plan
     yield "Ranks", _mesh(plan) + _memory(plan)
     if any(schedule is not None for schedule in plan.schedules):
         yield "Computation and communication over time", _timeline(plan)
 
 
 def code_section(found: Any) -> Iterator[tuple[str, str]]:
-    """The section with the code of a layout, if there is some."""
-    if code := getattr(found, "code", ""):
-        yield "Code of this layout", f'<pre tabindex="0"><code>{escape(code.rstrip())}</code></pre>'
+    """The section with the code of the layout."""
+    code = escape(found.code.rstrip())
+    yield "Code of this layout", f'<pre tabindex="0"><code>{code}</code></pre>'
 
 
 def _mesh(plan: Any) -> str:

@@ -7,9 +7,18 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from torchfake import profiles
-from torchfake.inspect.timing.compared import COMPARISONS, error_text
+from torchfake import estimate, fake_mode, fit, profiles
+from torchfake.inspect.timing.compared import (
+    COMPARISONS,
+    IMAGES,
+    LANGUAGE,
+    OTHERS,
+    error_text,
+    kind_of_model,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs" / "time.md").read_text()
 _CELLS = r"\| (inference|training) \| (RTX \d+), .* \| held out \| \d+ \| [\d.]+ \|"
@@ -18,7 +27,7 @@ ROW = re.compile(rf"^{_CELLS} ([\d.]+) % \| ([\d.]+) % \|", re.MULTILINE)
 
 @pytest.mark.parametrize("is_training", [False, True])
 def test_the_error_of_models_of_images_is_the_largest_of_the_page(is_training: bool) -> None:
-    of_images = (each for each in COMPARISONS if not each.is_of_tokens)
+    of_images = (each for each in COMPARISONS if each.kind == IMAGES)
     (said,) = (each for each in of_images if each.is_training is is_training)
     way = "training" if is_training else "inference"
     found = ROW.findall(PAGE)
@@ -37,14 +46,61 @@ def test_the_error_of_adapters_is_that_of_the_page() -> None:
 
 
 def test_what_was_compared_with_nothing_says_so() -> None:
-    known = error_text(profiles()["h100-80gb"], is_of_tokens=True, is_training=True)
+    known = error_text(profiles()["h100-80gb"], LANGUAGE, is_training=True)
     assert known.startswith("on held-out published runs of language models: median")
-    for gpu, is_of_tokens, is_training in (
-        ("t4-16gb", True, True),
-        ("h100-80gb", True, False),
-        ("h100-80gb", False, True),
+    for gpu, kind, is_training in (
+        ("t4-16gb", LANGUAGE, True),
+        ("h100-80gb", LANGUAGE, False),
+        ("h100-80gb", IMAGES, True),
+        ("h100-80gb", OTHERS, True),
     ):
-        found = error_text(profiles()[gpu], is_of_tokens=is_of_tokens, is_training=is_training)
+        found = error_text(profiles()[gpu], kind, is_training=is_training)
         assert found.startswith("not known: ")
         assert "was not compared with any measurement" in found
-    assert error_text(None, is_of_tokens=True, is_training=True).startswith("not known")
+    assert error_text(None, LANGUAGE, is_training=True).startswith("not known")
+
+
+TOKENS, IMAGE, SOUND = (
+    torch.zeros(2, 8, dtype=torch.long),
+    torch.zeros(2, 3, 8, 8),
+    torch.zeros(2, 80, 8),
+)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind"),
+    [
+        ([TOKENS], LANGUAGE),
+        ([TOKENS, TOKENS.bool()], LANGUAGE),
+        ([IMAGE], IMAGES),
+        ([IMAGE, TOKENS[:, 0]], IMAGES),
+        ([IMAGE, TOKENS], OTHERS),
+        ([SOUND, TOKENS], OTHERS),
+        ([IMAGE[0, 0]], OTHERS),
+        ([], OTHERS),
+    ],
+)
+def test_the_kind_of_a_model_is_that_of_its_inputs(inputs: list[torch.Tensor], kind: str) -> None:
+    assert kind_of_model(inputs) == kind
+
+
+def test_the_error_follows_the_time_of_estimate_and_fit() -> None:
+    with fake_mode():
+        model, x = nn.Conv2d(3, 8, 3), torch.empty(4, 3, 32, 32)
+    for gpu, said in (("rtx3090-24gb", "models of images: median 15 %"), ("t4-16gb", "not known")):
+        found = estimate(model, x, gpu=gpu)
+        for text in (str(found), str(fit(found, gpu, vary=None))):
+            lines = text.splitlines()
+            (at,) = (i for i, line in enumerate(lines) if line.startswith("step time"))
+            assert lines[at + 1].startswith("  error ")
+            assert said in lines[at + 1]
+
+
+def test_a_step_of_the_users_own_has_the_kind_of_its_batch() -> None:
+    with fake_mode():
+        model = nn.Conv2d(3, 8, 3)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+
+    assert estimate(step, IMAGE, gpu="t4-16gb").kind == IMAGES

@@ -21,7 +21,7 @@ from torchfake.distributed.text import (
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text
 from torchfake.inspect.show.rows import Block, Line
-from torchfake.inspect.timing.compared import error_text
+from torchfake.inspect.timing.compared import IMAGES, LANGUAGE, error_text
 
 _PRECISIONS = {
     "mixed": "parameters float32, computation bfloat16, reduction float32",
@@ -91,8 +91,8 @@ def time_lines(found: TargetPlan) -> list[Line]:
 def _error(found: TargetPlan) -> str:
     """The error of times of models of this kind on this GPU."""
     is_training = found.plan.mode == "training"
-    kind = {"is_of_tokens": found.seq is not None, "is_training": is_training}
-    return error_text(found.plan.gpu, **kind)
+    kind = IMAGES if found.seq is None else LANGUAGE
+    return error_text(found.plan.gpu, kind, is_training=is_training)
 
 
 def rate_text(found: TargetPlan) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict
@@ -29,6 +30,7 @@ from torchfake.inspect.storages.cuda_memory import cublas_workspace_bytes
 from torchfake.inspect.storages.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
 from torchfake.inspect.storages.scratch import lifetimes_on, sizes_on
 from torchfake.inspect.timing.commands import Command, uncounted_commands
+from torchfake.inspect.timing.compared import kind_of_model
 from torchfake.inspect.timing.schedule import Schedule, schedule_of
 from torchfake.observe import Answer, SourceLocation
 
@@ -131,6 +133,12 @@ class Estimate(ReservedMemory, Record):
     def counted(self) -> Counted:
         """What was counted: the kind of step, the optimizer, the sizes of the inputs."""
         return counted_with(self.subject, self.step)
+
+    @property
+    def kind(self) -> str:
+        """The kind of model, by its inputs, as docs/time.md gives the error of times."""
+        inputs = self.subject.held_by_inputs
+        return kind_of_model(each for each in inputs if not isinstance(each, nn.Parameter))
 
     @cached_property
     def schedule(self) -> Schedule | None:

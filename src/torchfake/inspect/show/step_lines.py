@@ -11,6 +11,7 @@ from torchfake.inspect.arithmetic.uncounted import untimed_lines
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.records.units import seconds_text, short_name
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
+from torchfake.inspect.timing.compared import error_text
 from torchfake.inspect.timing.hardware import why_untimed
 from torchfake.inspect.timing.schedule import Schedule
 from torchfake.inspect.timing.slow_products import slow_products
@@ -32,6 +33,8 @@ def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
         return []
     seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
     lines = [("step time", f"{seconds} on {estimate.gpu.name}"), *untimed_lines(schedule.untimed)]
+    is_training = estimate.mode == "training"
+    lines.append(("  error", error_text(estimate.gpu, estimate.kind, is_training=is_training)))
     return lines + _faster_lines(schedule, estimate.gpu)
 
 

@@ -1,22 +1,28 @@
 """With which measurements times were compared, by kind of model and GPU, and how far they were off.
 
-Input: a kind of model, a GPU. Output: the error that was seen, as a sentence. Invariant: errors are
-those of published runs that were not used to choose an efficiency; docs/time.md has the tables, and
-a test compares each figure with them.
+Input: the inputs of a model, a GPU. Output: the error that was seen, as a sentence. Invariant:
+errors are those of published runs that were not used to choose an efficiency; docs/time.md has the
+tables, and a test compares each figure with them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import torch
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.timing.hardware import name_of
+
+LANGUAGE, IMAGES, OTHERS = "language models", "models of images", "models with such inputs"
+"""The kinds of models."""
 
 
 class Comparison(NamedTuple):
     """Published runs of one kind of model on some GPUs."""
 
-    is_of_tokens: bool  # language models; else models of images
+    kind: str  # of model
     is_training: bool
     gpus: frozenset[str]  # names of profiles
     half: int  # percent of the published time: half of the estimates were that close
@@ -29,21 +35,32 @@ class Comparison(NamedTuple):
 
 
 COMPARISONS = (
-    Comparison(True, True, frozenset({"a100-40gb", "a100-80gb", "h100-80gb"}), 4, 11),
-    Comparison(True, True, frozenset({"l40s-48gb"}), 8, 20),
-    Comparison(False, False, frozenset({"rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb"}), 15, 30),
-    Comparison(False, True, frozenset({"rtx3090-24gb"}), 9, 40),
+    Comparison(LANGUAGE, True, frozenset({"a100-40gb", "a100-80gb", "h100-80gb"}), 4, 11),
+    Comparison(LANGUAGE, True, frozenset({"l40s-48gb"}), 8, 20),
+    Comparison(IMAGES, False, frozenset({"rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb"}), 15, 30),
+    Comparison(IMAGES, True, frozenset({"rtx3090-24gb"}), 9, 40),
 )
 
 PAGE = "docs/time.md"
 
 
-def error_text(gpu: CudaProfile | None, *, is_of_tokens: bool, is_training: bool) -> str:
+def kind_of_model(inputs: Iterable[torch.Tensor]) -> str:
+    """The kind of a model that takes such inputs: only tokens [batch, seq], only images [batch,
+    channels, height, width], or others.
+    """
+    each = [*inputs]
+    has_tokens = any(tensor.dim() == 2 and not tensor.is_floating_point() for tensor in each)
+    signals = {tensor.dim() for tensor in each if tensor.dim() > 2 and tensor.is_floating_point()}
+    if has_tokens and not signals:
+        return LANGUAGE
+    return IMAGES if signals == {4} and not has_tokens else OTHERS
+
+
+def error_text(gpu: CudaProfile | None, kind: str, *, is_training: bool) -> str:
     """The error of times of such models on a GPU, or that none was compared with a measurement."""
-    kind = "language models" if is_of_tokens else "models of images"
-    what = f"{'training' if is_training else 'inference'} of {kind}"
     for each in COMPARISONS:
-        is_of_kind = (each.is_of_tokens, each.is_training) == (is_of_tokens, is_training)
+        is_of_kind = (each.kind, each.is_training) == (kind, is_training)
         if is_of_kind and gpu is not None and name_of(gpu) in each.gpus:
             return f"on held-out published runs of {kind}: {each.text} ({PAGE})"
+    what = f"{'training' if is_training else 'inference'} of {kind}"
     return f"not known: {what} on this GPU was not compared with any measurement ({PAGE})"

@@ -25,7 +25,7 @@ from torchfake.inspect.arithmetic.uncounted import (
 )
 from torchfake.inspect.memory.estimate_record import Peak
 from torchfake.inspect.memory.fit import Fit
-from torchfake.inspect.memory.limited import reserved_on
+from torchfake.inspect.memory.limited import reserved_on, reserved_with_room
 from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.hardware import utilization
@@ -198,7 +198,8 @@ class Plan(Record):
             return None
         sizes = self.gpu.total_memory, self.reserved_bytes, self.peak_bytes
         no_search = None, None, None, None
-        return Fit(self.gpu.name, *sizes, *no_search, self.peak_reserved_bytes)
+        with_room = reserved_with_room(found.estimate for found in self.by_ranks)
+        return Fit(self.gpu.name, *sizes, *no_search, self.peak_reserved_bytes, with_room)
 
     @property
     def fits(self) -> bool | None:

@@ -13,7 +13,7 @@ from torch.cuda import _memory_viz
 from torchfake import estimate, fake_mode, fit, plan, profiles
 from torchfake._torch import kernels
 from torchfake.errors import DeviceError, InputsError
-from torchfake.inspect import Estimate
+from torchfake.inspect import Estimate, Fits
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES
 from torchfake.inspect.allocator.settings import MIB
 
@@ -99,6 +99,37 @@ def test_cached_memory_is_released_where_it_is_short() -> None:
     assert within.peak_reserved_bytes <= capacity
     assert not found.reserved_within(capacity // 2).fits
     assert found.reserved_within(found.reserved.peak_reserved_bytes).num_retries == 0
+
+
+def on_a_full_gpu(step: Estimate) -> Fits:
+    """The fit on a GPU with less memory than is reserved where there is room, and with more than is
+    allocated.
+    """
+    assert step.peak_reserved_bytes is not None
+    big = profiles()[GPU]
+    small = big._replace(name="small", total_memory=step.peak_reserved_bytes - MIB)
+    return fit(step, small, big, vary=None, reserved_bytes=0)
+
+
+def test_where_only_reserved_memory_is_short_it_fits_by_freeing_cached_blocks() -> None:
+    step = trained()
+    fits = on_a_full_gpu(step)
+    small, big = fits
+    assert small.fits
+    assert (small.frees_cached_blocks, big.frees_cached_blocks) == (True, False)
+    assert small.peak_reserved_bytes < small.with_room_bytes == step.peak_reserved_bytes
+    assert "On small, the step fits because the allocator frees cached blocks" in str(fits)
+    only = fit(step, profiles()[GPU]._replace(total_memory=small.total_bytes), vary=None,
+               reserved_bytes=0)  # fmt: skip
+    assert "yes, by freeing cached blocks: " in str(only).splitlines()[0]
+    assert only.to_dict()["fits"][0]["frees_cached_blocks"]
+
+
+def test_where_what_is_allocated_is_too_much_freeing_does_not_help() -> None:
+    step = trained()
+    small = profiles()[GPU]._replace(total_memory=step.peak_bytes - MIB)
+    (found,) = fit(step, small, vary=None, reserved_bytes=0)
+    assert (found.fits, found.frees_cached_blocks) == (False, False)
 
 
 def test_fit_and_plan_judge_by_what_is_reserved() -> None:

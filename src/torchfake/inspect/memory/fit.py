@@ -29,7 +29,7 @@ from torchfake.inspect.memory.fit_record import RESERVED_BYTES as RESERVED_BYTES
 from torchfake.inspect.memory.fit_record import Fit as Fit
 from torchfake.inspect.memory.fit_record import Fits as Fits
 from torchfake.inspect.memory.fit_record import chosen_of
-from torchfake.inspect.memory.limited import reserved_on
+from torchfake.inspect.memory.limited import reserved_on, reserved_with_room
 from torchfake.inspect.memory.peaks import Peaks, peaks_of
 from torchfake.inspect.memory.search import MAX_SIZE, Search
 from torchfake.inspect.memory.several_gpus import call, layout_for, may_be_planned
@@ -268,7 +268,8 @@ def _fit(name: str, gpu: CudaProfile, peaks: Peaks, size: int | None, *, searche
     if reserved is None or found is None:
         raise InputsError(f"the step does not run on {name}: {one_line(peaks.failure)}")
     sizes = gpu.total_memory, peaks.reserved_bytes, found.peak_bytes
-    fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved)
+    with_room = reserved_with_room(peaks.estimates(found))
+    fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved, with_room)
     if size is None or not searches:
         return fitted
     largest, limit = Search(peaks, gpu, size).run()
@@ -282,4 +283,5 @@ def verdict_on(estimate: Estimate, reserved_bytes: int = RESERVED_BYTES) -> Fit 
         return None
     reserved = reserved_on(estimate, gpu.total_memory - reserved_bytes, gpu.total_memory)
     sizes = gpu.total_memory, reserved_bytes, estimate.peak_bytes
-    return Fit(gpu.name, *sizes, None, None, None, None, reserved)
+    with_room = reserved_with_room([estimate])
+    return Fit(gpu.name, *sizes, None, None, None, None, reserved, with_room)

@@ -34,6 +34,7 @@ class Fit:
     largest: int | None  # the largest size that fits; 0 if none fits
     limited_by: str | None  # "memory", "model" (runs on no larger size) or "search" (MAX_SIZE)
     peak_reserved_bytes: int  # peak that the caching allocator reserves; decides the verdict
+    with_room_bytes: int | None = None  # peak that it reserves where there is room for all caches
     users: int | None = None  # the most users that fit, with the estimate's context
     context: int | None = None  # the longest context that fits, with the estimate's users
     context_limited_by: str | None = None  # as `limited_by`, for `context`
@@ -51,6 +52,13 @@ class Fit:
     def fits(self) -> bool:
         """Whether the step fits at the size it was estimated for."""
         return self.headroom_bytes >= 0
+
+    @property
+    def frees_cached_blocks(self) -> bool:
+        """Whether the step fits only because the allocator frees cached blocks and tries again: it
+        would reserve more than there is, though no more is allocated.
+        """
+        return self.fits and (self.with_room_bytes or 0) > self.usable_bytes
 
     @property
     def verdict(self) -> str:
@@ -73,7 +81,7 @@ class Fit:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and derived values, as a dict for JSON."""
-        names = ("fits", "verdict", "headroom_bytes", "usable_bytes")
+        names = ("fits", "verdict", "headroom_bytes", "usable_bytes", "frees_cached_blocks")
         derived = {name: getattr(self, name) for name in names}
         found = {**self.__dict__, **derived}
         if self.serve is None:

@@ -6,7 +6,7 @@ prediction for a size that was not run can be compared with what that size is fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -16,6 +16,11 @@ import numpy as np
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.storages.lifetimes import Lifetimes
+
+
+def reserved_with_room(estimates: Iterable[Estimate]) -> int:
+    """Peak bytes that the caching allocator of any rank reserves where no request is refused."""
+    return max(found.peak_reserved_bytes or 0 for found in estimates)
 
 
 def reserved_on(estimate: Estimate, usable_bytes: int, total_bytes: int) -> int:

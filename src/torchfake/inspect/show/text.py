@@ -31,7 +31,12 @@ from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_li
 from torchfake.inspect.show.serving_text import served_text, serving_lines
 from torchfake.inspect.show.step_lines import loss_text, time_lines
 from torchfake.inspect.show.summary_table import tree_blocks
-from torchfake.inspect.show.verdict import counted_text, verdict_on_several, weights_verdict
+from torchfake.inspect.show.verdict import (
+    counted_text,
+    freed_note,
+    verdict_on_several,
+    weights_verdict,
+)
 from torchfake.inspect.steps.adapters import adapters_text
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.summary import Summary
@@ -337,7 +342,9 @@ def largest_text(fit: Fit) -> str:
 def reserved_note(fits: Fits) -> str:
     """The note on memory that the caching allocator cannot use."""
     sizes = " or ".join(compared_bytes(n) for n in sorted({fit.reserved_bytes for fit in fits}))
-    return f"{sizes} of each GPU is reserved for the CUDA context and as a margin."
+    return (
+        f"{sizes} of each GPU is reserved for the CUDA context and as a margin.{freed_note(fits)}"
+    )
 
 
 def checked_lines(checked: Checked) -> list[Line]:

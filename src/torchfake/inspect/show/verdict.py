@@ -18,7 +18,8 @@ from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 
 def verdict_text(fit: Fit, counted: str) -> str:
     """The verdict on one GPU: ``yes: 5.2 GB (4.8 GiB) reserved of ..., on ...; inference``; it
-    begins with the verdict of tables and of JSON: yes, tight or no.
+    begins with the verdict of tables and of JSON: yes, tight or no. If the allocator has to free
+    cached blocks, that follows.
 
     Args:
         fit: the verdict.
@@ -28,7 +29,8 @@ def verdict_text(fit: Fit, counted: str) -> str:
     spare = compared_bytes(abs(fit.headroom_bytes))
     reserved = compared_bytes(fit.peak_reserved_bytes)
     left = f"{spare} {'to spare' if fit.fits else 'missing'}"
-    return f"{fit.verdict}: {reserved} reserved of {usable}, {left}, on {fit.gpu}; {counted}"
+    verdict = f"{fit.verdict}{', by freeing cached blocks' * fit.frees_cached_blocks}"
+    return f"{verdict}: {reserved} reserved of {usable}, {left}, on {fit.gpu}; {counted}"
 
 
 def verdict_on_several(
@@ -60,6 +62,13 @@ def verdict_on_several(
     if len(names) == number and not any(fit.verdict == "tight" for fit in fits):
         return f"yes, on all {gpus}; {counted}"
     return f"{answer}, on {len(names)} of {gpus}: {', '.join(names)}; {counted}"
+
+
+def freed_note(fits: Sequence[Fit]) -> str:
+    """The GPUs on which a step fits because cached blocks are freed, as a further sentence."""
+    freed = [fit.gpu for fit in fits if fit.frees_cached_blocks]
+    by_freeing = "the step fits because the allocator frees cached blocks and tries again"
+    return f" On {', '.join(freed)}, {by_freeing}." if freed else ""
 
 
 def weights_verdict(found: Weights) -> str:

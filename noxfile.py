@@ -180,6 +180,7 @@ def cuda_stand_in(session: nox.Session) -> None:
     """
     install(session, "torch", "transformers", "expecttest", "numpy")
     session.run("python", "-m", "tests.inspect.memory.worker_cuda_steps", *session.posargs)
+    session.run("python", "-m", "tests.inspect.memory.worker_cuda_lengths")
     session.run("python", "-m", "tests.opinfo.cuda_backward")
     session.run("python", "-m", "tests._tensor.worker_cuda_attention")
     session.run("python", "-m", "tests._tensor.worker_refused_devices")

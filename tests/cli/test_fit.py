@@ -106,6 +106,21 @@ def test_the_longest_context_is_the_models(run: Run) -> None:
         assert f"users x {context}, 3 users x 48 (the model's limit)\n" in out
 
 
+def test_steps_of_several_lengths(run: Run) -> None:
+    step = ("fit", *SMALL, "--train", "--gpu", "t4-16gb", "--vary", "none")
+    code, out, err = run(*step, "--batch", "16", "--lengths", "48,16,64,32")
+    assert (code, err) == (0, "")
+    assert re.search(r"(?m)^lengths +4 steps of 16 to 64 tokens; the peak is that of 64,", out)
+    for words, message in (
+        (("--lengths", "48;16"), "--lengths '48;16' is not N,N, such as 512,384,640"),
+        (("--lengths", "48", "--seq", "48"), "leave out --seq"),
+        (("--lengths", "48,0"), "--lengths '48,0' is not N,N"),
+    ):
+        code, out, err = run(*step, *words)
+        assert (code, out) == (2, "")
+        assert message in err
+
+
 def test_serving(run: Run) -> None:
     served = ("--serve", "64,users=3,cache_dtype=fp8", "--gpu", "t4-16gb")
     code, out, err = run("fit", *SMALL, *served, "--json", "--vary", "context")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,7 @@ from torchfake.cli.options import (
     Html,
     Inputs,
     KeepGradients,
+    Lengths,
     Lora,
     LoraTarget,
     Macs,
@@ -49,16 +50,14 @@ from torchfake.cli.options import (
     WeightsName,
     parse_decode,
     parse_gpus,
+    parse_lengths,
     parse_names,
+    profiles_words,
 )
-from torchfake.cli.output import errors_on_one_line, import_answers, print_record
+from torchfake.cli.output import errors_on_one_line, import_answers, print_record, write_snapshot
 from torchfake.cli.plan import plan_command
 from torchfake.cli.stdout import chatter_on_stderr, progress_on_stderr
 from torchfake.cli.suggestions import with_suggestions
-from torchfake.errors import InputsError
-
-if TYPE_CHECKING:  # commands import torch when they run: their help does not need it
-    from torchfake.inspect.memory.estimate import Estimate
 
 app = typer.Typer(
     cls=Group,
@@ -110,6 +109,7 @@ def inspect_command(
     ] = None,
     batch: Batch = None,
     seq: Seq = None,
+    lengths: Lengths = None,
     inputs: Inputs = None,
     train: Train = False,
     optimizer: OptimizerName = None,
@@ -171,13 +171,12 @@ def inspect_command(
                 lora_target=parse_names("--lora-target", lora_target),
                 inputs=tuple(inputs or ()),
                 graph=html is not None,
-                profiles_options=()
-                if profiles_file is None
-                else ("--profiles", str(profiles_file)),
+                profiles_options=profiles_words(profiles_file),
+                lengths=parse_lengths(lengths),
             ),
         )
         found = replace(found, fits=with_suggestions(found.fits, _run))
-        _write_snapshot(found.estimate, snapshot)
+        write_snapshot(found.estimate, snapshot)
         if html is not None:
             with shown_in(units), shown_as_macs(macs):
                 report(found, html)
@@ -194,6 +193,7 @@ def fit_command(
     dtype: Dtype = None,
     batch: Batch = None,
     seq: Seq = None,
+    lengths: Lengths = None,
     inputs: Inputs = None,
     train: Train = False,
     optimizer: OptimizerName = None,
@@ -254,13 +254,14 @@ def fit_command(
                 None if serve is None else parse_serve(serve),
                 weights,
                 tuple(inputs or ()),
-                () if profiles_file is None else ("--profiles", str(profiles_file)),
+                profiles_words(profiles_file),
                 lora,
                 parse_names("--lora-target", lora_target),
+                lengths=parse_lengths(lengths),
             ),
         )
         found = replace(found, fits=with_suggestions(found.fits, _run))
-        _write_snapshot(found.estimate, snapshot)
+        write_snapshot(found.estimate, snapshot)
         if html is not None:
             with shown_in(units):
                 report(found, html)
@@ -303,14 +304,6 @@ def diff_command(
 def _run(words: Sequence[str]) -> Any:
     """Run a command, and return its exit code."""
     return app([*words], standalone_mode=False)
-
-
-def _write_snapshot(estimate: Estimate | None, path: Path | None) -> None:
-    if path is None:
-        return
-    if estimate is None or estimate.gpu is None:
-        raise InputsError("--snapshot needs a GPU: name one with --gpu")
-    estimate.write_snapshot(path)
 
 
 app.command("init", cls=Command)(init_command)

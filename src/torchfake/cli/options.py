@@ -65,6 +65,15 @@ Seq = Annotated[
     int | None,
     typer.Option(min=1, help="Sequence length in tokens; runs the model.", rich_help_panel=INPUT),
 ]
+Lengths = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N[,N...]",
+        help="Sequence lengths of several steps, in order, as padding per batch gives them: memory "
+        "is reserved for all.",
+        rich_help_panel=INPUT,
+    ),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -274,6 +283,32 @@ def parse_names(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     if not all(names):
         raise InputsError(f"{option} {','.join(texts or ())!r} has an empty name")
     return tuple(names)
+
+
+def parse_decode(text: str | None) -> tuple[int, int] | None:
+    """The two numbers of ``PROMPT,NEW``."""
+    if text is None:
+        return None
+    prompt, _, new = text.partition(",")
+    try:
+        return int(prompt), int(new)
+    except ValueError as error:
+        raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256") from error
+
+
+def parse_lengths(text: str | None) -> tuple[int, ...] | None:
+    """The numbers of ``N,N``."""
+    if text is None:
+        return None
+    numbers = [each.strip() for each in text.split(",")]
+    if not all(each.isdecimal() and int(each) for each in numbers):
+        raise InputsError(f"--lengths {text!r} is not N,N, such as 512,384,640")
+    return tuple(map(int, numbers))
+
+
+def profiles_words(file: Path | None) -> tuple[str, ...]:
+    """The words of a command that name a file of GPUs."""
+    return () if file is None else ("--profiles", str(file))
 
 
 def parse_decode(text: str | None) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import rich  # noqa: F401  a missing one is told before a command runs; its console takes longer
@@ -95,3 +96,12 @@ def _print(found: Any, as_json: bool, depth: int | None) -> None:
     width = console.width if console.width > 0 else 80  # COLUMNS=0, where there is none to ask
     for line in renderables(found, width, depth=depth):
         console.print(line, soft_wrap=True)
+
+
+def write_snapshot(estimate: Any, path: Path | None) -> None:
+    """Write a memory snapshot of an estimate on a GPU, if a path is given."""
+    if path is None:
+        return
+    if estimate is None or estimate.gpu is None:
+        raise InputsError("--snapshot needs a GPU: name one with --gpu")
+    estimate.write_snapshot(path)

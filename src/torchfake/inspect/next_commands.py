@@ -172,6 +172,7 @@ def words_of(question: Question, dtype: str | None) -> list[str]:
     sizes = {
         "--batch": question.batch,
         "--seq": question.seq,
+        "--lengths": ",".join(map(str, question.lengths or ())) or None,
         "--serve": None if question.serve is None else question.serve.text,
         "--decode": None if question.decode is None else ",".join(map(str, question.decode)),
         "--optimizer": question.optimizer,

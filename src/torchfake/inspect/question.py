@@ -65,6 +65,7 @@ class Question:
     profiles_options: tuple[str, ...] = ()  # options of the command line that name a file of GPUs
     lora: int | None = None  # the rank of LoRA adapters, which are trained in place of the weights
     lora_target: tuple[str, ...] = ()  # the ends of the names of layers that have adapters
+    lengths: tuple[int, ...] | None = None  # sequence lengths of several steps, in order
     graph: bool = False  # whether to return the data flow graph too, if the model is run
 
     @property
@@ -76,7 +77,7 @@ class Question:
     def names_step(self) -> bool:
         """Whether the question describes a step, and not only GPUs and weights."""
         options = (self.batch, self.seq, self.optimizer, self.autocast, self.decode)
-        given = (*options, self.answer, self.allocator, self.serve)
+        given = (*options, self.answer, self.allocator, self.serve, self.lengths)
         return self.trains or bool(self.inputs) or any(option is not None for option in given)
 
     @property
@@ -105,6 +106,7 @@ def _answer_served(module: nn.Module, question: Question, serve: Serve) -> dict[
     asked = {
         "--batch": question.batch,
         "--seq": question.seq,
+        "--lengths": question.lengths,
         "--input": question.inputs,
         "--decode": question.decode,
         "--train and its options": question.trains,
@@ -178,7 +180,10 @@ def inputs_for(module: nn.Module, question: Question) -> tuple[Any, ...]:
     if not question.inputs:
         if base_model(module) is None:
             raise InputsError(inputs_advice(module))
-        sizes: dict[str, Any] = {"batch": question.batch or 1, "seq": question.seq}
+        if question.lengths and question.seq is not None:
+            raise InputsError("--lengths gives the lengths itself: leave out --seq")
+        seq = max(question.lengths) if question.lengths else question.seq
+        sizes: dict[str, Any] = {"batch": question.batch or 1, "seq": seq}
         return (example_inputs(module, **sizes, labels=question.trains),)
     asked = {"--batch": question.batch, "--seq": question.seq, "--decode": question.decode}
     named = [name for name, value in asked.items() if value is not None]
@@ -234,6 +239,7 @@ def _estimate(
             allocator=question.allocator,
             accumulate=question.accumulate,
             keep_gradients=question.keep_gradients,
+            lengths=question.lengths,
         )
     except TorchFakeError:
         raise

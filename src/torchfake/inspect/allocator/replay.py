@@ -1,6 +1,6 @@
-"""Replays the allocations and frees of a step through the caching allocator, step after step.
+"""Replays the allocations and frees of steps through the caching allocator, step after step.
 
-Input: a :class:`Run`, the columns of a step's storages; settings; a device. Output: a
+Input: a :class:`Run` for each step, the columns of its storages; settings; a device. Output: a
 :class:`Reserved`, and the allocator after the last step. Invariant: storages that last keep their
 blocks from step to step; others that are alive at the end of a step are freed before the next. A
 later step finds the blocks that earlier steps have cached.
@@ -8,6 +8,7 @@ later step finds the blocks that earlier steps have cached.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from torchfake.inspect.allocator.device_memory import DeviceMemory
 from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
 
 MAX_STEPS = 4
-"""The most steps that are run, even if each reserves a little more than the last."""
+"""How often the steps are run at most, even if each time a little more is reserved."""
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +38,8 @@ class Run(NamedTuple):
     stream: Array  # int64: 0 is the default stream
     used_on: dict[int, tuple[int, ...]]  # other streams that use a storage, by row
     workspaces: tuple[tuple[int, int], ...] = ()  # (event, bytes): allocated once, after the event
+    kept: tuple[int, ...] = ()  # kinds of storages of earlier steps that stay during this one
+    tags: Sequence[Any] | None = None  # a tag for each row, which the row's block gets
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Reserved:
     num_steps: int  # steps that were run
     num_retries: int  # requests for which all cached blocks were released
     fits: bool  # whether the device could serve all requests
+    last_reserved_bytes: int = 0  # reserved after the last step, as torch.cuda.memory_reserved()
 
     @property
     def fragmentation_bytes(self) -> int:
@@ -57,41 +61,43 @@ class Reserved:
 
 
 def replay(
-    run: Run,
+    runs: Sequence[Run],
     settings: AllocatorSettings = DEFAULT_SETTINGS,
     memory: DeviceMemory | None = None,
     *,
     first: Run | None = None,
     trace: bool = False,
-    tags: Any = None,
 ) -> tuple[Reserved, CachingAllocator]:
-    """Replay steps until one reserves no more memory than those before, at most MAX_STEPS.
+    """Replay steps, again and again until no more memory is reserved, at most MAX_STEPS times.
 
     Args:
-        run: the step.
+        runs: the steps, in order; one that occurs several times is the same object.
         first: the first step, if it differs from later ones.
         settings: the settings of the allocator.
         memory: the device; by default one with unlimited memory.
         trace: whether the allocator records all its actions.
-        tags: a tag for each row, which the row's block gets; a sequence.
 
     Returns:
         The reserved memory, and the allocator after the last step.
     """
     allocator = CachingAllocator(settings, memory, trace=trace)
     carried: Carried = {}
-    steps = _Steps(run, allocator, tags, carried)
+    each = {id(run): _Steps(run, allocator, carried) for run in runs}
+    order = [each[id(run)] for run in runs]
     num_steps, fits, peak = 0, True, -1
     try:
         if first is not None:
-            before = _Steps(first, allocator, None, carried)
+            before = _Steps(first, allocator, carried)
             before.run_one()
             before.leave_all()
             num_steps = 1
-        while num_steps < MAX_STEPS and allocator.peak_reserved_bytes > peak:
+        while num_steps < MAX_STEPS * len(order) and allocator.peak_reserved_bytes > peak:
             peak = allocator.peak_reserved_bytes
-            num_steps += 1
-            steps.run_one()
+            for steps, following in zip(order, [*order[1:], order[0]], strict=True):
+                num_steps += 1
+                steps.run_one()
+                if following is not steps:
+                    steps.leave_all()
     except OutOfMemory:
         fits = False
     found = Reserved(
@@ -101,6 +107,7 @@ def replay(
         num_steps,
         allocator.num_retries,
         fits,
+        allocator.reserved_bytes,
     )
     return found, allocator
 
@@ -112,15 +119,15 @@ Carried = dict[tuple[int, int], list[Block]]
 class _Steps:
     """Replays the steps of one run on an allocator."""
 
-    def __init__(self, run: Run, allocator: CachingAllocator, tags: Any, carried: Carried) -> None:
-        self._allocator, self._tags, self._carried = allocator, tags, carried
+    def __init__(self, run: Run, allocator: CachingAllocator, carried: Carried) -> None:
+        self._allocator, self._tags, self._carried = allocator, run.tags, carried
         self._blocks: list[Block | None] = [None] * len(run.num_bytes)
         self._num_bytes = run.num_bytes.tolist()
         self._kind, self._stream = run.kind.tolist(), run.stream.tolist()
-        self._used_on = run.used_on
+        self._used_on, self._kept = run.used_on, run.kept
         self._workspaces = dict(run.workspaces)
         alive = run.freed_at >= run.num_events
-        self._old = np.flatnonzero(run.is_old).tolist()
+        self._lasting = np.flatnonzero(run.is_old | (run.lasts & alive)).tolist()
         self._leftovers = np.flatnonzero(alive & ~run.lasts).tolist()
         self._survivors = np.flatnonzero(alive).tolist()
         self._events = _events(run)
@@ -147,17 +154,16 @@ class _Steps:
                 self._carried.setdefault(key, []).append(block)
 
     def _take_over(self) -> None:
-        """Give the storages that exist before the step, such as gradients, the blocks of their size
-        and kind that the last step has left; free the other blocks.
+        """Give the storages that exist before the step, or that last, the blocks of their size and
+        kind that the last step has left; free the other blocks, but those of kinds that are kept.
         """
-        for row in self._old:
+        for row in self._lasting:
             left = self._carried.get((self._num_bytes[row], self._kind[row]))
             if left and self._blocks[row] is None:
                 self._blocks[row] = left.pop(0)
-        for blocks in self._carried.values():
-            for block in blocks:
+        for key in [key for key in self._carried if key[1] not in self._kept]:
+            for block in self._carried.pop(key):
                 self._allocator.free(block)
-        self._carried.clear()
 
     def _allocate(self, row: int) -> None:
         num_bytes = self._num_bytes[row]

@@ -40,6 +40,8 @@ def size_of(workload: Workload, vary: str) -> int:
 
 def longest_text(workload: Workload, step: Step) -> int:
     """The tokens of the longest sequence in a step; 0 if it has none."""
+    if step.lengths:
+        return max(step.lengths)
     parts = step.decode
     if step.serve is not None:
         parts = step.serve.prompt_length, step.serve.context - step.serve.prompt_length

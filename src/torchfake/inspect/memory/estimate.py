@@ -28,7 +28,7 @@ from torchfake.inspect.inputs.given import (
     inputs_explained,
     inputs_given,
 )
-from torchfake.inspect.inputs.resizing import BATCH, resized, size_of
+from torchfake.inspect.inputs.resizing import BATCH, SEQ, resized, size_of
 from torchfake.inspect.memory.estimate_record import Estimate as Estimate
 from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.serve import Serve, answers_of
@@ -41,6 +41,7 @@ from torchfake.inspect.steps.step import (
     Loss,
     Step,
     check_program_options,
+    evaluation_of,
     serving_step,
     step_of,
 )
@@ -64,6 +65,8 @@ def estimate(
     training: Any = None,
     peft: Any = None,
     weights: str | None = None,
+    lengths: Sequence[int] | None = None,
+    evaluation: int | None = None,
     device: torch.device | str | None = None,
     gpu: str | CudaProfile | AlikeGpus | None = None,
     round_to: int | None = None,
@@ -110,6 +113,11 @@ def estimate(
         peft: a PEFT config, such as ``LoraConfig``: run the module with these adapters.
         weights: quantize the weights first: ``"nf4"`` or ``"bnb-int8"`` (bitsandbytes), ``"int4"``,
             ``"int8"`` or ``"fp8"`` (torchao). The library's layers are run. With `peft`, QLoRA.
+        lengths: the sequence lengths of several steps, in order, as padding per batch gives them.
+            The result is of the longest; the allocator's model replays all of them, one after the
+            other, so ``peak_reserved_bytes`` has the fragmentation that comes from them.
+        evaluation: the batch size of a pass of evaluation after the steps, in the memory of
+            training; see ``evaluation_peak_bytes``.
         device: the device to run on, such as ``"cuda"``, without a GPU; default: the module's.
         gpu: a profile or its name, see :func:`torchfake.profiles`; implies ``device="cuda"``.
         round_to: round allocations up to a multiple of so many bytes; default: 512 on CUDA, else 1.
@@ -155,6 +163,8 @@ def estimate(
         "training": training,
         "peft": peft,
         "weights": weights,
+        "lengths": lengths,
+        "evaluation": evaluation,
     }
     if is_program(module):
         check_program_options({**does, "serve": serve})
@@ -195,7 +205,23 @@ def measure(workload: Workload, step: Step, *, is_timed: bool = True) -> Estimat
         count(gpu)
         if workload.program is not None:
             return _measure_program(workload, step)
+        found = _measure_lengths(workload, step, is_timed)
+        if step.evaluation is None:
+            return found
+        after = resized(found.subject, BATCH, step.evaluation)
+        return replace(found, evaluation=_measure_module(after, evaluation_of(step), False))
+
+
+def _measure_lengths(workload: Workload, step: Step, is_timed: bool) -> Estimate:
+    """The step at each of its lengths, of which the one with the highest peak is returned."""
+    if not step.lengths:
         return _measure_module(workload, step, is_timed)
+    by_length = {
+        length: _measure_module(resized(workload, SEQ, length), step, is_timed)
+        for length in dict.fromkeys(step.lengths)
+    }
+    most = max(by_length.values(), key=lambda each: each.peak_bytes)
+    return replace(most, steps=tuple(by_length[length] for length in step.lengths))
 
 
 def _measure_module(workload: Workload, step: Step, is_timed: bool) -> Estimate:

@@ -7,6 +7,7 @@ the caller requests; the memory that the caching allocator reserves is computed 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,13 +21,15 @@ from torchfake.inspect.contents.experts import Active, active_parameters, active
 from torchfake.inspect.copies.workload import Workload
 from torchfake.inspect.memory.counted import Counted, counted_with
 from torchfake.inspect.memory.left_out import left_out_of
-from torchfake.inspect.memory.reserved import ReservedMemory
+from torchfake.inspect.memory.reserved import KEPT, ReservedMemory
 from torchfake.inspect.records.messages import answers_to_dict
 from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.serving.cache_record import ServedCache
 from torchfake.inspect.steps.adapters import adapters_text
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.storages.cuda_memory import cublas_workspace_bytes
+from torchfake.inspect.storages.held import Peak as Peak
+from torchfake.inspect.storages.held import Timeline as Timeline
 from torchfake.inspect.storages.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
 from torchfake.inspect.storages.scratch import lifetimes_on, sizes_on
 from torchfake.inspect.timing.commands import Command, uncounted_commands
@@ -36,38 +39,6 @@ from torchfake.observe import Answer, SourceLocation
 
 _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
 """Phases in which the user's code calls the operators, so that the calling line is known."""
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The event after which the most memory is held."""
-
-    num_bytes: int
-    event: int  # the number of allocations and deallocations before the peak
-    phase: str  # the phase of the step: "forward", "backward", "optimizer", ...
-    module: str  # the full name of the module that ran, forward or backward; "" for none
-    op: str  # the operator that allocated last; "" if nothing was allocated after the start
-    line: str  # the line of the user's code that called the operator; "" if it is not known
-    by_category: dict[str, int]  # bytes, the largest first; they add up to num_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields by name, as a dict for JSON."""
-        return dict(self.__dict__)
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Bytes held after each event, by category."""
-
-    categories: tuple[str, ...]
-    num_bytes: Array  # int64 [events, categories]
-    phase: Array  # int8 [events], into PHASES
-
-    @property
-    def total(self) -> Array:
-        """Total bytes held, int64 [events]."""
-        total: Array = self.num_bytes.sum(axis=1)
-        return total
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,9 +63,30 @@ class Estimate(ReservedMemory, Record):
     commands: tuple[Command, ...] = field(default=(), compare=False)
     """The commands that the step puts on the streams of a GPU, in order."""
     loss: str | None = None  # of a training step, as text: "the output's loss"
+    steps: tuple[Estimate, ...] = field(default=(), compare=False)
+    """With `lengths`, each step in order; this estimate is of the one with the highest peak."""
+    evaluation: Estimate | None = field(default=None, compare=False)
+    """The pass of evaluation after the steps, without what it finds allocated."""
+
+    @property
+    def runs(self) -> tuple[Estimate, ...]:
+        """What was run: the step, once for each length, and the evaluation."""
+        after = () if self.evaluation is None else (self.evaluation,)
+        return (*{id(each): each for each in self.steps or (self,)}.values(), *after)
+
+    def of_runs(self, runs: Sequence[Estimate]) -> Estimate:
+        """The same estimate with others in place of its `runs`, which are in the same order."""
+        new = {id(old): one for old, one in zip(self.runs, runs, strict=True)}
+        (own,) = {id(each) for each in self.steps or (self,) if each.lives is self.lives}
+        steps = tuple(new[id(each)] for each in self.steps)
+        after = None if self.evaluation is None else new[id(self.evaluation)]
+        return replace(new[own], steps=steps, evaluation=after)
 
     def on(self, gpu: CudaProfile) -> Estimate:
         """The estimate for another GPU on which the step runs alike."""
+        return self.of_runs([each._alone_on(gpu) for each in self.runs])
+
+    def _alone_on(self, gpu: CudaProfile) -> Estimate:
         assert self.gpu is not None
         first = self.first_lives
         return replace(
@@ -103,13 +95,20 @@ class Estimate(ReservedMemory, Record):
             subject=replace(self.subject, gpu=gpu, alike=None),
             workspace_bytes=self._workspace_on(gpu),
             lives=lifetimes_on(self.lives, self.gpu, gpu),
+            steps=(),
+            evaluation=None,
             first_lives=None if first is None else lifetimes_on(first, self.gpu, gpu),
         )
 
     def kind_on(self, gpu: CudaProfile) -> Any:
         """A key that is equal for GPUs on which all allocations are the same."""
-        tables = (self.lives, *(() if self.first_lives is None else (self.first_lives,)))
+        tables = (lives for each in self.runs for lives in each.tables)
         return self._workspace_on(gpu), *(sizes_on(lives, gpu) for lives in tables)
+
+    @property
+    def tables(self) -> tuple[Lifetimes, ...]:
+        """The lifetimes in the step, and those in the first one if they differ."""
+        return (self.lives, *(() if self.first_lives is None else (self.first_lives,)))
 
     def _workspace_on(self, gpu: CudaProfile) -> int:
         if self.gpu is None or self.step.workspace_bytes is not None:
@@ -119,7 +118,7 @@ class Estimate(ReservedMemory, Record):
 
     @property
     def is_gpu_assumed(self) -> bool:
-        """Whether nobody has named `gpu`: torchfake's default stands for any CUDA device."""
+        """Whether nobody has named `gpu`."""
         return self.gpu is not None and self.subject.gpu is None
 
     @cached_property
@@ -187,6 +186,22 @@ class Estimate(ReservedMemory, Record):
         lives = self.first_lives or self.lives
         held = lives.held_bytes(lives.allocated_at, self._rounded(lives))
         return int(held.max(initial=0)) + self.workspace_bytes
+
+    @property
+    def after_step_bytes(self) -> int:
+        """Bytes held at the end of the step, among them its output and its gradients."""
+        held = self.held_bytes()
+        return (int(held[-1]) if len(held) else 0) + self.workspace_bytes
+
+    @property
+    def evaluation_peak_bytes(self) -> int | None:
+        """Peak memory of the evaluation, with the gradients and the optimizer's state beside it."""
+        after = self.evaluation
+        if after is None:
+            return None
+        found = np.isin(self.lives.category, [CATEGORIES.index(name) for name in KEPT])
+        kept = int(self.sizes[found & (self.lives.freed_at >= self.lives.num_events)].sum())
+        return after.peak_bytes - after.workspace_bytes + self.workspace_bytes + kept
 
     @cached_property
     def sizes(self) -> Array:
@@ -275,6 +290,7 @@ class Estimate(ReservedMemory, Record):
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON, without the lifetimes of storages."""
+        after = self.evaluation_peak_bytes
         return {
             "class_name": self.class_name,
             "mode": self.mode,
@@ -285,6 +301,9 @@ class Estimate(ReservedMemory, Record):
             **({"is_gpu_assumed": True} if self.is_gpu_assumed else {}),
             "peak_bytes": self.peak_bytes,
             "first_step_peak_bytes": self.first_step_peak_bytes,
+            "after_step_bytes": self.after_step_bytes,
+            **({"lengths": [*self.step.lengths]} if self.steps else {}),
+            **({"evaluation_peak_bytes": after} if after is not None else {}),
             "reserved_beyond_peak_bytes": self.reserved_beyond_peak_bytes,
             "peak": self.peak.to_dict(),
             "by_module": self.by_module,

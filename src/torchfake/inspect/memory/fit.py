@@ -214,6 +214,10 @@ def _check_vary(estimate: Estimate, vary: str | None) -> None:
             f"{estimate.class_name} is a step of your own, whose inputs cannot be resized here: "
             "use vary=None, and estimate it with other inputs"
         )
+    if vary == SEQ and estimate.step.lengths:
+        raise InputsError(
+            "lengths= gives the lengths itself, so 'seq' cannot vary: use vary='batch' or None"
+        )
     if vary == SEQ and estimate.step.decode is not None:
         raise InputsError(
             "decode= gives the lengths itself, so 'seq' cannot vary: use vary='batch' or None"

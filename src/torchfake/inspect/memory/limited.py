@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -74,17 +74,18 @@ class Line(NamedTuple):
     def fits(self, size: int, gpu: CudaProfile, usable_bytes: int) -> bool:
         """Whether the step would fit at another size."""
         for each, other in zip(self.found, self.others, strict=True):
-            tables = [
-                self._at(size, one, another)
-                for one, another in zip(_tables(each), _tables(other), strict=True)
-            ]
-            first = tables[1] if len(tables) > 1 else None
-            told = replace(each, lives=tables[0], first_lives=first)
+            told = each.of_runs([*map(self._told, repeat(size), each.runs, other.runs)])
             if told.peak_bytes > usable_bytes and told.round_to <= 512:
                 return False
             if fitted_bytes(told, usable_bytes, gpu.total_memory) > usable_bytes:
                 return False
         return True
+
+    def _told(self, size: int, one: Estimate, other: Estimate) -> Estimate:
+        pairs = zip(one.tables, other.tables, strict=True)
+        lives, *first = [self._at(size, *tables) for tables in pairs]
+        told = replace(one, lives=lives, first_lives=first[0] if first else None)
+        return replace(told, steps=(), evaluation=None)
 
     def _at(self, size: int, one: Lifetimes, other: Lifetimes) -> Lifetimes:
         growth = (other.num_bytes - one.num_bytes) * (size - self.size)
@@ -103,8 +104,7 @@ def _pairs(
 
 
 def _tables(estimate: Estimate) -> list[Lifetimes]:
-    first = estimate.first_lives
-    return [estimate.lives] if first is None else [estimate.lives, first]
+    return [lives for each in estimate.runs for lives in each.tables]
 
 
 def _have_same_order(one: Lifetimes, other: Lifetimes) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class ReservedMemory:
     step: Step
     first_lives: Lifetimes | None
     workspace_bytes: int
+    steps: tuple[Any, ...]
+    evaluation: Any
 
     @property
     def peak_reserved_bytes(self) -> int | None:
@@ -59,6 +61,11 @@ class ReservedMemory:
         """
         reserved = self.peak_reserved_bytes
         return None if reserved is None else reserved + CONTEXT_BYTES
+
+    @property
+    def after_step_reserved_bytes(self) -> int | None:
+        """Bytes reserved after the last step, as ``torch.cuda.memory_reserved()``."""
+        return None if self.reserved is None else self.reserved.last_reserved_bytes
 
     @cached_property
     def reserved(self) -> Reserved | None:
@@ -98,8 +105,7 @@ class ReservedMemory:
                 f"a snapshot is of CUDA's allocator, and the step runs on {self.device}: give "
                 "estimate device='cuda' or gpu="
             )
-        tags = list(self._frames())
-        allocator = self._replay(DeviceMemory(None, self._total), trace=True, tags=tags)[1]
+        allocator = self._replay(DeviceMemory(None, self._total), trace=True)[1]
         return snapshot_of(allocator, int(self.device.partition(":")[2] or 0))
 
     def write_snapshot(self, path: str | os.PathLike[str]) -> None:
@@ -118,6 +124,7 @@ class ReservedMemory:
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "fragmentation_bytes": self.fragmentation_bytes,
             "nvidia_smi_bytes": self.nvidia_smi_bytes,
+            "after_step_reserved_bytes": self.after_step_reserved_bytes,
             "allocator": self.step.allocator.text,
         }
 
@@ -126,32 +133,54 @@ class ReservedMemory:
         return None if self.gpu is None else self.gpu.total_memory
 
     def _replay(
-        self, memory: DeviceMemory, *, trace: bool = False, tags: Sequence[Any] | None = None
+        self, memory: DeviceMemory, *, trace: bool = False
     ) -> tuple[Reserved, CachingAllocator]:
-        settings, first = self.step.allocator, self._first_run
-        return replay(self._run, settings, memory, first=first, trace=trace, tags=tags)
+        settings, runs = self.step.allocator, self._traced_runs if trace else self._runs
+        return replay(runs, settings, memory, first=self._first_run, trace=trace)
 
     @cached_property
-    def _run(self) -> Run:
+    def _runs(self) -> list[Run]:
+        """The steps in order, and the evaluation."""
         # if the first step was tracked separately, that step has allocated the workspaces
         num_bytes = 0 if self.first_lives is not None else self.workspace_bytes
-        return _run_of(self.lives, num_bytes, self.step.mode)
+        known: dict[int, Run] = {}
+        for each in self.steps or (self,):
+            if id(each) not in known:
+                known[id(each)] = _run_of(each.lives, 0 if known else num_bytes, self.step.mode)
+        runs = [known[id(each)] for each in self.steps or (self,)]
+        if self.evaluation is not None:
+            after = _run_of(self.evaluation.lives, 0, self.evaluation.mode)
+            runs.append(after._replace(kept=tuple(map(CATEGORIES.index, KEPT))))
+        return runs
+
+    @property
+    def _traced_runs(self) -> list[Run]:
+        """The steps in order, with the stack frames of each storage as its tag."""
+        lives = [each.lives for each in self.steps or (self,)]
+        lives += [] if self.evaluation is None else [self.evaluation.lives]
+        known: dict[int, Run] = {}
+        for run, rows in zip(self._runs, lives, strict=True):
+            known.setdefault(id(run), run._replace(tags=list(_frames(rows))))
+        return [known[id(run)] for run in self._runs]
 
     @cached_property
     def _first_run(self) -> Run | None:
-        if self.first_lives is None:
-            return None
-        return _run_of(self.first_lives, self.workspace_bytes, self.step.mode)
+        first = (self.steps or (self,))[0].first_lives
+        return None if first is None else _run_of(first, self.workspace_bytes, self.step.mode)
 
-    def _frames(self) -> Iterator[list[Frame]]:
-        """The stack frames of each storage's allocation, innermost first."""
-        lives = self.lives
-        known: dict[Any, list[Frame]] = {}
-        rows = zip(lives.op, lives.module, lives.category.tolist(), lives.location, strict=True)
-        for key in rows:
-            if key not in known:
-                known[key] = _frames_of(*key)
-            yield known[key]
+
+KEPT = ("gradients", "optimizer state")
+"""What a pass of evaluation finds allocated, and does not use."""
+
+
+def _frames(lives: Lifetimes) -> Iterator[list[Frame]]:
+    """The stack frames of each storage's allocation, innermost first."""
+    known: dict[Any, list[Frame]] = {}
+    rows = zip(lives.op, lives.module, lives.category.tolist(), lives.location, strict=True)
+    for key in rows:
+        if key not in known:
+            known[key] = _frames_of(*key)
+        yield known[key]
 
 
 def _run_of(lives: Lifetimes, workspace_bytes: int, mode: str) -> Run:

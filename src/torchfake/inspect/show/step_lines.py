@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import untimed_lines
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.records.units import seconds_text, short_name
+from torchfake.inspect.records.units import bytes_text, seconds_text, short_name
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 from torchfake.inspect.timing.compared import error_text
 from torchfake.inspect.timing.hardware import why_untimed
@@ -21,6 +21,11 @@ _WORTH = 0.25
 
 
 def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
+    """What was run besides the step that is shown, and the time of the step."""
+    return _sequence_lines(estimate) + _time_lines(estimate)
+
+
+def _time_lines(estimate: Estimate) -> list[tuple[str, str]]:
     """The time of a step on a GPU whose figures are known; that of serving is not estimated."""
     if estimate.gpu is None:
         return []
@@ -36,6 +41,19 @@ def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
     is_training = estimate.mode == "training"
     lines.append(("  error", error_text(estimate.gpu, estimate.kind, is_training=is_training)))
     return lines + _faster_lines(schedule, estimate.gpu)
+
+
+def _sequence_lines(estimate: Estimate) -> list[tuple[str, str]]:
+    """What was run besides the step that is shown: steps of other lengths, and an evaluation."""
+    lines = []
+    if lengths := estimate.step.lengths:
+        of = f"{min(lengths):,} to {max(lengths):,} tokens"
+        shown = f"the peak is that of {estimate.counted.seq:,}, reserved that of all in this order"
+        lines.append(("lengths", f"{len(lengths):,} steps of {of}; {shown}"))
+    if estimate.evaluation_peak_bytes is not None:
+        peak, batch = bytes_text(estimate.evaluation_peak_bytes), estimate.step.evaluation
+        lines.append(("evaluation", f"a peak of {peak} with batch {batch:,}, in training's memory"))
+    return lines
 
 
 def _faster_lines(schedule: Schedule, gpu: CudaProfile) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from torchfake.inspect.show.step_lines import loss_text, time_lines
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
     counted_text,
-    freed_note,
+    reserved_note,
     verdict_on_several,
     weights_verdict,
 )
@@ -337,14 +337,6 @@ def largest_text(fit: Fit) -> str:
         return "none"
     why = {"model": " (the model's limit)", "search": " or more"}.get(fit.limited_by or "", "")
     return f"{fit.largest:,}{why}"
-
-
-def reserved_note(fits: Fits) -> str:
-    """The note on memory that the caching allocator cannot use."""
-    sizes = " or ".join(compared_bytes(n) for n in sorted({fit.reserved_bytes for fit in fits}))
-    return (
-        f"{sizes} of each GPU is reserved for the CUDA context and as a margin.{freed_note(fits)}"
-    )
 
 
 def checked_lines(checked: Checked) -> list[Line]:

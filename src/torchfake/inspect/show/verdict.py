@@ -64,11 +64,13 @@ def verdict_on_several(
     return f"{answer}, on {len(names)} of {gpus}: {', '.join(names)}; {counted}"
 
 
-def freed_note(fits: Sequence[Fit]) -> str:
-    """The GPUs on which a step fits because cached blocks are freed, as a further sentence."""
+def reserved_note(fits: Sequence[Fit]) -> str:
+    """The note on memory that the caching allocator cannot use, and where it has to free some."""
+    sizes = " or ".join(compared_bytes(n) for n in sorted({fit.reserved_bytes for fit in fits}))
+    note = f"{sizes} of each GPU is reserved for the CUDA context and as a margin."
     freed = [fit.gpu for fit in fits if fit.frees_cached_blocks]
     by_freeing = "the step fits because the allocator frees cached blocks and tries again"
-    return f" On {', '.join(freed)}, {by_freeing}." if freed else ""
+    return f"{note} On {', '.join(freed)}, {by_freeing}." if freed else note
 
 
 def weights_verdict(found: Weights) -> str:

@@ -20,7 +20,7 @@ from torchfake.inspect.allocator.settings import DEFAULT_SETTINGS, AllocatorSett
 from torchfake.inspect.copies.workload import Workload, main_device
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.steps.quantized import check_runs
-from torchfake.inspect.steps.training_arguments import check_training_arguments
+from torchfake.inspect.steps.training_arguments import autocast_dtype, check_training_arguments
 from torchfake.inspect.targets.options import dtype_named
 
 Loss = Callable[[Any], torch.Tensor]
@@ -46,6 +46,8 @@ class Step:
     training: Any = None  # transformers' TrainingArguments, in place of the options above
     peft: Any = None  # the config of PEFT adapters
     weights: str | None = None  # the scheme by which the weights are quantized
+    lengths: tuple[int, ...] = ()  # tokens of the sequences of each step, in order
+    evaluation: int | None = None  # samples of a pass of evaluation after the steps
     serve: Serve | None = None  # the serving workload
     pages: tuple[Any, ...] = ()  # of a paged cache, what each layer caches, if already known
     around: Callable[[], AbstractContextManager[Any]] = nullcontext  # entered for each micro-batch
@@ -78,6 +80,8 @@ def step_of(
     training: Any = None,
     peft: Any = None,
     weights: Any = None,
+    lengths: Any = None,
+    evaluation: Any = None,
     round_to: Any = None,
     workspace_bytes: Any = None,
     allocator: str | None = None,
@@ -114,6 +118,8 @@ def step_of(
         training,
         peft,
         weights,
+        _lengths(lengths, decode),
+        _evaluation(evaluation, mode),
     )
 
 
@@ -153,6 +159,8 @@ def serving_step(serve: Serve, step: Step, inputs: tuple[Any, ...]) -> Step:
         raise InputsError("serve= makes the token ids itself: leave out the inputs")
     if step.mode != "inference":
         raise InputsError("serve= is inference: leave out optimizer=, decode=, loss= and mode=")
+    if step.lengths:
+        raise InputsError("lengths= and serve=: serve= gives the lengths itself")
     return replace(step, mode="serving", serve=serve)
 
 
@@ -179,6 +187,41 @@ def _check_accumulation(mode: str, accumulate: Any, keep_gradients: Any) -> None
     if mode != "training" and (accumulate != 1 or keep_gradients):
         name = f"accumulate={accumulate}" if accumulate != 1 else "keep_gradients=True"
         raise InputsError(f"{name} is for training: give an optimizer=, a loss= or mode='training'")
+
+
+def _lengths(lengths: Any, decode: Any) -> tuple[int, ...]:
+    """The lengths as a tuple.
+
+    Raises:
+        InputsError: if they are no list of whole numbers, or if the step has lengths of its own.
+    """
+    if lengths is None:
+        return ()
+    if decode is not None:
+        raise InputsError("lengths= and decode=: decode= gives the lengths itself")
+    is_list = isinstance(lengths, (list, tuple)) and len(lengths) > 0
+    if not is_list or not all(is_whole_number(n, 1) for n in lengths):
+        raise InputsError(
+            f"lengths={lengths!r:.60}: give a list of numbers of tokens, one for each step"
+        )
+    return tuple(lengths)
+
+
+def _evaluation(evaluation: Any, mode: str) -> int | None:
+    if evaluation is None:
+        return None
+    if not is_whole_number(evaluation, 1):
+        raise InputsError(f"evaluation={evaluation!r} is not a batch size of 1 or more")
+    if mode != "training":
+        raise InputsError("evaluation= is a pass in the memory of training: give an optimizer=")
+    return int(evaluation)
+
+
+def evaluation_of(step: Step) -> Step:
+    """The pass of evaluation after a training step: with its autocast, without gradients."""
+    cast = step.autocast if step.training is None else autocast_dtype(step.training)
+    plain = replace(step, optimizer=None, training=None, accumulate=1, keep_gradients=False)
+    return replace(plain, mode="inference", autocast=cast, lengths=(), evaluation=None)
 
 
 def _resolve_mode(mode: str | None, optimizer: Any, loss: Any, decode: Any) -> str:

@@ -33,10 +33,10 @@ from torchfake.inspect.show.step_lines import loss_text, time_lines
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
     counted_text,
-    reserved_note,
     verdict_on_several,
     weights_verdict,
 )
+from torchfake.inspect.show.verdict import reserved_note as reserved_note
 from torchfake.inspect.steps.adapters import adapters_text
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.summary import Summary

@@ -41,6 +41,7 @@ class RunningModules:
 
     def __init__(self, module: nn.Module, *, sees_direct_calls: bool = False) -> None:
         self.stack: list[str] = []
+        self.num_entered = 0  # how often a module was entered
         self.failure: tuple[int, str] | None = None
         self.observers: list[Any] = []  # notified when a module is entered or left
         self._direct = DirectCalls(module) if sees_direct_calls else None
@@ -60,6 +61,7 @@ class RunningModules:
 
     def _enter(self, name: str, module: nn.Module, args: Any) -> None:
         self.stack.append(name)
+        self.num_entered += 1
         self.failure = None
         self._mark(name)
         for observer in self.observers:

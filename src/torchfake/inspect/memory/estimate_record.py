@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict
@@ -33,8 +32,7 @@ from torchfake.inspect.storages.held import Timeline as Timeline
 from torchfake.inspect.storages.lifetimes import CATEGORIES, PHASES, Array, Lifetimes
 from torchfake.inspect.storages.scratch import lifetimes_on, sizes_on
 from torchfake.inspect.timing.commands import Command, uncounted_commands
-from torchfake.inspect.timing.compared import kind_of_model
-from torchfake.inspect.timing.schedule import Schedule, schedule_of
+from torchfake.inspect.timing.schedule import GenerationTime, Schedule, generation_time, schedule_of
 from torchfake.observe import Answer, SourceLocation
 
 _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
@@ -133,16 +131,10 @@ class Estimate(ReservedMemory, Record):
         """What was counted: the kind of step, the optimizer, the sizes of the inputs."""
         return counted_with(self.subject, self.step)
 
-    @property
-    def kind(self) -> str:
-        """The kind of model, by its inputs, as docs/time.md gives the error of times."""
-        inputs = self.subject.held_by_inputs
-        return kind_of_model(each for each in inputs if not isinstance(each, nn.Parameter))
-
     @cached_property
     def schedule(self) -> Schedule | None:
-        """When each kernel of the step runs. None on a CPU or a GPU described by the user, for
-        generation and serving, of which not all passes are run, and if the step was not timed.
+        """When each kernel of the step runs. None on a CPU or a GPU of the user's own, if the step
+        was not timed, and for generation and serving, of which not all passes are run.
         """
         is_step = self.step.decode is None and self.step.serve is None
         if self.gpu is None or not is_step or not self.commands:
@@ -150,17 +142,24 @@ class Estimate(ReservedMemory, Record):
         return schedule_of(self.commands, self.gpu)
 
     @cached_property
+    def generation(self) -> GenerationTime | None:
+        """The time of the prompt, and of each token; None if the step is no generation."""
+        if self.gpu is None or self.step.decode is None:
+            return None
+        return generation_time(self.commands, self.gpu, self.step.decode[1])
+
+    @cached_property
     def uncounted(self) -> tuple[Uncounted, ...]:
-        """The operators on the GPU whose FLOPs are not known: their time is that of the bytes they
-        move.
-        """
+        """The operators on the GPU whose FLOPs are not known."""
         return uncounted_commands(self.commands)
 
     @property
     def step_seconds(self) -> float | None:
-        """The time of a step, from the second step on; docs/time.md gives the error. None if that
-        is not known; what the GPU takes at least is then ``schedule.seconds``.
+        """The time of a step, from the second step on, or of generation. None if not known; the
+        GPU takes at least ``schedule.seconds``.
         """
+        if self.generation is not None:
+            return self.generation.seconds
         schedule = self.schedule
         return None if schedule is None or schedule.is_lower_bound else schedule.seconds
 
@@ -190,14 +189,12 @@ class Estimate(ReservedMemory, Record):
     @property
     def after_step_bytes(self) -> int:
         """Bytes held at the end of the step, among them its output and its gradients."""
-        held = self.held_bytes()
-        return (int(held[-1]) if len(held) else 0) + self.workspace_bytes
+        return int(self.held_bytes()[-1:].sum()) + self.workspace_bytes
 
     @property
     def evaluation_peak_bytes(self) -> int | None:
         """Peak memory of the evaluation, with the gradients and the optimizer's state beside it."""
-        after = self.evaluation
-        if after is None:
+        if (after := self.evaluation) is None:
             return None
         found = np.isin(self.lives.category, [CATEGORIES.index(name) for name in KEPT])
         kept = int(self.sizes[found & (self.lives.freed_at >= self.lives.num_events)].sum())
@@ -290,7 +287,8 @@ class Estimate(ReservedMemory, Record):
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON, without the lifetimes of storages."""
-        after = self.evaluation_peak_bytes
+        after, batch = self.evaluation_peak_bytes, self.counted.batch
+        times = 1 if self.schedule is None else self.schedule.times_as_much
         return {
             "class_name": self.class_name,
             "mode": self.mode,
@@ -303,6 +301,7 @@ class Estimate(ReservedMemory, Record):
             "first_step_peak_bytes": self.first_step_peak_bytes,
             "after_step_bytes": self.after_step_bytes,
             **({"lengths": [*self.step.lengths]} if self.steps else {}),
+            **({"batch_that_takes_as_long": times * (batch or 0)} if times > 1 else {}),
             **({"evaluation_peak_bytes": after} if after is not None else {}),
             "reserved_beyond_peak_bytes": self.reserved_beyond_peak_bytes,
             "peak": self.peak.to_dict(),
@@ -311,6 +310,7 @@ class Estimate(ReservedMemory, Record):
             "workspace_bytes": self.workspace_bytes,
             **self.reserved_to_dict(),
             "schedule": None if self.schedule is None else self.schedule.to_dict(),
+            **({} if self.generation is None else {"generation": self.generation.to_dict()}),
             "elsewhere": self.elsewhere,
             **uncounted_to_dict(self.uncounted),
             **({"left_out": list(self.left_out)} if self.left_out else {}),

@@ -7,7 +7,9 @@ line.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -41,6 +43,7 @@ def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> t
         *_of_kernels(ops, device),
         *_of_rocm(workload, ops),
     ]
+    lines += _optimizers_that_compile(step.optimizer)
     if workload.program is None:
         lines += _hooks(workload.module, step.optimizer)
     if step.serve is not None:
@@ -63,6 +66,16 @@ def _compiled(modules: list[nn.Module], reached: Reached) -> Iterator[str]:
     made = sum(hasattr(function, "_torchdynamo_orig_callable") for function in reached.functions)
     if wrapped + called + made:
         yield "torch.compile: run eagerly, without a compiler's fusion and memory reuse"
+
+
+def _optimizers_that_compile(optimizer: Any) -> Iterator[str]:
+    """A line if an optimizer compiles its own step, as torchao's of few bits do."""
+    while isinstance(optimizer, partial):
+        optimizer = optimizer.func
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    code = getattr(inspect.unwrap(getattr(kind, "step", kind)), "__code__", None)
+    if code is not None and "compile" in code.co_names:
+        yield f"{kind.__name__} compiles its step: run operator by operator, which takes longer"
 
 
 def _replicated(modules: list[nn.Module]) -> Iterator[str]:

@@ -87,6 +87,7 @@ class GreedyLoop:
             cache = self._cache_of(output)
             tracker.recategorize([("", t) for t in tensors_in(cache)], "kv cache")
             tracker.end_forward()
+            tracker.end_pass()
             tracker.end_step()
         self._keep(output)
 

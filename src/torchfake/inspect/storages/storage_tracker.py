@@ -61,6 +61,8 @@ class StorageTracker(Observer):
         super().__init__()
         self.modules = modules
         self.commands = commands
+        if commands is not None:
+            commands.running = modules
         self.lives: list[Lifetime] = []
         self.scratch: list[ScratchCall] = []  # calls whose scratch memory depends on the GPU
         self.clock = 0  # the number of events so far
@@ -74,6 +76,8 @@ class StorageTracker(Observer):
 
     def active(self) -> observing:
         """Context in which the tracker observes."""
+        if self.commands is not None:
+            self.commands.resume()
         return observing(self)
 
     def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -192,6 +196,11 @@ class StorageTracker(Observer):
         for allocation in self.alive():
             if not allocation.note.category:
                 allocation.note.category = "activations"
+
+    def end_pass(self) -> None:
+        """Mark the end of a pass of generation, whose result the host reads."""
+        if self.commands is not None:
+            self.commands.end_pass(self._place())
 
     def end_step(self) -> None:
         """Mark the end of the step: storages freed later count as alive at the end."""

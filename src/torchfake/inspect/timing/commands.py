@@ -17,7 +17,7 @@ from torchfake.inspect.arithmetic.kinds import UNCOUNTED
 from torchfake.inspect.arithmetic.moved_bytes import launches_nothing
 from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_of
 from torchfake.inspect.timing.work import ON_CPU, Work, cpu_bytes_of, work_of
-from torchfake.observe import FakeTensor, metadata_of, traits_of
+from torchfake.observe import FakeTensor, RunningModules, metadata_of, traits_of
 
 LAUNCH, SEND, RECORD, WAIT, SYNCHRONIZE, EXCHANGE, ON_HOST = range(7)
 """The kinds of commands; what is done on the host is none to the GPU, and takes a time that is not
@@ -54,7 +54,12 @@ class Command(NamedTuple):
     message: Message | None = None  # of a collective
     event: int = 0  # the event that is recorded, or waited for
     exchanged: tuple[Message, ...] = ()  # of an exchange: the messages, which begin together
+    others: int = 0  # operators since the last launch that launched nothing, such as views
+    modules: int = 0  # modules that were entered since the last launch
 
+
+END_OF_PASS = "end of a pass"
+"""The name of the command that ends a pass of generation."""
 
 _FEW_BYTES = 4096
 """Bytes of CPU memory, such as those of a step counter, that take no time."""
@@ -68,6 +73,9 @@ class CommandRecorder:
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
+        self.running: RunningModules | None = None  # counts the modules that are entered
+        self._num_entered = 0  # at the last launch
+        self._num_others = 0  # operators since then that launched nothing
         self._works: dict[Any, tuple[Work | None, int]] = {}  # with the bytes of CPU memory
         self._launches: dict[Any, bool] = {}  # by operator: whether it launches a kernel
         self._events: dict[int, tuple[int, Any]] = {}  # number and event, by the event's id
@@ -80,6 +88,7 @@ class CommandRecorder:
         if func not in self._launches:
             self._launches[func] = has_formula(func) or not launches_nothing(func)
         if not self._launches[func]:
+            self._num_others += 1
             return
         name = traits_of(func).packet
         place = place_of()
@@ -90,9 +99,25 @@ class CommandRecorder:
             on_cpu = Work(ON_CPU, 0, cpu_bytes, torch.uint8)
             self.commands.append(Command(ON_HOST, place, name, on_cpu))
         if work is not None:
-            self.commands.append(Command(LAUNCH, place, name, work))
+            others, modules = self._since_last_launch()
+            self.commands.append(Command(LAUNCH, place, name, work, others=others, modules=modules))
         elif name == "aten::_local_scalar_dense" and args[0].device.type == "cuda":
             self.commands.append(Command(SYNCHRONIZE, place, name))
+
+    def resume(self) -> None:
+        """What the program has done since the last command is not part of the step."""
+        self._since_last_launch()
+
+    def _since_last_launch(self) -> tuple[int, int]:
+        """The operators that launched nothing, and the modules that were entered."""
+        entered = 0 if self.running is None else self.running.num_entered
+        since = self._num_others, entered - self._num_entered
+        self._num_others, self._num_entered = 0, entered
+        return since
+
+    def end_pass(self, place: Place) -> None:
+        """Record that the host waits for the result of a pass, as generation does for a token."""
+        self.commands.append(Command(SYNCHRONIZE, place, END_OF_PASS))
 
     def _work(self, func: Any, args: Any, kwargs: Any, result: Any) -> tuple[Work | None, int]:
         """The work on the GPU, and the bytes of CPU memory that are read and written."""

@@ -32,8 +32,17 @@ from torchfake.inspect.timing.work import Work
 KERNEL_SECONDS = 2e-6
 """The time of an empty kernel: it starts, fills its pipeline, and ends."""
 
-LAUNCH_SECONDS = 6e-6
-"""The time that Python, autograd and the driver take to launch one operator."""
+LAUNCH_SECONDS = 24e-6
+"""The time of the host, in Python and the driver, for an operator that launches kernels."""
+
+OTHER_SECONDS = 5e-6
+"""The time of the host for an operator that launches nothing, such as a view."""
+
+MODULE_SECONDS = 10e-6
+"""The time of the host for the call of a module, without the operators that it calls."""
+
+ENGINE_SHARE = 0.4
+"""The share of these times that operators take in the engine of autograd, which runs no Python."""
 
 _NARROWEST_GROUP = 32
 """Columns of matrices in batches that are computed each for itself; of narrower ones, such as those

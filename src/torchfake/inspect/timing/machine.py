@@ -24,7 +24,15 @@ from torchfake.inspect.timing.commands import (
     Command,
     Message,
 )
-from torchfake.inspect.timing.efficiency import LAUNCH_SECONDS, Shares, seconds_of, shares_of
+from torchfake.inspect.timing.efficiency import (
+    ENGINE_SHARE,
+    LAUNCH_SECONDS,
+    MODULE_SECONDS,
+    OTHER_SECONDS,
+    Shares,
+    seconds_of,
+    shares_of,
+)
 from torchfake.inspect.timing.hardware import Hardware, hardware_of
 from torchfake.inspect.timing.meetings import Exchange, Meetings, Pending, time_of
 
@@ -158,7 +166,7 @@ class Machine:
         return has_advanced
 
     def _launch(self, command: Command, stream: int, before: float) -> None:
-        self.host += LAUNCH_SECONDS
+        self.host += host_seconds_of(command)
         begin = max(self.host, before)
         if command.message is None:
             assert command.work is not None
@@ -189,3 +197,11 @@ class Machine:
             done = min((last - at) * (1 - PROCESSORS_OF_MESSAGES), rest)
             at, rest = at + done / (1 - PROCESSORS_OF_MESSAGES), rest - done
         return at + rest - begin
+
+
+def host_seconds_of(command: Command) -> float:
+    """How long the host takes to reach a launch from the last one, and to launch."""
+    seconds = LAUNCH_SECONDS + command.others * OTHER_SECONDS + command.modules * MODULE_SECONDS
+    place = command.place
+    is_of_engine = place.phase == "backward" and not place.is_recomputation
+    return seconds * ENGINE_SHARE if is_of_engine else seconds

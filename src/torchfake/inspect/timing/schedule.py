@@ -11,14 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict, untimed_to_dict
 from torchfake.inspect.timing.collectives import Links
-from torchfake.inspect.timing.commands import Command, on_cpu_commands, uncounted_commands
+from torchfake.inspect.timing.commands import (
+    END_OF_PASS,
+    Command,
+    on_cpu_commands,
+    uncounted_commands,
+)
 from torchfake.inspect.timing.efficiency import Shares
 from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.machine import InNode, Machine, machine_of
@@ -31,6 +36,9 @@ _CPU_BYTES = 25e9
 only to tell whether that may be left out."""
 
 _NEGLIGIBLE = 0.01  # of a step
+
+_BOUND_BY_HOST = 0.9
+"""The share of a step in which the host launches, from which on launches bound its time."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,6 +134,14 @@ class Schedule:
         """
         return bool(self.untimed or self.uncounted)
 
+    @property
+    def times_as_much(self) -> int:
+        """How many times as much work would take about as long, because the GPU mostly waits for
+        the host to launch kernels; 1 if that does not bound the time.
+        """
+        is_bound = self.host_seconds >= _BOUND_BY_HOST * self.seconds and self.computing_seconds > 0
+        return max(int(self.host_seconds / self.computing_seconds), 1) if is_bound else 1
+
     def seconds_in(self, phase: str) -> float:
         """Seconds from the beginning of a phase's first command to the end of its last."""
         mask = np.array([command.place.phase == phase for command in self.commands], dtype=bool)
@@ -135,6 +151,7 @@ class Schedule:
         """The totals, as a dict for JSON; :meth:`write_trace` writes each command."""
         return {
             "seconds": self.seconds,
+            "host_seconds": self.host_seconds,
             "is_lower_bound": self.is_lower_bound,
             "computing_seconds": self.computing_seconds,
             "exposed_seconds": self.exposed_seconds,
@@ -198,3 +215,52 @@ def of_machine(machine: Machine, last_seconds: float = 0.0) -> Schedule:
         last_seconds,
         on_cpu_commands(machine.on_host),
     )
+
+
+class GenerationTime(NamedTuple):
+    """The time of generation; between the first and the last token, times are on a line."""
+
+    prompt_seconds: float  # the pass that gives the first new token
+    first_seconds: float  # the pass that gives the second
+    last_seconds: float
+    num_passes: int  # after that over the prompt
+
+    @property
+    def seconds_per_token(self) -> float:
+        """The mean of all passes after that over the prompt."""
+        return (self.first_seconds + self.last_seconds) / 2
+
+    @property
+    def seconds(self) -> float:
+        """The time of all passes."""
+        return self.prompt_seconds + self.num_passes * self.seconds_per_token
+
+    def to_dict(self) -> dict[str, float]:
+        """The times as a dict for JSON."""
+        each = {"seconds": self.seconds, "seconds_per_token": self.seconds_per_token}
+        return {**each, "prompt_seconds": self.prompt_seconds}
+
+
+def generation_time(
+    recorded: Sequence[Command], gpu: CudaProfile, new_tokens: int
+) -> GenerationTime | None:
+    """The time of generation, of which the pass over the prompt and the first and the last pass
+    over a token were recorded; None if that is not known.
+
+    Args:
+        recorded: the commands, each pass with its end.
+        gpu: the profile of the GPU.
+        new_tokens: the tokens that are generated.
+    """
+    passes: list[list[Command]] = [[]]
+    for command in recorded:
+        passes[-1].append(command)
+        if command.name == END_OF_PASS:
+            passes.append([])
+    each = [schedule_of(commands, gpu) for commands in passes[:-1]]
+    known = [found.seconds for found in each if found is not None and not found.is_lower_bound]
+    if not known or len(known) < len(each):
+        return None
+    prompt, *tokens = known
+    first, last = (tokens[0], tokens[-1]) if tokens else (0.0, 0.0)
+    return GenerationTime(prompt, first, last, new_tokens - 1)

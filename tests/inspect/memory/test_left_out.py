@@ -136,3 +136,19 @@ def test_data_parallel() -> None:
     assert found.left_out == (
         "DataParallel: run on one device, with the whole batch; replicas are not counted",
     )
+
+
+class Compiling(torch.optim.SGD):
+    """Compiles what it does in a step, as torchao's optimizers of few bits do."""
+
+    def step(self, closure: Any = None) -> Any:
+        return torch.compile(super().step)()
+
+
+@pytest.mark.parametrize("optimizer", [Compiling, partial(Compiling, lr=0.1)])
+def test_an_optimizer_that_compiles_its_step(optimizer: Any) -> None:
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3), optimizer=optimizer)
+    assert found.left_out == (
+        "Compiling compiles its step: run operator by operator, which takes longer",
+    )
+    assert estimate(nn.Linear(3, 4), torch.ones(2, 3), optimizer="sgd").left_out == ()

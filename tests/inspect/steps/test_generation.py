@@ -59,3 +59,33 @@ def test_generation_with_an_encoder_is_byte_exact(new: int) -> None:
 def test_a_model_without_token_ids() -> None:
     with pytest.raises(InputsError, match="input_ids"):
         estimate(nn.Linear(3, 4), torch.ones(2, 3), decode=(1, 3))
+
+
+def timed(prompt: int, new: int) -> Any:
+    model, _ = model_and_inputs("llama")
+    return estimate(model, torch.zeros(2, 1, dtype=torch.long), decode=(prompt, new), gpu="t4-16gb")
+
+
+def test_generation_takes_the_time_of_its_passes() -> None:
+    found = timed(16, 9)
+    time = found.generation
+    assert time.num_passes == 8
+    assert found.step_seconds == time.seconds
+    assert time.seconds == pytest.approx(time.prompt_seconds + 8 * time.seconds_per_token)
+    assert time.first_seconds <= time.last_seconds
+    assert found.to_dict()["generation"]["seconds"] == time.seconds
+    assert " for the prompt, then " in str(found)
+    assert "\n  error " in str(found)
+
+
+def test_passes_that_are_not_run_take_the_time_of_those_between_which_they_are() -> None:
+    short, long = timed(16, 3).generation, timed(16, 33).generation
+    assert long.first_seconds == pytest.approx(short.first_seconds)
+    assert long.seconds - long.prompt_seconds == pytest.approx(32 * long.seconds_per_token)
+    assert timed(16, 1).generation.seconds == timed(16, 1).generation.prompt_seconds
+
+
+def test_a_cpu_or_a_forward_pass_has_no_time_of_generation() -> None:
+    model, inputs = model_and_inputs("llama")
+    assert estimate(model, inputs, gpu="t4-16gb").generation is None
+    assert estimate(model, torch.zeros(2, 1, dtype=torch.long), decode=(4, 4)).generation is None

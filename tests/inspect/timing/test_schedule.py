@@ -23,8 +23,11 @@ from torchfake.inspect.timing.commands import (
     Place,
 )
 from torchfake.inspect.timing.efficiency import (
+    ENGINE_SHARE,
     KERNEL_SECONDS,
     LAUNCH_SECONDS,
+    MODULE_SECONDS,
+    OTHER_SECONDS,
     seconds_of,
     shares_of,
 )
@@ -98,6 +101,42 @@ def test_small_kernels_wait_for_the_host() -> None:
     found = run([small] * 100)
     assert found.seconds == pytest.approx(100 * LAUNCH_SECONDS + KERNEL_SECONDS)
     assert found.idle_seconds == pytest.approx(100 * (LAUNCH_SECONDS - KERNEL_SECONDS) + 2e-6)
+
+
+def test_the_host_takes_longer_for_views_and_modules_and_less_in_the_backward_pass() -> None:
+    small = Command(LAUNCH, Place(0), "aten::add", COPY._replace(num_bytes=0))
+    busy = small._replace(others=3, modules=2)
+    more = 3 * OTHER_SECONDS + 2 * MODULE_SECONDS
+    assert run([busy]).host_seconds == pytest.approx(LAUNCH_SECONDS + more)
+    of_engine = busy._replace(place=Place(0, "backward"))
+    assert run([of_engine]).host_seconds == pytest.approx(ENGINE_SHARE * (LAUNCH_SECONDS + more))
+    again = busy._replace(place=Place(0, "backward", "", True))
+    assert run([again]).host_seconds == pytest.approx(LAUNCH_SECONDS + more)
+
+
+def test_views_and_modules_are_counted_at_the_next_launch() -> None:
+    with fake_mode():
+        model = nn.Sequential(nn.Flatten(), nn.Sequential(nn.ReLU()))
+        x = torch.empty(2, 3, 4)
+    found = estimate(model, x, gpu="h100-80gb", mode="inference")
+    (launch,) = (command for command in found.commands if command.what == LAUNCH)
+    assert (launch.others, launch.modules) == (1, 4)
+
+
+def test_what_launches_bound_says_which_batch_would_take_as_long() -> None:
+    with fake_mode():
+        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
+        small, large = torch.empty(4, 64), torch.empty(1 << 20, 64)
+    found = estimate(model, small, gpu="h100-80gb", mode="inference")
+    times = found.schedule.times_as_much
+    assert times > 2
+    assert found.to_dict()["batch_that_takes_as_long"] == 4 * times
+    (line,) = (line for line in str(found).splitlines() if line.startswith("  bound by"))
+    assert "launches: the host takes" in line
+    assert line.endswith(f"; batch {4 * times:,} would take about as long")
+    longer = estimate(model, large, gpu="h100-80gb", mode="inference")
+    assert longer.schedule.times_as_much == 1
+    assert "bound by" not in str(longer)
 
 
 def test_communication_is_exposed_where_nothing_is_computed() -> None:

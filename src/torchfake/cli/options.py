@@ -309,14 +309,3 @@ def parse_lengths(text: str | None) -> tuple[int, ...] | None:
 def profiles_words(file: Path | None) -> tuple[str, ...]:
     """The words of a command that name a file of GPUs."""
     return () if file is None else ("--profiles", str(file))
-
-
-def parse_decode(text: str | None) -> tuple[int, int] | None:
-    """The two numbers of ``PROMPT,NEW``."""
-    if text is None:
-        return None
-    prompt, _, new = text.partition(",")
-    try:
-        return int(prompt), int(new)
-    except ValueError as error:
-        raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256") from error

@@ -142,7 +142,8 @@ class Compiling(torch.optim.SGD):
     """Compiles what it does in a step, as torchao's optimizers of few bits do."""
 
     def step(self, closure: Any = None) -> Any:
-        return torch.compile(super().step)()
+        run = super().step
+        return (run if closure is None else torch.compile(run))(closure)
 
 
 @pytest.mark.parametrize("optimizer", [Compiling, partial(Compiling, lr=0.1)])

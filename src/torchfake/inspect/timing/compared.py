@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
 COMPARISONS = (
     Comparison(LANGUAGE, True, frozenset({"a100-40gb", "a100-80gb", "h100-80gb"}), 4, 11),
-    Comparison(LANGUAGE, True, frozenset({"l40s-48gb"}), 8, 20),
+    Comparison(LANGUAGE, True, frozenset({"l40s-48gb"}), 4, 16),
     Comparison(IMAGES, False, frozenset({"rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb"}), 15, 30),
     Comparison(IMAGES, True, frozenset({"rtx3090-24gb"}), 9, 40),
 )

@@ -7,6 +7,7 @@ In reading order:
 
     storage_tracker   the observer: records when each storage is allocated and freed, and for what
     lifetimes         these records as columns: bytes held after each event
+    held              what is held at one moment, and at every moment
     scratch           scratch memory on other GPUs than that of the run
     bounds_check      refuses known indices that are out of bounds, as eager does
     cuda_memory       memory beyond the requests of operators: rounding, workspaces of cuBLAS

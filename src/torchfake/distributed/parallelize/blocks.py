@@ -7,9 +7,12 @@ module is not changed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
+
+_PLACE = ("layer_idx", "layer_id", "layer_index")
+"""Attributes in which transformers layers store their position: ignored when comparing layers."""
 
 _LEAST_SHARE = 1000
 """A group with less than one part in this many of the parameters is left to the root."""
@@ -42,6 +45,28 @@ def repeated_blocks(module: nn.Module) -> list[Blocks]:
     }
     chosen = [group for group in groups if group.class_name in named]
     return _outermost(chosen) if chosen else _by_shape(module, groups)
+
+
+def kind_of_block(block: nn.Module) -> Any:
+    """The structure of a block: classes, plain attributes, shapes and dtypes. Blocks that are alike
+    differ in their values and their position only.
+    """
+    return tuple(
+        (
+            name,
+            type(part).__name__,
+            tuple(
+                (key, value)
+                for key, value in sorted(vars(part).items())
+                if isinstance(value, (bool, int, float, str)) and key not in _PLACE
+            ),
+            tuple(
+                (key, tuple(tensor.shape), tensor.dtype)
+                for key, tensor in part.named_parameters(recurse=False)
+            ),
+        )
+        for name, part in block.named_modules()
+    )
 
 
 def _groups(module: nn.Module) -> list[Blocks]:

@@ -35,7 +35,7 @@ from torchfake.distributed.ranks.pipeline_loop import (
 )
 from torchfake.distributed.ranks.point_to_point import patches_of_messages
 from torchfake.distributed.ranks.rank_tracker import RankTracker, Traffic
-from torchfake.distributed.ranks.shard_sizes import UnevenShards
+from torchfake.distributed.ranks.shard_sizes import ObservedOptimizer, UnevenShards
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
 from torchfake.inspect.copies.arguments import ArgumentCopies
@@ -44,6 +44,8 @@ from torchfake.inspect.memory.estimate import account
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.serving.cache_record import ServedCache
+from torchfake.inspect.serving.passes import run_serving
 from torchfake.inspect.steps.execution import run_step, set_training
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.storages.lifetimes import Lifetimes
@@ -80,6 +82,7 @@ class Job:
     is_timed: bool = True  # whether commands on streams are recorded
     alike: AlikeGpus | None = None  # GPUs that the ranks may stand for: see Workload
     target: Any = None  # of a pipeline's loss: a tensor, or a function that creates it
+    look: Callable[[nn.Module], Any] | None = None  # is called with the module of each rank
 
     @property
     def workload(self) -> Workload:
@@ -103,6 +106,7 @@ class RankRun(NamedTuple):
     shape_ids: dict[
         Any, np.ndarray[Any, Any]
     ]  # the shapes of uneven shards on all ranks; see distributed/ranks/shard_sizes
+    seen: Any = None  # what the job's `look` has returned
 
 
 def run_rank(job: Job, rank: int, mailbox: Mailbox) -> RankRun:
@@ -137,6 +141,7 @@ class _Rank:
 
         self.job, self.rank, self.answerer = job, rank, answerer
         self.mailbox = mailbox
+        self.cache: ServedCache | None = None  # of all users, if the job is to serve
         self.pipeline: Pipeline | None = None  # the pipeline, if `parallelize` returns a schedule
         with self._errors_named("the mesh"):
             self.mesh = init_device_mesh(
@@ -156,7 +161,7 @@ class _Rank:
         uneven.register(module.buffers())
         modules, step = RunningModules(module), self._step(args, kwargs)
         if callable(step.optimizer) and not isinstance(step.optimizer, type):
-            step = replace(step, optimizer=_Observed(step.optimizer, uneven))
+            step = replace(step, optimizer=ObservedOptimizer(step.optimizer, uneven))
         make = partial(
             RankTracker, modules, uneven, self._axis_of, self.mailbox,
             has_workspace=step.workspace_bytes is not None,
@@ -173,14 +178,18 @@ class _Rank:
         fake_copy = FakeCopy(module, args, kwargs, self.job.workload, {}, self.answerer)
         with self._errors_named("the step", modules):
             first_lives = self._run_step(step, fake_copy, tracker, first)
+        seen = None if self.job.look is None else self.job.look(module)
         dtypes = bytes_by_dtype(module)
         ran = replace(self.job.workload, args=args, kwargs=kwargs, dtypes=dtypes)
-        return self._result(class_name, ran, tracker, first_lives)
+        return self._result(class_name, ran, tracker, first_lives)._replace(seen=seen)
 
     def _run_step(
         self, step: Step, fake_copy: FakeCopy, tracker: RankTracker, first: RankTracker | None
     ) -> Lifetimes | None:
         """Run the step; returns the lifetimes of the first step, if later steps differ."""
+        if step.serve is not None:
+            self.cache = run_serving(step, fake_copy, tracker)
+            return None
         if self.pipeline is None or first is None:
             run_step(step, fake_copy, tracker, first)
             return None if first is None else first.finish()
@@ -290,6 +299,7 @@ class _Rank:
             commands=tracker.commands,
             loss=tracker.loss,
         )
+        estimate = replace(estimate, cache=self.cache)
         shape_ids = {**tracker.uneven.shape_ids, **job.layout.differing(self.rank, peers)}
         return RankRun(self.rank, estimate, tracker.traffic, shape_ids)
 
@@ -321,21 +331,6 @@ def _remedy(error: Exception) -> str:
             "and give context=lambda mesh, inputs: loss_parallel()"
         )
     return ""
-
-
-class _Observed:
-    """A function that creates an optimizer, and registers it if its state is sharded over ranks."""
-
-    def __init__(self, make: Callable[[Any], Any], uneven: UnevenShards) -> None:
-        self._make, self._uneven = make, uneven
-
-    def __repr__(self) -> str:
-        return repr(self._make)
-
-    def __call__(self, parameters: Any) -> Any:
-        made = self._make(parameters)
-        self._uneven.register_parts(made)
-        return made
 
 
 def _has_real_tensors(module: nn.Module) -> bool:

@@ -6,7 +6,7 @@ sizes. Invariant: nothing is run; sizes are computed from the placements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -94,3 +94,18 @@ def equal_ranks(layout: Layout, shape_ids: Iterable[np.ndarray[Any, Any]]) -> li
     for rank, key in enumerate(map(tuple, np.stack(columns, axis=1).tolist())):
         groups.setdefault(key, []).append(rank)
     return list(groups.values())
+
+
+class ObservedOptimizer:
+    """A function that creates an optimizer, and registers it if its state is sharded over ranks."""
+
+    def __init__(self, make: Callable[[Any], Any], uneven: UnevenShards) -> None:
+        self._make, self._uneven = make, uneven
+
+    def __repr__(self) -> str:
+        return repr(self._make)
+
+    def __call__(self, parameters: Any) -> Any:
+        made = self._make(parameters)
+        self._uneven.register_parts(made)
+        return made

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from torchfake.distributed.parallelize.blocks import repeated_blocks
+from torchfake.distributed.parallelize.blocks import kind_of_block, repeated_blocks
 from torchfake.distributed.search.measurements import Measured
 
 DEPTHS = (3, 4, 5)
@@ -28,8 +28,6 @@ not grow linearly in the layers.
 """
 
 _TOLERANCE = 0.01
-_PLACE = ("layer_idx", "layer_id", "layer_index")
-"""Attributes in which transformers layers store their position: ignored when comparing layers."""
 
 
 class Taken(NamedTuple):
@@ -59,7 +57,7 @@ class Layers(NamedTuple):
     def of(cls, module: nn.Module) -> Layers:
         """Find the repeated blocks of a model."""
         names = [name for group in repeated_blocks(module) for name in group.names]
-        return cls(tuple(names), tuple(_kind(module.get_submodule(name)) for name in names))
+        return cls(tuple(names), tuple(kind_of_block(module.get_submodule(name)) for name in names))
 
 
 def depths_of(layers: Layers, depth: int | None) -> tuple[int, ...]:
@@ -106,23 +104,3 @@ def _extrapolated(values: Sequence[float | None], more: int) -> float | None:
     if abs(growth - growths[0]) > _TOLERANCE * max(abs(growth), abs(last) * _TOLERANCE):
         return None
     return last + growth * more
-
-
-def _kind(block: nn.Module) -> Any:
-    """The structure of a block: classes, plain attributes, shapes and dtypes."""
-    return tuple(
-        (
-            name,
-            type(part).__name__,
-            tuple(
-                (key, value)
-                for key, value in sorted(vars(part).items())
-                if isinstance(value, (bool, int, float, str)) and key not in _PLACE
-            ),
-            tuple(
-                (key, tuple(tensor.shape), tensor.dtype)
-                for key, tensor in part.named_parameters(recurse=False)
-            ),
-        )
-        for name, part in block.named_modules()
-    )

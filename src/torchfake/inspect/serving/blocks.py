@@ -14,7 +14,7 @@ pass are counted as being read, and groups of layers are not padded to equal pag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class Page:
     token_bytes: int  # per token
     state_bytes: int  # per sequence, of any length
     window: int | None  # length of the sliding window in tokens; None: full attention
+    layer: int = 0  # the number of the layer in the cache
 
 
 def pages_of(fake_copy: FakeCopy, tracker: StorageTracker, serve: Serve, device: str) -> list[Page]:
@@ -48,9 +49,10 @@ def pages_of(fake_copy: FakeCopy, tracker: StorageTracker, serve: Serve, device:
         InputsError: if the model caches nothing, or has an encoder.
     """
     layers = [_layers_after(fake_copy, tracker, length) for length in _PROBES]
+    config = config_of(fake_copy.module)
     found = [
-        _page(few, many, config_of(fake_copy.module), serve, device)
-        for few, many in zip(*layers, strict=True)
+        replace(_page(few, many, config, serve, device), layer=i)
+        for i, (few, many) in enumerate(zip(*layers, strict=True))
     ]
     pages = [page for page in found if page.token_bytes or page.state_bytes]
     if not pages:

@@ -1,0 +1,80 @@
+"""The memory of one GPU of a server: what it holds by category, and how many users' caches fit.
+
+Input: what a rank holds, a GPU, the share of its memory that the engine may use. Output: a
+:class:`Memory`. Invariant: the cache gets what is left, in whole blocks, as in vLLM
+(``determine_available_memory`` of vllm/v1/worker/gpu_worker.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torchfake.distributed.serving.pass_time import Machine
+from torchfake.distributed.serving.rank_work import RankWork
+from torchfake.inspect.serve import Serve
+from torchfake.inspect.serving.blocks import served_blocks
+
+CONTEXT_BYTES = 358 << 20
+"""What is held outside of torch, by the CUDA context and NCCL: 0.25 and 0.35 GiB in vLLM's logs."""
+
+GRAPH_BYTES = 12 << 20
+"""What the CUDA graphs of a layer take: about 1 GiB for the 80 layers of a 70B in vLLM's logs. They
+are recorded after the cache was allocated, in the memory that the engine leaves free."""
+
+UTILIZATION = 0.90
+"""The share of the memory that an engine uses, as vLLM's ``gpu_memory_utilization``."""
+
+_KERNELS = 1.13
+"""Activations of an engine's fused kernels as a multiple of those of transformers' modules: the
+first of two logs of vLLM that state them; the second one is 1.12."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of one GPU, in bytes."""
+
+    total: int
+    weights: int
+    activations: int  # at the peak of the pass over the most tokens, with workspaces
+    context: int  # of CUDA and NCCL
+    graphs: int  # CUDA graphs, in what the engine leaves free
+    unused: int  # what it leaves free beside them
+    cache: int  # blocks of keys and values: what is left; negative if it does not suffice
+
+    def to_dict(self) -> dict[str, int]:
+        """All fields by name, as a dict for JSON."""
+        return dict(self.__dict__)
+
+
+def memory_of(work: RankWork, machine: Machine, utilization: float) -> Memory:
+    """The memory of a rank."""
+    total = machine.gpu.total_memory
+    weights = sum(map(machine.stored_bytes, work.weights))
+    activations = round(work.activation_bytes * _KERNELS)
+    left_free = round(total * (1 - utilization))
+    graphs = min(GRAPH_BYTES * len(work.layers), left_free)
+    cache = total - left_free - weights - activations - CONTEXT_BYTES
+    return Memory(total, weights, activations, CONTEXT_BYTES, graphs, left_free - graphs, cache)
+
+
+def cache_bytes(work: RankWork, serve: Serve) -> int:
+    """Bytes of the blocks of all users of a workload."""
+    pages = [page for part in work.parts for page in part.pages]
+    return served_blocks(pages, serve).num_bytes
+
+
+def most_users(work: RankWork, serve: Serve, num_bytes: int) -> int:
+    """The most users whose sequences, of `serve.context` tokens each, fit into the cache."""
+    one, two = (cache_bytes(work, replace(serve, users=n)) for n in (1, 2))
+    if num_bytes < one:
+        return 0
+    found = 1 + (num_bytes - one) // max(two - one, 1)
+    while cache_bytes(work, replace(serve, users=found)) > num_bytes:
+        found -= 1
+    return found
+
+
+def cache_tokens(work: RankWork, serve: Serve, num_bytes: int) -> int:
+    """Tokens of one sequence after the other that fit into the cache."""
+    one = cache_bytes(work, replace(serve, users=1))
+    return int(num_bytes * serve.context // one) if num_bytes > 0 else 0

@@ -1,0 +1,120 @@
+"""What a server under a load does: first tokens, the time of each later token, throughput.
+
+Input: the time of a pass with any number of tokens, requests of given lengths, a number of users.
+Output: seconds, and tokens per second. Invariant: the steady state of continuous batching is
+computed, not simulated: as many prompts begin as answers end.
+
+With `users` requests under way, each of which reads a prompt and writes an answer, every pass
+decodes one token of each of those that have read their prompt, and reads as many tokens of prompts
+as keep that number constant, up to the most tokens of a pass (chunked prefill, Agrawal et al. 2024,
+"Sarathi-Serve").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torchfake.distributed.serving.pass_time import Load, PassTime
+
+TimeOf = Callable[[Load], PassTime]
+"""The time of a pass through the whole model."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The lengths of a request, in tokens."""
+
+    prompt: int
+    answer: int
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens in the cache while the answer is written, on average."""
+        return self.prompt + self.answer / 2
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The steady state with a number of users."""
+
+    users: int
+    seconds: float  # of a pass, and so between two tokens of a user
+    first_token_seconds: float  # from the arrival of a request, if it need not wait for memory
+    tokens_per_second: float  # of answers, of all users
+    parts: PassTime  # what takes the seconds of a pass
+
+    @property
+    def tokens_per_second_per_user(self) -> float:
+        """Tokens that each user sees in a second."""
+        return 1 / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures by name, as a dict for JSON."""
+        return {
+            "users": self.users,
+            "seconds_per_token": self.seconds,
+            "first_token_seconds": self.first_token_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "tokens_per_second_per_user": self.tokens_per_second_per_user,
+            "bound_by": self.parts.bound_by,
+            "seconds_by_part": dict(self.parts.__dict__),
+        }
+
+
+def first_token(time_of: TimeOf, prompt: int, most: int) -> float:
+    """Seconds until the first token of a single request, in passes over at most `most` tokens."""
+    found, read = 0.0, 0
+    while read < prompt:
+        length = min(most, prompt - read)
+        found += time_of(Load(length, 1, read)).seconds
+        read += length
+    return found
+
+
+def static_batch(time_of: TimeOf, batch: int, request: Request, most: int) -> float:
+    """Seconds of a batch whose sequences begin and end at the same time."""
+    at_once = max(1, most // request.prompt)
+    whole, rest = divmod(batch, at_once)
+    reading = whole * time_of(Load(at_once * request.prompt, at_once)).seconds if whole else 0.0
+    reading += time_of(Load(rest * request.prompt, rest)).seconds if rest else 0.0
+    decode = time_of(Load(users=batch, context=request.mean_context)).seconds
+    return reading + decode * (request.answer - 1)
+
+
+def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
+    """The steady state of continuous batching with so many requests under way.
+
+    Where fewer tokens of prompts arrive than a prompt has, most passes read none, and the others
+    read a whole prompt, or as much of one as a pass takes.
+    """
+    decoding = users * _share_of_decoding(users, request, most)
+    arriving = decoding / request.answer * request.prompt  # tokens of prompts, for each pass
+    chunk = max(min(request.prompt, most - decoding), 1.0)
+    share = min(arriving / chunk, 1.0)  # of passes that read prompts
+    read = max(chunk, arriving)
+    mixed = time_of(_load(read, decoding, request))
+    alone = time_of(Load(users=decoding, context=request.mean_context))
+    parts = alone.times(1 - share) + mixed.times(share)
+    passes = math.ceil(request.prompt / chunk)
+    first = parts.seconds / 2 + passes * mixed.seconds  # after the pass under way, on average
+    return Steady(users, parts.seconds, first, decoding / parts.seconds, parts)
+
+
+def _load(tokens: float, decoding: float, request: Request) -> Load:
+    """A pass that reads so many tokens of prompts, which are in the middle of them on average."""
+    length = min(tokens, request.prompt)
+    before = (request.prompt - length) / 2
+    return Load(tokens, tokens / request.prompt, before, decoding, request.mean_context)
+
+
+def _share_of_decoding(users: int, request: Request, most: int) -> float:
+    """The share of requests under way that have read their prompt: limited by the most tokens of a
+    pass, and by the passes that a prompt takes.
+    """
+    per_token = 1 + request.prompt / request.answer  # tokens of a pass, for each that is decoded
+    share = min(1.0, most / (users * per_token))
+    passes = math.ceil(request.prompt / most)
+    return share * request.answer / (request.answer + passes)

@@ -1,0 +1,205 @@
+"""How long one pass of a serving engine takes.
+
+Input: what a rank does in a pass, the tokens of the pass, a GPU. Output: a :class:`PassTime`, whose
+parts say what bounds it. Invariant: a roofline for each weight: a product takes as long as reading
+the weight or as its FLOPs, whichever is longer.
+
+Decoding reads all weights once a pass (of experts, those that any token is sent to), and the cache
+of each sequence; reading prompts is compute; messages of few tokens are latency.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.distributed.serving.engines import Engine
+from torchfake.distributed.serving.formats import Format, is_quantized, rate_of
+from torchfake.distributed.serving.rank_work import LayerWork, Multiplied, RankWork, Sent, Weight
+from torchfake.inspect.arithmetic.matrices import Product
+from torchfake.inspect.serving.blocks import Page
+from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.efficiency import Shares, shares_of
+from torchfake.inspect.timing.hardware import Hardware
+from torchfake.inspect.timing.tiles import share_of_peak
+from torchfake.observe import RING_SHARES
+
+
+@dataclass(frozen=True)
+class Load:
+    """The tokens of one pass."""
+
+    prompt_tokens: float = 0  # read in this pass
+    prompts: float = 0  # that end in this pass, each of which yields a token
+    prompt_before: float = 0  # tokens of these prompts that earlier passes have read
+    users: float = 0  # sequences that each decode a token
+    context: float = 0  # tokens in the cache of each of them
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the pass."""
+        return self.prompt_tokens + self.users
+
+    def part(self, number: int) -> Load:
+        """One of so many equal parts, which are computed one after the other."""
+        parts = (self.prompt_tokens, self.prompts, self.users)
+        tokens, prompts, users = (each / number for each in parts)
+        return replace(self, prompt_tokens=tokens, prompts=prompts, users=users)
+
+    @property
+    def sequences(self) -> float:
+        """Sequences that yield a token."""
+        return self.prompts + self.users
+
+
+@dataclass(frozen=True)
+class PassTime:
+    """Seconds of a pass, by what takes them."""
+
+    weights: float = 0.0  # reading weights, where that takes longer than the arithmetic
+    compute: float = 0.0  # arithmetic of products and of attention over prompts
+    cache: float = 0.0  # reading keys, values and states
+    activations: float = 0.0  # other operators
+    communication: float = 0.0
+    kernels: float = 0.0  # starting and ending kernels
+    host: float = 0.0  # scheduling, sampling, and what else is between passes
+
+    @property
+    def seconds(self) -> float:
+        """All of them: one after the other."""
+        return float(sum(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def bound_by(self) -> str:
+        """The name of the longest part."""
+        return max(fields(self), key=lambda field: getattr(self, field.name)).name
+
+    def __add__(self, other: PassTime) -> PassTime:
+        names = [field.name for field in fields(self)]
+        return PassTime(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def times(self, number: float) -> PassTime:
+        """The time of so many such parts."""
+        return PassTime(**{f.name: getattr(self, f.name) * number for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What passes run on: a GPU, its links, an engine, the formats of weights and cache."""
+
+    gpu: CudaProfile
+    hardware: Hardware
+    links: Links
+    engine: Engine
+    weights: Format | None = None  # None: the dtype of the model
+
+    @property
+    def shares(self) -> Shares:
+        """The shares of peaks that large products reach."""
+        return shares_of(self.gpu)
+
+    def stored_bytes(self, weight: Weight) -> int:
+        """Bytes of a weight as the engine holds it."""
+        if self.weights is None or not is_quantized(weight.name, weight.shape):
+            return weight.num_bytes
+        *stack, rows, columns = weight.shape
+        return (stack or [1])[0] * self.weights.num_bytes(rows, columns, weight.itemsize)
+
+
+def seconds_of_pass(work: RankWork, load: Load, machine: Machine) -> PassTime:
+    """The time of one pass of a rank."""
+    counts = Counter(map(id, work.layers))
+    unique = {id(layer): layer for layer in work.layers}
+    whole = PassTime(host=machine.engine.step_seconds)
+    whole += _layer(work, work.outside, load, machine)
+    for key, number in counts.items():
+        whole += _layer(work, unique[key], load, machine).times(number)
+    if load.prompt_tokens:
+        launches = machine.engine.launch_seconds * len(work.layers)
+        whole += PassTime(host=max(launches - whole.seconds, 0.0))
+    return whole
+
+
+def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> PassTime:
+    bandwidth = machine.hardware.memory_bytes
+    found = PassTime()
+    for multiplied in layer.products:
+        found += _product(work, multiplied, load, machine)
+    peak = rate_of("model", work.dtype, machine.gpu, machine.hardware)
+    inner = layer.token_flops * load.tokens / (peak * machine.shares.products)
+    moved = layer.token_bytes * load.tokens * machine.engine.fused
+    return found + PassTime(
+        compute=inner + _attention(layer, load, peak, machine),
+        cache=_cache_bytes(layer.pages, load) / (bandwidth * machine.engine.cache_share),
+        activations=moved / (bandwidth * machine.shares.memory),
+        communication=sum(_message(sent, load, machine) for sent in layer.sent),
+        kernels=machine.engine.layer_seconds if layer.pages else 0.0,
+    )
+
+
+def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machine) -> PassTime:
+    weight = multiplied.weight
+    rows = load.sequences if multiplied.of_sequences else load.tokens * multiplied.rows
+    if not rows:
+        return PassTime()
+    is_narrow = machine.weights is not None and is_quantized(weight.name, weight.shape)
+    products = machine.weights.products if is_narrow and machine.weights else "model"
+    peak = rate_of(products, work.dtype, machine.gpu, machine.hardware) * machine.hardware.clock
+    hit = _hit(multiplied, load)
+    *stack, columns, depth = weight.shape
+    number = (stack or [1])[0]
+    product = Product(max(round(number * hit), 1), max(round(rows / hit), 1), columns, depth)
+    share = machine.shares.products * share_of_peak(product, machine.gpu.multi_processor_count)
+    if products != "model":
+        share *= machine.engine.narrow_share
+    flops = 2 * weight.num_values * rows
+    reading = hit * machine.stored_bytes(weight)
+    reading /= machine.hardware.memory_bytes * machine.engine.weights_share
+    computing = flops / (peak * share)
+    norm = machine.engine.overlap
+    both = (reading**norm + computing**norm) ** (1 / norm)
+    if reading >= computing:
+        return PassTime(weights=both)
+    return PassTime(compute=both)
+
+
+def _hit(multiplied: Multiplied, load: Load) -> float:
+    """The share of a stack of experts that the tokens of a pass are sent to: each token chooses a
+    share of them, and all are equally likely.
+    """
+    if multiplied.of_sequences or multiplied.rows >= 1:
+        return 1.0
+    return float(1 - (1 - multiplied.rows) ** max(load.tokens, 1.0))
+
+
+def _attention(layer: LayerWork, load: Load, peak: float, machine: Machine) -> float:
+    """Seconds of attention over prompts; and over the cache, where that is arithmetic."""
+    if not layer.pair_flops:
+        return 0.0
+    kernel = machine.shares.attention["flash" if layer.attention == "" else layer.attention]
+    window = layer.pages[0].window if layer.pages else None
+    seen = load.prompt_before + load.prompt_tokens / max(load.prompts, 1.0) / 2
+    pairs = load.prompt_tokens * (seen if window is None else min(seen, window))
+    return layer.pair_flops * pairs / (peak * kernel[0])
+
+
+def _cache_bytes(pages: tuple[Page, ...], load: Load) -> float:
+    """Bytes of keys, values and states that a pass reads, and writes: states are both."""
+    found = 0.0
+    for page in pages:
+        length = load.context if page.window is None else min(load.context, page.window)
+        found += load.users * (page.token_bytes * length + 2 * page.state_bytes)
+        found += load.prompt_tokens * page.token_bytes
+    return found
+
+
+def _message(sent: Sent, load: Load, machine: Machine) -> float:
+    """Seconds of a message: the kernels of engines write to all ranks at once while it is small."""
+    if sent.group_size < 2:
+        return 0.0
+    ring = RING_SHARES.get(sent.collective)
+    num_bytes = sent.token_bytes * load.tokens
+    share = 1.0 if ring is None else ring(sent.group_size)
+    latency = machine.engine.message_seconds
+    return latency + num_bytes * share / (machine.links.link_bytes * machine.engine.link_share)

@@ -1,0 +1,301 @@
+"""What one rank of a server holds and does: found by running the model's passes on fakes.
+
+Input: a model, a layout, a :class:`~torchfake.Serve`. Output: a :class:`RankWork`, plain data that
+says what a pass over any number of tokens does. Invariant: each figure was counted in a run of the
+layers as they are laid out over the ranks; layers that do what an earlier one does are counted
+again, not run again.
+
+Engines fuse what transformers' modules do one by one. What they have to do all the same is what is
+taken from the run: which weights are multiplied with how many rows, the bytes of other operators,
+the pairs of queries and keys, and the messages between ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.distributed.layout import Layout
+from torchfake.distributed.ranks.mailboxes import Mailboxes
+from torchfake.distributed.ranks.run_rank import Job, RankRun, run_rank
+from torchfake.distributed.serving.equal_layers import EqualLayers, cut
+from torchfake.inspect.arithmetic.kinds import ATTENTION, MATMUL
+from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.serve import Serve
+from torchfake.inspect.serving.blocks import Page, rows_of_pass
+from torchfake.inspect.steps.step import serving_step, step_of
+from torchfake.inspect.timing.commands import Command
+from torchfake.observe import leaf_tensors
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter or buffer of a rank."""
+
+    name: str
+    shape: tuple[int, ...]  # of the rank's shard
+    itemsize: int
+    is_parameter: bool
+
+    @property
+    def num_values(self) -> int:
+        """Elements of the shard."""
+        return torch.Size(self.shape).numel()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in the dtype of the model."""
+        return self.num_values * self.itemsize
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """The product of a pass's activations with a weight."""
+
+    weight: Weight
+    rows: float  # for each token or, `of_sequences`, for each sequence; per expert, if stacked
+    of_sequences: bool  # whether the last token of a sequence alone is multiplied
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The messages of one kind in a pass."""
+
+    collective: str
+    axis: str
+    group_size: int
+    token_bytes: float  # the payload for each token of the pass
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """What one layer, or what is outside of all layers, does in a pass."""
+
+    held: tuple[Weight, ...]
+    products: tuple[Multiplied, ...]
+    pair_flops: float  # FLOPs of attention for each pair of a query and a key
+    attention: str  # the kernel of attention, as in ATTENTION; "" if none ran
+    token_bytes: float  # that operators other than products read and write for each token
+    token_flops: float  # of products without weights, such as those of states
+    sent: tuple[Sent, ...]
+    pages: tuple[Page, ...] = ()  # what is cached
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """What one rank holds, and does in a pass."""
+
+    class_name: str
+    layers: tuple[LayerWork, ...]  # in order; layers that are alike are equal
+    outside: LayerWork  # embeddings, the last norm, the head
+    dtype: torch.dtype  # of activations
+    activation_bytes: int  # at the peak of the pass over the most tokens
+    pass_tokens: int  # of that pass
+
+    @property
+    def parts(self) -> tuple[LayerWork, ...]:
+        """All layers, and what is outside of them."""
+        return (*self.layers, self.outside)
+
+    def stage(self, number: int, of: int) -> RankWork:
+        """The work of one of the stages of a pipeline, which have equally many layers each, as far
+        as that is possible. The first stage has the embeddings, the last one the head.
+        """
+        if of == 1:
+            return self
+        bounds = [round(i * len(self.layers) / of) for i in range(of + 1)]
+        is_first, is_last = number == 0, number == of - 1
+        heads = {product.weight.name for product in self.outside.products}
+        held = tuple(
+            weight for weight in self.outside.held
+            if (is_last if weight.name in heads or "norm" in weight.name else is_first)
+        )  # fmt: skip
+        outside = self.outside if is_last else replace(self.outside, products=(), sent=())
+        layers = self.layers[bounds[number] : bounds[number + 1]]
+        return replace(self, layers=layers, outside=replace(outside, held=held))
+
+    @property
+    def weights(self) -> list[Weight]:
+        """All parameters and buffers."""
+        return [weight for part in self.parts for weight in part.held]
+
+
+def rank_work(
+    build: Callable[[], nn.Module],
+    parallelize: Callable[[nn.Module, Any], Any] | None,
+    layout: Layout,
+    serve: Serve,
+    gpu: CudaProfile,
+    *,
+    is_whole: bool = False,
+) -> RankWork:
+    """Run the passes of a server as the first rank, and return what it holds and does.
+
+    Args:
+        build: builds the model, in a mode.
+        parallelize: lays a model out over the mesh, or None for a single GPU.
+        layout: the mesh.
+        serve: the workload; its `prefill` is the number of tokens of the largest pass.
+        gpu: the GPU of each rank.
+        is_whole: run all layers, also those that are alike.
+
+    Raises:
+        InputsError: if the model cannot be served or laid out.
+    """
+    found: dict[str, EqualLayers] = {}
+
+    def laid_out(module: nn.Module, mesh: Any) -> Any:
+        found["layers"] = EqualLayers({}) if is_whole else cut(module)
+        if parallelize is None:
+            return module.to("cuda")
+        return parallelize(module, mesh)
+
+    device = torch.device("cuda", 0)
+    workload = Workload(nn.Module(), device=device, gpu=gpu)
+    step = serving_step(serve, step_of(workload, mode="inference"), ())
+    job = Job(
+        build, laid_out, None, step, layout, device, gpu,
+        answer="typical", routing="balanced", look=_weights_of,
+    )  # fmt: skip
+    run = run_rank(job, 0, Mailboxes().of_rank(0))
+    return _Reader(run, found["layers"], serve).read()
+
+
+def _weights_of(module: nn.Module) -> list[Weight]:
+    parameters = {id(parameter) for parameter in module.parameters()}
+    met: set[int] = set()
+    found = []
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if id(tensor) in met:
+            continue
+        met.add(id(tensor))
+        local = leaf_tensors(tensor)[0]
+        shape = tuple(local.shape)
+        found.append(Weight(name, shape, local.dtype.itemsize, id(tensor) in parameters))
+    return found
+
+
+class _Reader:
+    """Reads from the commands of a run what each layer does."""
+
+    def __init__(self, run: RankRun, layers: EqualLayers, serve: Serve) -> None:
+        self._run, self._layers = run, layers
+        self._rows, length = rows_of_pass(serve)
+        self._tokens, self._length = self._rows * length, length
+        self._weights: list[Weight] = run.seen
+        self._by_module = defaultdict[str, list[Weight]](list)
+        for weight in self._weights:
+            self._by_module[weight.name.rpartition(".")[0]].append(weight)
+        self._commands = defaultdict[Any, list[Command]](list)
+        self._held = defaultdict[Any, list[Weight]](list)
+        for command in run.estimate.commands:
+            if command.place.phase == "prefill":
+                self._commands[layers.layer_of(command.place.module)].append(command)
+        for weight in self._weights:
+            self._held[layers.layer_of(weight.name)].append(weight)
+
+    def read(self) -> RankWork:
+        estimate, cache = self._run.estimate, self._run.estimate.cache
+        assert cache is not None
+        pages = {page.layer: page for page in cache.pages}
+        known: dict[Any, LayerWork] = {}
+        layers = []
+        for path, like in self._layers.like.items():
+            caches = path == self._layers.longest
+            for first in like:
+                key = path, first
+                if key not in known:
+                    known[key] = self._work(key, pages.get(first) if caches else None)
+                layers.append(known[key])
+        outside = self._work(None, None)
+        if not self._layers.like:  # everything was run, as one part
+            outside = replace(outside, pages=tuple(pages.values()))
+        return RankWork(
+            estimate.class_name,
+            tuple(layers),
+            outside,
+            self._dtype(),
+            self._activation_bytes(),
+            self._tokens,
+        )
+
+    def _dtype(self) -> torch.dtype:
+        """The dtype of most products."""
+        found = Counter(
+            command.work.dtype
+            for commands in self._commands.values()
+            for command in commands
+            if command.work is not None and command.work.kind == MATMUL
+        )
+        return max(found, key=found.__getitem__, default=torch.bfloat16)
+
+    def _activation_bytes(self) -> int:
+        """Bytes at the peak that are neither parameters, buffers nor the cache."""
+        peak = self._run.estimate.peak
+        kept = ("parameters", "buffers", "kv cache")
+        return sum(size for name, size in peak.by_category.items() if name not in kept)
+
+    def _work(self, key: Any, page: Page | None) -> LayerWork:
+        commands = [c for c in self._commands[key] if c.work is not None or c.message is not None]
+        held = tuple(self._held[key])
+        products = _grouped(commands, lambda c: c.work is not None and c.work.kind == MATMUL)
+        multiplied, inner = [], 0.0
+        for module, of_module in products.items():
+            flops = sum(c.work.flops for c in of_module if c.work is not None)
+            matrices = [weight for weight in self._by_module[module] if len(weight.shape) > 1]
+            if not matrices:
+                inner += flops
+                continue
+            rows = flops / (2 * sum(weight.num_values for weight in matrices))
+            of_sequences = rows == self._rows and self._length > 1
+            rows = 1.0 if of_sequences else rows / self._tokens
+            multiplied += [Multiplied(weight, rows, of_sequences) for weight in matrices]
+        kinds = {
+            name
+            for c in commands
+            for name, kind in ATTENTION.items()
+            if c.work is not None and c.work.kind == kind
+        }
+        pairs = self._rows * self._length**2  # torch's formulas count those above the diagonal
+        attended = sum(
+            c.work.flops
+            for c in commands
+            if c.work is not None and c.work.kind in ATTENTION.values()
+        )
+        others = sum(
+            c.work.num_bytes
+            for c in commands
+            if c.work is not None and c.work.kind not in (MATMUL, *ATTENTION.values())
+        )
+        return LayerWork(
+            held,
+            tuple(multiplied),
+            attended / pairs,
+            next(iter(kinds), ""),
+            others / self._tokens,
+            inner / self._tokens,
+            self._sent(commands),
+            () if page is None else (page,),
+        )
+
+    def _sent(self, commands: Iterable[Command]) -> tuple[Sent, ...]:
+        messages = [c.message for c in commands if c.message is not None]
+        return tuple(
+            Sent(m.collective, m.axis, m.group_size, m.num_bytes / self._tokens) for m in messages
+        )
+
+
+def _grouped(
+    commands: Iterable[Command], chosen: Callable[[Command], bool]
+) -> dict[str, list[Command]]:
+    found = defaultdict[str, list[Command]](list)
+    for command in commands:
+        if chosen(command):
+            found[command.place.module].append(command)
+    return found

@@ -1,0 +1,150 @@
+"""The public function ``serve``: a model that a TARGET names, served to users on given GPUs.
+
+Input: a TARGET, numbers of users, tokens and GPUs. Output: a :class:`ServingPlan`. Invariant: what
+does not suit the model or the GPU is refused with the remedy, before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchfake._core import gpu_profiles
+from torchfake._core.arguments import is_whole_number
+from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.distributed.layout import layout_of
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
+from torchfake.distributed.serving.capacity import UTILIZATION
+from torchfake.distributed.serving.engines import engine_named
+from torchfake.distributed.serving.formats import format_named, format_of_config
+from torchfake.distributed.serving.pass_time import Machine
+from torchfake.distributed.serving.rank_work import RankWork, rank_work
+from torchfake.distributed.serving.server import Server
+from torchfake.distributed.serving.serving_plan import ServingPlan
+from torchfake.distributed.strategy import Strategy
+from torchfake.errors import InputsError
+from torchfake.inspect.serve import Serve
+from torchfake.inspect.targets.build import construct
+from torchfake.inspect.targets.resolve import resolve
+from torchfake.inspect.targets.target import Target
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
+from torchfake.inspect.timing.hardware import hardware_of, why_untimed
+
+PASS_TOKENS = 8192
+"""Tokens of the largest pass, as vLLM's ``max_num_batched_tokens`` on large GPUs."""
+
+
+def serve(
+    target: str,
+    *,
+    users: int = 1,
+    context: int = 8192,
+    prompt: int | None = None,
+    gpus: int | None = None,
+    gpu: str | CudaProfile = DEFAULT_PROFILE,
+    mesh: str | Mapping[str, int] | None = None,
+    weights: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
+    block_size: int = 16,
+    pass_tokens: int = PASS_TOKENS,
+    utilization: float = UTILIZATION,
+    engine: str = "engine",
+    overrides: Sequence[str] = (),
+) -> ServingPlan:
+    """Find whether a model can be served to a number of users, and how fast it answers.
+
+    Args:
+        target: a TARGET, see :func:`torchfake.inspect.resolve`: a language model of transformers.
+        users: the number of requests under way at the same time.
+        context: the number of tokens of a sequence, prompt and answer together.
+        prompt: the length of prompts in tokens; by default half of the context.
+        gpus: the number of GPUs, by default the size of `mesh`, or 1.
+        gpu: the GPU type.
+        mesh: the sizes of the axes, such as ``"tp=4,replicate=2"``: ``tp`` splits tensors by the
+            model's own plan, ``pp`` layers, ``ep`` distributes experts, ``replicate`` keeps copies.
+            By default ``tp`` in a node of 8, ``pp`` between nodes.
+        weights: the format of the weights, such as ``"fp8"`` or ``"awq"``; by default the one of
+            the checkpoint's ``quantization_config``, or the dtype of the config.
+        cache_dtype: the dtype of keys and values, by default the model's.
+        block_size: the number of tokens in a block of the cache.
+        pass_tokens: the most tokens of a pass (chunked prefill).
+        utilization: the share of the GPU's memory that the engine may use.
+        engine: what passes take beside arithmetic and bytes.
+        overrides: changes of the config or arguments, each as ``key=value``.
+
+    Raises:
+        TargetError: if the target is invalid, or cannot be built.
+        InputsError: if the model cannot be served in that way; the message has the remedy.
+        DeviceError: if there is no such GPU.
+    """
+    if not is_whole_number(users, 1):
+        raise InputsError(f"users={users!r} is not a whole number of 1 or more")
+    if not 0 < utilization <= 1:
+        raise InputsError(f"utilization={utilization!r} is not a share between 0 and 1")
+    profile = gpu_profiles.profile(gpu)
+    axes = _axes(mesh, gpus)
+    resolved = _in_half_precision(resolve(target, overrides=overrides))
+    if weights is None and resolved.quantization:
+        weights = format_of_config(resolved.quantization)
+    machine = _machine(profile, engine, weights)
+    prompt = max(context // 2, 1) if prompt is None else prompt
+    workload = Serve(
+        context, prompt=prompt, cache_dtype=cache_dtype, block_size=block_size, prefill=pass_tokens
+    )
+    work = _work(resolved, axes, workload, profile)
+    server = Server(work, machine, axes, workload, utilization)
+    name = weights or str(work.dtype).removeprefix("torch.").replace("bfloat16", "bf16")
+    return ServingPlan(target, server, users, name, tuple(resolved.notes))
+
+
+def _axes(mesh: str | Mapping[str, int] | None, gpus: int | None) -> MeshAxes:
+    if mesh is None:
+        number = 1 if gpus is None else gpus
+        if not is_whole_number(number, 1):
+            raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")
+        nodes = -(-number // GPUS_PER_NODE)
+        if number % nodes:
+            raise InputsError(f"{number} GPUs fill no nodes of {GPUS_PER_NODE}: give mesh=")
+        mesh = {"pp": nodes, "tp": number // nodes}
+    axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
+    if axes.shard and axes.sizes[axes.shard] > 1:
+        raise InputsError(
+            f"{axes.shard} shards parameters for training: a server has replicas, "
+            f"replicate={axes.sizes[axes.shard]}"
+        )
+    if axes.context_ranks > 1:
+        raise InputsError("cp splits sequences for training: leave it out of the mesh of a server")
+    if gpus not in (None, axes.num_ranks):
+        raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
+    return axes
+
+
+def _in_half_precision(target: Target) -> Target:
+    """The target in the dtype of its config, or bfloat16 if that is float32: servers use half
+    precision.
+    """
+    is_half = target.dtype is not None and target.dtype.itemsize == 2
+    return target if is_half else replace(target, dtype=torch.bfloat16)
+
+
+def _machine(gpu: CudaProfile, engine: str, weights: str | None) -> Machine:
+    hardware = hardware_of(gpu)
+    if hardware is None:
+        raise InputsError(f"the time of a token is {why_untimed(gpu)}")
+    links = Links(hardware.link_bytes)
+    return Machine(gpu, hardware, links, engine_named(engine), format_named(weights, gpu))
+
+
+def _work(target: Target, axes: MeshAxes, workload: Serve, gpu: CudaProfile) -> RankWork:
+    sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
+    splits = any(size > 1 for size in sizes.values())
+    layout = layout_of(tuple(sizes.values()) or (1,), tuple(sizes) or ("tp",))
+    strategy: Any = Strategy(sizes, precision="bf16") if splits else None
+    if strategy is not None:
+        layout = layout_of(strategy.mesh_shape, strategy.mesh_dim_names)
+    whole = replace(workload, users=max(1, (workload.prefill or 1) // workload.prompt_length))
+    return rank_work(partial(construct, target), strategy, layout, whole, gpu)

@@ -1,0 +1,107 @@
+"""A server: replicas of a model, each on a mesh of GPUs, under a load.
+
+Input: the work of a rank, a GPU, the sizes of a mesh. Output: a :class:`Server`: how long a pass
+takes, how many users fit, and what a number of users sees. Invariant: all figures are of one
+replica, unless they are said to be of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.serving.capacity import Memory, cache_bytes, memory_of, most_users
+from torchfake.distributed.serving.loads import Request, Steady, first_token, steady
+from torchfake.distributed.serving.pass_time import Load, Machine, PassTime, seconds_of_pass
+from torchfake.distributed.serving.rank_work import RankWork
+from torchfake.inspect.serve import Serve
+
+MOST_SEQUENCES = 1024
+"""Sequences that an engine decodes in one pass, as vLLM's ``max_num_seqs`` on large GPUs."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One replica of a model on the ranks of a mesh."""
+
+    work: RankWork  # of a rank of each stage of the pipeline, taken together
+    machine: Machine
+    axes: MeshAxes
+    serve: Serve  # the lengths of sequences, the cache, the tokens of a pass
+    utilization: float
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.axes.num_ranks // self.replicas
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model, each of which serves a part of the users."""
+        return self.axes.data_ranks // self.axes.expert_ranks
+
+    @property
+    def request(self) -> Request:
+        """The lengths of a request."""
+        return Request(self.serve.prompt_length, self.serve.context - self.serve.prompt_length)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the largest pass."""
+        assert self.serve.prefill is not None
+        return self.serve.prefill
+
+    @cached_property
+    def stages(self) -> list[RankWork]:
+        """The work of a rank of each stage of the pipeline."""
+        number = self.axes.pipeline_ranks
+        return [self.work.stage(i, number) for i in range(number)]
+
+    @cached_property
+    def memories(self) -> list[Memory]:
+        """The memory of a rank of each stage."""
+        return [memory_of(stage, self.machine, self.utilization) for stage in self.stages]
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the rank that has least left for the cache."""
+        return min(self.memories, key=lambda memory: memory.cache)
+
+    def most_users(self, context: int | None = None) -> int:
+        """The most users of a replica whose sequences fit into the cache, each of `context` tokens;
+        by default of the full context.
+        """
+        serve = self.serve if context is None else self.serve.resized("context", context)
+        assert serve is not None
+        pairs = zip(self.stages, self.memories, strict=True)
+        fitting = min(most_users(stage, serve, memory.cache) for stage, memory in pairs)
+        return min(fitting, MOST_SEQUENCES * self.axes.pipeline_ranks)
+
+    def cache_bytes(self, users: int) -> int:
+        """Bytes of the blocks of so many users on a GPU."""
+        serve = replace(self.serve, users=max(users, 1))
+        return max(cache_bytes(stage, serve) for stage in self.stages) if users else 0
+
+    def time_of(self, load: Load) -> PassTime:
+        """The time between two tokens of a user. In a pipeline each stage computes for a part of
+        the users while the other stages do for the others, and a token passes through all stages.
+        """
+        number = len(self.stages)
+        part = load.part(number)
+        return sum(
+            (seconds_of_pass(stage, part, self.machine) for stage in self.stages), PassTime()
+        )
+
+    def first_token_seconds(self) -> float:
+        """Seconds to the first token of a single user."""
+
+        def alone(load: Load) -> PassTime:
+            parts = (seconds_of_pass(stage, load, self.machine) for stage in self.stages)
+            return sum(parts, PassTime())
+
+        return first_token(alone, self.request.prompt, self.most_tokens)
+
+    def with_users(self, users: int) -> Steady:
+        """The steady state with so many users of a replica."""
+        return steady(self.time_of, users, self.request, self.most_tokens)

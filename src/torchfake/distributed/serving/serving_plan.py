@@ -1,0 +1,151 @@
+"""The record of a served model: whether it fits, how fast it answers, and what bounds it.
+
+Input: a server, a number of users. Output: a :class:`ServingPlan`, plain data. Invariant: all faces
+(text, HTML, JSON) show these fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torchfake.distributed.serving.capacity import Memory
+from torchfake.distributed.serving.loads import Steady
+from torchfake.distributed.serving.server import Server
+from torchfake.inspect.records.record import Record
+
+LEFT_OUT = (
+    "prefix sharing, speculative decoding, and prefill on GPUs of its own",
+    "the way of requests to the server, tokenization, and bursts: requests arrive as others end",
+)
+"""What real engines do, or wait for, and no figure contains."""
+
+ERROR = 0.15
+"""Throughput and times that were published lie within this share of most estimates."""
+
+_TABLE = (1, 8, 32, 128, 512)
+
+
+@dataclass(frozen=True, repr=False)
+class ServingPlan(Record):
+    """A model that is served to a number of users on GPUs of one kind."""
+
+    target: str  # as given by the user
+    server: Server
+    users: int  # of all replicas together
+    weights: str  # the format of the weights: "bf16", "fp8", ...
+    notes: tuple[str, ...] = ()
+
+    @property
+    def class_name(self) -> str:
+        """The class of the model."""
+        return self.server.work.class_name
+
+    @property
+    def users_of_replica(self) -> int:
+        """Users of the replica that has most."""
+        return -(-self.users // self.server.replicas)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the GPU that has least left for the cache."""
+        return self.server.memory
+
+    @cached_property
+    def most_users(self) -> int:
+        """The most users that fit when each has a full context."""
+        return self.server.most_users() * self.server.replicas
+
+    @cached_property
+    def most_users_on_average(self) -> int:
+        """The most users under way whose sequences fit at their average length: beyond, requests
+        wait.
+        """
+        mean = max(round(self.server.request.mean_context), 2)
+        return self.server.most_users(mean) * self.server.replicas
+
+    @property
+    def fits(self) -> bool:
+        """Whether all users fit with full contexts."""
+        return self.users <= self.most_users
+
+    @property
+    def verdict(self) -> str:
+        """``"yes"``; ``"tight"`` if the users fit at their average length only; or ``"no"``."""
+        if self.fits:
+            return "yes"
+        return "tight" if self.users <= self.most_users_on_average else "no"
+
+    @cached_property
+    def first_token_seconds(self) -> float:
+        """Seconds to the first token of a request that is alone."""
+        return self.server.first_token_seconds()
+
+    @cached_property
+    def steady(self) -> Steady | None:
+        """The steady state of a replica with its users, or with the most that fit at their average
+        length if that is less; None if none fit.
+        """
+        most = self.most_users_on_average // self.server.replicas
+        under_way = min(self.users_of_replica, most)
+        return self.server.with_users(under_way) if under_way else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests wait for memory, because the caches of all users do not fit."""
+        return self.users > self.most_users_on_average
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of answers per second, of all replicas."""
+        found = self.steady
+        return None if found is None else found.tokens_per_second * self.server.replicas
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float | None:
+        """Tokens of answers per second, of each GPU."""
+        found = self.steady
+        return None if found is None else found.tokens_per_second / self.server.num_gpus
+
+    @cached_property
+    def by_users(self) -> tuple[tuple[int, Steady], ...]:
+        """The steady state by the number of users of all replicas: 1, 8, 32, ..., and the most that
+        fit at their average length.
+        """
+        most, replicas = self.most_users_on_average, self.server.replicas
+        numbers = sorted({*(n for n in _TABLE if n < most), most, min(self.users, most)} - {0})
+        return tuple((n, self.server.with_users(-(-n // replicas))) for n in numbers)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What real servers do, and no figure contains; one line each."""
+        return LEFT_OUT
+
+    def to_dict(self) -> dict[str, Any]:
+        """The results as a dict for JSON."""
+        server, found = self.server, self.steady
+        return {
+            "target": self.target,
+            "class_name": self.class_name,
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "users": self.users,
+            "most_users": self.most_users,
+            "most_users_on_average": self.most_users_on_average,
+            "gpu": server.machine.gpu.name,
+            "gpus": server.num_gpus * server.replicas,
+            "mesh": dict(server.axes.sizes),
+            "weights": self.weights,
+            "serve": server.serve.to_dict(),
+            "pass_tokens": server.most_tokens,
+            "memory": self.memory.to_dict(),
+            "first_token_seconds": self.first_token_seconds,
+            "steady": None if found is None else found.to_dict(),
+            "tokens_per_second": self.tokens_per_second,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "error": ERROR,
+            "by_users": [{"of_all": n, **steady.to_dict()} for n, steady in self.by_users],
+            "left_out": list(self.left_out),
+            "notes": list(self.notes),
+        }

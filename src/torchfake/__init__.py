@@ -30,6 +30,7 @@ if _typing.TYPE_CHECKING:
     from torchfake.deferred import materialize_module as materialize_module
     from torchfake.deferred import materialize_tensor as materialize_tensor
     from torchfake.distributed.plan import plan as plan
+    from torchfake.distributed.serving.serve import serve as serve
     from torchfake.fake import answering as answering
     from torchfake.fake import fake_like as fake_like
     from torchfake.fake import fake_mode as fake_mode
@@ -80,7 +81,7 @@ _NAMES = {
         "summary",
     ),
     "meta_init": ("clear_meta_init_cache", "is_meta_init", "materialize", "meta_init"),
-    "distributed": ("plan",),
+    "distributed": ("plan", "serve"),
 }
 """The public names, by the module that they are imported from."""
 
@@ -101,6 +102,7 @@ _IN_SUBMODULES = (
     "distributed.Strategy",
     "distributed.plan_target",
     "distributed.search_layouts",
+    "distributed.search_servers",
     "fx.export",
     "fx.make_fx",
     "fx.symbolic_trace",

@@ -1,4 +1,4 @@
-"""The ``torchfake`` command: inspect, fit, graph, plan, diff, init.
+"""The ``torchfake`` command: inspect, fit, plan, serve, graph, diff, init.
 
 Input: the arguments of the command line. Output: an answer on stdout, or one line on stderr, and an
 exit code. Invariant: stdout has the answer only, and names from files and modules are escaped;
@@ -18,4 +18,5 @@ Files, in reading order:
     init        the command init
     graph       the command graph
     plan        the command plan
+    serve       the command serve
 """

@@ -1,4 +1,4 @@
-"""The commands inspect, fit and diff, and the typer application with all six commands.
+"""The commands inspect, fit and diff, and the typer application with all commands.
 
 Input: arguments of the command line. Output: text on stdout, one line on stderr for an error, and
 an exit code: 0 done, 1 done and the answer is no (fit, diff), 2 a wrong argument, a model that
@@ -55,6 +55,7 @@ from torchfake.cli.options import (
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record, write_snapshot
 from torchfake.cli.plan import plan_command
+from torchfake.cli.serve import serve_command
 from torchfake.cli.stdout import chatter_on_stderr, progress_on_stderr
 from torchfake.cli.suggestions import with_suggestions
 
@@ -308,3 +309,4 @@ def _run(words: Sequence[str]) -> Any:
 app.command("init", cls=Command)(init_command)
 app.command("graph", cls=Command)(graph_command)
 app.command("plan", cls=Command)(plan_command)
+app.command("serve", cls=Command)(serve_command)

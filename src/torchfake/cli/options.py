@@ -285,6 +285,22 @@ def parse_names(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
+def parse_prices(texts: Sequence[str] | None) -> dict[str, float]:
+    """The prices in texts of the form ``GPU=PRICE``.
+
+    Raises:
+        InputsError: if a text has another form.
+    """
+    found = {}
+    for text in parse_names("--price", texts):
+        name, _, price = text.partition("=")
+        try:
+            found[name] = float(price)
+        except ValueError as error:
+            raise InputsError(f"--price {text!r} is not GPU=PRICE, such as h100=2.5") from error
+    return found
+
+
 def parse_decode(text: str | None) -> tuple[int, int] | None:
     """The two numbers of ``PROMPT,NEW``."""
     if text is None:

@@ -31,6 +31,10 @@ from torchfake.distributed.ranks.rank_plan import RankPlan as RankPlan
 from torchfake.distributed.ranks.rank_tracker import Traffic as Traffic
 from torchfake.distributed.search.search import Search as Search
 from torchfake.distributed.search.search import search_layouts as search_layouts
+from torchfake.distributed.serving.search import ServingSearch as ServingSearch
+from torchfake.distributed.serving.search import search_servers as search_servers
+from torchfake.distributed.serving.serve import serve as serve
+from torchfake.distributed.serving.serving_plan import ServingPlan as ServingPlan
 from torchfake.distributed.strategy import Strategy as Strategy
 from torchfake.distributed.target_plans.target_plan import TargetPlan as TargetPlan
 from torchfake.distributed.target_plans.target_plan import plan_target as plan_target
@@ -43,12 +47,16 @@ __all__ = [
     "Plan",
     "RankPlan",
     "Search",
+    "ServingPlan",
+    "ServingSearch",
     "Strategy",
     "TargetPlan",
     "Traffic",
     "plan",
     "plan_target",
     "search_layouts",
+    "search_servers",
+    "serve",
 ]
 
 register_on_first_use(shown, Plan, "torchfake.distributed.text")

@@ -78,6 +78,8 @@ FORMATS = {
 _KEPT = re.compile(r"(embed|wte|wpe|lm_head|embed_out|\bgate$|router|shared_expert_gate|norm)")
 """The ends of names of layers that the recipes of vLLM and TensorRT-LLM do not quantize."""
 
+_OF_THE_MODEL = ("bf16", "fp16", "model")
+
 _FP4_FROM = (10, 0)
 """Tensor cores multiply 4-bit floats from this compute capability on; before, their kernels expand
 them to the model's dtype."""
@@ -102,21 +104,26 @@ def format_named(name: str | None, gpu: CudaProfile | None) -> Format | None:
     Raises:
         InputsError: if there is no such format, or the GPU has no kernels for it.
     """
-    if name is None or name in ("bf16", "fp16", "model"):
+    if name is None or name in _OF_THE_MODEL:
         return None
     if name not in FORMATS:
         hint = did_you_mean(name, FORMATS) or f": give one of bf16, {', '.join(FORMATS)}"
         raise InputsError(f"weights={name!r} is no format that is served{hint}")
     found = FORMATS[name]
-    if gpu is not None and (gpu.major, gpu.minor) < found.least_capability:
-        others = [
-            key for key, each in FORMATS.items() if (gpu.major, gpu.minor) >= each.least_capability
-        ]
+    if gpu is not None and not has_kernels(gpu, name):
+        needs = ".".join(map(str, found.least_capability))
+        others = [key for key in FORMATS if has_kernels(gpu, key)]
         raise InputsError(
             f"{gpu.name} has no kernels for weights={name!r}, which need compute capability "
-            f"{'.'.join(map(str, found.least_capability))}: give one of bf16, {', '.join(others)}"
+            f"{needs}: give one of bf16, {', '.join(others)}"
         )
     return found
+
+
+def has_kernels(gpu: CudaProfile, name: str) -> bool:
+    """Whether a GPU has kernels for the format with a name."""
+    least = FORMATS[name].least_capability if name in FORMATS else (0, 0)
+    return (gpu.major, gpu.minor) >= least
 
 
 def format_of_config(config: Mapping[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ does not suit the model or the GPU is refused with the remedy, before anything i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.strategy import Strategy
 from torchfake.errors import InputsError
+from torchfake.inspect.records.units import short_name
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.targets.build import construct
 from torchfake.inspect.targets.resolve import resolve
@@ -81,46 +82,116 @@ def serve(
         InputsError: if the model cannot be served in that way; the message has the remedy.
         DeviceError: if there is no such GPU.
     """
+    question = question_of(
+        target,
+        users=users,
+        context=context,
+        prompt=prompt,
+        weights=weights,
+        cache_dtype=cache_dtype,
+        block_size=block_size,
+        pass_tokens=pass_tokens,
+        utilization=utilization,
+        engine=engine,
+        overrides=overrides,
+    )
+    return question.plan_on(gpu_profiles.profile(gpu), _mesh(mesh, gpus))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be served, apart from the GPUs."""
+
+    text: str  # the TARGET, as given by the user
+    target: Target
+    users: int
+    serve: Serve
+    weights: str | None  # the format; None: the one of the target
+    utilization: float
+    engine: str
+    works: dict[Any, RankWork] = field(default_factory=dict, compare=False)
+    """What a rank does, by mesh and by the compute capability of its GPU."""
+
+    def plan_on(self, gpu: CudaProfile, mesh: Mapping[str, int]) -> ServingPlan:
+        """The plan on GPUs of one type, in one layout.
+
+        Raises:
+            InputsError: if the model cannot be served in that way.
+        """
+        axes = mesh_axes(mesh)
+        _check_axes(axes)
+        weights = self.weights
+        if weights is None and self.target.quantization:
+            weights = format_of_config(self.target.quantization)
+        machine = _machine(gpu, self.engine, weights)
+        work = self._work(axes, gpu)
+        server = Server(work, machine, axes, self.serve, self.utilization)
+        name = weights or short_name(work.dtype)
+        return ServingPlan(self.text, server, self.users, name, tuple(self.target.notes))
+
+    def _work(self, axes: MeshAxes, gpu: CudaProfile) -> RankWork:
+        sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
+        sizes = {axis: size for axis, size in sizes.items() if size > 1}
+        key = tuple(sizes.items()), gpu.major, gpu.minor
+        if key not in self.works:
+            self.works[key] = _run(self.target, sizes, self.serve, gpu)
+        return self.works[key]
+
+
+def question_of(
+    target: str,
+    *,
+    users: int = 1,
+    context: int = 8192,
+    prompt: int | None = None,
+    weights: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
+    block_size: int = 16,
+    pass_tokens: int = PASS_TOKENS,
+    utilization: float = UTILIZATION,
+    engine: str = "engine",
+    overrides: Sequence[str] = (),
+) -> Question:
+    """Check what is to be served; for the arguments, see :func:`serve`."""
     if not is_whole_number(users, 1):
         raise InputsError(f"users={users!r} is not a whole number of 1 or more")
-    if not 0 < utilization <= 1:
+    if not isinstance(utilization, (int, float)) or not 0 < utilization <= 1:
         raise InputsError(f"utilization={utilization!r} is not a share between 0 and 1")
-    profile = gpu_profiles.profile(gpu)
-    axes = _axes(mesh, gpus)
-    resolved = _in_half_precision(resolve(target, overrides=overrides))
-    if weights is None and resolved.quantization:
-        weights = format_of_config(resolved.quantization)
-    machine = _machine(profile, engine, weights)
-    prompt = max(context // 2, 1) if prompt is None else prompt
+    engine_named(engine)
+    format_named(weights, None)
+    prompt = max(context // 2, 1) if prompt is None and is_whole_number(context, 2) else prompt
     workload = Serve(
         context, prompt=prompt, cache_dtype=cache_dtype, block_size=block_size, prefill=pass_tokens
     )
-    work = _work(resolved, axes, workload, profile)
-    server = Server(work, machine, axes, workload, utilization)
-    name = weights or str(work.dtype).removeprefix("torch.").replace("bfloat16", "bf16")
-    return ServingPlan(target, server, users, name, tuple(resolved.notes))
+    resolved = _in_half_precision(resolve(target, overrides=overrides))
+    return Question(target, resolved, users, workload, weights, utilization, engine)
 
 
-def _axes(mesh: str | Mapping[str, int] | None, gpus: int | None) -> MeshAxes:
-    if mesh is None:
-        number = 1 if gpus is None else gpus
-        if not is_whole_number(number, 1):
-            raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")
-        nodes = -(-number // GPUS_PER_NODE)
-        if number % nodes:
-            raise InputsError(f"{number} GPUs fill no nodes of {GPUS_PER_NODE}: give mesh=")
-        mesh = {"pp": nodes, "tp": number // nodes}
-    axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
+def _mesh(mesh: str | Mapping[str, int] | None, gpus: int | None) -> Mapping[str, int]:
+    """The sizes of the axes; by default tensors are split in a node, and layers between nodes."""
+    if mesh is not None:
+        axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
+        if gpus not in (None, axes.num_ranks):
+            raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
+        return axes.sizes
+    number = 1 if gpus is None else gpus
+    if not is_whole_number(number, 1):
+        raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")
+    nodes = -(-number // GPUS_PER_NODE)
+    if number % nodes:
+        raise InputsError(f"{number} GPUs are no equal parts of {nodes} nodes: give mesh=")
+    return {"pp": nodes, "tp": number // nodes}
+
+
+def _check_axes(axes: MeshAxes) -> None:
     if axes.shard and axes.sizes[axes.shard] > 1:
+        size = axes.sizes[axes.shard]
         raise InputsError(
-            f"{axes.shard} shards parameters for training: a server has replicas, "
-            f"replicate={axes.sizes[axes.shard]}"
+            f"{axes.shard}={size} shards parameters for training: a server has replicas, "
+            f"replicate={size}"
         )
     if axes.context_ranks > 1:
         raise InputsError("cp splits sequences for training: leave it out of the mesh of a server")
-    if gpus not in (None, axes.num_ranks):
-        raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
-    return axes
 
 
 def _in_half_precision(target: Target) -> Target:
@@ -139,12 +210,12 @@ def _machine(gpu: CudaProfile, engine: str, weights: str | None) -> Machine:
     return Machine(gpu, hardware, links, engine_named(engine), format_named(weights, gpu))
 
 
-def _work(target: Target, axes: MeshAxes, workload: Serve, gpu: CudaProfile) -> RankWork:
-    sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
-    splits = any(size > 1 for size in sizes.values())
-    layout = layout_of(tuple(sizes.values()) or (1,), tuple(sizes) or ("tp",))
-    strategy: Any = Strategy(sizes, precision="bf16") if splits else None
-    if strategy is not None:
+def _run(target: Target, sizes: Mapping[str, int], workload: Serve, gpu: CudaProfile) -> RankWork:
+    """What a rank does, of a mesh of these sizes."""
+    strategy: Any = Strategy(sizes, precision="bf16") if sizes else None
+    if strategy is None:
+        layout = layout_of(1, None)
+    else:
         layout = layout_of(strategy.mesh_shape, strategy.mesh_dim_names)
     whole = replace(workload, users=max(1, (workload.prefill or 1) // workload.prompt_length))
     return rank_work(partial(construct, target), strategy, layout, whole, gpu)

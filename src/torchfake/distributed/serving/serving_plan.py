@@ -67,15 +67,15 @@ class ServingPlan(Record):
 
     @property
     def fits(self) -> bool:
-        """Whether all users fit with full contexts."""
-        return self.users <= self.most_users
+        """Whether the caches of all users fit, at least at the average length of their sequences."""
+        return self.users <= self.most_users_on_average
 
     @property
     def verdict(self) -> str:
         """``"yes"``; ``"tight"`` if the users fit at their average length only; or ``"no"``."""
-        if self.fits:
-            return "yes"
-        return "tight" if self.users <= self.most_users_on_average else "no"
+        if not self.fits:
+            return "no"
+        return "yes" if self.users <= self.most_users else "tight"
 
     @cached_property
     def first_token_seconds(self) -> float:
@@ -90,11 +90,6 @@ class ServingPlan(Record):
         most = self.most_users_on_average // self.server.replicas
         under_way = min(self.users_of_replica, most)
         return self.server.with_users(under_way) if under_way else None
-
-    @property
-    def waits(self) -> bool:
-        """Whether requests wait for memory, because the caches of all users do not fit."""
-        return self.users > self.most_users_on_average
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -67,7 +67,7 @@ class ServingPlan(Record):
 
     @property
     def fits(self) -> bool:
-        """Whether the caches of all users fit, at least at the average length of their sequences."""
+        """Whether the caches of all users fit, at least at their average length."""
         return self.users <= self.most_users_on_average
 
     @property

@@ -62,5 +62,7 @@ __all__ = [
 register_on_first_use(shown, Plan, "torchfake.distributed.text")
 register_on_first_use(shown, Search, "torchfake.distributed.search.text")
 register_on_first_use(shown, TargetPlan, "torchfake.distributed.target_plans.text")
+register_on_first_use(shown, ServingPlan, "torchfake.distributed.serving.text")
+register_on_first_use(shown, ServingSearch, "torchfake.distributed.serving.text")
 register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.peaks")
 register_on_first_use(peaks_of, TargetPlan, "torchfake.distributed.search.peaks")

@@ -6,6 +6,9 @@ and multiplies is counted in a run on fakes; times are computed from it.
 Files, in reading order:
 
     serve         the public function: checks its arguments, and puts the rest together
+    search        the GPUs, layouts and formats that meet limits
+    remedies      options with which all users fit, where they do not
+    text          a plan and a search as rows
     serving_plan  the record that ``serve`` returns
     server        replicas of a model on GPUs: its memory, and the time of its passes
     loads         first tokens, and the steady state under a number of users

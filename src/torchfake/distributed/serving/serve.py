@@ -23,6 +23,7 @@ from torchfake.distributed.serving.engines import engine_named
 from torchfake.distributed.serving.formats import format_named, format_of_config
 from torchfake.distributed.serving.pass_time import Machine
 from torchfake.distributed.serving.rank_work import RankWork, rank_work
+from torchfake.distributed.serving.remedies import with_remedy
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.strategy import Strategy
@@ -55,6 +56,7 @@ def serve(
     utilization: float = UTILIZATION,
     engine: str = "engine",
     overrides: Sequence[str] = (),
+    suggests: bool = True,
 ) -> ServingPlan:
     """Find whether a model can be served to a number of users, and how fast it answers.
 
@@ -76,6 +78,7 @@ def serve(
         utilization: the share of the GPU's memory that the engine may use.
         engine: what passes take beside arithmetic and bytes.
         overrides: changes of the config or arguments, each as ``key=value``.
+        suggests: whether to look for options with which all users fit, if they do not.
 
     Raises:
         TargetError: if the target is invalid, or cannot be built.
@@ -95,7 +98,8 @@ def serve(
         engine=engine,
         overrides=overrides,
     )
-    return question.plan_on(gpu_profiles.profile(gpu), _mesh(mesh, gpus))
+    found = question.plan_on(gpu_profiles.profile(gpu), _mesh(mesh, gpus))
+    return with_remedy(found, question) if suggests and not found.fits else found
 
 
 @dataclass(frozen=True)

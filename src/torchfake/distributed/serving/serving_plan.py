@@ -36,6 +36,7 @@ class ServingPlan(Record):
     users: int  # of all replicas together
     weights: str  # the format of the weights: "bf16", "fp8", ...
     notes: tuple[str, ...] = ()
+    remedy: str = ""  # options with which all users fit, if they were looked for
 
     @property
     def class_name(self) -> str:
@@ -143,4 +144,5 @@ class ServingPlan(Record):
             "by_users": [{"of_all": n, **steady.to_dict()} for n, steady in self.by_users],
             "left_out": list(self.left_out),
             "notes": list(self.notes),
+            **({"remedy": self.remedy} if self.remedy else {}),
         }

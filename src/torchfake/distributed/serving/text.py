@@ -1,6 +1,7 @@
-"""A served model as rows: whether it fits first, then how fast it answers.
+"""A served model, and a search for a server, as rows: the answer first.
 
-Input: a ServingPlan. Output: blocks of rows. Invariant: its first line says whether all users fit.
+Input: a ServingPlan or a ServingSearch. Output: blocks of rows. Invariant: the first line says
+whether all users fit, or which GPUs serve them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchfake.distributed.serving.loads import Steady
+from torchfake.distributed.serving.search import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ERROR, ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
@@ -48,6 +50,8 @@ def _(found: ServingPlan, *, depth: int | None = None) -> list[Block]:
 
 def _answer(found: ServingPlan) -> Iterator[Line]:
     yield "fits", f"{found.verdict}: {_fitting(found)}"
+    if found.remedy:
+        yield "  try", found.remedy
     yield "serves", _served(found)
     steady = found.steady
     if steady is None:
@@ -65,21 +69,17 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
 
 def _fitting(found: ServingPlan) -> str:
     server = found.server
-    gpus = server.num_gpus * server.replicas
-    where = f"{gpus} {server.machine.gpu.name}"
-    if found.most_users_on_average == 0:
-        return f"no user of {server.serve.context:,} tokens fits on {where}{_remedy(found)}"
-    most = f"{found.most_users:,} users x {server.serve.context:,} tokens on {where}"
+    gpus, context = server.num_gpus * server.replicas, server.serve.context
+    where = f"on {gpus} {server.machine.gpu.name}"
+    if found.memory.cache <= 0:
+        return f"the model alone lacks {bytes_text(-found.memory.cache)} on each GPU, {where}"
+    most, average = f"{found.most_users:,}", f"{found.most_users_on_average:,}"
     if found.verdict == "yes":
-        return f"{found.users:,} of at most {most}"
+        return f"{found.users:,} users x {context:,} tokens {where}, of at most {most}"
+    full = f"{most} with full contexts of {context:,}, {where}"
     if found.verdict == "tight":
-        return f"{found.users:,} users at their average length; with full contexts {most}"
-    return f"from {found.most_users_on_average + 1:,} users on, requests wait; {most}"
-
-
-def _remedy(found: ServingPlan) -> str:
-    lacks = -found.memory.cache
-    return f": {bytes_text(lacks)} are missing on each GPU" if lacks > 0 else ""
+        return f"{found.users:,} users at the average length of their sequences, {full}"
+    return f"{average} of {found.users:,} users at their average length, others wait; {full}"
 
 
 def _served(found: ServingPlan) -> str:
@@ -138,3 +138,87 @@ def _row(number: int, steady: Steady, found: ServingPlan) -> Row:
         BOUND_BY[steady.parts.bound_by],
     )
     return Row(f"{number:,}", values)
+
+
+# A search.
+
+_OF_SEARCH = (
+    Column("GPUs"),
+    Column("weights", need=2, under="weights in "),
+    Column("layout", need=3, under="layout "),
+    Column("first token", seconds_text, need=1),
+    Column("each token", seconds_text),
+    Column("each GPU", "{:,.0f}/s".format),
+    Column("most users", "{:,}".format, need=4),
+    Column("1M tokens", "{:,.2f}".format),
+)
+
+
+@shown.register
+def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
+    rows = [_offer_row(offer) for offer in found.best]
+    return [as_lines(_offers(found)), *([Block(rows, _OF_SEARCH)] if rows else [])]
+
+
+def _offers(found: ServingSearch) -> Iterator[Line]:
+    limits = limits_text(found.limits)
+    if not found.fits:
+        yield "fits", f"no: none of {len(found.offers)} ways serves {found.users:,} users{limits}"
+        yield from _nearest(found)
+    if found.fewest is not None:
+        yield "fewest", f"{_offer_text(found.fewest)}; serves {found.users:,} users{limits}"
+    if found.fastest is not None and found.fastest is not found.fewest:
+        yield "fastest", f"{_offer_text(found.fastest)}, the most on each GPU"
+    if found.cheapest is not None:
+        yield "cheapest", _offer_text(found.cheapest)
+    refused = f"; {found.refused} layouts do not suit the model" if found.refused else ""
+    kinds = ", ".join(dict.fromkeys(offer.gpu for offer in found.offers))
+    yield "tried", f"{len(found.offers)} ways on {kinds}{refused}"
+    if found.fits:
+        yield "below", "ways that no other beats in both the time of a token and tokens per GPU"
+
+
+def limits_text(limits: Limits) -> str:
+    """The limits as text: ``, first token in 500 ms, each token in 50 ms``."""
+    found = ""
+    for name, value in (("first", limits.first_token), ("each", limits.each_token)):
+        found += "" if value is None else f", {name} token in {seconds_text(value)}"
+    return found
+
+
+def _offer_text(offer: Offer) -> str:
+    steady = offer.plan.steady
+    assert steady is not None
+    layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
+    price = "" if offer.price is None else f", {offer.price:,.2f} for a million tokens"
+    return (
+        f"{offer.num_gpus} x {offer.gpu} in {offer.plan.weights}{layout}: first token "
+        f"{seconds_text(steady.first_token_seconds)}, each token {seconds_text(steady.seconds)}, "
+        f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU{price}"
+    )
+
+
+def _nearest(found: ServingSearch) -> Iterator[Line]:
+    """What comes nearest: the way that serves most users, and the fastest token."""
+    served = [offer for offer in found.offers if offer.plan.steady is not None]
+    if not served:
+        yield "nearest", "the model's weights fit in none of them"
+        return
+    most = max(served, key=lambda offer: offer.plan.most_users_on_average)
+    number = most.plan.most_users_on_average
+    yield "nearest", f"for {number:,} users, {_offer_text(most)}"
+
+
+def _offer_row(offer: Offer) -> Row:
+    steady = offer.plan.steady
+    assert steady is not None
+    values = (
+        offer.plan.weights,
+        offer.mesh,
+        steady.first_token_seconds,
+        steady.seconds,
+        offer.plan.tokens_per_second_per_gpu,
+        offer.plan.most_users_on_average,
+        offer.price,
+    )
+    return Row(f"{offer.num_gpus} x {offer.gpu}", values)

@@ -9,6 +9,7 @@ Files, in reading order:
     search        the GPUs, layouts and formats that meet limits
     remedies      options with which all users fit, where they do not
     text          a plan and a search as rows
+    curve         throughput against latency, as figures
     serving_plan  the record that ``serve`` returns
     server        replicas of a model on GPUs: its memory, and the time of its passes
     loads         first tokens, and the steady state under a number of users

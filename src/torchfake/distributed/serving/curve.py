@@ -1,0 +1,144 @@
+"""The curve of latency against throughput of a server, as SVG and as a plotly figure.
+
+Input: a ServingPlan. Output: figures: tokens per second of each user to the right, of each GPU
+upwards, a point for each number of users. Invariant: the points are those of the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torchfake.distributed.serving.serving_plan import ServingPlan
+from torchfake.errors import MissingExtraError
+from torchfake.inspect.records.record import drawn_as, figure
+
+_WIDTH, _HEIGHT = 640, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 28, 46
+_COLOR = "#4269d0"
+_TITLE = "Tokens per second: of each GPU, and of each user"
+
+
+class Point(NamedTuple):
+    """What a number of users sees."""
+
+    users: int
+    per_user: float  # tokens per second
+    per_gpu: float
+    first_token_seconds: float
+
+
+def points_of(found: ServingPlan) -> list[Point]:
+    """The points of the curve, by the number of users."""
+    gpus = found.server.num_gpus
+    return [
+        Point(
+            users,
+            steady.tokens_per_second_per_user,
+            steady.tokens_per_second / gpus,
+            steady.first_token_seconds,
+        )
+        for users, steady in found.by_users
+    ]
+
+
+@drawn_as.register
+def _(found: ServingPlan, form: str) -> str:
+    if form != "svg":
+        raise TypeError(f"a server is drawn as svg, not as {form}")
+    points = points_of(found)
+    parts = [*_axes(points), *_drawn(points)] if points else []
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'style="width:100%;max-width:{_WIDTH}px" font-family="system-ui, sans-serif" '
+        f'font-size="12" fill="currentColor"><title>{_TITLE}</title>{"".join(parts)}</svg>'
+    )
+
+
+def _axes(points: list[Point]) -> Iterator[str]:
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    for number in range(5):
+        share = number / 4
+        x, y = _LEFT + share * (right - _LEFT), bottom - share * (bottom - _TOP)
+        yield (
+            f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="currentColor" stroke-opacity=".15"/>'
+            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
+            f"{share * _top(points):,.0f}</text>"
+            f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">'
+            f"{share * _farthest(points):,.0f}</text>"
+        )
+    yield (
+        f'<text x="{_LEFT}" y="14">tokens/s of each GPU</text>'
+        f'<text x="{right}" y="{_HEIGHT - 8}" text-anchor="end">tokens/s of each user</text>'
+    )
+
+
+def _drawn(points: list[Point]) -> Iterator[str]:
+    places = [_place(point, points) for point in points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    yield f'<polyline points="{line}" fill="none" stroke="{_COLOR}" stroke-width="2"/>'
+    last = (-99.0, -99.0)
+    for point, (x, y) in zip(reversed(points), reversed(places), strict=True):
+        title = (
+            f"{point.users:,} users: {point.per_gpu:,.0f} tokens/s of each GPU, "
+            f"{point.per_user:,.1f} of each user, first token {point.first_token_seconds:.2f} s"
+        )
+        yield (
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_COLOR}"><title>{title}</title>'
+            "</circle>"
+        )
+        if abs(x - last[0]) > 70 or abs(y - last[1]) > 18:  # room for a label
+            is_far = x > _WIDTH - 110
+            anchor, dx = ("end", -9) if is_far else ("start", 9)
+            noun = "user" if point.users == 1 else "users"
+            yield (
+                f'<text x="{x + dx:.1f}" y="{y - 7:.1f}" text-anchor="{anchor}">'
+                f"{point.users:,} {noun}</text>"
+            )
+            last = (x, y)
+
+
+def _place(point: Point, points: list[Point]) -> tuple[float, float]:
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    x = _LEFT + point.per_user / _farthest(points) * (right - _LEFT)
+    return x, bottom - point.per_gpu / _top(points) * (bottom - _TOP)
+
+
+def _top(points: list[Point]) -> float:
+    return _round_up(max(point.per_gpu for point in points))
+
+
+def _farthest(points: list[Point]) -> float:
+    return _round_up(max(point.per_user for point in points))
+
+
+def _round_up(value: float) -> float:
+    """The next number of which a quarter is round."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(f * power for f in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if f * power >= value)
+
+
+@figure.register
+def _(found: ServingPlan) -> Any:
+    try:
+        from plotly import graph_objects
+    except ImportError as error:
+        raise MissingExtraError("plot() needs plotly: pip install plotly") from error
+    points = points_of(found)
+    trace = graph_objects.Scatter(
+        x=[point.per_user for point in points],
+        y=[point.per_gpu for point in points],
+        text=[f"{point.users:,}" for point in points],
+        customdata=[point.first_token_seconds for point in points],
+        mode="lines+markers+text",
+        textposition="top right",
+        hovertemplate="%{text} users<br>%{y:,.0f} tokens/s of each GPU<br>%{x:,.1f} of each user"
+        "<br>first token %{customdata:.2f} s<extra></extra>",
+    )
+    layout = {
+        "title": _TITLE,
+        "xaxis": {"title": "tokens/s of each user", "rangemode": "tozero"},
+        "yaxis": {"title": "tokens/s of each GPU", "rangemode": "tozero"},
+    }
+    return graph_objects.Figure([trace], layout)

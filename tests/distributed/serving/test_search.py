@@ -1,0 +1,110 @@
+"""``search_servers``: which GPUs and layouts serve a model within limits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.distributed.serving.test_serve import LLAMA, SMALL
+from torchfake.distributed import ServingSearch, search_servers
+from torchfake.errors import InputsError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
+
+KINDS = ("a100-80gb", "h100-80gb")
+
+
+def searched(**options: object) -> ServingSearch:
+    given = {"users": 4, "context": 64, "gpu": KINDS, "gpus": 2, "overrides": SMALL, **options}
+    return search_servers(LLAMA, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def found() -> ServingSearch:
+    return searched(prices={"h100": 3.0, "a100": 1.5}, weights=["bf16", "fp8"])
+
+
+def test_layouts_of_each_gpu_are_tried_in_each_format_that_it_has(found: ServingSearch) -> None:
+    tried = {(offer.gpu, offer.mesh, offer.plan.weights) for offer in found.offers}
+    meshes = ("1 GPU", "tp=2", "replicate=2")
+    assert tried == {
+        *(("a100-80gb", mesh, "bf16") for mesh in meshes),
+        *(("h100-80gb", mesh, name) for mesh in meshes for name in ("bf16", "fp8")),
+    }
+
+
+def test_each_offer_is_the_plan_of_its_layout(found: ServingSearch) -> None:
+    from tests.distributed.serving.test_serve import served
+
+    offer = next(x for x in found.offers if (x.gpu, x.mesh) == ("h100-80gb", "tp=2"))
+    alone = served(gpus=2)
+    assert offer.plan.memory == alone.memory
+    assert offer.plan.steady == alone.steady
+
+
+def test_the_fewest_gpus_the_fastest_and_the_cheapest_are_named(found: ServingSearch) -> None:
+    assert found.fewest is not None
+    assert found.fastest is not None
+    assert found.cheapest is not None
+    assert found.fewest.num_gpus == 1
+    rates = [offer.plan.tokens_per_second_per_gpu or 0 for offer in found.meeting]
+    assert found.fastest.plan.tokens_per_second_per_gpu == max(rates)
+    prices = [offer.price for offer in found.meeting if offer.price is not None]
+    assert len(prices) == len(found.meeting)
+    assert found.cheapest.price == min(prices)
+
+
+def test_a_price_is_that_of_a_million_tokens(found: ServingSearch) -> None:
+    offer = next(x for x in found.offers if x.gpu == "a100-80gb")
+    per_hour = (offer.plan.tokens_per_second_per_gpu or 0) * 3600
+    assert offer.price == pytest.approx(1.5 / per_hour * 1e6)
+
+
+def test_no_other_offer_beats_one_of_the_best_in_both(found: ServingSearch) -> None:
+    def figures(offer: object) -> tuple[float, float]:
+        plan = offer.plan  # type: ignore[attr-defined]
+        return plan.steady.seconds, -plan.tokens_per_second_per_gpu
+
+    for offer in found.best:
+        mine = figures(offer)
+        assert not any(
+            other[0] <= mine[0] and other[1] <= mine[1] and other != mine
+            for other in map(figures, found.meeting)
+        )
+
+
+def test_limits_leave_out_what_is_slower() -> None:
+    every = searched()
+    seconds = sorted({x.plan.steady.seconds for x in every.offers if x.plan.steady})
+    some = searched(tpot=(seconds[0] + seconds[1]) / 2)
+    assert {x.plan.steady.seconds for x in some.meeting if x.plan.steady} == {seconds[0]}
+    none = searched(ttft=1e-9)
+    assert (none.fits, none.fewest, none.best) == (False, None, [])
+    assert str(none).startswith("fits     no: none of 6 ways serves 4 users, first token in ")
+
+
+def test_its_first_line_is_an_answer(found: ServingSearch) -> None:
+    assert str(found).splitlines()[0].startswith("fewest    1 x ")
+
+
+def test_json_has_the_best(found: ServingSearch) -> None:
+    data = json.loads(json.dumps(found.to_dict()))
+    assert len(data["best"]) == len(found.best)
+    assert data["cheapest"]["price"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"ttft": 0}, "ttft=0"),
+        ({"tpot": -1}, "tpot=-1"),
+        ({"gpus": 0}, "gpus=0"),
+        ({"prices": {"b200": 1.0}}, "price of 'b200'"),
+        ({"prices": {"h100": 0.0}}, "price of h100"),
+        ({"weights": ["fp8", "fp7"]}, "fp7"),
+    ],
+)
+def test_invalid_arguments_are_refused_by_name(options: dict[str, object], text: str) -> None:
+    with pytest.raises(InputsError, match=text):
+        searched(**options)

@@ -1,0 +1,149 @@
+"""``serve``: whether a model can be served to a number of users, and how fast."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from torchfake import serve
+from torchfake.distributed import ServingPlan
+from torchfake.errors import DeviceError, InputsError, TargetError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
+
+LLAMA = "transformers:LlamaForCausalLM"
+SMALL = (
+    "hidden_size=256", "intermediate_size=512", "num_hidden_layers=6", "num_attention_heads=8",
+    "num_key_value_heads=4", "vocab_size=1024",
+)  # fmt: skip
+PARAMETERS = 2 * 1024 * 256 + 6 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256) + 256
+
+
+def served(**options: object) -> ServingPlan:
+    given = {"users": 4, "context": 64, "gpu": "h100-80gb", "overrides": SMALL, **options}
+    return serve(LLAMA, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def plan() -> ServingPlan:
+    return served()
+
+
+def test_weights_are_those_of_the_model_in_half_precision(plan: ServingPlan) -> None:
+    inv_freq = 4 * 32 // 2 * 2  # the frequencies of rotary embeddings, in float32, twice
+    assert plan.memory.weights == 2 * PARAMETERS + inv_freq
+    assert plan.weights == "bf16"
+
+
+def test_the_memory_of_a_gpu_is_divided_without_rest(plan: ServingPlan) -> None:
+    parts = {name: size for name, size in plan.memory.to_dict().items() if name != "total"}
+    assert sum(parts.values()) == plan.memory.total
+
+
+def test_the_cache_of_the_most_users_fits_and_that_of_one_more_does_not(plan: ServingPlan) -> None:
+    small = served(utilization=0.0059)
+    most = small.most_users
+    assert 1 <= most < plan.most_users
+    assert small.server.cache_bytes(most) <= small.memory.cache < small.server.cache_bytes(most + 1)
+
+
+def test_replicas_serve_their_parts_of_the_users() -> None:
+    one, two = served(users=8), served(users=16, mesh={"replicate": 2})
+    assert two.most_users == 2 * one.most_users
+    assert two.tokens_per_second == pytest.approx(2 * (one.tokens_per_second or 0))
+    assert two.tokens_per_second_per_gpu == pytest.approx(one.tokens_per_second_per_gpu)
+
+
+def test_ranks_of_tensor_parallelism_hold_parts_of_the_weights() -> None:
+    one, two = served(), served(gpus=2)
+    assert two.server.axes.sizes["tp"] == 2
+    assert one.memory.weights / 2 < two.memory.weights < one.memory.weights * 0.51
+    assert two.steady is not None
+    assert two.steady.parts.communication > 0
+
+
+def test_more_gpus_than_a_node_has_are_stages_of_a_pipeline() -> None:
+    found = served(gpus=16, overrides=(*SMALL, "num_key_value_heads=8"))
+    assert found.server.axes.sizes == {"pp": 2, "tp": 8}
+
+
+def test_weights_in_8_bits_take_half_of_the_linear_layers() -> None:
+    plain, fp8 = served(), served(weights="fp8")
+    linear = PARAMETERS - 2 * 1024 * 256 - 13 * 256
+    scales = 4 * 6 * (2 * 256 + 2 * 128 + 2 * 512 + 256)
+    assert plain.memory.weights - fp8.memory.weights == linear - scales
+    assert fp8.weights == "fp8"
+
+
+def test_a_cache_in_8_bits_serves_twice_as_many_users() -> None:
+    plain, fp8 = served(utilization=0.0059), served(utilization=0.0059, cache_dtype="fp8")
+    assert fp8.most_users in (2 * plain.most_users, 2 * plain.most_users + 1)
+
+
+def test_more_users_wait_longer_for_each_token_and_get_more_of_them_together(
+    plan: ServingPlan,
+) -> None:
+    steady = [found for _, found in plan.by_users]
+    assert len(steady) > 3
+    seconds, rates = [x.seconds for x in steady], [x.tokens_per_second for x in steady]
+    assert seconds == sorted(seconds)
+    assert rates == sorted(rates)
+
+
+def test_what_does_not_fit_is_answered_with_what_does() -> None:
+    found = served(users=500, utilization=0.0059)
+    assert (found.fits, found.verdict) == (False, "no")
+    assert found.remedy
+
+
+def test_verdicts_compare_full_and_average_contexts() -> None:
+    some = served(utilization=0.0059)
+    between = (some.most_users + some.most_users_on_average) // 2
+    verdicts = [
+        served(users=n, utilization=0.0059, suggests=False).verdict
+        for n in (some.most_users, between, some.most_users_on_average + 1)
+    ]
+    assert verdicts == ["yes", "tight", "no"]
+
+
+def test_json_has_all_figures(plan: ServingPlan) -> None:
+    found = json.loads(json.dumps(plan.to_dict()))
+    assert found["steady"]["bound_by"] in found["steady"]["seconds_by_part"]
+    assert found["by_users"][0]["of_all"] == 1
+    assert found["memory"]["cache"] == plan.memory.cache
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"users": 0}, InputsError, "users=0"),
+        ({"context": 1}, InputsError, "context=1"),
+        ({"prompt": 64}, InputsError, "a prompt of 64 tokens leaves no room"),
+        ({"gpus": 0}, InputsError, "gpus=0"),
+        ({"gpus": 2, "mesh": "tp=4"}, InputsError, "4"),
+        ({"mesh": "dp=2"}, InputsError, "replicate=2"),
+        ({"mesh": "cp=2"}, InputsError, "leave it out of the mesh"),
+        ({"weights": "fp7"}, InputsError, "no format that is served"),
+        ({"weights": "fp8", "gpu": "a100-80gb"}, InputsError, "has no kernels"),
+        ({"gpu": "h1000"}, DeviceError, "h1000"),
+        ({"gpu": "mi300x-192gb"}, InputsError, "not known"),
+        ({"utilization": 1.5}, InputsError, "utilization=1.5"),
+        ({"engine": "warp"}, InputsError, "engine='warp'"),
+    ],
+)
+def test_invalid_arguments_are_refused_by_name(
+    options: dict[str, object], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        served(**options)
+
+
+def test_a_target_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TargetError):
+        serve("transformers:NoSuchModel")
+
+
+def test_a_model_without_a_cache_is_refused() -> None:
+    with pytest.raises(InputsError, match=r"cannot be served|caches"):
+        serve("transformers:BertModel", overrides=("num_hidden_layers=1",), context=64)

@@ -25,7 +25,12 @@ from torchfake.distributed.parallelize.code import (
     optimizer_text,
 )
 from torchfake.distributed.parallelize.context_parallel import context_usage, in_ring
-from torchfake.distributed.parallelize.data_parallel import ENGINES, STAGES, check_engine
+from torchfake.distributed.parallelize.data_parallel import (
+    ENGINES,
+    INFERENCE,
+    STAGES,
+    check_engine,
+)
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
 from torchfake.distributed.parallelize.pipeline_schedules import (
     DEFAULT,
@@ -78,7 +83,9 @@ class Strategy:
         microbatches: the number of micro-batches of a pipeline in a step, by default two per rank
             of ``pp``.
         engine: ``"fsdp2"``, ``"fsdp1"`` (FullyShardedDataParallel) or ``"ddp"``
-            (DistributedDataParallel).
+            (DistributedDataParallel); ``"inference"`` leaves out what is for gradients: each rank
+            of ``ep`` has all parameters but those of other ranks' experts, and where there are
+            fewer key-value heads than ranks of ``tp``, ranks have the same ones.
 
     Raises:
         InputsError: if an option is invalid.
@@ -198,7 +205,7 @@ class Strategy:
     @property
     def autocast(self) -> torch.dtype | None:
         """For ``plan(autocast=...)``: bfloat16 if FSDP2 does not provide mixed precision."""
-        is_alone = not self.axes.wraps_modules or self.engine == "ddp"
+        is_alone = not self.axes.wraps_modules or self.engine in ("ddp", INFERENCE)
         is_alone = is_alone and self.precision == "mixed"
         return torch.bfloat16 if is_alone else None
 
@@ -266,7 +273,7 @@ class Strategy:
             name = "from torch.distributed.optim import ZeroRedundancyOptimizer"
             code.imports |= {"import torch", name}
             call += optimizer_text(self.axes)
-        if self.mixes_dtensors:
+        if self.mixes_dtensors and self.engine != INFERENCE:
             call += (
                 "# optimizers take foreach=False: some parameters are DTensors, and some are not\n"
             )
@@ -284,11 +291,15 @@ class Strategy:
 
     def _function(self, module: nn.Module) -> Code:
         axes = self.axes
-        splits = axes.tensor_ranks > 1
+        rules = None
+        if axes.tensor_ranks > 1:
+            repeats = self.engine == INFERENCE
+            size = axes.tensor_ranks
+            rules = tensor_rules(module, self.tensor_plan, size, repeats_heads=repeats)
         return code_of(
             module,
             axes,
-            rules=tensor_rules(module, self.tensor_plan, axes.tensor_ranks) if splits else None,
+            rules=rules,
             checkpoint=self.checkpoint,
             is_mixed=self.precision == "mixed",
             zero=self.stage,

@@ -12,6 +12,7 @@ from torchfake.distributed.parallelize.blocks import Blocks, repeated_blocks
 from torchfake.distributed.parallelize.checkpoints import checkpoint_blocks
 from torchfake.distributed.parallelize.context_parallel import split_contexts
 from torchfake.distributed.parallelize.data_parallel import (
+    INFERENCE,
     replica_mesh,
     share_data,
     wrap_flat_shards,
@@ -30,7 +31,12 @@ from torchfake.distributed.parallelize.pipeline_parallel import (
 )
 from torchfake.distributed.parallelize.pipeline_schedules import PipelineSchedule
 from torchfake.distributed.parallelize.sequence_parallel import split_sequences
-from torchfake.distributed.parallelize.tensor_parallel import TensorRules, split_tensors
+from torchfake.distributed.parallelize.tensor_parallel import (
+    TensorRules,
+    needs_heads,
+    repeat_heads,
+    split_tensors,
+)
 from torchfake.distributed.parallelize.writer import Code
 
 MESH_IMPORT = "from torch.distributed.device_mesh import init_device_mesh"
@@ -60,7 +66,8 @@ def code_of(
         InputsError: if the model does not support an option.
     """
     code, blocks = Code({"import torch"}), repeated_blocks(module)
-    _without_cache(code, module)
+    if engine != INFERENCE:
+        _without_cache(code, module)
     if axes.context_ranks > 1:
         split_contexts(code, module, axes)
     experts = expert_modules(module, axes) if axes.expert_ranks > 1 else None
@@ -69,6 +76,8 @@ def code_of(
     if rules is not None and splits_sequence:
         split_sequences(code, axes, rules, module, blocks)
     elif rules is not None:
+        if engine == INFERENCE and needs_heads(module, rules.styles, axes.tensor_ranks):
+            repeat_heads(code, axes)
         split_tensors(code, axes, rules)
     if experts is not None:
         split_experts(code, axes, experts)
@@ -86,7 +95,7 @@ def code_of(
         wrap_replicas(stage, axes)
     elif engine == "fsdp1":
         wrap_flat_shards(stage, axes, blocks, is_mixed, zero, offload)
-    else:
+    elif engine != INFERENCE:
         share_data(stage, axes, blocks, is_mixed, zero, offload, experts, root)
     if schedule is not None and parts is not None:
         write_pipeline(code, stage, parts, axes, schedule, num_microbatches)

@@ -2,7 +2,7 @@
 
 Input: the axes, the blocks, options of the engine. Output: lines of ``parallelize``. Invariant:
 FSDP2 shards blocks one at a time, and then the root; DDP and FSDP1 wrap the whole model in one
-call, and support data-parallel axes only.
+call, and support data-parallel axes only. For inference nothing is sharded or wrapped.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.parallelize.writer import Code, data_mesh, members
 from torchfake.errors import InputsError
 
-ENGINES = ("fsdp2", "fsdp1", "ddp")
+INFERENCE = "inference"
+"""Instead of the name of an engine: no parameter gets a gradient."""
+
+ENGINES = ("fsdp2", "fsdp1", "ddp", INFERENCE)
 """The names of the engines that shard or replicate a model."""
 
-STAGES = {"fsdp2": (3, 2), "fsdp1": (3, 2), "ddp": (0, 1)}
+STAGES = {"fsdp2": (3, 2), "fsdp1": (3, 2), "ddp": (0, 1), INFERENCE: (0,)}
 """The ZeRO stages that each engine supports; the first is the default."""
 
 _REPLICATE = "torch.distributed._composable.replicate_with_fsdp"
@@ -39,6 +42,9 @@ def check_engine(engine: str, axes: MeshAxes, zero: int, offload: bool) -> None:
         raise InputsError(f"zero={zero!r} is not supported by {engine}: give {stages}{remedy}")
     if engine == "fsdp2":
         return
+    if engine == INFERENCE:
+        _check_inference(axes, offload)
+        return
     names = axes.pipeline, axes.tensor, axes.context, axes.experts
     other = next((name for name in names if axes.sizes.get(name, 1) > 1), None)
     if other is not None:
@@ -53,6 +59,18 @@ def check_engine(engine: str, axes: MeshAxes, zero: int, offload: bool) -> None:
         raise InputsError("ddp keeps parameters on the GPU: offload needs fsdp2 or fsdp1")
     if engine == "fsdp1" and not axes.sharding:
         raise InputsError("fsdp1 shards: give the mesh dp=2 or more, or take ddp")
+
+
+def _check_inference(axes: MeshAxes, offload: bool) -> None:
+    for axis, remedy in (
+        (axes.shard, "replicate= is the number of copies of the model"),
+        (axes.context, "leave it out"),
+        (axes.pipeline, "give plan a parallelize= of your own"),
+    ):
+        if axes.sizes.get(axis, 1) > 1:
+            raise InputsError(f"the axis {axis} is not for engine='inference': {remedy}")
+    if offload:
+        raise InputsError("offload needs FSDP2, which engine='inference' leaves out")
 
 
 def share_data(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -52,6 +52,21 @@ _NAMED_STYLES = """def styles_of(model, rules):
 """
 
 
+_REPEATED_HEADS = """def repeat_heads(model, ranks):
+    for part in model.modules():
+        if getattr(part, "num_key_value_groups", 1) == 1:
+            continue
+        layers = [getattr(part, name, None) for name in ("k_proj", "v_proj")]
+        for layer in filter(None, layers):  # an engine's rank has head rank // (ranks / heads)
+            for key, rows in list(layer.named_parameters(recurse=False)):
+                heads = rows.detach().unflatten(0, (-1, part.head_dim))
+                times = max(1, ranks // len(heads))
+                rows = heads.repeat_interleave(times, 0).flatten(0, 1)
+                setattr(layer, key, torch.nn.Parameter(rows))
+        part.num_key_value_groups //= times
+"""
+
+
 class TensorRules(NamedTuple):
     """The tensor-parallel rules of one model."""
 
@@ -60,8 +75,15 @@ class TensorRules(NamedTuple):
     tied: tuple[tuple[str, str], ...]  # names of tied parameters, which have to be tied again
 
 
-def tensor_rules(module: nn.Module, own: Mapping[str, str] | None, size: int) -> TensorRules:
-    """The rules for this model, split over `size` ranks.
+def tensor_rules(
+    module: nn.Module,
+    own: Mapping[str, str] | None,
+    size: int,
+    *,
+    repeats_heads: bool = False,
+) -> TensorRules:
+    """The rules for this model, split over `size` ranks; several ranks have the same key-value head
+    if `repeats_heads` and there are too few.
 
     Raises:
         InputsError: if there are no rules, or a rule cannot be applied.
@@ -78,7 +100,7 @@ def tensor_rules(module: nn.Module, own: Mapping[str, str] | None, size: int) ->
     if own is not None:
         _check_names(class_name, rules, names)
     rules = {name: style for name, style in rules.items() if name in names}
-    _check_heads(module, rules, size)
+    _check_heads(module, rules, size, repeats_heads)
     is_torch = set(rules.values()) <= set(TORCH_STYLES) and not _names_parameters(module, rules)
     if not is_torch:
         _check_engine(class_name, rules)
@@ -115,19 +137,55 @@ def _check_names(class_name: str, rules: Mapping[str, str], names: set[str]) -> 
             )
 
 
-def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int) -> None:
+def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int, repeats: bool) -> None:
     """Check that ranks get whole attention heads."""
-    if not any(_SPLIT_HEADS.search(name) for name, style in rules.items() if style == "colwise"):
+    if not _splits_heads(rules):
         return
     text_config: Any = getattr(getattr(module, "config", None), "get_text_config", dict)()
-    for key, kind in (("num_attention_heads", "heads"), ("num_key_value_heads", "key-value heads")):
-        heads = getattr(text_config, key, None)
-        if isinstance(heads, int) and heads % size:
-            sizes = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+    repeats = repeats and any(_grouped_heads(module))
+    numbers = {"num_attention_heads": "heads", "num_key_value_heads": "key-value heads"}
+    known = {kind: getattr(text_config, key, None) for key, kind in numbers.items()}
+    known = {kind: heads for kind, heads in known.items() if isinstance(heads, int)}
+    for kind, heads in known.items():
+        repeated = repeats and kind == "key-value heads"
+        if not _is_split(heads, size, repeated):
+            queries = range(1, known.get("heads", heads) + 1)
+            fitting = (
+                str(n) for n in queries
+                if all(_is_split(k, n, repeats and kind != "heads") for kind, k in known.items())
+            )  # fmt: skip
             raise InputsError(
                 f"tp={size} does not divide the {heads} {kind} of {type(module).__name__}: give "
-                f"a divisor, {sizes}"
+                f"a divisor, {', '.join(fitting)}"
             )
+
+
+def _splits_heads(rules: Mapping[str, str]) -> bool:
+    return any(_SPLIT_HEADS.search(name) for name, style in rules.items() if style == "colwise")
+
+
+def _is_split(heads: int, size: int, repeats: bool) -> bool:
+    return heads % size == 0 or (repeats and size % heads == 0)
+
+
+def needs_heads(module: nn.Module, rules: Mapping[str, str], size: int) -> bool:
+    """Whether a layer of attention has fewer key-value heads than there are ranks."""
+    return _splits_heads(rules) and any(number < size for number in _grouped_heads(module))
+
+
+def _grouped_heads(module: nn.Module) -> Iterator[int]:
+    """The key-value heads of each layer of attention that shares them among heads of queries."""
+    for part in module.modules():
+        keys, width = getattr(part, "k_proj", None), getattr(part, "head_dim", None)
+        if getattr(part, "num_key_value_groups", 1) > 1 and keys is not None and width:
+            yield keys.weight.shape[0] // width
+
+
+def repeat_heads(code: Code, axes: MeshAxes) -> None:
+    """Add the lines that repeat key-value heads until there is one for each rank."""
+    code.imports.add("import torch")
+    code.helpers.append(_REPEATED_HEADS)
+    code.lines.append(f"repeat_heads(model, {axes.tensor_ranks})")
 
 
 def _check_engine(class_name: str, rules: Mapping[str, str]) -> None:

@@ -29,11 +29,6 @@ class EqualLayers:
 
     like: dict[str, tuple[int, ...]]
 
-    @property
-    def longest(self) -> str:
-        """The name of the longest list, that of the layers of the text decoder in most models."""
-        return max(self.like, key=lambda path: len(self.like[path]), default="")
-
     def layer_of(self, name: str) -> tuple[str, int] | None:
         """The list and the number of the layer that a module or parameter of this name is or lies
         in; None if it lies in none.

@@ -19,7 +19,8 @@ from torchfake.distributed.serving.formats import Format, is_quantized, rate_of
 from torchfake.distributed.serving.rank_work import LayerWork, Multiplied, RankWork, Sent, Weight
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.serving.blocks import Page
-from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.collectives import Links, seconds_of_message
+from torchfake.inspect.timing.commands import Message
 from torchfake.inspect.timing.efficiency import Shares, shares_of
 from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.tiles import share_of_peak
@@ -35,6 +36,7 @@ class Load:
     prompt_before: float = 0  # tokens of these prompts that earlier passes have read
     users: float = 0  # sequences that each decode a token
     context: float = 0  # tokens in the cache of each of them
+    is_alone: bool = False  # whether ranks that process other sequences have no tokens
 
     @property
     def tokens(self) -> float:
@@ -109,10 +111,9 @@ class Machine:
 
 def seconds_of_pass(work: RankWork, load: Load, machine: Machine) -> PassTime:
     """The time of one pass of a rank."""
-    counts = Counter(map(id, work.layers))
-    unique = {id(layer): layer for layer in work.layers}
+    counts = Counter(map(id, work.parts))
+    unique = {id(part): part for part in work.parts}
     whole = PassTime(host=machine.engine.step_seconds)
-    whole += _layer(work, work.outside, load, machine)
     for key, number in counts.items():
         whole += _layer(work, unique[key], load, machine).times(number)
     if load.prompt_tokens:
@@ -141,6 +142,7 @@ def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> Pa
 def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machine) -> PassTime:
     weight = multiplied.weight
     rows = load.sequences if multiplied.of_sequences else load.tokens * multiplied.rows
+    rows /= multiplied.ranks if load.is_alone else 1
     if not rows:
         return PassTime()
     is_narrow = machine.weights is not None and is_quantized(weight.name, weight.shape)
@@ -165,12 +167,14 @@ def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machin
 
 
 def _hit(multiplied: Multiplied, load: Load) -> float:
-    """The share of a stack of experts that the tokens of a pass are sent to: each token chooses a
-    share of them, and all are equally likely.
+    """The share of a stack of experts that the tokens of a pass are sent to: each token, of all
+    ranks that send any, chooses a share of them, and all are equally likely.
     """
-    if multiplied.of_sequences or multiplied.rows >= 1:
+    chosen = multiplied.rows / multiplied.ranks
+    if multiplied.of_sequences or chosen >= 1:
         return 1.0
-    return float(1 - (1 - multiplied.rows) ** max(load.tokens, 1.0))
+    tokens = load.tokens * (1 if load.is_alone else multiplied.ranks)
+    return float(1 - (1 - chosen) ** max(tokens, 1.0))
 
 
 def _attention(layer: LayerWork, load: Load, peak: float, machine: Machine) -> float:
@@ -195,11 +199,16 @@ def _cache_bytes(pages: tuple[Page, ...], load: Load) -> float:
 
 
 def _message(sent: Sent, load: Load, machine: Machine) -> float:
-    """Seconds of a message: the kernels of engines write to all ranks at once while it is small."""
+    """Seconds of a message: in a node, the kernels of engines write to all ranks at once while it
+    is small; between nodes it is NCCL's.
+    """
     if sent.group_size < 2:
         return 0.0
     ring = RING_SHARES.get(sent.collective)
     num_bytes = sent.token_bytes * load.tokens
+    if sent.in_node < sent.group_size:
+        message = Message(sent.collective, round(num_bytes), sent.axis, sent.group_size)
+        return seconds_of_message(message, sent.in_node, machine.links)
     share = 1.0 if ring is None else ring(sent.group_size)
     latency = machine.engine.message_seconds
     return latency + num_bytes * share / (machine.links.link_bytes * machine.engine.link_share)

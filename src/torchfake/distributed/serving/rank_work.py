@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,12 +26,17 @@ from torchfake.distributed.ranks.mailboxes import Mailboxes
 from torchfake.distributed.ranks.run_rank import Job, RankRun, run_rank
 from torchfake.distributed.serving.equal_layers import EqualLayers, cut
 from torchfake.inspect.arithmetic.kinds import ATTENTION, MATMUL
+from torchfake.inspect.contents.positions import positions_of
 from torchfake.inspect.copies.workload import Workload
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.blocks import Page, rows_of_pass
+from torchfake.inspect.serving.caches import config_of
 from torchfake.inspect.steps.step import serving_step, step_of
-from torchfake.inspect.timing.commands import Command
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE
+from torchfake.inspect.timing.commands import Command, Message
 from torchfake.observe import leaf_tensors
+
+_BEFORE, _AFTER = "before", "after"  # what is outside of layers, by when it is run
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Multiplied:
     weight: Weight
     rows: float  # for each token or, `of_sequences`, for each sequence; per expert, if stacked
     of_sequences: bool  # whether the last token of a sequence alone is multiplied
+    ranks: int = 1  # whose tokens are multiplied, with as many tokens each: those of ``ep``
 
 
 @dataclass(frozen=True)
@@ -71,19 +77,20 @@ class Sent:
     axis: str
     group_size: int
     token_bytes: float  # the payload for each token of the pass
+    in_node: int  # ranks of the group that are in one node
 
 
 @dataclass(frozen=True)
 class LayerWork:
     """What one layer, or what is outside of all layers, does in a pass."""
 
-    held: tuple[Weight, ...]
-    products: tuple[Multiplied, ...]
-    pair_flops: float  # FLOPs of attention for each pair of a query and a key
-    attention: str  # the kernel of attention, as in ATTENTION; "" if none ran
-    token_bytes: float  # that operators other than products read and write for each token
-    token_flops: float  # of products without weights, such as those of states
-    sent: tuple[Sent, ...]
+    held: tuple[Weight, ...] = ()
+    products: tuple[Multiplied, ...] = ()
+    pair_flops: float = 0.0  # FLOPs of attention for each pair of a query and a key
+    attention: str = ""  # the kernel of attention, as in ATTENTION; "" if none ran
+    token_bytes: float = 0.0  # that operators other than products read and write for each token
+    token_flops: float = 0.0  # of products without weights, such as those of states
+    sent: tuple[Sent, ...] = ()
     pages: tuple[Page, ...] = ()  # what is cached
 
 
@@ -92,33 +99,36 @@ class RankWork:
     """What one rank holds, and does in a pass."""
 
     class_name: str
-    layers: tuple[LayerWork, ...]  # in order; layers that are alike are equal
-    outside: LayerWork  # embeddings, the last norm, the head
+    layers: tuple[LayerWork, ...]  # of the decoder, in order; layers that are alike are equal
+    before: LayerWork  # embeddings, and what no pass over text uses
+    after: LayerWork  # the last norm, the head
+    towers: tuple[LayerWork, ...]  # other lists of layers, such as those of a vision tower
     dtype: torch.dtype  # of activations
     activation_bytes: int  # at the peak of the pass over the most tokens
     pass_tokens: int  # of that pass
+    hidden_size: int  # of what layers pass on
+    positions: int | None  # tokens that the config is for; None if it says nothing
 
     @property
     def parts(self) -> tuple[LayerWork, ...]:
         """All layers, and what is outside of them."""
-        return (*self.layers, self.outside)
+        return (*self.layers, self.before, self.after, *self.towers)
 
-    def stage(self, number: int, of: int) -> RankWork:
+    def stage(self, number: int, of: int, boundary: tuple[Sent, ...] = ()) -> RankWork:
         """The work of one of the stages of a pipeline, which have equally many layers each, as far
-        as that is possible. The first stage has the embeddings, the last one the head.
+        as that is possible. The first stage has the embeddings and towers, the last one the head;
+        the others send `boundary` to the next one.
         """
         if of == 1:
             return self
         bounds = [round(i * len(self.layers) / of) for i in range(of + 1)]
-        is_first, is_last = number == 0, number == of - 1
-        heads = {product.weight.name for product in self.outside.products}
-        held = tuple(
-            weight for weight in self.outside.held
-            if (is_last if weight.name in heads or "norm" in weight.name else is_first)
-        )  # fmt: skip
-        outside = self.outside if is_last else replace(self.outside, products=(), sent=())
         layers = self.layers[bounds[number] : bounds[number + 1]]
-        return replace(self, layers=layers, outside=replace(outside, held=held))
+        before, towers = (self.before, self.towers) if number == 0 else (LayerWork(), ())
+        after = LayerWork(sent=boundary)
+        if number == of - 1:
+            tied = {p.weight for p in self.after.products} & set(self.before.held)
+            after = replace(self.after, held=(*self.after.held, *tied))
+        return replace(self, layers=layers, before=before, after=after, towers=towers)
 
     @property
     def weights(self) -> list[Weight]:
@@ -161,68 +171,98 @@ def rank_work(
     step = serving_step(serve, step_of(workload, mode="inference"), ())
     job = Job(
         build, laid_out, None, step, layout, device, gpu,
-        answer="typical", routing="balanced", look=_weights_of,
+        answer="typical", routing="balanced", look=_Seen.of,
     )  # fmt: skip
     run = run_rank(job, 0, Mailboxes().of_rank(0))
-    return _Reader(run, found["layers"], serve).read()
+    return _Reader(run, found["layers"], serve, layout).read()
 
 
-def _weights_of(module: nn.Module) -> list[Weight]:
-    parameters = {id(parameter) for parameter in module.parameters()}
-    met: set[int] = set()
-    found = []
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if id(tensor) in met:
-            continue
-        met.add(id(tensor))
-        local = leaf_tensors(tensor)[0]
-        shape = tuple(local.shape)
-        found.append(Weight(name, shape, local.dtype.itemsize, id(tensor) in parameters))
-    return found
+class _Seen(NamedTuple):
+    """What is read off the module of a rank."""
+
+    weights: dict[str, Weight]  # by each of its names; a tied one is the same object under both
+    hidden_size: int
+    positions: int | None
+
+    @staticmethod
+    def of(module: nn.Module) -> _Seen:
+        """What is to be read off a module."""
+        first: dict[int, Weight] = {}
+        weights = {}
+        tensors = (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        )
+        for name, tensor in tensors:
+            local = leaf_tensors(tensor)[0]
+            is_parameter = isinstance(tensor, nn.Parameter)
+            own = Weight(name, tuple(local.shape), local.dtype.itemsize, is_parameter)
+            weights[name] = first.setdefault(id(tensor), own)
+        config = config_of(module).get_text_config()
+        positions = positions_of(module)
+        return _Seen(weights, config.hidden_size, None if positions is None else positions.number)
 
 
 class _Reader:
     """Reads from the commands of a run what each layer does."""
 
-    def __init__(self, run: RankRun, layers: EqualLayers, serve: Serve) -> None:
-        self._run, self._layers = run, layers
+    def __init__(self, run: RankRun, layers: EqualLayers, serve: Serve, layout: Layout) -> None:
+        self._run, self._layers, self._layout = run, layers, layout
         self._rows, length = rows_of_pass(serve)
         self._tokens, self._length = self._rows * length, length
-        self._weights: list[Weight] = run.seen
+        self._seen: _Seen = run.seen
         self._by_module = defaultdict[str, list[Weight]](list)
-        for weight in self._weights:
-            self._by_module[weight.name.rpartition(".")[0]].append(weight)
-        self._commands = defaultdict[Any, list[Command]](list)
+        for name, weight in self._seen.weights.items():
+            self._by_module[name.rpartition(".")[0]].append(weight)
+        self._read_commands()
         self._held = defaultdict[Any, list[Weight]](list)
-        for command in run.estimate.commands:
-            if command.place.phase == "prefill":
-                self._commands[layers.layer_of(command.place.module)].append(command)
-        for weight in self._weights:
-            self._held[layers.layer_of(weight.name)].append(weight)
+        last = {command.place.module for command in self._commands[_AFTER]}
+        last -= {command.place.module for command in self._commands[_BEFORE]}
+        for name, weight in self._seen.weights.items():
+            if weight.name == name:
+                outside = _AFTER if name.rpartition(".")[0] in last else _BEFORE
+                self._held[layers.layer_of(name) or outside].append(weight)
+
+    def _read_commands(self) -> None:
+        """Sort the commands of the pass by layer. The decoder is the list that most of them are of,
+        since a tower of vision may have more layers.
+        """
+        commands = [c for c in self._run.estimate.commands if c.place.phase == "prefill"]
+        keys = [self._layers.layer_of(command.place.module) for command in commands]
+        paths = Counter(key[0] for key in keys if key is not None)
+        self._decoder = max(paths, key=paths.__getitem__, default="")
+        self._commands = defaultdict[Any, list[Command]](list)
+        outside = _BEFORE
+        for command, key in zip(commands, keys, strict=True):
+            outside = _AFTER if key is not None and key[0] == self._decoder else outside
+            self._commands[key or outside].append(command)
 
     def read(self) -> RankWork:
         estimate, cache = self._run.estimate, self._run.estimate.cache
         assert cache is not None
         pages = {page.layer: page for page in cache.pages}
-        known: dict[Any, LayerWork] = {}
-        layers = []
+        layers, towers = list[LayerWork](), list[LayerWork]()
         for path, like in self._layers.like.items():
-            caches = path == self._layers.longest
-            for first in like:
-                key = path, first
-                if key not in known:
-                    known[key] = self._work(key, pages.get(first) if caches else None)
-                layers.append(known[key])
-        outside = self._work(None, None)
+            is_decoder = path == self._decoder
+            known = {
+                first: self._work((path, first), pages.get(first) if is_decoder else None)
+                for first in dict.fromkeys(like)
+            }
+            (layers if is_decoder else towers).extend(known[first] for first in like)
+        before = self._work(_BEFORE, None)
         if not self._layers.like:  # everything was run, as one part
-            outside = replace(outside, pages=tuple(pages.values()))
+            before = replace(before, pages=tuple(pages.values()))
         return RankWork(
             estimate.class_name,
             tuple(layers),
-            outside,
+            before,
+            self._work(_AFTER, None),
+            tuple(towers),
             self._dtype(),
             self._activation_bytes(),
             self._tokens,
+            self._seen.hidden_size,
+            self._seen.positions,
         )
 
     def _dtype(self) -> torch.dtype:
@@ -255,7 +295,10 @@ class _Reader:
             rows = flops / (2 * sum(weight.num_values for weight in matrices))
             of_sequences = rows == self._rows and self._length > 1
             rows = 1.0 if of_sequences else rows / self._tokens
-            multiplied += [Multiplied(weight, rows, of_sequences) for weight in matrices]
+            multiplied += [
+                Multiplied(weight, rows, of_sequences, self._ranks_of(weight))
+                for weight in matrices
+            ]
         kinds = {
             name
             for c in commands
@@ -284,11 +327,22 @@ class _Reader:
             () if page is None else (page,),
         )
 
+    def _ranks_of(self, weight: Weight) -> int:
+        """Whose tokens are multiplied with a weight: with stacks of experts, those of all ranks
+        over which experts are distributed.
+        """
+        sizes = dict(zip(self._layout.axes, self._layout.shape, strict=True))
+        return sizes.get("ep", 1) if len(weight.shape) > 2 else 1
+
     def _sent(self, commands: Iterable[Command]) -> tuple[Sent, ...]:
         messages = [c.message for c in commands if c.message is not None]
         return tuple(
-            Sent(m.collective, m.axis, m.group_size, m.num_bytes / self._tokens) for m in messages
+            Sent(m.collective, m.axis, m.group_size, m.num_bytes / self._tokens, self._in_node(m))
+            for m in messages
         )
+
+    def _in_node(self, message: Message) -> int:
+        return self._layout.ranks_in_node(message.axis, message.group_size, GPUS_PER_NODE)
 
 
 def _grouped(

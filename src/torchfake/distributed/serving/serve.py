@@ -216,7 +216,7 @@ def _machine(gpu: CudaProfile, engine: str, weights: str | None) -> Machine:
 
 def _run(target: Target, sizes: Mapping[str, int], workload: Serve, gpu: CudaProfile) -> RankWork:
     """What a rank does, of a mesh of these sizes."""
-    strategy: Any = Strategy(sizes, precision="bf16") if sizes else None
+    strategy: Any = Strategy(sizes, precision="bf16", engine="inference") if sizes else None
     if strategy is None:
         layout = layout_of(1, None)
     else:

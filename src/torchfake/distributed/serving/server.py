@@ -3,6 +3,9 @@
 Input: the work of a rank, a GPU, the sizes of a mesh. Output: a :class:`Server`: how long a pass
 takes, how many users fit, and what a number of users sees. Invariant: all figures are of one
 replica, unless they are said to be of all.
+
+Ranks of ``tp`` are neighbours; then come those of ``ep``, stages, replicas. Each rank of ``ep`` has
+users of its own, and experts that get tokens of all of them.
 """
 
 from __future__ import annotations
@@ -14,11 +17,16 @@ from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.serving.capacity import Memory, cache_bytes, memory_of, most_users
 from torchfake.distributed.serving.loads import Request, Steady, first_token, steady
 from torchfake.distributed.serving.pass_time import Load, Machine, PassTime, seconds_of_pass
-from torchfake.distributed.serving.rank_work import RankWork
+from torchfake.distributed.serving.rank_work import RankWork, Sent
 from torchfake.inspect.serve import Serve
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
 MOST_SEQUENCES = 1024
 """Sequences that an engine decodes in one pass, as vLLM's ``max_num_seqs`` on large GPUs."""
+
+_HIDDEN_STATES = 2
+"""Tensors between stages: hidden states, and the residual that the next norm adds, which vLLM
+(``IntermediateTensors``) and SGLang (``PPProxyTensors``) send beside them."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,18 @@ class Server:
     def stages(self) -> list[RankWork]:
         """The work of a rank of each stage of the pipeline."""
         number = self.axes.pipeline_ranks
-        return [self.work.stage(i, number) for i in range(number)]
+        return [self.work.stage(i, number, self._boundary()) for i in range(number)]
+
+    def _boundary(self) -> tuple[Sent, ...]:
+        """What a stage sends: each rank of ``tp`` its part, which the next ones put together."""
+        axes, work = self.axes, self.work
+        num_bytes = _HIDDEN_STATES * work.hidden_size * work.dtype.itemsize
+        split, inside = axes.tensor_ranks, axes.tensor_ranks * axes.expert_ranks
+        is_near = inside * axes.pipeline_ranks <= GPUS_PER_NODE
+        sent = Sent("send", axes.pipeline, 2, num_bytes / split, 2 if is_near else 1)
+        in_node = min(split, GPUS_PER_NODE)
+        whole = Sent("all_gather", axes.tensor, split, num_bytes, in_node)
+        return (sent, whole) if split > 1 else (sent,)
 
     @cached_property
     def memories(self) -> list[Memory]:
@@ -76,19 +95,19 @@ class Server:
         assert serve is not None
         pairs = zip(self.stages, self.memories, strict=True)
         fitting = min(most_users(stage, serve, memory.cache) for stage, memory in pairs)
-        return min(fitting, MOST_SEQUENCES * self.axes.pipeline_ranks)
+        fitting = min(fitting, MOST_SEQUENCES * self.axes.pipeline_ranks)
+        return fitting * self.axes.expert_ranks
 
     def cache_bytes(self, users: int) -> int:
         """Bytes of the blocks of so many users on a GPU."""
-        serve = replace(self.serve, users=max(users, 1))
+        serve = replace(self.serve, users=max(-(-users // self.axes.expert_ranks), 1))
         return max(cache_bytes(stage, serve) for stage in self.stages) if users else 0
 
     def time_of(self, load: Load) -> PassTime:
         """The time between two tokens of a user. In a pipeline each stage computes for a part of
         the users while the other stages do for the others, and a token passes through all stages.
         """
-        number = len(self.stages)
-        part = load.part(number)
+        part = load.part(len(self.stages) * self.axes.expert_ranks)
         return sum(
             (seconds_of_pass(stage, part, self.machine) for stage in self.stages), PassTime()
         )
@@ -97,6 +116,7 @@ class Server:
         """Seconds to the first token of a single user."""
 
         def alone(load: Load) -> PassTime:
+            load = replace(load, is_alone=True)
             parts = (seconds_of_pass(stage, load, self.machine) for stage in self.stages)
             return sum(parts, PassTime())
 
@@ -104,4 +124,5 @@ class Server:
 
     def with_users(self, users: int) -> Steady:
         """The steady state with so many users of a replica."""
-        return steady(self.time_of, users, self.request, self.most_tokens)
+        most = self.most_tokens * self.axes.expert_ranks
+        return steady(self.time_of, users, self.request, most)

@@ -90,7 +90,7 @@ def test_a_server_of_more_is_refused_whatever_its_passes_are(
     with fake_mode():
         made = model(kind)
     estimate(made, serve=Serve(MOST, **{**options, "users": 2}))
-    with pytest.raises(InputsError, match=r"13 tokens: give serve= a context of at most 12"):
+    with pytest.raises(InputsError, match=r"13 tokens: give a context of at most 12"):
         estimate(made, serve=Serve(MOST + 1, **options))
     with pytest.raises(InputsError, match=r"13 tokens: give decode= at most 12 tokens"):
         estimate(made, batch=1, decode=(6, 8))

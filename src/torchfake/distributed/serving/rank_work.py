@@ -26,14 +26,14 @@ from torchfake.distributed.ranks.mailboxes import Mailboxes
 from torchfake.distributed.ranks.run_rank import Job, RankRun, run_rank
 from torchfake.distributed.serving.equal_layers import EqualLayers, cut
 from torchfake.inspect.arithmetic.kinds import ATTENTION, MATMUL
-from torchfake.inspect.contents.positions import positions_of
+from torchfake.inspect.contents.positions import Positions, positions_of
 from torchfake.inspect.copies.workload import Workload
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.blocks import Page, rows_of_pass
 from torchfake.inspect.serving.caches import config_of
 from torchfake.inspect.steps.step import serving_step, step_of
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
-from torchfake.inspect.timing.commands import Command, Message
+from torchfake.inspect.timing.commands import Command
 from torchfake.observe import leaf_tensors
 
 _BEFORE, _AFTER = "before", "after"  # what is outside of layers, by when it is run
@@ -107,7 +107,7 @@ class RankWork:
     activation_bytes: int  # at the peak of the pass over the most tokens
     pass_tokens: int  # of that pass
     hidden_size: int  # of what layers pass on
-    positions: int | None  # tokens that the config is for; None if it says nothing
+    positions: Positions | None  # for how many tokens the model was made
 
     @property
     def parts(self) -> tuple[LayerWork, ...]:
@@ -182,11 +182,10 @@ class _Seen(NamedTuple):
 
     weights: dict[str, Weight]  # by each of its names; a tied one is the same object under both
     hidden_size: int
-    positions: int | None
+    positions: Positions | None
 
     @staticmethod
     def of(module: nn.Module) -> _Seen:
-        """What is to be read off a module."""
         first: dict[int, Weight] = {}
         weights = {}
         tensors = (
@@ -198,9 +197,7 @@ class _Seen(NamedTuple):
             is_parameter = isinstance(tensor, nn.Parameter)
             own = Weight(name, tuple(local.shape), local.dtype.itemsize, is_parameter)
             weights[name] = first.setdefault(id(tensor), own)
-        config = config_of(module).get_text_config()
-        positions = positions_of(module)
-        return _Seen(weights, config.hidden_size, None if positions is None else positions.number)
+        return _Seen(weights, config_of(module).hidden_size, positions_of(module))
 
 
 class _Reader:
@@ -295,54 +292,45 @@ class _Reader:
             rows = flops / (2 * sum(weight.num_values for weight in matrices))
             of_sequences = rows == self._rows and self._length > 1
             rows = 1.0 if of_sequences else rows / self._tokens
+            ranks = self._ranks
             multiplied += [
-                Multiplied(weight, rows, of_sequences, self._ranks_of(weight))
+                Multiplied(weight, rows, of_sequences, ranks if len(weight.shape) > 2 else 1)
                 for weight in matrices
             ]
-        kinds = {
-            name
-            for c in commands
-            for name, kind in ATTENTION.items()
-            if c.work is not None and c.work.kind == kind
-        }
+        works = [c.work for c in commands if c.work is not None]
+        attention = [work for work in works if work.kind in ATTENTION.values()]
+        kernels = [name for name, kind in ATTENTION.items() if kind in {w.kind for w in attention}]
         pairs = self._rows * self._length**2  # torch's formulas count those above the diagonal
-        attended = sum(
-            c.work.flops
-            for c in commands
-            if c.work is not None and c.work.kind in ATTENTION.values()
-        )
-        others = sum(
-            c.work.num_bytes
-            for c in commands
-            if c.work is not None and c.work.kind not in (MATMUL, *ATTENTION.values())
-        )
+        attended = sum(work.flops for work in attention)
+        others = sum(w.num_bytes for w in works if w.kind not in (MATMUL, *ATTENTION.values()))
         return LayerWork(
             held,
             tuple(multiplied),
             attended / pairs,
-            next(iter(kinds), ""),
+            next(iter(kernels), ""),
             others / self._tokens,
             inner / self._tokens,
             self._sent(commands),
             () if page is None else (page,),
         )
 
-    def _ranks_of(self, weight: Weight) -> int:
-        """Whose tokens are multiplied with a weight: with stacks of experts, those of all ranks
-        over which experts are distributed.
-        """
-        sizes = dict(zip(self._layout.axes, self._layout.shape, strict=True))
-        return sizes.get("ep", 1) if len(weight.shape) > 2 else 1
+    @property
+    def _ranks(self) -> int:
+        """Whose tokens stacks of experts get: those of all ranks that they are distributed over."""
+        return dict(zip(self._layout.axes, self._layout.shape, strict=True)).get("ep", 1)
 
     def _sent(self, commands: Iterable[Command]) -> tuple[Sent, ...]:
         messages = [c.message for c in commands if c.message is not None]
         return tuple(
-            Sent(m.collective, m.axis, m.group_size, m.num_bytes / self._tokens, self._in_node(m))
+            Sent(
+                m.collective,
+                m.axis,
+                m.group_size,
+                m.num_bytes / self._tokens,
+                self._layout.ranks_in_node(m.axis, m.group_size, GPUS_PER_NODE),
+            )
             for m in messages
         )
-
-    def _in_node(self, message: Message) -> int:
-        return self._layout.ranks_in_node(message.axis, message.group_size, GPUS_PER_NODE)
 
 
 def _grouped(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchfake._core import gpu_profiles
 from torchfake._core.arguments import is_whole_number
@@ -20,7 +21,7 @@ from torchfake.distributed.layout import layout_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.serving.capacity import UTILIZATION
 from torchfake.distributed.serving.engines import engine_named
-from torchfake.distributed.serving.formats import format_named, format_of_config
+from torchfake.distributed.serving.formats import FORMATS, format_named, format_of_config
 from torchfake.distributed.serving.pass_time import Machine
 from torchfake.distributed.serving.rank_work import RankWork, rank_work
 from torchfake.distributed.serving.remedies import with_remedy
@@ -126,12 +127,18 @@ class Question:
         _check_axes(axes)
         weights = self.weights
         if weights is None and self.target.quantization:
-            weights = format_of_config(self.target.quantization)
+            weights = _format_of(self.target.quantization)
         machine = _machine(gpu, self.engine, weights)
         work = self._work(axes, gpu)
+        if axes.pipeline_ranks > len(work.layers):
+            raise InputsError(
+                f"{axes.pipeline}={axes.pipeline_ranks} is more than the {len(work.layers)} layers "
+                f"of {work.class_name}: give that or less"
+            )
         server = Server(work, machine, axes, self.serve, self.utilization)
         name = weights or short_name(work.dtype)
-        return ServingPlan(self.text, server, self.users, name, tuple(self.target.notes))
+        notes = (*self.target.notes, *_of_positions(work, self.serve))
+        return ServingPlan(self.text, server, self.users, name, notes)
 
     def _work(self, axes: MeshAxes, gpu: CudaProfile) -> RankWork:
         sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
@@ -209,7 +216,10 @@ def _in_half_precision(target: Target) -> Target:
 def _machine(gpu: CudaProfile, engine: str, weights: str | None) -> Machine:
     hardware = hardware_of(gpu)
     if hardware is None:
-        raise InputsError(f"the time of a token is {why_untimed(gpu)}")
+        raise InputsError(
+            f"the time of a token is {why_untimed(gpu)}: take a GPU whose figures are, such as "
+            f"{DEFAULT_PROFILE}, or fit with --serve, which tells the memory alone"
+        )
     links = Links(hardware.link_bytes)
     return Machine(gpu, hardware, links, engine_named(engine), format_named(weights, gpu))
 
@@ -222,4 +232,45 @@ def _run(target: Target, sizes: Mapping[str, int], workload: Serve, gpu: CudaPro
     else:
         layout = layout_of(strategy.mesh_shape, strategy.mesh_dim_names)
     whole = replace(workload, users=max(1, (workload.prefill or 1) // workload.prompt_length))
-    return rank_work(partial(construct, target), strategy, layout, whole, gpu)
+    return rank_work(partial(_decoder, target), strategy, layout, whole, gpu)
+
+
+def _decoder(target: Target) -> nn.Module:
+    """Build the model, which has to be one that servers of text run."""
+    module: Any = construct(target)
+    generates = getattr(module, "can_generate", None)
+    if generates is None or not generates():
+        raise InputsError(
+            f"{target.name} is no language model of transformers that generates text, so it cannot "
+            "be served: estimate tells the memory and the time of its forward pass"
+        )
+    if module.config.is_encoder_decoder:
+        raise InputsError(
+            f"{target.name} has an encoder, and served are decoders: fit with --serve "
+            "CONTEXT,cache=dynamic tells the memory of its generate"
+        )
+    return module  # type: ignore[no-any-return]
+
+
+def _of_positions(work: RankWork, serve: Serve) -> list[str]:
+    """A note if sequences are longer than the model was made for: with learned positions the run
+    has refused them, and with rotary ones the model runs.
+    """
+    if work.positions is None or serve.context <= work.positions.number:
+        return []
+    return [
+        f"the context of {serve.context:,} tokens is past the {work.positions.number:,} of "
+        f"{work.positions.key} in the config: the model runs, and was made for less"
+    ]
+
+
+def _format_of(config: dict[str, Any]) -> str:
+    """The format of a checkpoint."""
+    found = format_of_config(config)
+    if found is None:
+        method = config.get("quant_method", "no quant_method")
+        raise InputsError(
+            f"the config's quantization_config has {getattr(method, 'value', method)}, which is no "
+            f"format that is served: give weights=, one of bf16, {', '.join(FORMATS)}"
+        )
+    return found

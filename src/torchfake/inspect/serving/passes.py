@@ -68,7 +68,7 @@ def _check_positions(serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker)
         with observing(BoundsChecks()):
             loop.run(serve.context - loop.has_decoder * prompt)
     except Exception as error:
-        remedy = "give serve= a context of at most {}"
+        remedy = "give a context of at most {}"
         if refusal := too_long(error, module, serve.context, remedy):
             raise InputsError(refusal) from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import (
     BambaConfig,
@@ -40,7 +39,7 @@ def llama(**changes: Any) -> nn.Module:
 
 def qwen3_moe(**changes: Any) -> nn.Module:
     """Norms of queries and keys, a mixture in each layer."""
-    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     return Qwen3MoeForCausalLM(Qwen3MoeConfig(**{**SIZES, **experts, "head_dim": 8, **changes}))
 
 
@@ -56,8 +55,8 @@ def deepseek(**changes: Any) -> nn.Module:
 
 
 def gemma(**changes: Any) -> nn.Module:
-    """Five layers with a window for each one without; tied embeddings."""
-    more = {"head_dim": 8, "sliding_window": 16, "sliding_window_pattern": 3}
+    """Two layers with a window for each one without; tied embeddings."""
+    more = {"head_dim": 8, "sliding_window": 32, "sliding_window_pattern": 3}
     return Gemma3ForCausalLM(Gemma3TextConfig(**{**SIZES, **more, **TOKENS, **changes}))
 
 
@@ -77,30 +76,12 @@ def bamba(**changes: Any) -> nn.Module:
 
 
 def qwen2_vl(**changes: Any) -> nn.Module:
-    """A vision tower beside a decoder of text."""
+    """A vision tower, which has more layers than the decoder of text beside it."""
     text = {**SIZES, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}, **changes}
-    vision = {"depth": 2, "embed_dim": 16, "num_heads": 2, "hidden_size": 32, "patch_size": 4}
+    vision = {"depth": 8, "embed_dim": 16, "num_heads": 2, "hidden_size": 32, "patch_size": 4}
     return Qwen2VLForConditionalGeneration(
         Qwen2VLConfig(
             text_config=text, vision_config=vision, image_token_id=60, video_token_id=61,
             vision_start_token_id=62, vision_end_token_id=63,
         )
     )  # fmt: skip
-
-
-FAMILIES = {
-    "llama": llama,
-    "qwen moe": qwen3_moe,
-    "deepseek": deepseek,
-    "gemma": gemma,
-    "jamba": jamba,
-    "bamba": bamba,
-    "qwen vl": qwen2_vl,
-}
-
-
-def in_bfloat16(build: Any) -> Any:
-    def made() -> nn.Module:
-        return build().to(torch.bfloat16)  # type: ignore[no-any-return]
-
-    return made

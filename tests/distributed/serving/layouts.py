@@ -1,0 +1,79 @@
+"""Families, the layouts in which they are served, and what a rank of each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from tests.distributed.serving.families import (
+    bamba,
+    deepseek,
+    gemma,
+    jamba,
+    llama,
+    qwen2_vl,
+    qwen3_moe,
+)
+from torchfake._core import gpu_profiles
+from torchfake.distributed import Strategy
+from torchfake.distributed.layout import layout_of
+from torchfake.distributed.serving.rank_work import RankWork, rank_work
+from torchfake.inspect.serve import Serve
+
+SERVE = Serve(64, users=4, prompt=16, prefill=64)
+H100 = "h100-80gb"
+
+
+class Served(NamedTuple):
+    """A family in a layout."""
+
+    build: Callable[..., nn.Module]
+    mesh: Mapping[str, int]
+
+    @property
+    def strategy(self) -> Strategy:
+        return Strategy(self.mesh, precision="bf16", engine="inference")
+
+    def model(self) -> nn.Module:
+        return self.build().to(torch.bfloat16)
+
+
+SERVED = {
+    "llama, tp": Served(llama, {"tp": 4}),
+    "llama, heads split": Served(partial(llama, num_key_value_heads=4), {"tp": 4}),
+    "llama, tied and biased": Served(
+        partial(llama, tie_word_embeddings=True, attention_bias=True), {"tp": 4}
+    ),
+    "qwen moe, tp": Served(qwen3_moe, {"tp": 4}),
+    "qwen moe, ep": Served(qwen3_moe, {"ep": 4}),
+    "qwen moe, ep and tp": Served(qwen3_moe, {"ep": 2, "tp": 2}),
+    "deepseek, tp": Served(deepseek, {"tp": 4}),
+    "deepseek, ep": Served(deepseek, {"ep": 4}),
+    "gemma, tp": Served(gemma, {"tp": 4}),
+    "jamba, tp": Served(jamba, {"tp": 4}),
+    "jamba, ep": Served(jamba, {"ep": 4}),
+    "bamba, tp": Served(bamba, {"tp": 4}),
+    "qwen vl, tp": Served(qwen2_vl, {"tp": 4}),
+}
+
+
+@cache
+def work_of(name: str, *, is_whole: bool = False) -> RankWork:
+    """What the first rank of a served family does."""
+    served = SERVED[name]
+    return work(served.model, served.strategy, is_whole=is_whole)
+
+
+def work(
+    build: Any, strategy: Strategy | None, *, serve: Serve = SERVE, is_whole: bool = False
+) -> RankWork:
+    """What the first rank does."""
+    mesh = layout_of(1, None)
+    if strategy is not None:
+        mesh = layout_of(strategy.mesh_shape, strategy.mesh_dim_names)
+    gpu = gpu_profiles.profile(H100)
+    return rank_work(build, strategy, mesh, serve, gpu, is_whole=is_whole)

@@ -1,101 +1,99 @@
 """How a serving engine stores weights, and which products it then computes.
 
-Input: the name of a format, the shape of a weight. Output: bytes; the rate of products. Invariant:
-every format has its source; layers that engines keep (embeddings, the head, routers, norms) are not
-quantized.
+Input: the name of a format, or a checkpoint's ``quantization_config``. Output: a :class:`Format`;
+bytes of a weight; the rate of products. Invariant: every format has its source; layers that engines
+keep (embeddings, the head, routers, norms) and those that a checkpoint names are not quantized.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import torch
 
 from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.distributed.serving.rank_work import LayerWork, RankWork
 from torchfake.errors import InputsError, did_you_mean
 from torchfake.inspect.timing.hardware import Hardware
 
-PRODUCTS = ("model", "fp8", "int8", "fp4")
+MODEL, FP8, INT8, FP4 = "model", "fp8", "int8", "fp4"
 """The operands of products: the model's dtype (weights are expanded in the kernel), or narrower."""
+
+_AMPERE, _ADA, _BLACKWELL = (8, 0), (8, 9), (10, 0)
+
+_CORES = {MODEL: (0, 0), INT8: (7, 5), FP8: _ADA, FP4: _BLACKWELL}
+"""The compute capability from which on tensor cores multiply such operands. Kernels for older GPUs
+expand them to the model's dtype (vLLM's Marlin)."""
 
 
 class Format(NamedTuple):
     """How the weight of one linear layer is stored and multiplied."""
 
-    held: str  # a description
-    num_bytes: Callable[[int, int, int], int]  # of rows, columns and the itemsize of the model
-    products: str  # one of PRODUCTS
+    name: str
+    bits: int  # of a value
+    block: tuple[int | None, int | None]  # rows and columns that share a scale; None: all
+    scale_bits: int
+    zero_bits: int  # of the zero point of each block
+    products: str  # the operands: MODEL, FP8, INT8 or FP4
     least_capability: tuple[int, int]  # of the GPUs that have kernels for it
     source: str
+    kept: tuple[str, ...] = ()  # names and patterns of layers that a checkpoint does not quantize
+
+    def num_bytes(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix with its scales and zero points."""
+        high, wide = self.block
+        blocks = (-(-rows // high) if high else 1) * (-(-columns // wide) if wide else 1)
+        return _bytes_of(rows * columns * self.bits) + _bytes_of(
+            blocks * (self.scale_bits + self.zero_bits)
+        )
+
+    def operands_on(self, gpu: CudaProfile) -> str:
+        """The operands that the tensor cores of a GPU multiply."""
+        return self.products if (gpu.major, gpu.minor) >= _CORES[self.products] else MODEL
 
 
-def _of_bits(bits: int, group: int | None, scale_bits: int, zero_bits: int = 0) -> Any:
-    """Bytes of codes, and of a scale and a zero point for each group of columns; None: of rows."""
+def _bytes_of(bits: int) -> int:
+    return -(-bits // 8)
 
-    def num_bytes(rows: int, columns: int, itemsize: int) -> int:
-        groups = rows * (1 if group is None else -(-columns // group))
-        return -(-rows * columns * bits // 8) + -(-groups * (scale_bits + zero_bits) // 8)
-
-    return num_bytes
-
-
-def _in_blocks(rows: int, columns: int, itemsize: int) -> int:
-    return rows * columns + 4 * -(-rows // 128) * -(-columns // 128)
-
-
-_ANY, _AMPERE, _ADA, _HOPPER = (7, 0), (8, 0), (8, 9), (9, 0)
 
 FORMATS = {
-    "fp8": Format(
-        "8 bits a value (e4m3), a float32 scale for each row; products in fp8",
-        _of_bits(8, None, 32), "fp8", _ADA,
-        "vLLM, compressed-tensors FP8 W8A8, channel strategy"),
-    "fp8-weights": Format(
-        "8 bits a value (e4m3), a float32 scale for each row; products in the model's dtype",
-        _of_bits(8, None, 32), "model", _AMPERE, "vLLM, FP8 Marlin (W8A16)"),
-    "fp8-block": Format(
-        "8 bits a value (e4m3), a float32 scale for each block of 128 x 128; products in fp8",
-        _in_blocks, "fp8", _ADA, "DeepSeek-V3, section 3.3.2"),
-    "int8": Format(
-        "8 bits a value, a float32 scale for each row; products in int8 (w8a8)",
-        _of_bits(8, None, 32), "int8", (7, 5), "vLLM, compressed-tensors INT8 W8A8"),
-    "awq": Format(
-        "4 bits a value; a 16-bit scale and a 4-bit zero point for each group of 128",
-        _of_bits(4, 128, 16, 4), "model", (7, 5), "AutoAWQ, WQLinear_GEMM"),
-    "gptq": Format(
-        "4 bits a value; a 16-bit scale and a 4-bit zero point for each group of 128",
-        _of_bits(4, 128, 16, 4), "model", (7, 0), "gptqmodel, BaseQuantLinear without act-order"),
-    "mxfp4": Format(
-        "4 bits a value (e2m1), an 8-bit scale for each group of 32",
-        _of_bits(4, 32, 8), "fp4", _AMPERE, "OCP Microscaling Formats v1.0, section 5.3"),
-    "nvfp4": Format(
-        "4 bits a value (e2m1), an 8-bit scale (e4m3) for each group of 16",
-        _of_bits(4, 16, 8), "fp4", (10, 0), "NVIDIA TensorRT Model Optimizer, NVFP4"),
+    found.name: found
+    for found in (
+        Format("fp8", 8, (1, None), 32, 0, FP8, _ADA,
+               "vLLM, compressed-tensors FP8 W8A8, channel strategy; Meta's FBGEMM FP8"),
+        Format("fp8-weights", 8, (1, None), 32, 0, MODEL, _AMPERE, "vLLM, FP8 Marlin (W8A16)"),
+        Format("fp8-block", 8, (128, 128), 32, 0, FP8, _ADA, "DeepSeek-V3, section 3.3.2"),
+        Format("int8", 8, (1, None), 32, 0, INT8, (7, 5), "vLLM, compressed-tensors INT8 W8A8"),
+        Format("awq", 4, (1, 128), 16, 4, MODEL, (7, 5), "AutoAWQ, WQLinear_GEMM"),
+        Format("gptq", 4, (1, 128), 16, 4, MODEL, (7, 0),
+               "gptqmodel, BaseQuantLinear without act-order"),
+        Format("mxfp4", 4, (1, 32), 8, 0, FP4, _AMPERE,
+               "OCP Microscaling Formats v1.0, section 5.3"),
+        Format("nvfp4", 4, (1, 16), 8, 0, FP4, _BLACKWELL,
+               "NVIDIA TensorRT Model Optimizer, NVFP4"),
+    )
 }  # fmt: skip
 
-_KEPT = re.compile(r"(embed|wte|wpe|lm_head|embed_out|\bgate$|router|shared_expert_gate|norm)")
-"""The ends of names of layers that the recipes of vLLM and TensorRT-LLM do not quantize."""
+_KEPT = re.compile(
+    r"(embed|wte|wpe|lm_head|embed_out|\bgate\.|router|shared_expert_gate|norm|bias$|A_log$)"
+)
+"""Parts of names of layers and parameters that the recipes of vLLM and TensorRT-LLM do not
+quantize."""
 
 _OF_THE_MODEL = ("bf16", "fp16", "model")
-
-_FP4_FROM = (10, 0)
-"""Tensor cores multiply 4-bit floats from this compute capability on; before, their kernels expand
-them to the model's dtype."""
 
 
 def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
     """Whether engines quantize the parameter of this name: a matrix of a linear layer, or a stack
     of the matrices of experts.
     """
-    owner = name.rpartition(".")[0] or name
-    return len(shape) in (2, 3) and min(shape[-2:]) > 1 and not _KEPT.search(_last(owner, name))
-
-
-def _last(owner: str, name: str) -> str:
-    """The last part of the name of a layer, and the name of the parameter in it."""
-    return owner.rpartition(".")[2] + "." + name.rpartition(".")[2]
+    last = ".".join(name.split(".")[-2:])
+    return len(shape) in (2, 3) and min(shape[-2:]) > 1 and not _KEPT.search(last)
 
 
 def format_named(name: str | None, gpu: CudaProfile | None) -> Format | None:
@@ -109,15 +107,20 @@ def format_named(name: str | None, gpu: CudaProfile | None) -> Format | None:
     if name not in FORMATS:
         hint = did_you_mean(name, FORMATS) or f": give one of bf16, {', '.join(FORMATS)}"
         raise InputsError(f"weights={name!r} is no format that is served{hint}")
-    found = FORMATS[name]
-    if gpu is not None and not has_kernels(gpu, name):
+    if gpu is not None:
+        check_kernels(FORMATS[name], gpu)
+    return FORMATS[name]
+
+
+def check_kernels(found: Format, gpu: CudaProfile) -> None:
+    """Refuse a format that a GPU has no kernels for, with those that it has."""
+    if (gpu.major, gpu.minor) < found.least_capability:
         needs = ".".join(map(str, found.least_capability))
         others = [key for key in FORMATS if has_kernels(gpu, key)]
         raise InputsError(
-            f"{gpu.name} has no kernels for weights={name!r}, which need compute capability "
+            f"{gpu.name} has no kernels for weights={found.name!r}, which need compute capability "
             f"{needs}: give one of bf16, {', '.join(others)}"
         )
-    return found
 
 
 def has_kernels(gpu: CudaProfile, name: str) -> bool:
@@ -126,27 +129,128 @@ def has_kernels(gpu: CudaProfile, name: str) -> bool:
     return (gpu.major, gpu.minor) >= least
 
 
-def format_of_config(config: Mapping[str, Any]) -> str | None:
-    """The format that a checkpoint's ``quantization_config`` names; None if it is not known."""
-    named = config.get("quant_method", "")
-    method = str(getattr(named, "value", named)).lower()  # may be an enum of transformers
+def format_of_config(config: Mapping[str, Any]) -> Format | None:
+    """The format that a checkpoint's ``quantization_config`` describes, with its groups and the
+    layers that it keeps; None if it is not known. GPUs without tensor cores for fp8 expand it.
+    """
+    found = _described(config)
+    if found is None:
+        return None
+    keys = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
+    kept = [str(name) for key in keys for name in config.get(key) or ()]
+    least = _AMPERE if found.products == FP8 else found.least_capability
+    return found._replace(kept=tuple(dict.fromkeys(kept)), least_capability=least)
+
+
+def _described(config: Mapping[str, Any]) -> Format | None:
+    method = method_of(config)
+    group = config.get("group_size") or config.get("q_group_size")
     if method == "fp8":
-        return "fp8-block" if config.get("weight_block_size") else "fp8"
-    if method in ("awq", "gptq", "mxfp4"):
-        return method
+        if block := config.get("weight_block_size"):
+            return FORMATS["fp8-block"]._replace(block=tuple(block))
+        return FORMATS["fp8"]._replace(block=(None, None))
+    if method == "fbgemm_fp8":
+        return FORMATS["fp8"]
+    if method in ("awq", "gptq"):
+        bits = config.get("bits") or config.get("w_bit") or 4
+        columns = None if group == -1 else group or 128
+        return FORMATS[method]._replace(bits=bits, block=(1, columns), zero_bits=bits)
+    if method == "mxfp4":
+        return FORMATS["mxfp4"]
     if method in ("modelopt", "modelopt_fp4"):
-        return "nvfp4" if "FP4" in str(config.get("quant_algo", "")).upper() else "fp8"
+        known = {"NVFP4": "nvfp4", "FP8": "fp8", "": "nvfp4" if "fp4" in method else ""}
+        found = FORMATS.get(known.get(str(config.get("quant_algo") or "").upper(), ""))
+        is_whole = found is not None and found.name == "fp8"
+        return found._replace(block=(None, None)) if found and is_whole else found
     if method == "compressed-tensors":
-        groups = config.get("config_groups") or {}
-        first: Any = next(iter(groups.values()), {})
-        weights = first.get("weights") or {}
-        kind, bits = weights.get("type"), weights.get("num_bits")
-        known: dict[str, str] = {"float8": "fp8", "int8": "int8", "int4": "gptq"}
-        return known.get(f"{kind}{bits}")
+        groups = list((config.get("config_groups") or {}).values())
+        return _of_scheme(groups[0]) if len(groups) == 1 else None
     return None
 
 
-def rate_of(products: str, dtype: torch.dtype, gpu: CudaProfile, hardware: Hardware) -> float:
+def method_of(config: Mapping[str, Any]) -> str:
+    """The ``quant_method`` of a ``quantization_config``."""
+    named = config.get("quant_method", "")
+    return str(getattr(named, "value", named)).lower()  # may be an enum of transformers
+
+
+def _of_scheme(scheme: Mapping[str, Any]) -> Format | None:
+    """The format of one group of layers of compressed-tensors."""
+    weights = scheme.get("weights") or {}
+    kind, bits, group = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
+    strategy = weights.get("strategy") or ("group" if group else "tensor")
+    known = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "gptq", ("float", 4): "nvfp4"}
+    name = known.get((kind, bits))
+    if name is None:
+        return None
+    if (kind, bits, group) == ("float", 4, 32):
+        name = "mxfp4"
+    blocks = {
+        "tensor": (None, None), "channel": (1, None), "block": weights.get("block_structure"),
+    }  # fmt: skip
+    found = FORMATS["fp8-block" if (name, strategy) == ("fp8", "block") else name]
+    found = found._replace(block=tuple(blocks.get(strategy) or (1, group)))
+    if weights.get("symmetric", True):
+        found = found._replace(zero_bits=0)
+    if not scheme.get("input_activations"):
+        found = found._replace(products=MODEL, least_capability=_AMPERE)
+    return found
+
+
+def is_kept(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a checkpoint keeps the layer of this parameter: a pattern is a part of the layer's
+    name between dots (transformers), has ``*`` (Model Optimizer), or is a regular expression behind
+    ``re:`` (compressed-tensors).
+    """
+    layer = name.rpartition(".")[0]
+    return any(
+        re.match(pattern[3:], layer) is not None
+        if pattern.startswith("re:")
+        else fnmatchcase(f".{layer}.", f"*.{pattern}.*")
+        for pattern in patterns
+    )
+
+
+def keeping(work: RankWork, patterns: Sequence[str]) -> RankWork:
+    """The work of a rank whose checkpoint keeps the layers of these names in the model's dtype.
+
+    Layers that are alike share the names of the first of them; each is asked by its own.
+    """
+    if not patterns:
+        return work
+    numbers = Counter[str]()
+    made: dict[Any, LayerWork] = {}
+    layers = []
+    for layer in work.layers:
+        path = _path_of(layer)
+        own = f"{path}.{numbers[path]}."
+        numbers[path] += 1
+        kept = frozenset(
+            weight.name
+            for weight in layer.held
+            if is_kept(re.sub(rf"^{re.escape(path)}\.\d+\.", own, weight.name), patterns)
+        )
+        layers.append(made.setdefault((id(layer), kept), _with_kept(layer, kept)))
+    outside = frozenset(w.name for w in work.outside.held if is_kept(w.name, patterns))
+    return replace(work, layers=tuple(layers), outside=_with_kept(work.outside, outside))
+
+
+def _path_of(layer: LayerWork) -> str:
+    """The name of the list that a layer is in."""
+    found = (re.match(r"(.*?)\.\d+\.", weight.name) for weight in layer.held)
+    return next((match[1] for match in found if match), "")
+
+
+def _with_kept(layer: LayerWork, names: frozenset[str]) -> LayerWork:
+    held = tuple(replace(weight, is_kept=weight.name in names) for weight in layer.held)
+    products = tuple(
+        replace(each, weight=replace(each.weight, is_kept=each.weight.name in names))
+        for each in layer.products
+    )
+    return replace(layer, held=held, products=products)
+
+
+def rate_of(products: str, dtype: torch.dtype, hardware: Hardware) -> float:
     """FLOP/s of products, as the datasheet states them for dense tensors.
 
     Tensor cores multiply int8 at twice the rate of float16 from Turing to Hopper (NVIDIA's
@@ -154,10 +258,5 @@ def rate_of(products: str, dtype: torch.dtype, gpu: CudaProfile, hardware: Hardw
     """
     half = hardware.flops.get(dtype, hardware.flops[torch.float16])
     fp8 = hardware.flops.get(torch.float8_e4m3fn, half)
-    if products == "fp8":
-        return fp8
-    if products == "int8":
-        return 2 * hardware.flops[torch.float16]
-    if products == "fp4" and (gpu.major, gpu.minor) >= _FP4_FROM:
-        return 2 * fp8
-    return half
+    rates = {FP8: fp8, INT8: 2 * hardware.flops[torch.float16], FP4: 2 * fp8}
+    return rates.get(products, half)

@@ -87,20 +87,49 @@ def static_batch(time_of: TimeOf, batch: int, request: Request, most: int) -> fl
 def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
     """The steady state of continuous batching with so many requests under way.
 
-    Where fewer tokens of prompts arrive than a prompt has, most passes read none, and the others
-    read a whole prompt, or as much of one as a pass takes.
+    A closed network of two stations, by mean value analysis (Reiser and Lavenberg 1980): prompts
+    are read one after the other, and answers are written side by side. How long each takes depends
+    on how many requests are where, so both are found together. Requests arrive at random: each
+    waits for half of the pass under way, and for the prompts before it.
     """
-    decoding = users * _share_of_decoding(users, request, most)
-    arriving = decoding / request.answer * request.prompt  # tokens of prompts, for each pass
-    chunk = max(min(request.prompt, most - decoding), 1.0)
-    share = min(arriving / chunk, 1.0)  # of passes that read prompts
-    read = max(chunk, arriving)
-    mixed = time_of(_load(read, decoding, request))
-    alone = time_of(Load(users=decoding, context=request.mean_context))
-    parts = alone.times(1 - share) + mixed.times(share)
-    passes = math.ceil(request.prompt / chunk)
-    first = parts.seconds / 2 + passes * mixed.seconds  # after the pass under way, on average
-    return Steady(users, parts.seconds, first, decoding / parts.seconds, parts)
+    others = (users - 1) / users
+    decoding, seconds = float(users), 0.0
+    for _ in range(_MOST_ROUNDS):
+        room = max(most - decoding, 1.0)  # for tokens of prompts
+        chunk = min(float(request.prompt), room)
+        alone = time_of(Load(users=decoding, context=request.mean_context))
+        full = time_of(_load(room, decoding, request))
+        reading = full.seconds * request.prompt / room  # of a prompt, while others wait
+        writing = max(request.answer - 1, 1) * (seconds or alone.seconds)
+        waiting = _waiting(users, reading, writing)
+        each = waiting + reading + writing
+        arriving = others * users / each * (seconds or alone.seconds) * request.prompt
+        mixed = time_of(_load(min(max(chunk, arriving), room), decoding, request))
+        share = min(arriving / chunk, 1.0)  # of passes that read prompts
+        parts = alone.times(1 - share) + mixed.times(share)
+        first = others * parts.seconds / 2 + waiting
+        first += math.ceil(request.prompt / room) * mixed.seconds
+        before, seconds = seconds, parts.seconds
+        later = (request.answer - 1) * seconds
+        decoding = (decoding + users * later / (first + later)) / 2
+        if abs(seconds - before) < _CLOSE * seconds:
+            break
+    tokens = users * request.answer / (first + later)
+    return Steady(users, seconds, first, tokens, parts)
+
+
+_MOST_ROUNDS = 30
+_CLOSE = 2e-3
+
+
+def _waiting(users: int, reading: float, writing: float) -> float:
+    """Seconds that a prompt waits for those before it, of which the first is half read."""
+    queue = busy = waiting = 0.0
+    for number in range(1, users + 1):
+        waiting = reading * max(queue - busy / 2, 0.0)
+        rate = number / (waiting + reading + writing)
+        queue, busy = rate * (waiting + reading), min(rate * reading, 1.0)
+    return waiting
 
 
 def _load(tokens: float, decoding: float, request: Request) -> Load:
@@ -108,13 +137,3 @@ def _load(tokens: float, decoding: float, request: Request) -> Load:
     length = min(tokens, request.prompt)
     before = (request.prompt - length) / 2
     return Load(tokens, tokens / request.prompt, before, decoding, request.mean_context)
-
-
-def _share_of_decoding(users: int, request: Request, most: int) -> float:
-    """The share of requests under way that have read their prompt: limited by the most tokens of a
-    pass, and by the passes that a prompt takes.
-    """
-    per_token = 1 + request.prompt / request.answer  # tokens of a pass, for each that is decoded
-    share = min(1.0, most / (users * per_token))
-    passes = math.ceil(request.prompt / most)
-    return share * request.answer / (request.answer + passes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.serving.engines import Engine
-from torchfake.distributed.serving.formats import Format, is_quantized, rate_of
+from torchfake.distributed.serving.formats import MODEL, Format, is_quantized, rate_of
 from torchfake.distributed.serving.rank_work import LayerWork, Multiplied, RankWork, Sent, Weight
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.serving.blocks import Page
@@ -103,10 +103,16 @@ class Machine:
 
     def stored_bytes(self, weight: Weight) -> int:
         """Bytes of a weight as the engine holds it."""
-        if self.weights is None or not is_quantized(weight.name, weight.shape):
+        found = self.format_of(weight)
+        if found is None:
             return weight.num_bytes
         *stack, rows, columns = weight.shape
-        return (stack or [1])[0] * self.weights.num_bytes(rows, columns, weight.itemsize)
+        return (stack or [1])[0] * found.num_bytes(rows, columns)
+
+    def format_of(self, weight: Weight) -> Format | None:
+        """The format of a weight; None if it is kept in its dtype."""
+        is_stored = not weight.is_kept and is_quantized(weight.name, weight.shape)
+        return self.weights if is_stored else None
 
 
 def seconds_of_pass(work: RankWork, load: Load, machine: Machine) -> PassTime:
@@ -127,7 +133,7 @@ def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> Pa
     found = PassTime()
     for multiplied in layer.products:
         found += _product(work, multiplied, load, machine)
-    peak = rate_of("model", work.dtype, machine.gpu, machine.hardware)
+    peak = rate_of(MODEL, work.dtype, machine.hardware)
     inner = layer.token_flops * load.tokens / (peak * machine.shares.products)
     moved = layer.token_bytes * load.tokens * machine.engine.fused
     return found + PassTime(
@@ -145,15 +151,15 @@ def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machin
     rows /= multiplied.ranks if load.is_alone else 1
     if not rows:
         return PassTime()
-    is_narrow = machine.weights is not None and is_quantized(weight.name, weight.shape)
-    products = machine.weights.products if is_narrow and machine.weights else "model"
-    peak = rate_of(products, work.dtype, machine.gpu, machine.hardware) * machine.hardware.clock
+    found = machine.format_of(weight)
+    products = MODEL if found is None else found.operands_on(machine.gpu)
+    peak = rate_of(products, work.dtype, machine.hardware) * machine.hardware.clock
     hit = _hit(multiplied, load)
     *stack, columns, depth = weight.shape
     number = (stack or [1])[0]
     product = Product(max(round(number * hit), 1), max(round(rows / hit), 1), columns, depth)
     share = machine.shares.products * share_of_peak(product, machine.gpu.multi_processor_count)
-    if products != "model":
+    if products != MODEL:
         share *= machine.engine.narrow_share
     flops = 2 * weight.num_values * rows
     reading = hit * machine.stored_bytes(weight)

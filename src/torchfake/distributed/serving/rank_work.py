@@ -47,6 +47,7 @@ class Weight:
     shape: tuple[int, ...]  # of the rank's shard
     itemsize: int
     is_parameter: bool
+    is_kept: bool = False  # in the model's dtype, by the checkpoint
 
     @property
     def num_values(self) -> int:

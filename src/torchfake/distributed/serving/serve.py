@@ -21,7 +21,15 @@ from torchfake.distributed.layout import layout_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
 from torchfake.distributed.serving.capacity import UTILIZATION
 from torchfake.distributed.serving.engines import engine_named
-from torchfake.distributed.serving.formats import FORMATS, format_named, format_of_config
+from torchfake.distributed.serving.formats import (
+    FORMATS,
+    Format,
+    check_kernels,
+    format_named,
+    format_of_config,
+    keeping,
+    method_of,
+)
 from torchfake.distributed.serving.pass_time import Machine
 from torchfake.distributed.serving.rank_work import RankWork, rank_work
 from torchfake.distributed.serving.remedies import with_remedy
@@ -125,20 +133,31 @@ class Question:
         """
         axes = mesh_axes(mesh)
         _check_axes(axes)
-        weights = self.weights
-        if weights is None and self.target.quantization:
-            weights = _format_of(self.target.quantization)
-        machine = _machine(gpu, self.engine, weights)
-        work = self._work(axes, gpu)
+        stored = self._format()
+        machine = _machine(gpu, self.engine, stored)
+        work = keeping(self._work(axes, gpu), stored.kept if stored else ())
         if axes.pipeline_ranks > len(work.layers):
             raise InputsError(
                 f"{axes.pipeline}={axes.pipeline_ranks} is more than the {len(work.layers)} layers "
                 f"of {work.class_name}: give that or less"
             )
         server = Server(work, machine, axes, self.serve, self.utilization)
-        name = weights or short_name(work.dtype)
+        name = stored.name if stored else short_name(work.dtype)
         notes = (*self.target.notes, *_of_positions(work, self.serve))
         return ServingPlan(self.text, server, self.users, name, notes)
+
+    def _format(self) -> Format | None:
+        config = self.target.quantization
+        if self.weights is not None or not config:
+            return format_named(self.weights, None)
+        found = format_of_config(config)
+        if found is None:
+            raise InputsError(
+                f"the config's quantization_config has {method_of(config) or 'no quant_method'}, "
+                "which is no format that is served: give weights=, one of bf16, "
+                f"{', '.join(FORMATS)}"
+            )
+        return found
 
     def _work(self, axes: MeshAxes, gpu: CudaProfile) -> RankWork:
         sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
@@ -213,15 +232,16 @@ def _in_half_precision(target: Target) -> Target:
     return target if is_half else replace(target, dtype=torch.bfloat16)
 
 
-def _machine(gpu: CudaProfile, engine: str, weights: str | None) -> Machine:
+def _machine(gpu: CudaProfile, engine: str, stored: Format | None) -> Machine:
     hardware = hardware_of(gpu)
     if hardware is None:
         raise InputsError(
             f"the time of a token is {why_untimed(gpu)}: take a GPU whose figures are, such as "
             f"{DEFAULT_PROFILE}, or fit with --serve, which tells the memory alone"
         )
-    links = Links(hardware.link_bytes)
-    return Machine(gpu, hardware, links, engine_named(engine), format_named(weights, gpu))
+    if stored is not None:
+        check_kernels(stored, gpu)
+    return Machine(gpu, hardware, Links(hardware.link_bytes), engine_named(engine), stored)
 
 
 def _run(target: Target, sizes: Mapping[str, int], workload: Serve, gpu: CudaProfile) -> RankWork:
@@ -262,15 +282,3 @@ def _of_positions(work: RankWork, serve: Serve) -> list[str]:
         f"the context of {serve.context:,} tokens is past the {work.positions.number:,} of "
         f"{work.positions.key} in the config: the model runs, and was made for less"
     ]
-
-
-def _format_of(config: dict[str, Any]) -> str:
-    """The format of a checkpoint."""
-    found = format_of_config(config)
-    if found is None:
-        method = config.get("quant_method", "no quant_method")
-        raise InputsError(
-            f"the config's quantization_config has {getattr(method, 'value', method)}, which is no "
-            f"format that is served: give weights=, one of bf16, {', '.join(FORMATS)}"
-        )
-    return found

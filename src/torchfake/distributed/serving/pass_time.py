@@ -21,7 +21,12 @@ from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.serving.blocks import Page
 from torchfake.inspect.timing.collectives import Links, seconds_of_message
 from torchfake.inspect.timing.commands import Message
-from torchfake.inspect.timing.efficiency import Shares, shares_of
+from torchfake.inspect.timing.efficiency import (
+    KERNEL_SECONDS,
+    LAUNCH_SECONDS,
+    Shares,
+    shares_of,
+)
 from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.tiles import share_of_peak
 from torchfake.observe import RING_SHARES
@@ -122,10 +127,14 @@ def seconds_of_pass(work: RankWork, load: Load, machine: Machine) -> PassTime:
     whole = PassTime(host=machine.engine.step_seconds)
     for key, number in counts.items():
         whole += _layer(work, unique[key], load, machine).times(number)
-    if load.prompt_tokens:
-        launches = machine.engine.launch_seconds * len(work.layers)
-        whole += PassTime(host=max(launches - whole.seconds, 0.0))
-    return whole
+    return whole + PassTime(host=max(_launching(work, load, machine) - whole.seconds, 0.0))
+
+
+def _launching(work: RankWork, load: Load, machine: Machine) -> float:
+    """Seconds of the host to launch a pass, while the GPU computes."""
+    if machine.engine.is_eager:
+        return LAUNCH_SECONDS * sum(part.launches for part in work.parts)
+    return machine.engine.launch_seconds * len(work.layers) if load.prompt_tokens else 0.0
 
 
 def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> PassTime:
@@ -141,8 +150,15 @@ def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> Pa
         cache=_cache_bytes(layer.pages, load) / (bandwidth * machine.engine.cache_share),
         activations=moved / (bandwidth * machine.shares.memory),
         communication=sum(_message(sent, load, machine) for sent in layer.sent),
-        kernels=machine.engine.layer_seconds if layer.pages else 0.0,
+        kernels=_starting(layer, machine.engine),
     )
+
+
+def _starting(layer: LayerWork, engine: Engine) -> float:
+    """Seconds of starting and ending the kernels of a layer."""
+    if engine.is_eager:
+        return KERNEL_SECONDS * layer.launches
+    return engine.layer_seconds if layer.pages else 0.0
 
 
 def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machine) -> PassTime:
@@ -159,8 +175,9 @@ def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machin
     number = (stack or [1])[0]
     product = Product(max(round(number * hit), 1), max(round(rows / hit), 1), columns, depth)
     share = machine.shares.products * share_of_peak(product, machine.gpu.multi_processor_count)
-    if products != MODEL:
-        share *= machine.engine.narrow_share
+    if len(weight.shape) > 2:  # the experts of a layer, in one kernel
+        share *= machine.shares.batched
+    share *= machine.engine.products_share if products == MODEL else machine.engine.narrow_share
     flops = 2 * weight.num_values * rows
     reading = hit * machine.stored_bytes(weight)
     reading /= machine.hardware.memory_bytes * machine.engine.weights_share

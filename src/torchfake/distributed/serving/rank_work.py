@@ -93,6 +93,7 @@ class LayerWork:
     token_flops: float = 0.0  # of products without weights, such as those of states
     sent: tuple[Sent, ...] = ()
     pages: tuple[Page, ...] = ()  # what is cached
+    launches: int = 0  # operators and messages of a pass, launched one by one
 
 
 @dataclass(frozen=True)
@@ -313,6 +314,7 @@ class _Reader:
             inner / self._tokens,
             self._sent(commands),
             () if page is None else (page,),
+            len(self._commands[key]),
         )
 
     @property

@@ -386,11 +386,14 @@ def sweep_graphs(session: nox.Session) -> None:
 
 @nox.session
 def published(session: nox.Session) -> None:
-    """Estimates against figures that others published: the table of docs/memory.md."""
+    """Estimates against figures that others published: the tables of docs/memory.md, docs/time.md
+    and docs/serving.md.
+    """
     install(session, CHECKED_TORCH)
     session.install("-r", "tests/ecosystem/training/requirements.txt", "bitsandbytes==0.50.2")
     session.install("--no-deps", "-r", "tests/ecosystem/training/without_dependencies.txt")
     session.run("python", "-m", "tests.published.run", *session.posargs)
+    session.run("python", "-m", "tests.published.serving")
 
 
 @nox.session

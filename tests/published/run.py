@@ -1,4 +1,4 @@
-"""Prints the tables of docs/memory.md and docs/time.md: ``nox -s published``."""
+"""Prints the tables of docs/memory.md, docs/time.md and docs/serving.md: ``nox -s published``."""
 
 from __future__ import annotations
 

@@ -81,6 +81,7 @@ class On(NamedTuple):
     cache: str | None = None
     pass_tokens: int = 8192
     utilization: float = 0.9
+    prompt: int = 1024
 
     @property
     def text(self) -> str:
@@ -96,12 +97,12 @@ class On(NamedTuple):
 @cache
 def _server(on: On) -> Server:
     return _served(
-        on.model, {}, gpu=on.gpu, mesh={"tp": on.tp}, weights=on.weights, cache_dtype=on.cache,
+        on.model, {}, on.prompt, gpu=on.gpu, mesh={"tp": on.tp}, weights=on.weights, cache_dtype=on.cache,
         pass_tokens=on.pass_tokens, utilization=on.utilization,
     ).server  # fmt: skip
 
 
-def _served(model: str, changes: dict[str, Any], **how: Any) -> ServingPlan:
+def _served(model: str, changes: dict[str, Any], prompt: int = 1024, **how: Any) -> ServingPlan:
     """A plan of the model of a config.json."""
     import transformers
 
@@ -111,7 +112,7 @@ def _served(model: str, changes: dict[str, Any], **how: Any) -> ServingPlan:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         config.to_json_file(path, use_diff=False)
-        return serve(str(path), context=2048, prompt=1024, **how)
+        return serve(str(path), context=2 * prompt, prompt=prompt, **how)
 
 
 Kind = str
@@ -259,7 +260,7 @@ _L40S_7B = On("LLaMA 7B", "l40s-48gb", 1, "fp8", "fp8")
 _A100_GPTJ, _A100_7B = On("GPT-J 6B", "a100-80gb"), On("LLaMA 7B", "a100-80gb")
 _A100_70B = On("LLaMA 70B", "a100-80gb", 4)
 _NIM = On("Llama 3.3 70B", "h100-80gb", 2, "fp8", "fp8")
-_RTX = On("Llama 3.1 8B", "rtx3090-24gb", pass_tokens=20000)
+_RTX = On("Llama 3.1 8B", "rtx3090-24gb", pass_tokens=20000, prompt=20000)
 _RTX_14B = On("Qwen2.5 14B", "rtx4090-24gb", 2, pass_tokens=2048, utilization=0.98)
 _235B = On("Qwen3-235B-A22B", "h100-80gb", 4, "fp8-block")
 

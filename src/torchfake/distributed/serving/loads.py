@@ -97,29 +97,31 @@ def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
     for _ in range(_MOST_ROUNDS):
         room = max(most - decoding, 1.0)  # for tokens of prompts
         chunk = min(float(request.prompt), room)
-        alone = time_of(Load(users=decoding, context=request.mean_context))
-        full = time_of(_load(room, decoding, request))
-        reading = full.seconds * request.prompt / room  # of a prompt, while others wait
-        writing = max(request.answer - 1, 1) * (seconds or alone.seconds)
-        waiting = _waiting(users, reading, writing)
-        each = waiting + reading + writing
-        arriving = others * users / each * (seconds or alone.seconds) * request.prompt
-        mixed = time_of(_load(min(max(chunk, arriving), room), decoding, request))
+        beside = others * decoding  # what a request sees of the others
+        alone = time_of(Load(users=1 + beside, context=request.mean_context))
+        full = time_of(_load(room, beside, request)).seconds
+        own = time_of(_load(chunk, beside, request)).seconds
+        reading = full * request.prompt / room  # of a prompt, while others wait
+        before = seconds or alone.seconds
+        waiting = _waiting(users, reading, max(request.answer - 1, 1) * before)
+        each = waiting + reading + max(request.answer - 1, 1) * before
+        arriving = others * users / each * before * request.prompt  # tokens of prompts, each pass
+        mixed = time_of(_load(min(max(chunk, arriving), room), 1 + beside, request))
         share = min(arriving / chunk, 1.0)  # of passes that read prompts
         parts = alone.times(1 - share) + mixed.times(share)
-        first = others * parts.seconds / 2 + waiting
-        first += math.ceil(request.prompt / room) * mixed.seconds
-        before, seconds = seconds, parts.seconds
-        later = (request.answer - 1) * seconds
-        decoding = (decoding + users * later / (first + later)) / 2
+        seconds = parts.seconds
+        first = others * seconds / 2 + waiting + math.ceil(request.prompt / room) * own
+        writing = (request.answer - 1) * seconds
+        decoding = (decoding + users * writing / (first + writing)) / 2
         if abs(seconds - before) < _CLOSE * seconds:
             break
-    tokens = users * request.answer / (first + later)
+    tokens = users * request.answer / (first + writing)
     return Steady(users, seconds, first, tokens, parts)
 
 
 _MOST_ROUNDS = 30
 _CLOSE = 2e-3
+"""The time of a pass is found if it changes by a smaller share."""
 
 
 def _waiting(users: int, reading: float, writing: float) -> float:

@@ -114,7 +114,8 @@ def _library(name: str, scheme: Scheme) -> Any:
         run = ", ".join(_QUANTIZERS)
         raise InputsError(
             f"weights={name!r} gives the size of the weights alone, because its kernels exist for "
-            f"real GPUs only: leave out what is to be run, or give one of {run}"
+            f"real GPUs only: leave out what is to be run, or give one of {run}; `torchfake serve` "
+            "counts a server's weights as engines store them"
         )
     try:
         return importlib.import_module(scheme.package)

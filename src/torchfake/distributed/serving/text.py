@@ -59,7 +59,7 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
     alone = seconds_text(found.first_token_seconds)
     loaded = seconds_text(steady.first_token_seconds)
     users = f"{steady.users * found.server.replicas:,} users"
-    waits = f", after {seconds_text(found.queue_seconds)} in a queue" if found.queue_seconds else ""
+    waits = f", after {found.queue_seconds:,.0f} s in a queue" if found.queue_seconds else ""
     yield "first token", f"{alone} alone, {loaded} with {users}{waits}"
     each = f"{seconds_text(steady.seconds)}, {steady.tokens_per_second_per_user:,.1f} tokens/s"
     yield "each token", f"{each} for each user; bound by {BOUND_BY[steady.parts.bound_by]}"

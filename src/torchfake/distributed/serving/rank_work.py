@@ -78,7 +78,7 @@ class Sent:
     axis: str
     group_size: int
     token_bytes: float  # the payload for each token of the pass
-    in_node: int  # ranks of the group that are in one node
+    in_node: int = GPUS_PER_NODE  # ranks of the group that are in one node, or more
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class RankWork:
     class_name: str
     layers: tuple[LayerWork, ...]  # of the decoder, in order; layers that are alike are equal
     before: LayerWork  # embeddings, and what no pass over text uses
-    after: LayerWork  # the last norm, the head
-    towers: tuple[LayerWork, ...]  # other lists of layers, such as those of a vision tower
     dtype: torch.dtype  # of activations
     activation_bytes: int  # at the peak of the pass over the most tokens
     pass_tokens: int  # of that pass
-    hidden_size: int  # of what layers pass on
-    positions: Positions | None  # for how many tokens the model was made
+    after: LayerWork = LayerWork()  # the last norm, the head
+    towers: tuple[LayerWork, ...] = ()  # other lists of layers, such as those of a vision tower
+    hidden_size: int = 0  # of what layers pass on
+    positions: Positions | None = None  # for how many tokens the model was made
 
     @property
     def parts(self) -> tuple[LayerWork, ...]:
@@ -255,11 +255,11 @@ class _Reader:
             estimate.class_name,
             tuple(layers),
             before,
-            self._work(_AFTER, None),
-            tuple(towers),
             self._dtype(),
             self._activation_bytes(),
             self._tokens,
+            self._work(_AFTER, None),
+            tuple(towers),
             self._seen.hidden_size,
             self._seen.positions,
         )

@@ -1,0 +1,97 @@
+"""What cannot be served is refused in one line, with what to give instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchfake import serve
+from torchfake.errors import InputsError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
+
+LAYERS = ("hidden_size=256", "num_hidden_layers=2", "num_attention_heads=8", "vocab_size=64")
+LLAMA = ("transformers:LlamaForCausalLM", (*LAYERS, "num_key_value_heads=4"))
+GPT2 = ("transformers:GPT2LMHeadModel", ("n_embd=64", "n_layer=2", "n_head=4", "n_positions=128"))
+MIXTRAL = (
+    "transformers:MixtralForCausalLM",
+    (*LAYERS, "intermediate_size=256", "num_key_value_heads=4", "num_local_experts=6"),
+)
+VIT = ("transformers:ViTForImageClassification", ("num_hidden_layers=2",))
+BERT = ("transformers:BertForMaskedLM", ("num_hidden_layers=2",))
+T5 = ("transformers:T5ForConditionalGeneration", ("num_layers=2",))
+LINEAR = ("torch.nn:Linear", ("in_features=2", "out_features=3"))
+
+
+def served(model: tuple[str, tuple[str, ...]], **options: Any) -> Any:
+    target, overrides = model
+    given = {"context": 128, "gpu": "h100-80gb", **options}
+    return serve(target, overrides=overrides, **given)
+
+
+def refusal(model: tuple[str, tuple[str, ...]], **options: Any) -> str:
+    with pytest.raises(InputsError) as caught:
+        served(model, **options)
+    [line] = str(caught.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "expected"),
+    [
+        (LLAMA, {"mesh": "tp=3"}, "tp=3 does not divide the 8 heads of LlamaForCausalLM: give a "
+         "divisor, 1, 2, 4, 8"),
+        (LLAMA, {"mesh": "tp=16"}, "give a divisor, 1, 2, 4, 8"),
+        (LLAMA, {"mesh": "pp=4"}, "pp=4 is more than the 2 layers of LlamaForCausalLM"),
+        (LLAMA, {"mesh": "ep=2"}, "ships no expert-parallel plan (base_model_ep_plan): leave ep "
+         "out of the mesh"),
+        (MIXTRAL, {"mesh": "ep=4"}, "ep=4 does not divide the 6 experts of MixtralForCausalLM: "
+         "give a divisor, 1, 2, 3, 6"),
+        (LLAMA, {"mesh": "dp=2"}, "a server has replicas, replicate=2"),
+        (LLAMA, {"mesh": "cp=2"}, "leave it out of the mesh of a server"),
+        (LLAMA, {"mesh": "sp=2"}, "the mesh has an axis 'sp'"),
+        (LLAMA, {"weights": "fp7"}, "weights='fp7' is no format that is served: give one of bf16"),
+        (LLAMA, {"weights": "fp8", "gpu": "a100-80gb"}, "A100-SXM4-80GB has no kernels for "
+         "weights='fp8', which need compute capability 8.9: give one of bf16"),
+        (LLAMA, {"gpu": "mi300x-192gb"}, "of AMD Instinct MI300X are not known here: take a GPU "
+         "whose figures are"),
+        (GPT2, {"context": 512}, "has learned 128 positions, and does not run on 512 tokens: give "
+         "a context of at most 128"),
+        (VIT, {}, "ViTForImageClassification is no language model of transformers"),
+        (BERT, {}, "BertForMaskedLM is no language model of transformers"),
+        (LINEAR, {}, "Linear is no language model of transformers"),
+        (T5, {}, "T5ForConditionalGeneration has an encoder, and served are decoders"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_with_the_remedy(
+    model: Any, options: dict[str, Any], expected: str
+) -> None:
+    assert expected in refusal(model, **options)
+
+
+def test_a_checkpoint_in_an_unknown_format_is_refused_unless_a_format_is_given(
+    tmp_path: Path,
+) -> None:
+    config: dict[str, Any] = dict(part.split("=") for part in LLAMA[1])
+    config = {key: int(value) for key, value in config.items()}
+    config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    config |= {"quantization_config": {"quant_method": "exl3", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = str(tmp_path), ()
+    assert "has exl3, which is no format that is served: give weights=" in refusal(model)
+    assert served(model, weights="awq").weights == "awq"
+
+
+def test_more_ranks_than_key_value_heads_have_the_same_ones() -> None:
+    one, eight = (served(LLAMA, mesh=f"tp={n}").server for n in (1, 8))
+    assert eight.cache_bytes(4) * 4 == one.cache_bytes(4)
+
+
+def test_a_context_past_the_positions_of_the_config_is_noted() -> None:
+    within, past = (served(LLAMA, context=n).notes for n in (2048, 4096))
+    assert not within
+    [note] = past
+    assert "4,096 tokens is past the 2,048 of max_position_embeddings in the config" in note

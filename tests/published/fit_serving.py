@@ -15,7 +15,13 @@ from statistics import fmean
 from tests.published.serving import ROWS, TIMES
 from torchfake.distributed.serving.engines import ENGINES, Engine
 
-MOST = {"weights_share": 0.95, "cache_share": 0.95, "narrow_share": 1.25, "products_share": 1.25, "link_share": 0.95}
+MOST = {
+    "weights_share": 0.95,
+    "cache_share": 0.95,
+    "narrow_share": 1.25,
+    "products_share": 1.25,
+    "link_share": 0.95,
+}
 LEAST = {"overlap": 1.0}
 KEPT = ("name", "fused", "is_eager")  # which the rows do not tell
 

@@ -28,7 +28,6 @@ from torchfake.distributed import serve
 from torchfake.distributed.serving.capacity import cache_tokens, most_users
 from torchfake.distributed.serving.engines import ENGINES, Engine
 from torchfake.distributed.serving.loads import Request, static_batch, steady
-from torchfake.distributed.serving.pass_time import Load
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 
@@ -213,7 +212,9 @@ def _whole_batch(on: On, batch: int, request: Request, published: float) -> Row:
     return Row("users", setting, published, "ms", milliseconds)
 
 
-def _memory(on: On, name: str, published: float, read: Callable[[Server], float], **how: Any) -> Row:
+def _memory(
+    on: On, name: str, published: float, read: Callable[[Server], float], **how: Any
+) -> Row:
     def found(engine: Engine | None) -> float:
         return read(on.server(engine))
 

@@ -103,7 +103,9 @@ def _scheme(kind: str, bits: int, strategy: str, *, narrow: bool = True, **more:
         ({"quant_method": "mxfp4"}, "mxfp4", (1, 32), "fp4"),
     ],
 )
-def test_a_config_names_format_and_groups(config: Any, name: str, block: Any, products: str) -> None:
+def test_a_config_names_format_and_groups(
+    config: Any, name: str, block: Any, products: str
+) -> None:
     found = format_of_config(config)
     assert found is not None
     assert (found.name, found.block, found.products) == (name, block, products)
@@ -249,12 +251,19 @@ def test_an_unknown_quantization_config_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layers", "experts", "gib"), [(24, 32, 12.8), (36, 128, 60.8)])
-def test_gpt_oss_has_the_published_size(layers: int, experts: int, gib: float, tmp_path: Path) -> None:
+def test_gpt_oss_has_the_published_size(
+    layers: int, experts: int, gib: float, tmp_path: Path
+) -> None:
     """OpenAI, gpt-oss model card (2508.10925), table 1: sizes of the checkpoints."""
     from transformers import GptOssConfig
 
     config = GptOssConfig(num_hidden_layers=layers, num_local_experts=experts)
-    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    kept = [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ]
     quantization = {"quant_method": "mxfp4", "modules_to_not_convert": kept}
     raw = {**config.to_dict(), "architectures": ["GptOssForCausalLM"], "dtype": "bfloat16"}
     path = tmp_path / "config.json"

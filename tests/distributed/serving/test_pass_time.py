@@ -42,7 +42,10 @@ def _weight(*shape: int, name: str = "layers.0.up_proj.weight") -> Weight:
 
 
 def _work(
-    *products: Multiplied, pages: tuple[Page, ...] = (), sent: tuple[Sent, ...] = (), layers: int = 1
+    *products: Multiplied,
+    pages: tuple[Page, ...] = (),
+    sent: tuple[Sent, ...] = (),
+    layers: int = 1,
 ) -> RankWork:
     held = tuple(each.weight for each in products)
     layer = LayerWork(held, products, 0.0, "", 0.0, 0.0, sent, pages, launches=10)

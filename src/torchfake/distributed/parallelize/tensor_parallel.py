@@ -144,8 +144,8 @@ def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int, repeats
     text_config: Any = getattr(getattr(module, "config", None), "get_text_config", dict)()
     repeats = repeats and any(_grouped_heads(module))
     numbers = {"num_attention_heads": "heads", "num_key_value_heads": "key-value heads"}
-    known = {kind: getattr(text_config, key, None) for key, kind in numbers.items()}
-    known = {kind: heads for kind, heads in known.items() if isinstance(heads, int)}
+    found = {kind: getattr(text_config, key, None) for key, kind in numbers.items()}
+    known = {kind: heads for kind, heads in found.items() if isinstance(heads, int)}
     for kind, heads in known.items():
         repeated = repeats and kind == "key-value heads"
         if not _is_split(heads, size, repeated):

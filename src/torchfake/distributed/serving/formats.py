@@ -179,7 +179,9 @@ def _of_scheme(scheme: Mapping[str, Any]) -> Format | None:
     weights = scheme.get("weights") or {}
     kind, bits, group = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
     strategy = weights.get("strategy") or ("group" if group else "tensor")
-    known = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "gptq", ("float", 4): "nvfp4"}
+    known: dict[Any, str] = {
+        ("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "gptq", ("float", 4): "nvfp4",
+    }  # fmt: skip
     name = known.get((kind, bits))
     if name is None:
         return None
@@ -231,8 +233,13 @@ def keeping(work: RankWork, patterns: Sequence[str]) -> RankWork:
             if is_kept(re.sub(rf"^{re.escape(path)}\.\d+\.", own, weight.name), patterns)
         )
         layers.append(made.setdefault((id(layer), kept), _with_kept(layer, kept)))
-    outside = frozenset(w.name for w in work.outside.held if is_kept(w.name, patterns))
-    return replace(work, layers=tuple(layers), outside=_with_kept(work.outside, outside))
+    before, after = (_keeping_of(part, patterns) for part in (work.before, work.after))
+    towers = tuple(_keeping_of(layer, patterns) for layer in work.towers)
+    return replace(work, layers=tuple(layers), before=before, after=after, towers=towers)
+
+
+def _keeping_of(part: LayerWork, patterns: Sequence[str]) -> LayerWork:
+    return _with_kept(part, frozenset(w.name for w in part.held if is_kept(w.name, patterns)))
 
 
 def _path_of(layer: LayerWork) -> str:

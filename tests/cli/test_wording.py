@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchfake.cli.wording import in_options
+from torchfake.cli.output import in_options
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("folder")]
 

@@ -10,7 +10,6 @@ Files, in reading order:
     stdout      the output, written at the end and in one place
     help        the text of ``--help``: options in groups
     options     the options that several commands take, and parsers of their text
-    wording     errors of Python functions in the words of the command line
     unknown_options  what an option that does not exist may mean
     output      a record on stdout, an error on one line
     suggestions commands to try where nothing fits

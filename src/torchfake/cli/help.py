@@ -15,8 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 MODEL, INPUT, TRAINING, SERVING = "Model", "Input", "Training", "Serving"
-GPU, LAYOUT, OUTPUT = "GPU", "Layout", "Output"
-_ORDER = ("Arguments", MODEL, INPUT, TRAINING, SERVING, GPU, LAYOUT, OUTPUT, "Options")
+GPU, LAYOUT, SEARCH, OUTPUT = "GPU", "Layout", "Search", "Output"
+_ORDER = ("Arguments", MODEL, INPUT, TRAINING, SERVING, GPU, LAYOUT, SEARCH, OUTPUT, "Options")
 """The groups, in the order in which they are shown; options without one are in the last."""
 
 

@@ -1,12 +1,13 @@
 """The output of the ``torchfake`` command: a record on stdout, an error as one line on stderr.
 
 Input: a record, or code that may fail. Output: text, and an exit code. Invariant: stdout has the
-answer only.
+answer only; errors, which name arguments of Python functions, name the options in their place.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ import torchfake
 from torchfake._core.gpu_profiles import named_profiles
 from torchfake.cli import interrupts
 from torchfake.cli.stdout import json_text, write_error
-from torchfake.cli.wording import in_options
 from torchfake.errors import InputsError, MissingExtraError, TorchFakeError, printable
 
 
@@ -105,3 +105,45 @@ def write_snapshot(estimate: Any, path: Path | None) -> None:
     if estimate is None or estimate.gpu is None:
         raise InputsError("--snapshot needs a GPU: name one with --gpu")
     estimate.write_snapshot(path)
+
+
+# Errors in the words of the command line.
+
+_OPTIONS = (
+    "accumulate", "allocator", "answer", "autocast", "batch", "checkpoint", "decode", "dtype",
+    "engine", "gpu", "keep_gradients", "mesh", "micro_batch", "offload", "optimizer", "precision",
+    "schedule", "seq", "sequence_parallel", "serve", "vary", "weights", "zero",
+)  # fmt: skip
+"""Arguments of Python functions that are options of the same name."""
+
+_PARTS = "backend|block_size|cache|cache_dtype|context|prefill|prompt|users"
+"""Arguments of ``Serve``, which are parts of the text of ``--serve``."""
+
+_VALUE = r"""(?:(["'])(?P<quoted>[^"']*)["']|\((?P<several>[^)]*)\)|(?P<bare>[^\s,;:)]*))"""
+_ARGUMENT = re.compile(rf"""(?<![-\w.'"])(?P<name>{"|".join(_OPTIONS)})={_VALUE}""")
+_PART = re.compile(rf"""\b({_PARTS})=["']([^"']*)["']""")
+
+_WORDS = {"mode='training'": "--train", ", loss= and mode=": " and --train"}
+
+_SAID = "on the command line"
+"""In the text of an error, the beginning of the options that it names itself."""
+
+
+def in_options(text: str) -> str:
+    """The text of an error, with ``--batch 1`` for ``batch=1``, and ``--serve`` for ``serve=``.
+
+    >>> in_options("write batch=1, or give serve= cache='dynamic'")
+    'write --batch 1, or give --serve cache=dynamic'
+    """
+    if _SAID in text:
+        return text
+    for python, option in _WORDS.items():
+        text = text.replace(python, option)
+    return _PART.sub(r"\1=\2", _ARGUMENT.sub(_option, text))
+
+
+def _option(found: re.Match[str]) -> str:
+    option = f"--{found['name'].replace('_', '-')}"
+    value = found["quoted"] or found["several"] or found["bare"] or ""
+    value = "none" if value == "None" else value
+    return option if value in ("", "True") else f"{option} {value.replace(', ', ',')}"

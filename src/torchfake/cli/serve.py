@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE
+from torchfake.cli.help import GPU, LAYOUT, SEARCH, SERVING
 from torchfake.cli.options import (
     AsJson,
     Config,
@@ -27,17 +28,32 @@ from torchfake.cli.stdout import chatter_on_stderr
 from torchfake.cli.options import parse_gpus, parse_names, parse_prices
 from torchfake.errors import InputsError
 
-Users = Annotated[int, typer.Option(min=1, help="Requests under way at the same time.")]
+Users = Annotated[
+    int,
+    typer.Option(min=1, help="Requests under way at the same time.", rich_help_panel=SERVING),
+]
 Context = Annotated[
-    int, typer.Option(min=2, help="Tokens of a sequence, prompt and answer together.")
+    int,
+    typer.Option(
+        min=2,
+        help="Tokens of a sequence, prompt and answer together.",
+        rich_help_panel=SERVING,
+    ),
 ]
 Prompt = Annotated[
-    int | None, typer.Option(min=1, help="Tokens of a prompt. [default: half of the context]")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Tokens of a prompt. [default: half of the context]",
+        rich_help_panel=SERVING,
+    ),
 ]
 Gpus = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Number of GPUs; with --search, the most. [default: the size of the mesh, or 1]"
+        min=1,
+        help="Number of GPUs; with --search, the most. [default: the size of the mesh, or 1]",
+        rich_help_panel=GPU,
     ),
 ]
 Gpu = Annotated[
@@ -46,6 +62,7 @@ Gpu = Annotated[
         metavar="NAME[,NAME...]",
         help=f"Type of the GPUs; with --search, the types to try. [default: {DEFAULT_PROFILE}]",
         autocompletion=complete_gpu,
+        rich_help_panel=GPU,
     ),
 ]
 Mesh = Annotated[
@@ -54,6 +71,7 @@ Mesh = Annotated[
         metavar="NAME=SIZE,...",
         help="Mesh axes: tp splits tensors, ep distributes experts, pp layers, replicate keeps "
         "copies. [default: tp in a node of 8, pp between nodes]",
+        rich_help_panel=LAYOUT,
     ),
 ]
 WeightsFormat = Annotated[
@@ -63,19 +81,33 @@ WeightsFormat = Annotated[
         metavar="FORMAT",
         help="Format of the weights: bf16, fp8, fp8-weights, fp8-block, int8, awq, gptq, mxfp4 or "
         "nvfp4; with --search, those to try. [default: the checkpoint's]",
+        rich_help_panel=SERVING,
     ),
 ]
 CacheDtype = Annotated[
     str | None,
-    typer.Option(help="Dtype of the KV cache: fp8, int8, int4, bf16. [default: the model's]"),
+    typer.Option(
+        help="Dtype of the KV cache: fp8, int8, int4, bf16. [default: the model's]",
+        rich_help_panel=SERVING,
+    ),
 ]
-PassTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a pass (chunked prefill).")]
+PassTokens = Annotated[
+    int,
+    typer.Option(min=1, help="Most tokens of a pass (chunked prefill).", rich_help_panel=SERVING),
+]
 Utilization = Annotated[
-    float, typer.Option(help="Share of the GPU's memory that the engine may use.")
+    float,
+    typer.Option(
+        help="Share of the GPU's memory that the engine may use.", rich_help_panel=SERVING
+    ),
 ]
 EngineName = Annotated[
     str,
-    typer.Option(help="engine: fused kernels in CUDA graphs, such as vLLM and TensorRT-LLM."),
+    typer.Option(
+        help="engine: fused kernels in CUDA graphs, as in vLLM and TensorRT-LLM; or eager: "
+        "transformers' modules as they are.",
+        rich_help_panel=SERVING,
+    ),
 ]
 Searches = Annotated[
     bool,
@@ -83,21 +115,33 @@ Searches = Annotated[
         "--search",
         help="Try GPUs, numbers and layouts: the fewest GPUs, the most tokens per second, the "
         "lowest price.",
+        rich_help_panel=SEARCH,
     ),
 ]
 FirstToken = Annotated[
     float | None,
-    typer.Option("--ttft", metavar="SECONDS", help="With --search: longest time to first token."),
+    typer.Option(
+        "--ttft",
+        metavar="SECONDS",
+        help="Longest time to first token under the load.",
+        rich_help_panel=SEARCH,
+    ),
 ]
 EachToken = Annotated[
     float | None,
-    typer.Option("--tpot", metavar="SECONDS", help="With --search: longest time for each token."),
+    typer.Option(
+        "--tpot",
+        metavar="SECONDS",
+        help="Longest time between two tokens of a user.",
+        rich_help_panel=SEARCH,
+    ),
 ]
 Price = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GPU=PRICE",
-        help="With --search: price of an hour of a GPU, such as h100=2.5; repeatable.",
+        help="Price of an hour of a GPU, such as h100=2.5; repeatable.",
+        rich_help_panel=SEARCH,
     ),
 ]
 

@@ -39,7 +39,13 @@ from torchfake.distributed.strategy import Strategy as Strategy
 from torchfake.distributed.target_plans.target_plan import TargetPlan as TargetPlan
 from torchfake.distributed.target_plans.target_plan import plan_target as plan_target
 from torchfake.inspect.memory.peaks import peaks_of
-from torchfake.inspect.records.record import drawn_as, figure, register_on_first_use, shown
+from torchfake.inspect.records.record import (
+    drawn_as,
+    figure,
+    on_page,
+    register_on_first_use,
+    shown,
+)
 from torchfake.inspect.timing.collectives import Links as Links
 
 __all__ = [
@@ -66,5 +72,7 @@ register_on_first_use(shown, ServingPlan, "torchfake.distributed.serving.text")
 register_on_first_use(shown, ServingSearch, "torchfake.distributed.serving.text")
 register_on_first_use(drawn_as, ServingPlan, "torchfake.distributed.serving.curve")
 register_on_first_use(figure, ServingPlan, "torchfake.distributed.serving.curve")
+register_on_first_use(on_page, ServingPlan, "torchfake.distributed.serving.curve")
+register_on_first_use(on_page, ServingSearch, "torchfake.distributed.serving.curve")
 register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.peaks")
 register_on_first_use(peaks_of, TargetPlan, "torchfake.distributed.search.peaks")

@@ -1,4 +1,4 @@
-"""The curve of latency against throughput of a server, as SVG and as a plotly figure.
+"""The curve of latency against throughput of a server, as SVG, in a report, and as a plotly figure.
 
 Input: a ServingPlan. Output: figures: tokens per second of each user to the right, of each GPU
 upwards, a point for each number of users. Invariant: the points are those of the table.
@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from torchfake.distributed.serving.search import ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import MissingExtraError
-from torchfake.inspect.records.record import drawn_as, figure
+from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
+from torchfake.inspect.records.units import seconds_text
 
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 28, 46
@@ -117,6 +119,33 @@ def _round_up(value: float) -> float:
     """The next number of which a quarter is round."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(f * power for f in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if f * power >= value)
+
+
+@on_page.register
+def _(found: ServingPlan) -> OnPage:
+    (name, verdict), *_ = ((row.name, row.values[0]) for row in shown(found)[0].rows)
+    assert name == "fits"
+    gpu = found.server.machine.gpu.name.removeprefix("NVIDIA ")
+    cards = {"GPUs": f"{found.server.axes.num_ranks:,} x {gpu}"}
+    if found.steady is not None:
+        cards |= {
+            "first token": seconds_text(found.steady.first_token_seconds),
+            "each token": seconds_text(found.steady.seconds),
+            "tokens/s on each GPU": f"{found.tokens_per_second_per_gpu:,.0f}",
+        }
+    cards["most users"] = f"{found.most_users_on_average:,}"
+    sections = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
+    sentence = verdict.partition(": ")[2]
+    return OnPage(found.class_name, found.verdict, sentence, cards, sections)
+
+
+@on_page.register
+def _(found: ServingSearch) -> OnPage:
+    first = shown(found)[0].rows[0]
+    verdict, sentence = ("yes" if found.fits else "no"), f"{first.name}: {first.values[0]}"
+    best = found.fewest or found.fastest
+    title = found.target if best is None else best.plan.class_name
+    return OnPage(title, verdict, sentence, {"ways tried": f"{len(found.offers):,}"}, [])
 
 
 @figure.register

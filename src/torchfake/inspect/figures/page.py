@@ -19,7 +19,7 @@ from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
-from torchfake.inspect.records.record import html_fragment, plain_text, shown
+from torchfake.inspect.records.record import html_fragment, on_page, plain_text, shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, seconds_text
 from torchfake.inspect.show import text
 from torchfake.inspect.show.headline import headline
@@ -78,6 +78,8 @@ def _title(records: list[Any]) -> str:
     for part in _parts(records):
         if isinstance(part, Summary):
             return part.tree.class_name
+        if (own := on_page(part)) is not None:
+            return own.title
         estimate = getattr(part, "estimate", part)
         if isinstance(estimate, Estimate):
             return estimate.class_name
@@ -89,6 +91,9 @@ def _verdicts(records: list[Any]) -> Iterator[tuple[str, str]]:
     for part in _parts(records):
         if isinstance(part, Summary):
             yield "", headline(part)
+            continue
+        if (own := on_page(part)) is not None:
+            yield f"verdict {own.verdict}", own.sentence
             continue
         line, fit = _verdict_line(part), _fit_of(part)
         if not line or fit is None:
@@ -135,7 +140,8 @@ def _cards(records: list[Any]) -> dict[str, str]:
             if part.active is not None:
                 cards["active"] = count_text(part.active.num_parameters)
             cards["weights"] = compared_bytes(size.parameter_bytes)
-        cards.update(_cards_of_step(part))
+        own = on_page(part)
+        cards.update(_cards_of_step(part) if own is None else own.cards)
         if isinstance(part, Fits) and len(part) == 1:
             cards[f"max {part[0].vary}"] = text.largest_text(part[0])
     return {name: value for name, value in cards.items() if value}
@@ -197,6 +203,9 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(record, Estimate):
         yield "Memory", _rows(record)
         yield from _memory_sections(record)
+    elif (own := on_page(record)) is not None:
+        yield from own.sections
+        yield "Details", _rows(record)
     else:  # a plan, and the memory of the ranks that hold the most
         yield from plan_sections(record)
         yield "Plan", _rows(record)

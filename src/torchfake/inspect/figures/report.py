@@ -20,6 +20,7 @@ from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate import estimate
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fits
+from torchfake.inspect.records.record import on_page
 from torchfake.inspect.summary import Summary, summary
 
 
@@ -33,7 +34,8 @@ def report(*found: Any, **options: Any) -> Path:
 
     Args:
         found: a module and its inputs; or one or more results of type Summary, Estimate, Fits,
-            Inspection, DataflowGraph or TargetPlan. The last argument is the path of the file.
+            Inspection, DataflowGraph, TargetPlan, ServingPlan or
+            ServingSearch. The last argument is the path of the file.
         options: for a module, the options of :func:`estimate`.
 
     Returns:
@@ -64,6 +66,7 @@ def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
         raise InputsError(f"{given_names}: options are for a module, not for results")
     for record in given:
         is_known = isinstance(record, (Summary, Estimate, Fits, Inspection, DataflowGraph))
+        is_known = is_known or on_page(record) is not None
         if not is_known and not isinstance(getattr(record, "estimate", None), Estimate):
             raise InputsError(f"a {type(record).__name__} cannot be reported: give results")
     return given

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchfake.errors import MissingExtraError
 
@@ -106,6 +106,22 @@ def drawn_as(record: Any, form: str) -> str:
         TypeError: if this kind of record cannot be drawn in that form.
     """
     raise TypeError(f"a {type(record).__name__} cannot be drawn")
+
+
+class OnPage(NamedTuple):
+    """What a page shows of a record beside its rows."""
+
+    title: str
+    verdict: str  # "yes", "tight", "no", or ""
+    sentence: str  # the answer
+    cards: dict[str, str]  # key figures, by name
+    sections: list[tuple[str, str]]  # headings and HTML
+
+
+@singledispatch
+def on_page(record: Any) -> OnPage | None:
+    """What a page shows of a record of a package above ``figures``; None for other records."""
+    return None
 
 
 def register_on_first_use(function: Any, kind: type, module: str) -> None:

@@ -75,3 +75,9 @@ def test_what_cannot_be_meant_is_refused(run: Run, options: tuple[str, ...], tex
     assert (code, out) == (2, "")
     assert text in err
     assert err.count("\n") == 1
+
+
+def test_plan_serves_too(run: Run) -> None:
+    code, out, _ = run("serve", *SMALL, *LOAD, "--prompt", "8")
+    options = ("--gpu", "h100-80gb", "--serve", "64,users=4,prompt=8")
+    assert run("plan", *SMALL, *options) == (code, out, "")

@@ -24,6 +24,7 @@ from torchfake.cli.options import (
     LoraTarget,
     Profiles,
     Seq,
+    ServeText,
     ShowTraceback,
     Target,
     Units,
@@ -194,6 +195,7 @@ def plan_command(
     lora: Lora = None,
     lora_target: LoraTarget = None,
     code: ShowsCode = False,
+    serves: ServeText = None,
     search: Searches = False,
     html: Html = None,
     units: Units = None,
@@ -241,7 +243,9 @@ def plan_command(
             "schedule": schedule,
             "shows_code": code,
         }
-        if search:
+        if serves is not None:
+            found: Any = _served(target, serves, given, mesh)
+        elif search:
             chosen = {
                 "--mesh": mesh,
                 "--micro-batch": micro_batch,
@@ -253,7 +257,7 @@ def plan_command(
                 "--html": html,
             }
             _check_search(gpus, batch, chosen)
-            found: Any = search_layouts(target, **given, shows_code=code)
+            found = search_layouts(target, **given, shows_code=code)
         else:
             found = plan_target(target, **given, **layout)
         if html is not None:
@@ -263,6 +267,30 @@ def plan_command(
         print_record(found, as_json, units=units)
     if not found.fits:
         raise typer.Exit(1)
+
+
+def _served(target: str, text: str, given: dict[str, Any], mesh: str | None) -> Any:
+    """The plan of a server, for ``--serve``: as ``torchfake serve`` with the same options."""
+    from torchfake.distributed import serve
+    from torchfake.inspect.serve import PAGED, parse_serve
+
+    asked = parse_serve(text)
+    if asked.cache != PAGED:
+        raise InputsError(f"a server has a paged cache, not {asked.cache_name}: leave out cache=")
+    options: dict[str, Any] = {
+        name: given[name] for name in ("gpus", "gpu", "weights", "overrides")
+    }
+    options |= {} if asked.prefill is None else {"pass_tokens": asked.prefill}
+    return serve(
+        target,
+        users=asked.users,
+        context=asked.context,
+        prompt=asked.prompt,
+        cache_dtype=asked.cache_dtype,
+        block_size=asked.block_size,
+        mesh=mesh,
+        **options,
+    )
 
 
 def _check_search(gpus: int | None, batch: int | None, chosen: dict[str, Any]) -> None:

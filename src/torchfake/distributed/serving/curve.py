@@ -135,7 +135,8 @@ def _(found: ServingPlan) -> OnPage:
         }
     cards["most users"] = f"{found.most_users_on_average:,}"
     sections = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
-    sentence = verdict.partition(": ")[2]
+    fits = {"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"}[found.verdict]
+    sentence = f"{fits}: {verdict.partition(': ')[2]}"
     return OnPage(found.class_name, found.verdict, sentence, cards, sections)
 
 

@@ -37,12 +37,13 @@ _COLUMNS = (
 )
 
 _MEMORY = ("weights", "kv cache", "activations", "CUDA, NCCL", "CUDA graphs", "unused")
+_WITH_BARS = _MEMORY[:3]
 
 
 @shown.register
 def _(found: ServingPlan, *, depth: int | None = None) -> list[Block]:
-    memory = found.memory
-    shares = {"weights": memory.weights / memory.total}
+    sizes = zip(_MEMORY, _sizes(found), strict=True)
+    shares = {name: size / found.memory.total for name, size in sizes if name in _WITH_BARS}
     lines = as_lines([*_answer(found), *_layout(found), *_memory(found), *_left_out(found)], shares)
     rows = [_row(number, steady, found) for number, steady in found.by_users]
     return [lines, Block(rows, _COLUMNS)] if rows else [lines]

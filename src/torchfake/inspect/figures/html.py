@@ -26,6 +26,7 @@ OPEN_LEVELS = 2
 
 COLORS = {
     "parameters": "#4269d0",
+    "weights": "#4269d0",
     "gradients": "#efb118",
     "optimizer state": "#ff725c",
     "activations": "#6cc5b0",

@@ -22,10 +22,12 @@ from torchfake.cli.options import (
     Target,
     Units,
     complete_gpu,
+    parse_gpus,
+    parse_names,
+    parse_prices,
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.stdout import chatter_on_stderr
-from torchfake.cli.options import parse_gpus, parse_names, parse_prices
 from torchfake.errors import InputsError
 
 Users = Annotated[

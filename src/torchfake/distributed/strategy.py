@@ -84,8 +84,9 @@ class Strategy:
             of ``pp``.
         engine: ``"fsdp2"``, ``"fsdp1"`` (FullyShardedDataParallel) or ``"ddp"``
             (DistributedDataParallel); ``"inference"`` leaves out what is for gradients: each rank
-            of ``ep`` has all parameters but those of other ranks' experts, and where there are
-            fewer key-value heads than ranks of ``tp``, ranks have the same ones.
+            of ``ep`` has all parameters but those of other ranks' experts (also of ``tp``, with
+            ``ep=1``); where there are fewer key-value heads than ranks of ``tp``, ranks have the
+            same ones.
 
     Raises:
         InputsError: if an option is invalid.
@@ -293,9 +294,9 @@ class Strategy:
         axes = self.axes
         rules = None
         if axes.tensor_ranks > 1:
-            repeats = self.engine == INFERENCE
+            is_inference = self.engine == INFERENCE
             size = axes.tensor_ranks
-            rules = tensor_rules(module, self.tensor_plan, size, repeats_heads=repeats)
+            rules = tensor_rules(module, self.tensor_plan, size, is_inference=is_inference)
         return code_of(
             module,
             axes,

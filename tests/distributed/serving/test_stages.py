@@ -165,3 +165,12 @@ def test_the_experts_that_are_hit_are_those_of_all_tokens() -> None:
         for is_alone in (False, True)
     )
     assert all_ranks / alone == pytest.approx((1 - 0.75**4) / 0.25, rel=0.05)
+
+
+def test_experts_over_ranks_of_tensors_get_the_tokens_that_these_share() -> None:
+    """A rank has 2 of 8 experts, each of which is chosen by a quarter of the tokens."""
+    layer = work_of("qwen moe, experts over tp").layers[0]
+    [up, down] = [p for p in layer.products if len(p.weight.shape) == 3]
+    assert up.weight.shape[0] == down.weight.shape[0] == 2
+    assert (up.rows, up.ranks) == (2 / 8, 1)
+    assert {sent.collective for sent in layer.sent} == {"all_reduce"}

@@ -70,9 +70,12 @@ def code_of(
         _without_cache(code, module)
     if axes.context_ranks > 1:
         split_contexts(code, module, axes)
-    experts = expert_modules(module, axes) if axes.expert_ranks > 1 else None
+    has_experts = axes.expert_ranks > 1
+    if engine == INFERENCE and axes.experts:  # over the ranks of tp alone, which share tokens
+        has_experts = axes.expert_ranks * axes.tensor_ranks > 1
+    experts = expert_modules(module, axes) if has_experts else None
     if rules is not None and experts is not None:
-        rules = without_experts(rules, experts)
+        rules = without_experts(rules, experts, module)
     if rules is not None and splits_sequence:
         split_sequences(code, axes, rules, module, blocks)
     elif rules is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+from collections import Counter
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -74,15 +75,21 @@ def _check_number(number: int, name: str, axes: MeshAxes) -> None:
         )
 
 
-def without_experts(rules: TensorRules, experts: ExpertModules) -> TensorRules:
-    """The tensor-parallel rules, without those for modules that the experts' rules cover."""
+def without_experts(rules: TensorRules, experts: ExpertModules, module: nn.Module) -> TensorRules:
+    """The tensor-parallel rules, without those for modules that the experts' rules cover. torch
+    warns of a rule that some layers have no module for, such as one for dense layers among experts.
+    """
     split = tuple(experts.rules)
     left = {
         name: style
         for name, style in rules.styles.items()
         if not any(name == other or name.startswith(f"{other}.") for other in split)
     }
-    is_torch = set(left.values()) <= set(TORCH_STYLES)
+    found = Counter(without_numbers(path) for path, _ in module.named_modules())
+    is_everywhere = all(
+        found[name] == found[name[: name.rfind("*") + 1]] for name in left if "*" in name
+    )
+    is_torch = set(left.values()) <= set(TORCH_STYLES) and is_everywhere
     return rules._replace(styles=left, is_torch=is_torch)
 
 

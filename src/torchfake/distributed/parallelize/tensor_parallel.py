@@ -35,7 +35,8 @@ TORCH_STYLES = {
 }
 """Torch's style by transformers' name of it."""
 
-_SPLIT_HEADS = re.compile(r"\.(q_proj|k_proj|v_proj|qkv_proj|query_key_value)$")
+_SPLIT_HEADS = re.compile(r"\.(q_proj|q_b_proj|k_proj|v_proj|qkv_proj|query_key_value)$")
+_SPLIT_KEYS = re.compile(r"\.(k_proj|v_proj|qkv_proj|query_key_value)$")
 _ENGINE = "transformers.distributed.tensor_parallel"
 
 _NAMED_STYLES = """def styles_of(model, rules):
@@ -80,10 +81,10 @@ def tensor_rules(
     own: Mapping[str, str] | None,
     size: int,
     *,
-    repeats_heads: bool = False,
+    is_inference: bool = False,
 ) -> TensorRules:
-    """The rules for this model, split over `size` ranks; several ranks have the same key-value head
-    if `repeats_heads` and there are too few.
+    """The rules for this model, split over `size` ranks. For inference, several ranks have the same
+    key-value head if there are too few, and heads of latent attention are split in any case.
 
     Raises:
         InputsError: if there are no rules, or a rule cannot be applied.
@@ -100,11 +101,28 @@ def tensor_rules(
     if own is not None:
         _check_names(class_name, rules, names)
     rules = {name: style for name, style in rules.items() if name in names}
-    _check_heads(module, rules, size, repeats_heads)
+    if is_inference and own is None:
+        rules |= _of_latent_attention(module, rules)
+    _check_heads(module, rules, size, is_inference)
     is_torch = set(rules.values()) <= set(TORCH_STYLES) and not _names_parameters(module, rules)
     if not is_torch:
         _check_engine(class_name, rules)
     return TensorRules(rules, is_torch, _tied(module, rules))
+
+
+def _of_latent_attention(module: nn.Module, rules: Mapping[str, str]) -> dict[str, str]:
+    """Rules for the heads of latent attention (MLA), which plans such as DeepSeek-V3's leave whole;
+    none if the plan has any. Engines split the projections from the latents, which all ranks have.
+    """
+    found = {}
+    for name, part in module.named_modules():
+        linear = {key for key, child in part.named_children() if isinstance(child, nn.Linear)}
+        if {"kv_b_proj", "o_proj"} <= linear:
+            path = without_numbers(name)
+            queries = "q_b_proj" if "q_b_proj" in linear else "q_proj"
+            found |= {f"{path}.{key}": "colwise" for key in (queries, "kv_b_proj")}
+            found[f"{path}.o_proj"] = "rowwise"
+    return {} if found.keys() & rules.keys() else found
 
 
 def without_numbers(name: str) -> str:
@@ -139,11 +157,13 @@ def _check_names(class_name: str, rules: Mapping[str, str], names: set[str]) -> 
 
 def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int, repeats: bool) -> None:
     """Check that ranks get whole attention heads."""
-    if not _splits_heads(rules):
+    if not _splits(_SPLIT_HEADS, rules):
         return
     text_config: Any = getattr(getattr(module, "config", None), "get_text_config", dict)()
     repeats = repeats and any(_grouped_heads(module))
-    numbers = {"num_attention_heads": "heads", "num_key_value_heads": "key-value heads"}
+    numbers = {"num_attention_heads": "heads"}
+    if _splits(_SPLIT_KEYS, rules):
+        numbers["num_key_value_heads"] = "key-value heads"
     found = {kind: getattr(text_config, key, None) for key, kind in numbers.items()}
     known = {kind: heads for kind, heads in found.items() if isinstance(heads, int)}
     for kind, heads in known.items():
@@ -160,8 +180,8 @@ def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int, repeats
             )
 
 
-def _splits_heads(rules: Mapping[str, str]) -> bool:
-    return any(_SPLIT_HEADS.search(name) for name, style in rules.items() if style == "colwise")
+def _splits(names: re.Pattern[str], rules: Mapping[str, str]) -> bool:
+    return any(names.search(name) for name, style in rules.items() if style == "colwise")
 
 
 def _is_split(heads: int, size: int, repeats: bool) -> bool:
@@ -170,7 +190,7 @@ def _is_split(heads: int, size: int, repeats: bool) -> bool:
 
 def needs_heads(module: nn.Module, rules: Mapping[str, str], size: int) -> bool:
     """Whether a layer of attention has fewer key-value heads than there are ranks."""
-    return _splits_heads(rules) and any(number < size for number in _grouped_heads(module))
+    return _splits(_SPLIT_KEYS, rules) and any(number < size for number in _grouped_heads(module))
 
 
 def _grouped_heads(module: nn.Module) -> Iterator[int]:

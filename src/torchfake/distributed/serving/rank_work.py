@@ -207,6 +207,7 @@ class _Reader:
 
     def __init__(self, run: RankRun, layers: EqualLayers, serve: Serve, layout: Layout) -> None:
         self._run, self._layers, self._layout = run, layers, layout
+        self._sizes = dict(zip(layout.axes, layout.shape, strict=True))
         self._rows, length = rows_of_pass(serve)
         self._tokens, self._length = self._rows * length, length
         self._seen: _Seen = run.seen
@@ -292,9 +293,11 @@ class _Reader:
                 inner += flops
                 continue
             rows = flops / (2 * sum(weight.num_values for weight in matrices))
+            if len(matrices[0].shape) > 2:
+                rows /= self._sharing
             of_sequences = rows == self._rows and self._length > 1
             rows = 1.0 if of_sequences else rows / self._tokens
-            ranks = self._ranks
+            ranks = self._sizes.get("ep", 1)  # to whose experts those of all of them send tokens
             multiplied += [
                 Multiplied(weight, rows, of_sequences, ranks if len(weight.shape) > 2 else 1)
                 for weight in matrices
@@ -318,9 +321,11 @@ class _Reader:
         )
 
     @property
-    def _ranks(self) -> int:
-        """Whose tokens stacks of experts get: those of all ranks that they are distributed over."""
-        return dict(zip(self._layout.axes, self._layout.shape, strict=True)).get("ep", 1)
+    def _sharing(self) -> int:
+        """Ranks that get the same tokens and run experts of their own: with ``ep=1`` those of
+        ``tp``, each of which is given all rows, and skips those for other ranks' experts.
+        """
+        return self._sizes.get("tp", 1) if self._sizes.get("ep") == 1 else 1
 
     def _sent(self, commands: Iterable[Command]) -> tuple[Sent, ...]:
         messages = [c.message for c in commands if c.message is not None]

@@ -77,7 +77,8 @@ def serve(
         gpus: the number of GPUs, by default the size of `mesh`, or 1.
         gpu: the GPU type.
         mesh: the sizes of the axes, such as ``"tp=4,replicate=2"``: ``tp`` splits tensors by the
-            model's own plan, ``pp`` layers, ``ep`` distributes experts, ``replicate`` keeps copies.
+            model's own plan, ``pp`` layers, ``ep`` distributes experts over ranks with users of
+            their own (``ep=1,tp=8``: over the ranks of ``tp``), ``replicate`` keeps copies.
             By default ``tp`` in a node of 8, ``pp`` between nodes.
         weights: the format of the weights, such as ``"fp8"`` or ``"awq"``; by default the one of
             the checkpoint's ``quantization_config``, or the dtype of the config.
@@ -161,7 +162,7 @@ class Question:
 
     def _work(self, axes: MeshAxes, gpu: CudaProfile) -> RankWork:
         sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
-        sizes = {axis: size for axis, size in sizes.items() if size > 1}
+        sizes = sizes if max(sizes.values(), default=1) > 1 else {}
         key = tuple(sizes.items()), gpu.major, gpu.minor
         if key not in self.works:
             self.works[key] = _run(self.target, sizes, self.serve, gpu)

@@ -164,7 +164,7 @@ def test_the_experts_that_are_hit_are_those_of_all_tokens() -> None:
         read(work_of("qwen moe, ep"), Load(users=1, is_alone=is_alone))
         for is_alone in (False, True)
     )
-    assert all_ranks / alone == pytest.approx((1 - 0.75**4) / 0.25, rel=0.05)
+    assert all_ranks / alone == pytest.approx((1 - 0.75**4) / 0.25, rel=0.1)
 
 
 def test_experts_over_ranks_of_tensors_get_the_tokens_that_these_share() -> None:

@@ -114,7 +114,7 @@ def _of_latent_attention(module: nn.Module, rules: Mapping[str, str]) -> dict[st
     """Rules for the heads of latent attention (MLA), which plans such as DeepSeek-V3's leave whole;
     none if the plan has any. Engines split the projections from the latents, which all ranks have.
     """
-    found = {}
+    found: dict[str, str] = {}
     for name, part in module.named_modules():
         linear = {key for key, child in part.named_children() if isinstance(child, nn.Linear)}
         if {"kv_b_proj", "o_proj"} <= linear:

@@ -297,7 +297,7 @@ class _Reader:
                 rows /= self._sharing
             of_sequences = rows == self._rows and self._length > 1
             rows = 1.0 if of_sequences else rows / self._tokens
-            ranks = self._sizes.get("ep", 1)  # to whose experts those of all of them send tokens
+            ranks = self._sizes.get("ep", 1)  # which send tokens to each other's experts
             multiplied += [
                 Multiplied(weight, rows, of_sequences, ranks if len(weight.shape) > 2 else 1)
                 for weight in matrices
@@ -322,9 +322,7 @@ class _Reader:
 
     @property
     def _sharing(self) -> int:
-        """Ranks that get the same tokens and run experts of their own: with ``ep=1`` those of
-        ``tp``, each of which is given all rows, and skips those for other ranks' experts.
-        """
+        """Ranks that get the same rows, and skip those of others' experts: of tp, with ``ep=1``."""
         return self._sizes.get("tp", 1) if self._sizes.get("ep") == 1 else 1
 
     def _sent(self, commands: Iterable[Command]) -> tuple[Sent, ...]:

@@ -34,7 +34,7 @@ TINY = "-c n_layer=1 -c n_embd=16 -c n_head=2 -c vocab_size=50 -c n_positions=64
     ("arguments", "said"),
     [
         ("fit transformers:GPT2LMHeadModel --train --seq 65", "give at most --seq 64, or a model"),
-        ("fit transformers:GPT2LMHeadModel --serve 65,prompt=9", "give --serve a context of at mo"),
+        ("fit transformers:GPT2LMHeadModel --serve 65,prompt=9", "give a context of at mo"),
         ("inspect transformers:GPT2LMHeadModel --decode 60,6", "give --decode at most 64 tokens"),
         ("plan transformers:GPT2LMHeadModel --gpus 2 --seq 65", "give at most --seq 64, or a mod"),
         ("graph transformers:GPT2LMHeadModel --seq 65", "GPT2LMHeadModel has learned 64 positions"),

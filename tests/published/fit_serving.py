@@ -13,7 +13,7 @@ import warnings
 from statistics import fmean
 
 from tests.published.serving import ROWS, TIMES
-from torchfake.distributed.serving.engines import ENGINES, Engine
+from torchfake.distributed.passes.engines import ENGINES, Engine
 
 MOST = {
     "weights_share": 0.95,

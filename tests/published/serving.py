@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 from tests.published.run import error_bar
 from torchfake.distributed import serve
-from torchfake.distributed.serving.capacity import cache_tokens, most_users
-from torchfake.distributed.serving.engines import ENGINES, Engine
-from torchfake.distributed.serving.loads import Request, static_batch, steady
+from torchfake.distributed.passes.capacity import cache_tokens, most_users
+from torchfake.distributed.passes.engines import ENGINES, Engine
+from torchfake.distributed.passes.loads import Request, static_batch, steady
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 

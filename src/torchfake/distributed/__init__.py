@@ -22,6 +22,8 @@ Packages:
     parallelize      the code that lays a model out over a mesh, generated for the model
     target_plans     a TARGET of the command line, planned with a strategy
     search           the fastest of many layouts that fits
+    passes           what a rank does in a pass of a server, and how long it takes
+    serving          a model that is served: users, first tokens, throughput, layouts
 """
 
 from torchfake.distributed import moved as _moved  # noqa: F401  names in pickles

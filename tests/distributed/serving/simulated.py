@@ -15,8 +15,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from torchfake.distributed.serving.loads import Request, TimeOf
-from torchfake.distributed.serving.pass_time import Load
+from torchfake.distributed.passes.loads import Request, TimeOf
+from torchfake.distributed.passes.pass_time import Load
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 
 from tests.distributed.serving.layouts import work_of
 from torchfake.distributed.parallelize.tensor_parallel import without_numbers
-from torchfake.distributed.serving.rank_work import RankWork
+from torchfake.distributed.passes.rank_work import RankWork
 
 FAMILIES = (
     "llama, tied and biased",

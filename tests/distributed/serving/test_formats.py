@@ -11,7 +11,7 @@ import torch
 
 from torchfake import profiles
 from torchfake.distributed import serve
-from torchfake.distributed.serving.formats import (
+from torchfake.distributed.passes.formats import (
     FORMATS,
     Format,
     format_named,

@@ -8,8 +8,8 @@ import pytest
 
 from tests.distributed.serving.simulated import Simulation
 from torchfake.distributed import serve
-from torchfake.distributed.serving.loads import Request, first_token, static_batch, steady
-from torchfake.distributed.serving.pass_time import Load, PassTime
+from torchfake.distributed.passes.loads import Request, first_token, static_batch, steady
+from torchfake.distributed.passes.pass_time import Load, PassTime
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 

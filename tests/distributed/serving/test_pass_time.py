@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from torchfake import profiles
-from torchfake.distributed.serving.engines import ENGINES, engine_named
-from torchfake.distributed.serving.formats import FORMATS, keeping
-from torchfake.distributed.serving.pass_time import Load, Machine, PassTime, seconds_of_pass
-from torchfake.distributed.serving.rank_work import (
+from torchfake.distributed.passes.engines import ENGINES, engine_named
+from torchfake.distributed.passes.formats import FORMATS, keeping
+from torchfake.distributed.passes.pass_time import Load, Machine, PassTime, seconds_of_pass
+from torchfake.distributed.passes.rank_work import (
     LayerWork,
     Multiplied,
     RankWork,

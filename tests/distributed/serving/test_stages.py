@@ -14,9 +14,9 @@ from tests.distributed.serving.families import llama, qwen2_vl, qwen3_moe
 from tests.distributed.serving.layouts import H100, SERVE, SERVED, Served, work, work_of
 from torchfake._core import gpu_profiles
 from torchfake.distributed.parallelize.mesh_axes import mesh_axes
-from torchfake.distributed.serving.engines import engine_named
-from torchfake.distributed.serving.pass_time import Load, Machine, seconds_of_pass
-from torchfake.distributed.serving.rank_work import LayerWork, RankWork, Sent
+from torchfake.distributed.passes.engines import engine_named
+from torchfake.distributed.passes.pass_time import Load, Machine, seconds_of_pass
+from torchfake.distributed.passes.rank_work import LayerWork, RankWork, Sent
 from torchfake.distributed.serving.server import Server
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.hardware import hardware_of

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from torchfake.distributed.serving.formats import has_kernels
+from torchfake.distributed.passes.formats import has_kernels
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE

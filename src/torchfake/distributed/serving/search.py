@@ -14,7 +14,7 @@ from typing import Any
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles
 from torchfake._progress import count, progress
-from torchfake.distributed.serving.formats import format_named, has_kernels
+from torchfake.distributed.passes.formats import format_named, has_kernels
 from torchfake.distributed.serving.serve import Question, question_of
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError, did_you_mean

@@ -19,9 +19,9 @@ from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.layout import layout_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
-from torchfake.distributed.serving.capacity import UTILIZATION
-from torchfake.distributed.serving.engines import engine_named
-from torchfake.distributed.serving.formats import (
+from torchfake.distributed.passes.capacity import UTILIZATION
+from torchfake.distributed.passes.engines import engine_named
+from torchfake.distributed.passes.formats import (
     FORMATS,
     Format,
     check_kernels,
@@ -30,8 +30,8 @@ from torchfake.distributed.serving.formats import (
     keeping,
     method_of,
 )
-from torchfake.distributed.serving.pass_time import Machine
-from torchfake.distributed.serving.rank_work import RankWork, rank_work
+from torchfake.distributed.passes.pass_time import Machine
+from torchfake.distributed.passes.rank_work import RankWork, rank_work
 from torchfake.distributed.serving.remedies import with_remedy
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torchfake.distributed.serving.capacity import Memory
-from torchfake.distributed.serving.loads import Steady
+from torchfake.distributed.passes.capacity import Memory
+from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.server import Server
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.timing.hardware import name_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchfake.distributed.serving.loads import Steady
+from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.search import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown

@@ -22,9 +22,9 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
+from torchfake.distributed.passes.equal_layers import EqualLayers, cut
 from torchfake.distributed.ranks.mailboxes import Mailboxes
 from torchfake.distributed.ranks.run_rank import Job, RankRun, run_rank
-from torchfake.distributed.serving.equal_layers import EqualLayers, cut
 from torchfake.inspect.arithmetic.kinds import ATTENTION, MATMUL
 from torchfake.inspect.contents.positions import Positions, positions_of
 from torchfake.inspect.copies.workload import Workload

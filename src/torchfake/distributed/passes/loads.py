@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchfake.distributed.serving.pass_time import Load, PassTime
+from torchfake.distributed.passes.pass_time import Load, PassTime
 
 TimeOf = Callable[[Load], PassTime]
 """The time of a pass through the whole model."""

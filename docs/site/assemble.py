@@ -29,9 +29,9 @@ ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 SECTIONS = {
     "guides": (
         "Guides",
-        ("quickstart", "concepts", "inspect", "memory", "time", "distributed/plan", "deferred_init",
-         "materialize", "distributed/index", "distributed/*", "fake_devices", "tracing",
-         "migrating", "ecosystem"),
+        ("quickstart", "concepts", "inspect", "memory", "time", "serving", "distributed/plan",
+         "deferred_init", "materialize", "distributed/index", "distributed/*", "fake_devices",
+         "tracing", "migrating", "ecosystem"),
     ),
     "notebooks": ("Notebooks", ("examples/*",)),
     "names": ("Reference", ("reference/fakes", "reference/inspecting", "reference/deferred",

@@ -1,7 +1,7 @@
 """Chooses the constants of an engine: ``python -m tests.published.fit_serving``.
 
-Input: the rows of ``tests/published/serving`` of times that are chosen on. Output: the constants, by
-a random walk that keeps what lowers the mean error, and the errors of both halves. Rounded, they
+Input: the rows of ``tests/published/serving`` of times that are chosen on. Output: the constants,
+by a random walk that keeps what lowers the mean error, and the errors of both halves. Rounded, they
 are those of ``ENGINES``.
 """
 

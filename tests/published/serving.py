@@ -96,8 +96,8 @@ class On(NamedTuple):
 @cache
 def _server(on: On) -> Server:
     return _served(
-        on.model, {}, on.prompt, gpu=on.gpu, mesh={"tp": on.tp}, weights=on.weights, cache_dtype=on.cache,
-        pass_tokens=on.pass_tokens, utilization=on.utilization,
+        on.model, {}, on.prompt, gpu=on.gpu, mesh={"tp": on.tp}, weights=on.weights,
+        cache_dtype=on.cache, pass_tokens=on.pass_tokens, utilization=on.utilization,
     ).server  # fmt: skip
 
 

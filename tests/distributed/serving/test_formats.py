@@ -218,11 +218,10 @@ SMALL = {
 ATTENTION, MLP = 2 * 256 * 256 + 2 * 128 * 256, 3 * 256 * 512
 
 
-def _weights(folder: Path, quantization: Any, **more: Any) -> tuple[int, tuple[str, ...]]:
+def _weights(folder: Path, quantization: Any) -> int:
     path = folder / "config.json"
-    path.write_text(json.dumps({**SMALL, "quantization_config": quantization, **more}))
-    found = serve(str(path), gpu="h100-80gb", context=64, pass_tokens=64)
-    return found.memory.weights, found.notes
+    path.write_text(json.dumps({**SMALL, "quantization_config": quantization}))
+    return serve(str(path), gpu="h100-80gb", context=64, pass_tokens=64).memory.weights
 
 
 def _fp8(*kept: str) -> dict[str, Any]:
@@ -230,24 +229,22 @@ def _fp8(*kept: str) -> dict[str, Any]:
 
 
 def test_layers_that_a_checkpoint_keeps_stay_in_the_models_dtype(tmp_path: Path) -> None:
-    whole, _ = _weights(tmp_path, _fp8())
-    kept, _ = _weights(tmp_path, _fp8("self_attn"))
+    whole = _weights(tmp_path, _fp8())
+    kept = _weights(tmp_path, _fp8("self_attn"))
     scales = 4 * (256 + 256 + 128 + 128)
     assert kept - whole == 6 * (ATTENTION - scales)
 
 
 def test_layers_are_kept_by_their_own_number(tmp_path: Path) -> None:
-    whole, _ = _weights(tmp_path, _fp8())
+    whole = _weights(tmp_path, _fp8())
     last = [f"model.layers.5.mlp.{name}_proj" for name in ("gate", "up", "down")]
-    kept, _ = _weights(tmp_path, _fp8(*last))
+    kept = _weights(tmp_path, _fp8(*last))
     assert kept - whole == MLP - 4 * (512 + 512 + 256)
 
 
-def test_an_unknown_quantization_config_is_noted(tmp_path: Path) -> None:
-    quantized, notes = _weights(tmp_path, {"quant_method": "bitnet"})
-    plain, _ = _weights(tmp_path, None)
-    assert quantized == plain
-    assert any("quantization_config (bitnet) is no format that is known" in note for note in notes)
+def test_an_unknown_quantization_config_is_refused_with_formats(tmp_path: Path) -> None:
+    with pytest.raises(InputsError, match=r"has bitnet, .* give weights=, one of bf16, fp8"):
+        _weights(tmp_path, {"quant_method": "bitnet"})
 
 
 @pytest.mark.parametrize(("layers", "experts", "gib"), [(24, 32, 12.8), (36, 128, 60.8)])

@@ -330,14 +330,13 @@ def running_sequence_number() -> int | None:
 
 
 def saved_by_running_node(*names: str) -> list[torch.Tensor]:
-    """The tensors saved by the node that a backward pass runs; for use in a hook of that node.
-    Empty under a checkpoint, which hands out each tensor once, to the node.
+    """The tensors saved by the node that a backward pass runs, for use in a hook of that node; none
+    under a checkpoint, which hands out each tensor once, to the node.
     """
     node: Any = torch._C._current_autograd_node()
-    try:
+    with contextlib.suppress(CheckpointError):
         return [getattr(node, f"_saved_{name}") for name in names]
-    except CheckpointError:
-        return []
+    return []
 
 
 def saved_by_running_node_of(name: str, *names: str) -> list[torch.Tensor]:
@@ -346,7 +345,3 @@ def saved_by_running_node_of(name: str, *names: str) -> list[torch.Tensor]:
     """
     node: Any = torch._C._current_autograd_node()
     return [] if node is None or node.name() != name else saved_by_running_node(*names)
-    try:
-        return saved_by_running_node(*names)
-    except CheckpointError:
-        return []

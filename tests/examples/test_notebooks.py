@@ -38,6 +38,7 @@ SHOWN = {
     "deferred_init": (1, 0),
     "huge_architecture": (3, 1),
     "migrating_from_torchdistx": (0, 0),
+    "serving": (2, 1),
     "which_layout": (2, 0),
     "will_it_fit": (6, 2),
 }

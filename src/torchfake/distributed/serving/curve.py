@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torchfake.distributed.serving.search import ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
-from torchfake.errors import MissingExtraError
+from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
 from torchfake.inspect.records.units import seconds_text
 
@@ -53,7 +53,7 @@ def _(found: ServingPlan, form: str) -> str:
     parts = [*_axes(points), *_drawn(points)] if points else []
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'style="width:100%;max-width:{_WIDTH}px" font-family="system-ui, sans-serif" '
+        f'width="100%" style="max-width:{_WIDTH}px" font-family="system-ui, sans-serif" '
         f'font-size="12" fill="currentColor"><title>{_TITLE}</title>{"".join(parts)}</svg>'
     )
 
@@ -151,12 +151,8 @@ def _(found: ServingSearch) -> OnPage:
 
 @figure.register
 def _(found: ServingPlan) -> Any:
-    try:
-        from plotly import graph_objects
-    except ImportError as error:
-        raise MissingExtraError("plot() needs plotly: pip install plotly") from error
     points = points_of(found)
-    trace = graph_objects.Scatter(
+    trace = graph_objects().Scatter(
         x=[point.per_user for point in points],
         y=[point.per_gpu for point in points],
         text=[f"{point.users:,}" for point in points],
@@ -166,9 +162,9 @@ def _(found: ServingPlan) -> Any:
         hovertemplate="%{text} users<br>%{y:,.0f} tokens/s of each GPU<br>%{x:,.1f} of each user"
         "<br>first token %{customdata:.2f} s<extra></extra>",
     )
-    layout = {
-        "title": _TITLE,
-        "xaxis": {"title": "tokens/s of each user", "rangemode": "tozero"},
-        "yaxis": {"title": "tokens/s of each GPU", "rangemode": "tozero"},
-    }
-    return graph_objects.Figure([trace], layout)
+    made = framed([trace], _TITLE, height=420, svg=drawn_as(found, "svg"))
+    made.update_layout(
+        xaxis={"title": "tokens/s of each user", "rangemode": "tozero"},
+        yaxis={"title": "tokens/s of each GPU", "rangemode": "tozero"},
+    )
+    return made

@@ -44,7 +44,7 @@ def peak_figure(estimate: Estimate) -> Any:
 def icicle(drawn: Icicle) -> Any:
     """A plotly figure of a tree with values as widths, the root on top."""
     blocks = drawn.blocks
-    trace = _plotly().Icicle(
+    trace = graph_objects().Icicle(
         ids=[escape(block.name) for block in blocks],
         parents=[escape(block.parent) for block in blocks],
         labels=[escape(block.label) for block in blocks],
@@ -57,13 +57,13 @@ def icicle(drawn: Icicle) -> Any:
         marker={"colorscale": "Blues"},
         maxdepth=6,
     )
-    return _framed([trace], drawn.title, height=520, svg=icicle_svg(drawn))
+    return framed([trace], drawn.title, height=520, svg=icicle_svg(drawn))
 
 
 def curve(drawn: Curve) -> Any:
     """A plotly figure of the bytes held over a step, the categories stacked."""
     traces = [
-        _plotly().Scatter(
+        graph_objects().Scatter(
             x=drawn.events,
             y=drawn.num_bytes[:, column],
             name=category,
@@ -74,7 +74,7 @@ def curve(drawn: Curve) -> Any:
         )
         for column, category in enumerate(drawn.categories)
     ]
-    made = _framed(traces, drawn.title, height=420, svg=curve_svg(drawn))
+    made = framed(traces, drawn.title, height=420, svg=curve_svg(drawn))
     made.update_layout(
         xaxis_title="allocations and frees", yaxis={"title": "bytes", "tickformat": ".3s"}
     )
@@ -85,8 +85,9 @@ def curve(drawn: Curve) -> Any:
     return made
 
 
-def _framed(traces: list[Any], title: str, *, height: int, svg: str) -> Any:
-    made = _plotly().Figure(traces)
+def framed(traces: list[Any], title: str, *, height: int, svg: str) -> Any:
+    """A plotly figure, which notebooks store with an SVG of the same data."""
+    made = graph_objects().Figure(traces)
     made.update_layout(
         title=title, height=height, margin={"l": 60, "r": 20, "t": 70, "b": 50}, template="none"
     )
@@ -108,7 +109,12 @@ def _mime_bundle(
     return {PLOTLY: plain, "image/svg+xml": standalone(svg), "text/plain": title}
 
 
-def _plotly() -> Any:
+def graph_objects() -> Any:
+    """``plotly.graph_objects``.
+
+    Raises:
+        MissingExtraError: if plotly is not installed.
+    """
     try:
         import plotly.graph_objects
     except ImportError as error:
